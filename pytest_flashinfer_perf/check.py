@@ -1,0 +1,116 @@
+"""Is the answer right: a call's outputs against the fp32 reference, with what is needed to see what went wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """An element may differ by `rtol` of itself plus `atol` of the reference's root mean square; a common factor by `scale`.
+
+    The absolute part is relative to the output's own size: attention over a long context gives small numbers, and a
+    fixed 1e-2 would accept zeros for them.
+    """
+
+    rtol: float
+    atol: float
+    scale: float
+
+
+# Bounds on rounding alone, for outputs of people's own kernels. A routine states its own.
+BY_DTYPE = {
+    torch.float64: Tolerance(1e-6, 1e-6, 1e-6),
+    torch.float32: Tolerance(1e-3, 1e-3, 1e-3),
+    torch.float16: Tolerance(5e-3, 1e-2, 2e-3),
+    torch.bfloat16: Tolerance(1e-2, 2e-2, 5e-3),
+    torch.float8_e4m3fn: Tolerance(8e-2, 8e-2, 2e-2),
+    torch.float8_e5m2: Tolerance(2e-1, 2e-1, 4e-2),
+}
+EXACT = Tolerance(0.0, 0.0, 0.0)
+
+
+class WrongAnswerError(AssertionError):
+    """A call's output is not the reference's: it must not be recorded as a fast one."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a comparison saw; `rule` is empty where the answer is right."""
+
+    rule: str
+    worst_abs: float
+    worst_rel: float
+    where: tuple[int, ...]
+    actual: float
+    expected: float
+    matched: float
+
+    @property
+    def sentence(self) -> str:
+        at = f"worst at {list(self.where)}: got {self.actual:.6g}, expected {self.expected:.6g}"
+        return f"{self.rule}; {100 * self.matched:.4g} % of elements match, {at}"
+
+
+def compare(actual: Tensor, expected: Tensor, tolerance: Tolerance | None = None) -> Check:
+    """`expected` is the reference, in fp32; the tolerance is the output dtype's where none is given."""
+    if actual.shape != expected.shape:
+        return _unlike(f"shape {tuple(actual.shape)} instead of {tuple(expected.shape)}")
+    if actual.numel() == 0:
+        return Check("", 0.0, 0.0, (), 0.0, 0.0, 1.0)
+    allowed = tolerance or BY_DTYPE.get(actual.dtype, EXACT)
+    got, want = actual.double(), expected.double()
+    error = (got - want).abs()
+    size = want.square().mean().sqrt()
+    matches = error <= allowed.atol * size + allowed.rtol * want.abs()
+    worst = int(error.nan_to_num(nan=math.inf).argmax())
+    return Check(
+        rule=_broken_rule(got, want, matches, allowed),
+        worst_abs=error.flatten()[worst].item(),
+        worst_rel=(error.flatten()[worst] / size.clamp_min(1e-30)).item(),
+        where=_index(worst, actual.shape),
+        actual=got.flatten()[worst].item(),
+        expected=want.flatten()[worst].item(),
+        matched=matches.double().mean().item(),
+    )
+
+
+def _broken_rule(got: Tensor, want: Tensor, matches: Tensor, allowed: Tolerance) -> str:
+    strange = int((~got.isfinite() & want.isfinite()).sum())
+    if strange:
+        return f"{strange} elements are NaN or infinite"
+    if not bool(matches.all()):
+        return f"{int((~matches).sum())} elements differ by more than rtol {allowed.rtol:g} + atol {allowed.atol:g} x rms"
+    factor = _common_factor(got, want)
+    if abs(factor - 1.0) > allowed.scale:
+        return f"every element is scaled by {factor:.4f}"
+    return ""
+
+
+def _common_factor(got: Tensor, want: Tensor) -> float:
+    """The factor that best explains the output: one number, so rounding averages out of it."""
+    energy = (want * want).sum()
+    return ((got * want).sum() / energy).item() if energy > 0 else 1.0
+
+
+def _index(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
+
+
+def _unlike(what: str) -> Check:
+    return Check(what, math.inf, math.inf, (), math.nan, math.nan, 0.0)
+
+
+def poison(outputs: tuple[Tensor, ...]) -> None:
+    """Fill with what no kernel computes, so that an element nobody wrote is seen."""
+    for out in outputs:
+        if out.dtype.is_floating_point and out.dtype.itemsize == 1:
+            out.view(torch.uint8).fill_(0x7F)
+        elif out.dtype.is_floating_point:
+            out.fill_(math.nan)
+        elif out.dtype != torch.bool:
+            out.fill_(torch.iinfo(out.dtype).max)

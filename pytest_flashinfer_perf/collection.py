@@ -1,0 +1,70 @@
+"""From markers to items: a test's cases, their marks and clocks, and what a user's own markers require."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_flashinfer_perf import capability, suite
+from pytest_flashinfer_perf.case import Case, routine_named
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.record import ReplayClock
+from pytest_flashinfer_perf.routine import Routine
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.settings import Settings
+from pytest_flashinfer_perf.timing import stopping
+
+NO_CASE = "no-case"
+
+
+def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settings) -> None:
+    named, *shapes = marker.args
+    routine = named if isinstance(named, Routine) else routine_named(named, all_routines())
+    made = suite.cases_of(routine, settings, shapes)
+    metafunc.parametrize("case", [_param(case) for case in made] or [pytest.param(None, id=NO_CASE)])
+
+
+def _param(case: Case) -> object:
+    marks = [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.family)]
+    return pytest.param(case, id=case.id, marks=marks)
+
+
+def give_clocks(items: list[pytest.Item]) -> None:
+    """pytest-benchmark reads only the closest marker: ours has what the user's says, and the stopping rule that is used."""
+    ours = {"min_rounds": stopping.FEWEST, "max_time": stopping.KERNEL_SECONDS, "disable_gc": True, "warmup": False}
+    for item in items:
+        own = item.get_closest_marker("benchmark")
+        options = {**(own.kwargs if own else {}), **ours, "timer": ReplayClock()}
+        item.add_marker(pytest.mark.benchmark(**options), append=False)
+
+
+def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A routine that this run asks nothing of is not a skip: its tests are deselected."""
+    empty = [item for item in items if isinstance(item, pytest.Function) and _is_empty(item)]
+    if empty:
+        items[:] = [item for item in items if item not in empty]
+        config.hook.pytest_deselected(items=empty)
+
+
+def _is_empty(item: pytest.Function) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.id == NO_CASE and callspec.params.get("case", 0) is None
+
+
+def unmet(item: pytest.Item, device: Device) -> str | None:
+    """The first of a test's requires_* markers that this machine does not meet."""
+    return capability.missing(tuple(_requirements(item)), device)
+
+
+def _requirements(item: pytest.Item) -> Iterator[capability.Requirement]:
+    for marker in item.iter_markers("requires_sm"):
+        yield capability.compute_capability("this test", *marker.args)
+    for marker in item.iter_markers("requires_backend"):
+        for name in marker.args:
+            if name not in capability.HARDWARE:
+                known = ", ".join(sorted(capability.HARDWARE))
+                raise pytest.UsageError(f"requires_backend: unknown backend {name!r}, known are {known}")
+            yield from capability.backend(name)
+    for marker in item.iter_markers("requires_flashinfer"):
+        yield capability.flashinfer(*marker.args)

@@ -1,0 +1,103 @@
+"""The device a run measures: found by name, described once, asked for its memory."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+class DeviceError(ValueError):
+    """The device that was asked for is not in this machine."""
+
+
+@dataclass(frozen=True)
+class Device:
+    torch: torch.device
+    name: str
+    capability: tuple[int, int] | None
+    uuid: str | None
+    cache_bytes: int
+    processors: int
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.capability is not None
+
+    def free_bytes(self) -> int:
+        if self.is_gpu:
+            return torch.cuda.mem_get_info(self.torch)[0]
+        return _available_memory()
+
+    def synchronize(self) -> None:
+        if self.is_gpu:
+            torch.cuda.synchronize(self.torch)
+
+
+def find(spec: str) -> Device:
+    """`auto` is the first GPU, or the CPU where there is none."""
+    gpus = torch.cuda.device_count()
+    if spec == "auto":
+        spec = "cuda:0" if gpus else "cpu"
+    if spec == "cpu":
+        return _cpu()
+    index = _index(spec)
+    if index is None or index >= gpus:
+        known = ", ".join(["cpu", *(f"cuda:{i}" for i in range(gpus))])
+        raise DeviceError(f"--perf-device={spec}: there is no such device, this machine has {known}")
+    return _gpu(index)
+
+
+def _index(spec: str) -> int | None:
+    kind, _, number = spec.partition(":")
+    if kind != "cuda" or not (number or "0").isdecimal():
+        return None
+    return int(number or 0)
+
+
+@functools.cache
+def _gpu(index: int) -> Device:
+    torch.cuda.set_device(index)
+    seen = torch.cuda.get_device_properties(index)
+    return Device(
+        torch=torch.device("cuda", index),
+        name=seen.name,
+        capability=(seen.major, seen.minor),
+        uuid=f"GPU-{seen.uuid}",
+        cache_bytes=seen.L2_cache_size,
+        processors=seen.multi_processor_count,
+    )
+
+
+@functools.cache
+def _cpu() -> Device:
+    return Device(torch.device("cpu"), _cpu_name(), None, None, _last_level_cache(), torch.get_num_threads())
+
+
+def _cpu_name() -> str:
+    lines = _read("/proc/cpuinfo").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+
+
+def _last_level_cache() -> int:
+    """The largest cache that the kernel lists, or 32 MiB where it lists none."""
+    sizes = [_kib(p.read_text()) for p in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max(sizes, default=32 << 10) << 10
+
+
+def _kib(size: str) -> int:
+    return int(size.strip().removesuffix("K"))
+
+
+def _available_memory() -> int:
+    fields = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines())
+    return int(fields["MemAvailable"].split()[0]) << 10 if "MemAvailable" in fields else 1 << 62
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

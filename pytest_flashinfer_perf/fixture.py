@@ -1,0 +1,100 @@
+"""The `perf` fixture: a case, or anybody's own call, measured and recorded as this test's row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf import record, row
+from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.cost import Cost
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.measurement import Measurement, Outputs, Reference, measure
+from pytest_flashinfer_perf.record import ReplayClock
+from pytest_flashinfer_perf.settings import Settings
+from pytest_flashinfer_perf.walk import CannotRunError, walk
+
+ROW = pytest.StashKey[dict[str, Any]]()
+
+
+class Perf:
+    """Call it with a case of the suite, or use `time` for a function of your own; once per test."""
+
+    def __init__(self, request: pytest.FixtureRequest, benchmark: Any, settings: Settings, device: Device) -> None:
+        self._node = request.node
+        self._benchmark = benchmark
+        self._settings = settings
+        self._device = device
+        self._used = False
+        disabled = benchmark.disabled
+        if disabled and not request.config.getoption("benchmark_disable"):
+            raise pytest.UsageError("pytest-benchmark is off under xdist, every row would be lost: run without -n")
+        once = {"iters": 1, "warmup": 0} if disabled else {}
+        self._measuring = replace(settings.measuring, **once)
+
+    def __call__(self, case: Case) -> Measurement:
+        """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row."""
+        with self._row_or_nothing():
+            try:
+                walked = walk(case, self._measuring, self._device)
+            except CannotRunError as reason:
+                pytest.skip(str(reason))
+            self._benchmark.params = case.json_params
+            self._record(walked.measurement, row.of_case(case, walked, self._settings.measuring.peaks))
+        return walked.measurement
+
+    def time(
+        self,
+        fn: Callable[..., object],
+        *args: Any,
+        flops: float | None = None,
+        bytes: float | None = None,  # noqa: A002 - the word for it
+        reference: Reference = None,
+        out: Outputs = None,
+        **kwargs: Any,
+    ) -> Measurement:
+        """Time `fn(*args, **kwargs)`; `out` names the tensors it writes, which are poisoned and checked."""
+        with self._row_or_nothing():
+            work = {"flops": flops, "bytes": bytes, "reference": reference, "out": out}
+            measured = measure(fn, args, kwargs, **work, measuring=self._measuring)  # type: ignore[arg-type]
+            cost = None if bytes is None else Cost(flops or 0.0, bytes, _dtype_of(args))
+            self._record(measured, self._own_row(measured, cost))
+        return measured
+
+    def _own_row(self, measured: Measurement, cost: Cost | None) -> dict[str, Any]:
+        return {**row.of_measurement(measured, cost, self._settings.measuring.peaks), "case": self._node.nodeid}
+
+    def _record(self, measured: Measurement, extra_info: dict[str, Any]) -> None:
+        if self._benchmark.disabled:
+            record.leave_out(self._benchmark)
+            return
+        clock = self._node.get_closest_marker("benchmark").kwargs["timer"]
+        record.write(self._benchmark, clock, measured.samples, extra_info)
+        seen = {"median": measured.median, "spread": measured.timing.spread}
+        self._node.stash[ROW] = {**extra_info, **seen}
+
+    @contextmanager
+    def _row_or_nothing(self) -> Iterator[None]:
+        if self._used:
+            raise RuntimeError("perf records one row per test: parametrize the test to measure more")
+        self._used = True
+        try:
+            yield
+        except BaseException:
+            record.leave_out(self._benchmark)
+            raise
+
+
+def _dtype_of(args: tuple[Any, ...]) -> str:
+    """The type that the device's peak is looked up by: that of the first tensor."""
+    from pytest_flashinfer_perf.dtypes import TORCH
+    from pytest_flashinfer_perf.timing.cold import tensors
+
+    first = next(tensors(args), None)
+    return next((name for name, dtype in TORCH.items() if first is not None and first.dtype == dtype), "")
+
+

@@ -1,0 +1,70 @@
+"""Testlist syntax: a case as a line of `flashinfer_benchmark.py` flags, written and read from the same declaration."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import shlex
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from pytest_flashinfer_perf.params import Field, ParamError, Params, fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+P = TypeVar("P", bound=Params)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ParamError(message)
+
+
+def parser() -> argparse.ArgumentParser:
+    """A parser that raises ParamError where argparse would end the process."""
+    return _Parser(add_help=False, allow_abbrev=False)
+
+
+@functools.cache
+def _params_parser(params: type[Params]) -> argparse.ArgumentParser:
+    made = parser()
+    for field in fields_of(params):
+        _add(made, field)
+    return made
+
+
+def _add(to: argparse.ArgumentParser, field: Field) -> None:
+    name = f"--{field.name}"
+    if field.type is bool:
+        to.add_argument(name, action="store_true", default=field.default, help=field.flag.help)
+    elif field.required:
+        to.add_argument(name, type=field.type, required=True, help=field.flag.help)
+    else:
+        to.add_argument(name, type=field.type, default=field.default, help=field.flag.help)
+
+
+def read(params: type[P], words: Sequence[str]) -> P:
+    return params(**vars(_params_parser(params).parse_args(list(words))))
+
+
+def write(params: Params) -> list[str]:
+    """Flags that give these Params again; what equals its default is left out."""
+    words: list[str] = []
+    for field in fields_of(type(params)):
+        value = getattr(params, field.name)
+        if value is True and field.default is not True:
+            words.append(f"--{field.name}")
+        elif value not in (None, False) and (field.required or value != field.default):
+            words += [f"--{field.name}", str(value)]
+    return words
+
+
+def join(words: Sequence[str]) -> str:
+    return shlex.join(words)
+
+
+def split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise ParamError(f"{error}: {line}") from error

@@ -1,0 +1,130 @@
+"""Measurement: what a timed call was, was worth, and answered. `measure` is the same for a script outside pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf import check, devices
+from pytest_flashinfer_perf.check import Check, Tolerance, WrongAnswerError
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.settings import Measuring
+from pytest_flashinfer_perf.timing import cold
+from pytest_flashinfer_perf.timing.run import Target, Timing, run
+
+Outputs = Tensor | Sequence[Tensor] | None
+Reference = Outputs | Callable[[], "Tensor | Sequence[Tensor]"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A timed call; times in seconds of device time, rates where the work was declared."""
+
+    timing: Timing
+    device: Device
+    flops: float | None = None
+    bytes: float | None = None
+    checks: tuple[Check, ...] = ()
+    peak_memory_bytes: int | None = None
+
+    @property
+    def median(self) -> float:
+        return self.timing.median
+
+    @property
+    def std(self) -> float:
+        return self.timing.std
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        return self.timing.samples
+
+    @property
+    def instrument(self) -> str:
+        return self.timing.instrument
+
+    @property
+    def tflops(self) -> float | None:
+        return None if self.flops is None else self.flops / self.median / 1e12
+
+    @property
+    def tb_per_sec(self) -> float | None:
+        return None if self.bytes is None else self.bytes / self.median / 1e12
+
+
+def measure(  # noqa: PLR0913 - what there is to say about a call
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    flops: float | None = None,
+    bytes: float | None = None,  # noqa: A002 - the word for it
+    reference: Reference = None,
+    out: Outputs = None,
+    measuring: Measuring | None = None,
+    device: str | None = None,
+) -> Measurement:
+    """Time `fn(*args, **kwargs)` with a cold L2, and check `out` (or what it returns) where a reference is given.
+
+    `out` names the tensors that the call writes: they are filled with NaN first, and are not rotated as inputs.
+    """
+    target = Target(fn, args, dict(kwargs or {}), as_tuple(out))
+    where = devices.find(device or _device_of(target))
+    expected = as_tuple(reference() if callable(reference) else reference)
+    measured = measure_target(target, expected, measuring or Measuring(), where)
+    return Measurement(measured.timing, where, flops, bytes, measured.checks, measured.peak_memory_bytes)
+
+
+def measure_target(
+    target: Target,
+    expected: tuple[Tensor, ...],
+    measuring: Measuring,
+    device: Device,
+    *,
+    tolerance: Tolerance | None = None,
+    graph_by_default: bool = False,
+) -> Measurement:
+    """Check an answer, time the call, check the answer of a timed call: a wrong one is never recorded as fast."""
+    check.poison(target.outputs)
+    returned = target()
+    device.synchronize()
+    answer = target.outputs or as_tuple(returned if isinstance(returned, (Tensor, tuple, list)) else None)
+    checks = _verified(answer, expected, tolerance)
+
+    def verify() -> None:
+        _verified(target.outputs, expected if target.outputs else (), tolerance)
+
+    timing = run(target, measuring, device, graph_by_default=graph_by_default, verify=verify)
+    return Measurement(timing, device, checks=checks, peak_memory_bytes=_peak_memory(device))
+
+
+def _verified(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: Tolerance | None) -> tuple[Check, ...]:
+    if not expected:
+        return ()
+    if len(actual) != len(expected):
+        raise WrongAnswerError(f"the reference has {len(expected)} tensors, the call gave {len(actual)}: name them by out=")
+    checks = tuple(check.compare(a, e, tolerance) for a, e in zip(actual, expected, strict=True))
+    wrong = [f"output {i}: {c.sentence}" for i, c in enumerate(checks) if c.rule]
+    if wrong:
+        raise WrongAnswerError("; ".join(wrong))
+    return checks
+
+
+def as_tuple(tensors: Outputs) -> tuple[Tensor, ...]:
+    if tensors is None:
+        return ()
+    return (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+
+
+def _device_of(target: Target) -> str:
+    """Where the arguments are; `auto` where there is none."""
+    found = next(cold.tensors((target.args, dict(target.kwargs), target.outputs)), None)
+    return "auto" if found is None else str(found.device)
+
+
+def _peak_memory(device: Device) -> int | None:
+    return torch.cuda.max_memory_allocated(device.torch) if device.is_gpu else None

@@ -1,0 +1,134 @@
+"""Params: one frozen dataclass per routine, one typed field per flag. Flags, ids, JSON and strategies are derived from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+Value = int | float | str | bool | None
+Fault = tuple[str, str]
+
+
+class ParamError(ValueError):
+    """A value that no backend could ever run; the sentence names the parameter."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What a field declares beside its type and default."""
+
+    help: str
+    letter: str = ""
+    usual: Value = None
+    same_as: str = ""
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None
+    draw: tuple[Value, ...] = ()
+
+
+def flag(  # noqa: PLR0913 - one argument per fact that a flag has
+    help: str,  # noqa: A002 - argparse's word
+    *,
+    default: Any = dataclasses.MISSING,
+    letter: str = "",
+    usual: Value = None,
+    same_as: str = "",
+    choices: tuple[str, ...] = (),
+    minimum: int | None = None,
+    draw: tuple[Value, ...] = (),
+) -> Any:
+    """Declare a field. In ids `letter` stands before its value, and what goes without saying is left out: a `usual`
+    value, or the one of the field that it is `same_as` by default. `draw` is what fuzzing tries.
+    """
+    declared = Flag(help, letter, usual, same_as, choices, minimum, draw or choices)
+    return dataclasses.field(default=default, kw_only=True, metadata={"flag": declared})
+
+
+@dataclass(frozen=True)
+class Field:
+    """One flag of a routine, as everything derived from it wants to see it."""
+
+    name: str
+    type: type
+    optional: bool
+    default: Any
+    flag: Flag
+
+    @property
+    def required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+    def faults(self, value: Any) -> Iterator[Fault]:
+        if value is None and self.optional:
+            return
+        if not isinstance(value, self.type) or (self.type is int and isinstance(value, bool)):
+            yield self.name, f"must be {self.type.__name__}, got {value!r}"
+        elif self.flag.choices and value not in self.flag.choices:
+            yield self.name, f"must be one of {', '.join(self.flag.choices)}, got {value!r}"
+        elif self.flag.minimum is not None and value < self.flag.minimum:
+            yield self.name, f"must be at least {self.flag.minimum}, got {value}"
+
+    def token(self, value: Value) -> str:
+        """How a value reads in an id: b16, causal, qfp8; nothing where it goes without saying."""
+        if value in (None, False) or value == (self.default if self.flag.usual is None else self.flag.usual):
+            return ""
+        return self.flag.letter if value is True else f"{self.flag.letter}{SHORT.get(str(value), value)}"
+
+
+SHORT = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "e5m2",
+}
+
+
+@functools.cache
+def fields_of(params: type[Params]) -> tuple[Field, ...]:
+    hints = typing.get_type_hints(params)
+    return tuple(_field(f, hints[f.name]) for f in dataclasses.fields(params))
+
+
+def _field(declared: dataclasses.Field[Any], hint: Any) -> Field:
+    alternatives = [a for a in typing.get_args(hint) if a is not type(None)]
+    base = alternatives[0] if alternatives else hint
+    return Field(declared.name, base, bool(alternatives), declared.default, declared.metadata["flag"])
+
+
+@dataclass(frozen=True)
+class Params:
+    """The shape and types of a problem, validated when they are made."""
+
+    title: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        faults = [fault for field in fields_of(type(self)) for fault in field.faults(getattr(self, field.name))]
+        faults = faults or list(self.faults())
+        if faults:
+            raise ParamError("; ".join(f"{name}: {sentence}" for name, sentence in faults))
+
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong between parameters that are each right; called when every field is valid by itself."""
+        yield from ()
+
+    def as_dict(self) -> dict[str, Value]:
+        return dataclasses.asdict(self)
+
+    def as_json(self) -> dict[str, Value]:
+        """Only what JSON consumers can use as a tag: strings, numbers, booleans."""
+        return {name: value for name, value in self.as_dict().items() if value is not None}
+
+    def slug(self, covered: Mapping[str, Value] | None = None) -> str:
+        """The id's words for this problem, without those that a model's name already covers."""
+        known = covered or {}
+        tokens = (self._token(f) for f in fields_of(type(self)) if f.name not in known)
+        return "-".join(token for token in tokens if token)
+
+    def _token(self, field: Field) -> str:
+        value, same_as = getattr(self, field.name), field.flag.same_as
+        return "" if same_as and value == getattr(self, same_as) else field.token(value)

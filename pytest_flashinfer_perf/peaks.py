@@ -1,0 +1,116 @@
+"""A device's roof: measured once per GPU and kept in the user's cache, with the vendor's datasheet beside it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+import torch
+
+from pytest_flashinfer_perf.cost import Peaks
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.timing.telemetry import driver_version
+
+# Dense rates by the vendor's datasheets: TB/s, then TFLOP/s of bf16 and fp16, then of fp8.
+DATASHEET = {
+    "NVIDIA A100-SXM4-80GB": (2.039, 312.0, None),
+    "NVIDIA L40S": (0.864, 362.0, 733.0),
+    "NVIDIA H100 80GB HBM3": (3.35, 989.4, 1978.9),
+    "NVIDIA H100 PCIe": (2.0, 756.0, 1513.0),
+    "NVIDIA H200": (4.8, 989.4, 1978.9),
+    "NVIDIA GH200 480GB": (4.0, 989.4, 1978.9),
+    "NVIDIA B200": (8.0, 2250.0, 4500.0),
+    "NVIDIA GB200": (8.0, 2500.0, 5000.0),
+}
+
+COPY_BYTES = 2 << 30
+SIDE = 8192
+REPEATS = 10
+
+
+def datasheet(device: Device) -> Peaks | None:
+    if device.name not in DATASHEET:
+        return None
+    memory, half, fp8 = DATASHEET[device.name]
+    flops = {"bfloat16": half * 1e12, "float16": half * 1e12}
+    flops |= {} if fp8 is None else {"fp8_e4m3": fp8 * 1e12}
+    return Peaks(memory * 1e12, flops, "datasheet")
+
+
+@functools.cache
+def measured(device: Device) -> Peaks | None:
+    """None on a CPU, whose roof moves with its neighbours."""
+    if not device.is_gpu:
+        return None
+    path = _cache_file(device)
+    if path.exists():
+        return Peaks(**json.loads(path.read_text()))
+    peaks = _measure(device)
+    _write(path, json.dumps(peaks.__dict__))
+    return peaks
+
+
+def _cache_file(device: Device) -> Path:
+    versions = f"{driver_version()}-torch{torch.__version__}"
+    return platformdirs.user_cache_path("pytest-flashinfer-perf") / "peaks" / f"{device.uuid}-{versions}.json"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as made:
+        made.write(text)
+    os.replace(made.name, path)
+
+
+def _measure(device: Device) -> Peaks:
+    """Random data: zeros draw less power and run faster than any real case."""
+    flops = {name: _matmul_rate(dtype, device) for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16))}
+    fp8 = _fp8_rate(device)
+    return Peaks(_memory_rate(device), flops | ({} if fp8 is None else {"fp8_e4m3": fp8}), "measured")
+
+
+def _memory_rate(device: Device) -> float:
+    """The better of a copy and a read: a kernel that mostly reads must not pass for one above the roof."""
+    source = torch.ones(COPY_BYTES // 4, dtype=torch.float32, device=device.torch)
+    target = torch.empty_like(source)
+    copied = 2 * COPY_BYTES / _seconds(lambda: target.copy_(source))
+    read = COPY_BYTES / _seconds(lambda: source.sum())
+    return max(copied, read)
+
+
+def _matmul_rate(dtype: torch.dtype, device: Device) -> float:
+    a, b = (torch.randn(SIDE, SIDE, dtype=dtype, device=device.torch) for _ in range(2))
+    out = torch.empty_like(a)
+    return float(2 * SIDE**3 / _seconds(lambda: torch.mm(a, b, out=out)))
+
+
+def _fp8_rate(device: Device) -> float | None:
+    if device.capability is None or device.capability < (8, 9):
+        return None
+    a, b = (torch.randn(SIDE, SIDE, device=device.torch).to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device=device.torch)
+
+    def multiply() -> object:
+        return torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)  # noqa: SLF001 - torch has no public fp8 product
+
+    return float(2 * SIDE**3 / _seconds(multiply))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """The median by events: each call is a millisecond, a launch's microseconds do not show."""
+    call()
+    times = []
+    for _ in range(REPEATS):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(times)

@@ -1,0 +1,185 @@
+"""pytest's face of the package: options, hooks, fixtures. What they do is elsewhere, and imported when it is needed."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_flashinfer_perf.report.board import Board
+from pytest_flashinfer_perf.settings import Measuring, Settings
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.devices import Device
+    from pytest_flashinfer_perf.fixture import Perf
+
+SETTINGS = pytest.StashKey[Settings]()
+DEVICE = pytest.StashKey["Device"]()
+
+MARKERS = (
+    "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
+    "perf(**params): a case's parameters, for -m 'perf(backend=\"fa3\", batch_size=16)'",
+    "attention: cases of the attention family",
+    "gemm: cases of the GEMM family",
+    "moe: cases of the MoE family",
+    'requires_sm(*capabilities): skip unless the GPU has one of them, e.g. "90", "100+"',
+    "requires_backend(name): skip unless this FlashInfer backend can run here",
+    "requires_flashinfer(*names): skip unless flashinfer imports and has these functions",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("flashinfer-perf", "FlashInfer kernel performance")
+    group.addoption("--perf-suite", choices=("smoke", "default", "full"), default="default", help="tier of shapes")
+    group.addoption("--perf-backends", metavar="A,B", default="", help="measure these backends only")
+    group.addoption("--perf-case", metavar="FLAGS", action="append", default=[], help="measure exactly this case")
+    group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N")
+    group.addoption("--perf-seed", type=int, default=None, help="seed of the inputs (42)")
+    group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
+    group.addoption("--perf-strict-skips", metavar="GLOB", action="append", default=[], help="fail skips whose id matches")
+    group.addoption("--perf-instrument", choices=("auto", "cupti", "events", "wall"), default="auto", help="how time is read")
+    group.addoption("--perf-cuda-graph", choices=("auto", "on", "off"), default="auto", help="replay calls from CUDA graphs")
+    group.addoption("--perf-cold-l2", choices=("rotate", "flush", "none"), default="rotate", help="how the L2 is made cold")
+    group.addoption("--perf-iters", type=_positive, default=None, help="timed calls, exactly (else until precise)")
+    group.addoption("--perf-warmup", type=_not_negative, default=None, help="untimed calls before them, exactly (5)")
+    group.addoption("--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with")
+
+
+def _positive(text: str) -> int:
+    return _at_least(1, text)
+
+
+def _not_negative(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    import argparse
+
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+    return int(text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    settings = config.stash[SETTINGS] = _settings(config)
+    config.pluginmanager.register(Board(), "flashinfer-perf-board")
+    if settings.cases and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        from pytest_flashinfer_perf import suite
+
+        config.args[:] = map(str, suite.paths())
+
+
+def _settings(config: pytest.Config) -> Settings:
+    measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
+    return Settings(
+        suite=config.getoption("perf_suite"),
+        backends=tuple(config.getoption("perf_backends").replace(",", " ").split()),
+        cases=tuple(config.getoption("perf_case")),
+        device=config.getoption("perf_device"),
+        seed=config.getoption("perf_seed"),
+        case_tag=config.getoption("perf_case_tag"),
+        strict_skips=tuple(config.getoption("perf_strict_skips")),
+        measuring=Measuring(**{name: config.getoption(f"perf_{name}") for name in measuring}),
+    )
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    settings = session.config.stash[SETTINGS]
+    if settings.backends or settings.cases:
+        from pytest_flashinfer_perf import suite
+        from pytest_flashinfer_perf.params import ParamError
+
+        try:
+            suite.verify(settings)
+        except ParamError as error:
+            raise pytest.UsageError(str(error)) from error
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("perf_cases")
+    if marker is not None:
+        from pytest_flashinfer_perf import collection
+
+        collection.parametrize(metafunc, marker, metafunc.config.stash[SETTINGS])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    measured = [item for item in items if "perf" in getattr(item, "fixturenames", ())]
+    if measured:
+        from pytest_flashinfer_perf import collection
+
+        collection.give_clocks(measured)
+        collection.deselect_empty(config, items)
+
+
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Find the device and the instrument before the first test: what is not there is one error, not one per case."""
+    if not session.config.option.collectonly and any(_needs_device(item) for item in session.items):
+        session.config.stash[DEVICE] = _device(session.config.stash[SETTINGS])
+
+
+def _needs_device(item: pytest.Item) -> bool:
+    marked = any(item.get_closest_marker(name) for name in ("requires_sm", "requires_backend", "requires_flashinfer"))
+    return marked or "perf" in getattr(item, "fixturenames", ())
+
+
+def _device(settings: Settings) -> Device:
+    from pytest_flashinfer_perf import devices
+    from pytest_flashinfer_perf.timing import instruments
+
+    try:
+        device = devices.find(settings.device)
+        instruments.choose(settings.measuring.instrument, device)
+    except (devices.DeviceError, instruments.InstrumentError) as error:
+        raise pytest.UsageError(str(error)) from error
+    return device
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if DEVICE in item.config.stash:
+        from pytest_flashinfer_perf import collection
+
+        reason = collection.unmet(item, item.config.stash[DEVICE])
+        if reason:
+            pytest.skip(reason)
+
+
+@pytest.fixture
+def perf(request: pytest.FixtureRequest, benchmark: Any) -> Perf:
+    """Measure a case with `perf(case)`, or your own call with `perf.time(fn, *args, flops=, bytes=, reference=, out=)`."""
+    from pytest_flashinfer_perf.fixture import Perf
+
+    return Perf(request, benchmark, request.config.stash[SETTINGS], request.config.stash[DEVICE])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if "perf" in getattr(item, "fixturenames", ()):
+        from pytest_flashinfer_perf.fixture import ROW
+
+        if report.when == "call" and ROW in item.stash:
+            report.perf_row = json.dumps(item.stash[ROW])
+        if report.skipped:
+            report.perf_skip = _skip_reason(report)
+            _fail_strict_skip(item, report)
+    return report
+
+
+def _skip_reason(report: pytest.TestReport) -> str:
+    return report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
+def _fail_strict_skip(item: pytest.Item, report: pytest.TestReport) -> None:
+    known_as = (item.nodeid, item.name, item.name.partition("[")[2].rstrip("]"))
+    for glob in item.config.stash[SETTINGS].strict_skips:
+        if any(fnmatch.fnmatchcase(name, glob) for name in known_as):
+            report.outcome = "failed"
+            report.longrepr = f"--perf-strict-skips={glob} does not allow this skip: {report.perf_skip}"

@@ -1,0 +1,52 @@
+"""A measurement becomes a pytest-benchmark row, through pytest-benchmark's public API alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+SCHEMA = {"schema": 1}
+
+
+class ReplayClock:
+    """A pytest-benchmark timer that replays durations measured elsewhere.
+
+    Two readings per round, 0.0 and then d: their difference is d to the last bit, where a running sum would round it.
+    """
+
+    def __init__(self) -> None:
+        self.__name__ = "not loaded"  # goes to the JSON as options.timer
+        self._readings: Iterator[float] = iter(())
+
+    def load(self, instrument: str, durations: Iterable[float]) -> None:
+        self.__name__ = instrument
+        self._readings = iter([reading for d in durations for reading in (0.0, float(d))])
+
+    def __call__(self) -> float:
+        reading = next(self._readings, None)
+        if reading is None:
+            raise RuntimeError("a test with the perf fixture records through perf(...) or perf.time(...), not benchmark(...)")
+        return reading
+
+
+def write(benchmark: Any, clock: ReplayClock, samples: tuple[float, ...], row: Mapping[str, Any]) -> None:
+    """One row of exactly these samples, with `row` as its extra_info."""
+    benchmark.extra_info.update(checked(row))
+    clock.load(str(row["instrument"]), samples)
+    benchmark.pedantic(lambda: None, rounds=len(samples), iterations=1)
+
+
+def leave_out(benchmark: Any) -> None:
+    """The fixture counts as used, and no row is written: of a skipped or wrong case there is nothing to record."""
+    benchmark.disabled = True
+    benchmark.pedantic(lambda: None)
+
+
+def checked(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Fail here, in the test that set it: at the session's end one bad value would empty the whole JSON file."""
+    try:
+        json.dumps(row, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a row holds JSON values only: {error}") from error
+    return dict(row)

@@ -1,0 +1,120 @@
+"""The words a routine file is written in: Routine, Backend, How, Built, Shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pytest_flashinfer_perf.params import Params
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_flashinfer_perf.capability import Requirement
+    from pytest_flashinfer_perf.check import Tolerance
+    from pytest_flashinfer_perf.cost import Cost
+
+P = TypeVar("P", bound=Params)
+X = TypeVar("X")
+
+
+@dataclass(frozen=True)
+class How:
+    """How a backend is going to be called."""
+
+    backend: str
+    cuda_graph: bool
+
+
+@dataclass(frozen=True)
+class Built(Generic[X]):
+    """A call that is ready to be timed: it takes the inputs, so that each timed call can have cold ones."""
+
+    launch: Callable[[X], object]
+    resolved: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's name and the parameters that it settles."""
+
+    name: str
+    settles: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Shape(Generic[P]):
+    """Params as a tier lists them, with the model they come from."""
+
+    params: P
+    model: Model | None = None
+
+    @property
+    def id(self) -> str:
+        if self.model is None:
+            return self.params.slug()
+        return f"{self.model.name}-{self.params.slug(self.model.settles)}"
+
+
+def _no_limits(_params: Any, _backend: str) -> Iterator[str]:
+    yield from ()
+
+
+@dataclass(frozen=True)
+class Backend(Generic[P, X]):
+    """One way to run a routine, and what it needs."""
+
+    name: str
+    build: Callable[[P, X, How], Built[X]]
+    requires: tuple[Requirement, ...] = ()
+    limits: Callable[[P, str], Iterable[str]] = _no_limits
+
+
+@dataclass
+class Routine(Generic[P, X]):
+    """An operation under its FlashInfer name: all that is known about it, declared once in its own file."""
+
+    name: str
+    family: str
+    params: type[P]
+    inputs: Callable[[P, torch.Generator, torch.device], X]
+    outputs: Callable[[X], tuple[torch.Tensor, ...]]
+    reference: Callable[[P, X], tuple[torch.Tensor, ...]]
+    cost: Callable[[P, X], Cost]
+    tolerance: Callable[[P, str], Tolerance]
+    footprint: Callable[[P], int]
+    cuda_graph: bool
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    backends: dict[str, Backend[P, X]] = field(default_factory=dict)
+    tiers: dict[str, Callable[[], Iterable[Shape[P]]]] = field(default_factory=dict)
+
+    def backend(
+        self,
+        *names: str,
+        requires: tuple[Requirement, ...] = (),
+        limits: Callable[[P, str], Iterable[str]] = _no_limits,
+    ) -> Callable[[Callable[[P, X, How], Built[X]]], Callable[[P, X, How], Built[X]]]:
+        """Declare one or more backends that the decorated function builds."""
+
+        def declare(build: Callable[[P, X, How], Built[X]]) -> Callable[[P, X, How], Built[X]]:
+            for name in names:
+                self.backends[name] = Backend(name, build, requires, limits)
+            return build
+
+        return declare
+
+    def tier(self, name: str) -> Callable[[Callable[[], Iterable[Shape[P]]]], Callable[[], Iterable[Shape[P]]]]:
+        """Declare the shapes of a tier; the decorated function makes them when they are asked for."""
+
+        def declare(shapes: Callable[[], Iterable[Shape[P]]]) -> Callable[[], Iterable[Shape[P]]]:
+            self.tiers[name] = shapes
+            return shapes
+
+        return declare
+
+    def backend_named(self, name: str) -> Backend[P, X] | None:
+        return self.backends.get(self.aliases.get(name, name))
+
+
+AnyRoutine = Routine[Any, Any]

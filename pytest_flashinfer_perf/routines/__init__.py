@@ -1,0 +1,19 @@
+"""One file per routine. The package is scanned: a new file is a new routine, there is no list to edit."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+
+from pytest_flashinfer_perf.routine import AnyRoutine, Routine
+
+
+@functools.cache
+def all_routines() -> dict[str, AnyRoutine]:
+    found: dict[str, AnyRoutine] = {}
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        for routine in vars(importlib.import_module(module.name)).values():
+            if isinstance(routine, Routine) and found.setdefault(routine.name, routine) is not routine:
+                raise RuntimeError(f"two routines are called {routine.name}; the second is in {module.name}")
+    return found

@@ -1,0 +1,81 @@
+"""Paged KV caches: lengths, page tables and quantised pages, made on the device from one generator."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.dtypes import TORCH, is_fp8
+
+
+class PageTable(NamedTuple):
+    """The same pages twice: dense rows for the native APIs, CSR for the wrappers."""
+
+    block_tables: Tensor
+    indptr: Tensor
+    indices: Tensor
+    last_page_len: Tensor
+
+
+class KVCache(NamedTuple):
+    """[pages, 2, heads, page, dim] in HND order; `k` and `v` are views of `pages`."""
+
+    pages: Tensor
+    k: Tensor
+    v: Tensor
+    k_scale: float
+    v_scale: float
+
+
+def pages_per_request(s_kv: int, page_size: int) -> int:
+    return -(-s_kv // page_size)
+
+
+def lengths(batch: int, longest: int, shortest: int, random: bool, rand: torch.Generator) -> Tensor:
+    """Actual lengths, up to `longest`; all of them `longest` where they are not random."""
+    if not random:
+        return torch.full((batch,), longest, dtype=torch.int32, device=rand.device)
+    drawn = torch.randint(1, longest + 1, (batch,), dtype=torch.int32, device=rand.device, generator=rand)
+    return drawn.clamp_min(shortest)
+
+
+def page_table(lens: Tensor, s_kv: int, page_size: int, rand: torch.Generator) -> PageTable:
+    """Each request owns its pages, which lie scattered over the cache."""
+    batch, width = lens.shape[0], pages_per_request(s_kv, page_size)
+    pages = torch.randperm(batch * width, dtype=torch.int32, device=lens.device, generator=rand).view(batch, width)
+    used = (lens + page_size - 1) // page_size
+    indptr = torch.zeros(batch + 1, dtype=torch.int32, device=lens.device)
+    indptr[1:] = used.cumsum(0)
+    indices = pages[torch.arange(width, device=lens.device) < used[:, None]]
+    return PageTable(pages, indptr, indices, lens - (used - 1) * page_size)
+
+
+def kv_cache(pages: int, heads: int, page_size: int, dim: int, dtype: str, rand: torch.Generator) -> KVCache:
+    """Normally distributed keys and values; FP8 ones with the scale of their own largest magnitude."""
+    made_in = torch.bfloat16 if is_fp8(dtype) else TORCH[dtype]
+    cache = torch.randn(pages, 2, heads, page_size, dim, dtype=made_in, device=rand.device, generator=rand)
+    if not is_fp8(dtype):
+        return KVCache(cache, cache[:, 0], cache[:, 1], 1.0, 1.0)
+    k_scale, v_scale = (_per_tensor_scale(cache[:, i], dtype) for i in (0, 1))
+    cache[:, 0] /= k_scale
+    cache[:, 1] /= v_scale
+    quantised = cache.to(TORCH[dtype])
+    return KVCache(quantised, quantised[:, 0], quantised[:, 1], k_scale, v_scale)
+
+
+def _per_tensor_scale(x: Tensor, dtype: str) -> float:
+    low, high = torch.aminmax(x)
+    return max(-low.item(), high.item()) / torch.finfo(TORCH[dtype]).max
+
+
+def draft_mask(batch: int, s_qo: int, causal: bool, device: torch.device) -> Tensor:
+    """Which draft tokens a draft token sees, packed 32 to a word as the native decode API takes it: uint16 halves."""
+    words = -(-s_qo // 32)
+    visible = torch.zeros(s_qo, words * 32, dtype=torch.int64, device=device)
+    visible[:, :s_qo] = torch.ones(s_qo, s_qo, dtype=torch.int64, device=device)
+    if causal:
+        visible = visible.tril()
+    packed = (visible.view(s_qo, words, 32) << torch.arange(32, device=device)).sum(-1).to(torch.int32)
+    return packed.expand(batch, s_qo, words).contiguous().view(torch.uint16)

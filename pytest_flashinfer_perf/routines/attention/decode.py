@@ -1,0 +1,436 @@
+"""BatchDecodeWithPagedKVCacheWrapper and the native decode APIs that compute the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf import capability, models
+from pytest_flashinfer_perf.check import Tolerance
+from pytest_flashinfer_perf.cost import Cost
+from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.params import Fault, Params, flag
+from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.routines.attention import _paged
+
+DTYPES = (*HALF, FP8[0])
+WORKSPACE_BYTES = 512 << 20
+
+
+@dataclass(frozen=True)
+class BatchDecode(Params):
+    """One query token per request, or a few draft ones, against a paged KV cache."""
+
+    title = "batch decode, paged KV"
+
+    page_size: int = flag("tokens per KV page", default=0, letter="p", usual=16, minimum=1, draw=(1, 2, 7, 16, 64))
+    batch_size: int = flag("requests", letter="b", minimum=1, draw=(1, 2, 5))
+    s_qo: int = flag("query tokens per request; more than 1 is speculative decoding", default=1, letter="q", minimum=1,
+                     draw=(1, 1, 2, 4))  # fmt: skip
+    s_kv: int = flag("longest KV sequence", letter="s", minimum=1, draw=(1, 15, 16, 17, 64, 130))
+    num_qo_heads: int = flag("query heads", letter="h", minimum=1, draw=(1, 2, 4, 5, 8))
+    num_kv_heads: int = flag("key and value heads", letter="kv", minimum=1, draw=(1, 2, 4))
+    head_dim_qk: int = flag("head size of queries and keys", letter="d", minimum=1, draw=(64, 128))
+    head_dim_vo: int | None = flag("head size of values, head_dim_qk if not given", default=None, letter="dv",
+                                    same_as="head_dim_qk", minimum=1)  # fmt: skip
+    q_dtype: str = flag("type of the queries", default="bfloat16", letter="q", choices=DTYPES)
+    kv_dtype: str = flag("type of the KV cache", default="bfloat16", letter="kv", choices=DTYPES)
+    out_dtype: str | None = flag("type of the output, q_dtype if not given", default=None, letter="o",
+                                 same_as="q_dtype", choices=DTYPES)  # fmt: skip
+    causal: bool = flag("bottom-right causal mask; draft tokens have it by spec_dec_mask", default=False, letter="causal")
+    spec_dec_mask: str = flag("what a draft token sees of the draft", default="causal", choices=("causal", "full"))
+    random_actual_seq_len: bool = flag("draw each request's length from 1 to s_kv", default=False, letter="ragged")
+    enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
+
+    @property
+    def head_dim_out(self) -> int:
+        return self.head_dim_qk if self.head_dim_vo is None else self.head_dim_vo
+
+    @property
+    def out(self) -> str:
+        return self.out_dtype or self.q_dtype
+
+    @property
+    def masked(self) -> bool:
+        return self.s_qo > 1 and (self.causal or self.spec_dec_mask == "causal")
+
+    @property
+    def group(self) -> int:
+        return self.num_qo_heads // self.num_kv_heads
+
+    def faults(self) -> Iterator[Fault]:
+        if self.num_qo_heads % self.num_kv_heads:
+            yield "num_qo_heads", f"{self.num_qo_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+        if self.head_dim_out != self.head_dim_qk:
+            yield "head_dim_vo", f"{self.head_dim_vo} differs from head_dim_qk {self.head_dim_qk}: a KV page holds both"
+        if self.s_qo > self.s_kv:
+            yield "s_qo", f"{self.s_qo} is more than s_kv {self.s_kv}: the draft tokens are part of the KV sequence"
+
+
+class Inputs(NamedTuple):
+    q: Tensor  # [batch * s_qo, qo heads, dim]
+    kv: _paged.KVCache
+    table: _paged.PageTable
+    seq_lens: Tensor
+    mask: Tensor | None
+    out: Tensor
+
+
+def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> Inputs:
+    made_in = torch.bfloat16 if is_fp8(p.q_dtype) else TORCH[p.q_dtype]
+    rows = (p.batch_size * p.s_qo, p.num_qo_heads)
+    q = torch.randn(*rows, p.head_dim_qk, dtype=made_in, device=device, generator=rand).to(TORCH[p.q_dtype])
+    lens = _paged.lengths(p.batch_size, p.s_kv, p.s_qo, p.random_actual_seq_len, rand)
+    pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
+    return Inputs(
+        q=q,
+        kv=_paged.kv_cache(pages, p.num_kv_heads, p.page_size, p.head_dim_qk, p.kv_dtype, rand),
+        table=_paged.page_table(lens, p.s_kv, p.page_size, rand),
+        seq_lens=lens,
+        mask=_paged.draft_mask(p.batch_size, p.s_qo, p.masked, device) if p.s_qo > 1 else None,
+        out=torch.empty(*rows, p.head_dim_out, dtype=TORCH[p.out], device=device),
+    )
+
+
+def reference(p: BatchDecode, x: Inputs) -> tuple[Tensor]:
+    """Request by request in fp32, each page looked up where the table says it is."""
+    outs = [_one_request(p, x, i, length) for i, length in enumerate(x.seq_lens.tolist())]
+    return (torch.cat(outs),)
+
+
+def _one_request(p: BatchDecode, x: Inputs, i: int, length: int) -> Tensor:
+    owned = x.table.block_tables[i, : _paged.pages_per_request(length, p.page_size)]
+    k, v = (side[owned].float().transpose(0, 1).flatten(1, 2)[:, :length] for side in (x.kv.k, x.kv.v))
+    q = x.q[i * p.s_qo : (i + 1) * p.s_qo].float().unflatten(1, (p.num_kv_heads, p.group))
+    scores = torch.einsum("shgd,htd->hgst", q, k) * (x.kv.k_scale / math.sqrt(p.head_dim_qk))
+    if p.masked:
+        last_seen = torch.arange(length - p.s_qo, length, device=q.device)
+        scores.masked_fill_(torch.arange(length, device=q.device) > last_seen[:, None], -math.inf)
+    return torch.einsum("hgst,htd->shgd", scores.softmax(-1), v).flatten(1, 2) * x.kv.v_scale
+
+
+def cost(p: BatchDecode, x: Inputs) -> Cost:
+    """Queries, outputs, and the keys and values of actual tokens once each; page table and lengths as they are read."""
+    tokens = int(x.seq_lens.sum())
+    seen = p.s_qo * tokens - (p.batch_size * p.s_qo * (p.s_qo - 1) // 2 if p.masked else 0)
+    kv = tokens * p.num_kv_heads * (p.head_dim_qk + p.head_dim_out) * bytes_of(p.kv_dtype)
+    tables = sum(t.nbytes for t in (x.table.indices, x.table.indptr, x.seq_lens))
+    return Cost(
+        flops=2 * seen * p.num_qo_heads * (p.head_dim_qk + p.head_dim_out),
+        bytes=x.q.nbytes + kv + tables + x.out.nbytes,
+        dtype=p.q_dtype if is_fp8(p.q_dtype) and is_fp8(p.kv_dtype) else _half(p),
+    )
+
+
+def _half(p: BatchDecode) -> str:
+    return next((d for d in (p.q_dtype, p.kv_dtype) if d in HALF), HALF[0])
+
+
+def footprint(p: BatchDecode) -> int:
+    """The cache in the type that it is drawn in, beside itself when it is quantised; queries and outputs; the workspace."""
+    tokens = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size) * p.page_size
+    cache = 2 * tokens * p.num_kv_heads * p.head_dim_qk * (3 if is_fp8(p.kv_dtype) else 2)
+    rows = p.batch_size * p.s_qo * p.num_qo_heads * p.head_dim_qk
+    return cache + 8 * rows + WORKSPACE_BYTES
+
+
+def tolerance(p: BatchDecode, backend: str) -> Tolerance:
+    """The library's tests allow 1e-3 for fp16 and bf16 values near 1, 1e-2 for cuDNN and xqa, 1e-1 for fp8.
+
+    Ours are relative to the output's size, which shrinks with the context. An e4m3 value has 3 mantissa bits: what is
+    rounded to it (probabilities and queries inside fp8 kernels, fp8 outputs) is off by up to 1/16.
+    """
+    if is_fp8(p.out):
+        return Tolerance(rtol=8e-2, atol=1e-1, scale=1e-2)
+    if is_fp8(p.q_dtype) or (is_fp8(p.kv_dtype) and backend == "trtllm-native"):
+        return Tolerance(rtol=4e-2, atol=2e-1, scale=1e-2)
+    if "bfloat16" in (p.q_dtype, p.kv_dtype, p.out):
+        return Tolerance(rtol=1e-2, atol=3e-2, scale=4e-3)
+    return Tolerance(rtol=2e-3, atol=5e-3, scale=1e-3)
+
+
+decode = Routine(
+    "BatchDecodeWithPagedKVCacheWrapper",
+    family="attention",
+    params=BatchDecode,
+    inputs=inputs,
+    outputs=lambda x: (x.out,),
+    reference=reference,
+    cost=cost,
+    tolerance=tolerance,
+    footprint=footprint,
+    cuda_graph=True,
+    aliases={"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"},
+)
+
+
+def _wrapper_limits(p: BatchDecode, backend: str) -> Iterable[str]:
+    """What the wrapper's kernels cannot do, found by running them: its API declares none of it."""
+    if backend == "fa2":
+        if p.group not in (1, 2, 3, 4, 6, 8, 16):
+            yield f"fa2 without tensor cores has no kernel for {p.group} query heads per KV head: use fa2_tc"
+        if p.s_qo > 1:
+            yield "fa2 without tensor cores decodes one token per request: use fa2_tc"
+    if backend in ("fa2_tc", "auto", "fa3") and p.s_qo > 1 and p.spec_dec_mask == "full":
+        yield f"{backend} masks draft tokens causally, spec_dec_mask full is not available: use trtllm-native"
+    if backend in ("fa2", "fa2_tc") and is_fp8(p.q_dtype):
+        yield f"{backend} needs bfloat16 or float16 queries, q_dtype is {p.q_dtype}: use fa3"
+    if backend == "fa3" and is_fp8(p.q_dtype) != is_fp8(p.kv_dtype):
+        yield "fa3 needs queries and KV cache both in fp8, or neither: use fa2_tc"
+    if backend == "fa3" and p.s_qo > 1:
+        yield "fa3 decodes one token per request: use fa2_tc"
+    if backend != "trtllm-gen" and is_fp8(p.out):
+        yield f"{backend} has no fp8 output: set out_dtype to bfloat16"
+
+
+@decode.backend("fa2", requires=capability.backend("fa2"), limits=_wrapper_limits)
+@decode.backend("fa2_tc", requires=capability.backend("fa2_tc"), limits=_wrapper_limits)
+@decode.backend("fa3", requires=capability.backend("fa3"), limits=_wrapper_limits)
+@decode.backend("auto", requires=capability.backend("auto"), limits=_wrapper_limits)
+@decode.backend("trtllm-gen", requires=capability.backend("trtllm-gen"), limits=_wrapper_limits)
+def _wrapper(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
+    from flashinfer import BatchDecodeWithPagedKVCacheWrapper
+
+    table = _paged.PageTable(*(t.clone() for t in x.table))  # the wrapper keeps and may rewrite what it is given
+    wrapper = BatchDecodeWithPagedKVCacheWrapper(
+        _workspace(x),
+        "HND",
+        use_cuda_graph=how.cuda_graph,
+        use_tensor_cores=how.backend != "fa2",
+        paged_kv_indptr_buffer=table.indptr,
+        paged_kv_indices_buffer=table.indices,
+        paged_kv_last_page_len_buffer=table.last_page_len,
+        backend="fa2" if how.backend == "fa2_tc" else how.backend,
+    )
+    wrapper.plan(*plan_arguments(p, table), **plan_options(p, table))
+
+    def launch(x: Inputs) -> object:
+        return wrapper.run(x.q, x.kv.pages, **run_options(p, x))
+
+    return Built(launch, _resolved(wrapper, how.backend))
+
+
+def plan_arguments(p: BatchDecode, table: _paged.PageTable) -> tuple[Any, ...]:
+    heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk)
+    return (table.indptr, table.indices, table.last_page_len, *heads, p.page_size)
+
+
+def plan_options(p: BatchDecode, table: _paged.PageTable) -> dict[str, Any]:
+    speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
+    dtypes = {"q_data_type": TORCH[p.q_dtype], "kv_data_type": TORCH[p.kv_dtype], "o_data_type": TORCH[p.out]}
+    return {**dtypes, "block_tables": table.block_tables, **speculative}
+
+
+def run_options(p: BatchDecode, x: Inputs) -> dict[str, Any]:
+    scales = {"k_scale": x.kv.k_scale, "v_scale": x.kv.v_scale} if is_fp8(p.kv_dtype) else {}
+    return {**scales, "q_len_per_req": p.s_qo, "enable_pdl": p.enable_pdl, "out": x.out}
+
+
+def _resolved(wrapper: Any, backend: str) -> str:
+    chosen = str(getattr(wrapper, "resolved_backend", None) or wrapper._backend)  # noqa: SLF001 - all that 0.6.18 has
+    return "fa2_tc" if chosen == "fa2" and backend != "fa2" else chosen
+
+
+def _workspace(x: Inputs) -> Tensor:
+    return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=x.q.device)
+
+
+def _cudnn_limits(p: BatchDecode, _backend: str) -> Iterable[str]:
+    api = capability.api("decode.cudnn_batch_decode_with_kv_cache")
+    if is_fp8(p.q_dtype) or is_fp8(p.kv_dtype):
+        yield "cudnn decodes bfloat16 and float16 only: use fa3 or trtllm-native"
+    elif len({p.q_dtype, p.kv_dtype, p.out}) > 1:
+        yield "cudnn needs queries, KV cache and output of one type"
+    if p.s_qo > 1 and not capability.accepts(api, "q_len_per_req"):
+        yield "cudnn decodes one token per request in this flashinfer: use fa2_tc, or flashinfer 0.7.2"
+    if p.s_qo > 1 and not p.masked:
+        yield "cudnn masks draft tokens causally, spec_dec_mask full is not available: use trtllm-native"
+
+
+@decode.backend("cudnn", requires=capability.backend("cudnn"), limits=_cudnn_limits)
+def _cudnn(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
+    from flashinfer.decode import cudnn_batch_decode_with_kv_cache
+
+    workspace = _workspace(x)
+
+    def launch(x: Inputs) -> object:
+        return cudnn_batch_decode_with_kv_cache(*cudnn_arguments(p, x, workspace), **cudnn_options(p, x, how))
+
+    return Built(launch, "cudnn")
+
+
+def cudnn_arguments(p: BatchDecode, x: Inputs, workspace: Tensor) -> tuple[Any, ...]:
+    return (x.q, x.kv.k, x.kv.v, 1.0 / math.sqrt(p.head_dim_qk), workspace)
+
+
+def cudnn_options(p: BatchDecode, x: Inputs, how: How) -> dict[str, Any]:
+    speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
+    lens = x.seq_lens.view(-1, 1, 1, 1)  # the shape cuDNN's graph binds; flat in the library's newer documentation
+    tables = {"actual_seq_lens_kv": lens, "block_tables": x.table.block_tables}
+    return {"max_sequence_kv": p.s_kv, **tables, "is_cuda_graph_compatible": how.cuda_graph, **speculative, "out": x.out}
+
+
+def _native_limits(p: BatchDecode, _backend: str) -> Iterable[str]:
+    if is_fp8(p.q_dtype):
+        yield "trtllm-native is xqa on this GPU, which needs bfloat16 or float16 queries: use fa3"
+    if is_fp8(p.out) and not is_fp8(p.kv_dtype):
+        yield "xqa writes fp8 from an fp8 KV cache only: set kv_dtype to fp8_e4m3"
+    if p.page_size not in (16, 32, 64, 128):
+        yield f"trtllm-native has pages of 16, 32, 64 or 128 tokens, not {p.page_size}"
+    if p.head_dim_qk % 16:
+        yield f"trtllm-native needs a head_dim_qk that is a multiple of 16, not {p.head_dim_qk}"
+
+
+@decode.backend("trtllm-native", requires=capability.backend("trtllm-native"), limits=_native_limits)
+def _native(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
+    from flashinfer.decode import trtllm_batch_decode_with_kv_cache
+
+    workspace = _workspace(x)
+
+    def launch(x: Inputs) -> object:
+        return trtllm_batch_decode_with_kv_cache(**native_options(p, x, workspace))
+
+    hopper_or_consumer = torch.cuda.get_device_capability(x.q.device)[0] != 10
+    return Built(launch, "xqa" if hopper_or_consumer else "trtllm-gen")
+
+
+def native_options(p: BatchDecode, x: Inputs, workspace: Tensor) -> dict[str, Any]:
+    scale = 1.0 / math.sqrt(p.head_dim_qk)
+    tables = {"block_tables": x.table.block_tables, "seq_lens": x.seq_lens, "max_seq_len": p.s_kv}
+    scales = {"bmm1_scale": x.kv.k_scale * scale, "bmm2_scale": x.kv.v_scale}
+    draft = {"q_len_per_req": p.s_qo, "mask": x.mask}
+    output = {"out": x.out, "out_dtype": TORCH[p.out], "enable_pdl": p.enable_pdl}
+    return {"query": x.q, "kv_cache": x.kv.pages, "workspace_buffer": workspace, **tables, **scales, **draft, **output}
+
+
+def _prims_limits(p: BatchDecode, _backend: str) -> Iterable[str]:
+    if p.q_dtype != p.kv_dtype:
+        yield "prims-ts needs queries and KV cache of one type"
+    if p.page_size not in (16, 32, 64, 128) or p.head_dim_qk not in (64, 128, 256):
+        yield "prims-ts has pages of 16, 32, 64 or 128 tokens and heads of 64, 128 or 256"
+
+
+@decode.backend("prims-ts", requires=capability.backend("prims-ts"), limits=_prims_limits)
+def _prims(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
+    from flashinfer.attention.prims_ts import BatchDecodePagedTSWrapper
+
+    wrapper = BatchDecodePagedTSWrapper("HND")
+    dense = capability.accepts(wrapper.plan, "max_seq_len_q")  # 0.7.2 reads the block table, 0.6.18 the CSR form
+    planned = prims_plan_dense(p, x) if dense else prims_plan_csr(p, x)
+    wrapper.plan(*planned[0], **planned[1])
+
+    def launch(x: Inputs) -> object:
+        return wrapper.run(*prims_arguments(p, x, dense), **prims_options(p, x))
+
+    return Built(launch, "prims-ts")
+
+
+def _prims_types(p: BatchDecode) -> dict[str, Any]:
+    mask = "causal" if p.s_qo == 1 or p.masked else "dense"
+    dtypes = {"q_data_type": TORCH[p.q_dtype], "kv_data_type": TORCH[p.kv_dtype], "o_data_type": TORCH[p.out]}
+    return {**dtypes, "mask_type": mask}
+
+
+def prims_plan_dense(p: BatchDecode, x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    shape = (p.batch_size, p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size, p.s_kv)
+    return (x.q.device, *shape), {"max_seq_len_q": p.s_qo, **_prims_types(p)}
+
+
+def prims_plan_csr(p: BatchDecode, x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return plan_arguments(p, x.table), {"seq_len_q": p.s_qo, "max_kv_len": p.s_kv, **_prims_types(p)}
+
+
+def prims_arguments(p: BatchDecode, x: Inputs, dense: bool) -> tuple[Any, ...]:
+    q = x.q if p.s_qo == 1 else x.q.unflatten(0, (p.batch_size, p.s_qo))
+    return (q, x.kv.pages, x.seq_lens, x.table.block_tables) if dense else (q, x.kv.pages)
+
+
+def prims_options(p: BatchDecode, x: Inputs) -> dict[str, Any]:
+    out = x.out if p.s_qo == 1 else x.out.unflatten(0, (p.batch_size, p.s_qo))
+    scale = x.kv.k_scale / math.sqrt(p.head_dim_qk)
+    return {"bmm1_scale": scale, "bmm2_scale": x.kv.v_scale, "out": out}
+
+
+@decode.backend("torch")
+def _torch(p: BatchDecode, _x: Inputs, _how: How) -> Built[Inputs]:
+    return Built(lambda x: _sdpa(p, x), "sdpa")
+
+
+def _sdpa(p: BatchDecode, x: Inputs) -> None:
+    """scaled_dot_product_attention over gathered pages, in the case's own type; a group's heads ride as query rows."""
+    compute = TORCH[_half(p)]
+    k, v = (side[x.table.block_tables].transpose(1, 2).flatten(2, 3).to(compute) for side in (x.kv.k, x.kv.v))
+    q = x.q.to(compute).view(p.batch_size, p.s_qo, p.num_kv_heads, p.group, p.head_dim_qk)
+    q = q.permute(0, 2, 3, 1, 4).flatten(2, 3)
+    scale = x.kv.k_scale / math.sqrt(p.head_dim_qk)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=_visible(p, x, k.shape[2]), scale=scale)
+    out = out.unflatten(2, (p.group, p.s_qo)).permute(0, 3, 1, 2, 4).flatten(2, 3).flatten(0, 1)
+    x.out.copy_(out * x.kv.v_scale)
+
+
+def _visible(p: BatchDecode, x: Inputs, width: int) -> Tensor:
+    """[batch, 1, group * s_qo, width]: a row sees its request's tokens, up to itself where drafts are masked."""
+    drafts = torch.arange(p.s_qo, device=x.q.device) - p.s_qo + 1 if p.masked else torch.zeros(p.s_qo, device=x.q.device)
+    ends = x.seq_lens[:, None] + drafts
+    rows = torch.arange(width, device=x.q.device) < ends[:, None, :, None]
+    return rows.expand(-1, -1, -1, width).repeat(1, 1, p.group, 1)
+
+
+SMOKE = BatchDecode(page_size=16, batch_size=4, s_kv=256, num_qo_heads=8, num_kv_heads=2, head_dim_qk=64)
+
+
+@decode.tier("smoke")
+def _smoke() -> Iterator[Shape[BatchDecode]]:
+    """Every type and every path of the code, on shapes that a laptop does in milliseconds."""
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"q_dtype": "float16", "kv_dtype": "float16"},
+        {"kv_dtype": "fp8_e4m3"},
+        {"q_dtype": "fp8_e4m3", "kv_dtype": "fp8_e4m3", "out_dtype": "bfloat16"},
+        {"random_actual_seq_len": True},
+        {"s_qo": 4},
+        {"s_qo": 2, "spec_dec_mask": "full"},
+        {"num_qo_heads": 10},
+        {"page_size": 1, "head_dim_qk": 128},
+        {"batch_size": 1, "s_kv": 1000},
+    )
+    yield from (Shape(replace(SMOKE, **change)) for change in changes)
+    yield _preset("llama-3.1-8b", 8, 1, 512)
+
+
+def _preset(name: str, tp: int, batch: int, s_kv: int, **more: Any) -> Shape[BatchDecode]:
+    model = models.attention(name, tp)
+    return Shape(BatchDecode(page_size=16, batch_size=batch, s_kv=s_kv, **model.settles, **more), model)
+
+
+@decode.tier("default")
+def _default() -> Iterator[Shape[BatchDecode]]:
+    """Models' real shapes: latency and throughput batches, short and long contexts, each type."""
+    for batch, s_kv in ((1, 1024), (16, 1024), (64, 8192), (1, 131072), (256, 2048)):
+        yield _preset("llama-3.1-70b", 1, batch, s_kv)
+    for batch, s_kv in ((1, 8192), (64, 1024), (128, 4096)):
+        yield _preset("llama-3.1-8b", 1, batch, s_kv)
+    for batch, s_kv in ((16, 8192), (128, 8192)):
+        yield _preset("llama-3.1-70b", 8, batch, s_kv)
+        yield _preset("llama-3.1-405b", 8, batch, s_kv)
+        yield _preset("qwen3-32b", 4, batch, s_kv)
+        yield _preset("gpt-oss-120b", 1, batch, s_kv)
+    yield _preset("llama-3.1-70b", 1, 16, 1024, random_actual_seq_len=True)
+    yield _preset("llama-3.1-70b", 1, 64, 8192, random_actual_seq_len=True)
+    for batch, s_kv in ((16, 1024), (64, 8192)):
+        yield _preset("llama-3.1-70b", 1, batch, s_kv, kv_dtype="fp8_e4m3")
+        yield _preset("llama-3.1-70b", 1, batch, s_kv, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="bfloat16")
+    yield _preset("llama-3.1-70b", 1, 64, 4096, q_dtype="float16", kv_dtype="float16")
+
+
+@decode.tier("full")
+def _full() -> Iterator[Shape[BatchDecode]]:
+    for name, whole in models.ATTENTION.items():
+        for tp in (tp for tp in (1, 2, 4, 8) if whole.num_qo_heads % tp == 0):
+            for batch in (1, 4, 16, 64, 128, 256):
+                yield from (_preset(name, tp, batch, s_kv) for s_kv in (1024, 4096, 8192, 32768, 131072))

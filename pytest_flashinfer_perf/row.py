@@ -1,0 +1,110 @@
+"""The row's extra_info: flat, JSON-safe, null for what the instrument cannot see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_flashinfer_perf import peaks
+from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.cost import Cost, best_of, roofline
+from pytest_flashinfer_perf.measurement import Measurement
+from pytest_flashinfer_perf.settings import PeaksChoice
+from pytest_flashinfer_perf.timing.run import Timing
+from pytest_flashinfer_perf.walk import Walked
+
+
+def of_case(case: Case, walked: Walked, peaks_choice: PeaksChoice) -> dict[str, Any]:
+    return {
+        **of_measurement(walked.measurement, walked.cost, peaks_choice),
+        "routine": case.routine.name,
+        "family": case.routine.family,
+        "backend": case.backend_name,
+        "resolved_backend": walked.resolved,
+        "case": case.id,
+        "shape": case.shape.id,
+        "case_tag": case.tag,
+        "seed": case.seed,
+        "repro": case.repro,
+        "repro_upstream": case.repro_upstream,
+    }
+
+
+def of_measurement(m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice) -> dict[str, Any]:
+    return {
+        "flops": m.flops,
+        "bytes": m.bytes,
+        "tflops": m.tflops,
+        "tb_per_sec": m.tb_per_sec,
+        **_roof(m, cost, peaks_choice),
+        **_provenance(m.timing),
+        **_kernels(m.timing),
+        **_clocks(m.timing),
+        **_answer(m),
+        "device": str(m.device.torch),
+        "device_name": m.device.name,
+        "gpu_uuid": m.device.uuid,
+        "peak_memory_bytes": m.peak_memory_bytes,
+    }
+
+
+def _roof(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> dict[str, Any]:
+    measured, stated = peaks.measured(m.device), peaks.datasheet(m.device)
+    chosen = measured if choice == "measured" else stated
+    share = roofline(cost, m.median, chosen) if cost else None
+    limit = roofline(cost, m.median, best_of(measured, stated)) if cost else None
+    return {
+        "sol_pct": share.sol_pct if share else None,
+        "bound": share.bound if share else None,
+        "peaks": chosen.source if share and chosen else None,
+        "status": _status(m.timing, limit.sol_pct if limit else None),
+    }
+
+
+def _status(timing: Timing, limit_pct: float | None) -> str:
+    if limit_pct is not None and limit_pct > 100.0:
+        return "invalid"
+    return "noisy" if timing.noisy else "ok"
+
+
+def _provenance(timing: Timing) -> dict[str, Any]:
+    return {
+        "instrument": timing.instrument,
+        "fallback": timing.fallback or None,
+        "cold_l2": timing.cold_l2,
+        "rotations": timing.rotations,
+        "cuda_graph": timing.cuda_graph,
+        "notes": list(timing.notes),
+    }
+
+
+def _kernels(timing: Timing) -> dict[str, Any]:
+    trace = timing.seen.trace
+    return {
+        "kernels": list(trace.kernels) if trace else None,
+        "launches": trace.launches if trace else None,
+        "busy_s": trace.busy_s if trace else None,
+        "span_s": trace.span_s if trace else None,
+    }
+
+
+def _clocks(timing: Timing) -> dict[str, Any]:
+    clocks = timing.seen.clocks
+    return {
+        "cycles": clocks.median_cycles if clocks else None,
+        "cycles_spread": clocks.cycles_spread if clocks else None,
+        "cycles_per_call": list(clocks.cycles) if clocks else None,
+        "sm_ghz": clocks.median_ghz if clocks else None,
+        "sm_ghz_per_call": list(clocks.ghz) if clocks else None,
+        "throttle": timing.seen.telemetry.throttle,
+        "power_w": timing.seen.telemetry.power_w,
+    }
+
+
+def _answer(m: Measurement) -> dict[str, Any]:
+    if not m.checks:
+        return {"refcheck": "not checked", "refcheck_worst_abs": None, "refcheck_worst_rel": None}
+    return {
+        "refcheck": "passed",
+        "refcheck_worst_abs": max(c.worst_abs for c in m.checks),
+        "refcheck_worst_rel": max(c.worst_rel for c in m.checks),
+    }

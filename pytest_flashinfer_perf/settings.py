@@ -1,0 +1,43 @@
+"""What a run was asked to do: read once from pytest's options, never changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+InstrumentChoice = Literal["auto", "cupti", "events", "wall"]
+GraphChoice = Literal["auto", "on", "off"]
+ColdChoice = Literal["rotate", "flush", "none"]
+PeaksChoice = Literal["measured", "datasheet"]
+
+WARMUP = 5
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How a call is timed."""
+
+    instrument: str = "auto"
+    cuda_graph: GraphChoice = "auto"
+    cold_l2: ColdChoice = "rotate"
+    iters: int | None = None
+    warmup: int | None = None
+    peaks: PeaksChoice = "measured"
+
+    @property
+    def warmups(self) -> int:
+        return WARMUP if self.warmup is None else self.warmup
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured, and where."""
+
+    suite: str = "default"
+    backends: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
+    device: str = "auto"
+    seed: int | None = None
+    case_tag: str | None = None
+    strict_skips: tuple[str, ...] = ()
+    measuring: Measuring = Measuring()

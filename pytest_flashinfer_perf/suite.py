@@ -1,0 +1,82 @@
+"""The performance suite: where its test files are, and the cases that a run asks of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_flashinfer_perf import case as cases
+from pytest_flashinfer_perf import flags
+from pytest_flashinfer_perf.case import DEFAULT_SEED, Case
+from pytest_flashinfer_perf.params import ParamError, Params
+from pytest_flashinfer_perf.routine import AnyRoutine, Shape
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.settings import Settings
+
+FAMILIES = ("attention", "gemm", "moe")
+
+
+def root() -> Path:
+    """Beside the package in a checkout, inside it in a wheel: either way the folder that holds `tests/`."""
+    package = Path(__file__).parent
+    packed = package / "suite"
+    return packed if packed.is_dir() else package.parent
+
+
+def paths() -> list[Path]:
+    return [found for family in FAMILIES if (found := root() / "tests" / family).is_dir()]
+
+
+def verify(settings: Settings) -> None:
+    """Raise ParamError for what no routine knows, before anything is collected."""
+    known = {name for r in all_routines().values() for name in (*r.backends, *r.aliases)}
+    unknown = [name for name in settings.backends if name not in known]
+    if unknown:
+        raise ParamError(f"--perf-backends: unknown backend {', '.join(unknown)}, known are {', '.join(sorted(known))}")
+    asked_for(settings)
+
+
+def asked_for(settings: Settings) -> list[Case]:
+    """The cases of `--perf-case`."""
+    return [case for line in settings.cases for case in _read(line)]
+
+
+def _read(line: str) -> list[Case]:
+    try:
+        return cases.read(flags.split(line), all_routines())
+    except ParamError as error:
+        raise ParamError(f"--perf-case={line!r}: {error}") from error
+
+
+def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str] = ()) -> list[Case]:
+    """A test's cases: those of `--perf-case`, else its own shapes, else the tier's; times the backends asked for."""
+    if settings.cases:
+        return [case for case in asked_for(settings) if case.routine is routine]
+    shapes = [_own(routine, params) for params in own] or list(routine.tiers[settings.suite]())
+    made = [Case(routine, s, b, *_seed_and_tag(settings)) for s in shapes for b in backends_of(routine, settings)]
+    return _distinct(made)
+
+
+def _own(routine: AnyRoutine, params: Params | str) -> Shape[Any]:
+    return Shape(flags.read(routine.params, flags.split(params)) if isinstance(params, str) else params)
+
+
+def backends_of(routine: AnyRoutine, settings: Settings) -> Iterator[str]:
+    if not settings.backends:
+        return iter(routine.backends)
+    asked = (routine.backend_named(name) for name in settings.backends)
+    return iter(dict.fromkeys(backend.name for backend in asked if backend is not None))
+
+
+def _seed_and_tag(settings: Settings) -> tuple[int, str | None]:
+    return (DEFAULT_SEED if settings.seed is None else settings.seed, settings.case_tag)
+
+
+def _distinct(made: list[Case]) -> list[Case]:
+    """Ids are what results are matched by later: two cases must not share one."""
+    seen: dict[str, Case] = {}
+    for case in made:
+        if seen.setdefault(case.id, case) is not case:
+            raise ParamError(f"two cases of {case.routine.name} have the id {case.id}")
+    return made

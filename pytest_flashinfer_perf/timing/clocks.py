@@ -1,0 +1,130 @@
+"""The clock pass: calls back to back, each between two stamps that read every SM's cycle counter and the global timer.
+
+Cycles are what a compute-bound kernel needs whatever the power cap does to its clock; NVML samples too coarsely to tell.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.devices import Device
+
+CALLS = 30
+LONGEST_HOLD_NS = 100_000_000
+
+SOURCE = r"""
+__device__ unsigned long long now() {
+    unsigned long long ns;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+    return ns;
+}
+extern "C" __global__ void stamp(unsigned long long* at) {
+    unsigned int sm;
+    asm volatile("mov.u32 %0, %smid;" : "=r"(sm));
+    at[2 * sm] = now();
+    at[2 * sm + 1] = clock64();
+}
+extern "C" __global__ void hold(unsigned long long ns) {
+    for (unsigned long long start = now(); now() - start < ns;) {}
+}
+"""
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Per call: SM cycles and the SM clock in GHz while it ran."""
+
+    cycles: tuple[float, ...]
+    ghz: tuple[float, ...]
+
+    @property
+    def median_cycles(self) -> float:
+        return statistics.median(self.cycles)
+
+    @property
+    def cycles_spread(self) -> float:
+        return statistics.stdev(self.cycles) / statistics.fmean(self.cycles)
+
+    @property
+    def median_ghz(self) -> float:
+        return statistics.median(self.ghz)
+
+
+def clock_pass(calls: Sequence[Callable[[], object]], device: Device, watch: Callable[[], None]) -> Clocks:
+    """`watch` is called while the device is busy with the stamped calls."""
+    kernels = _kernels(device)
+    stamps = torch.zeros(2, CALLS, device.processors, 2, dtype=torch.int64, device=device.torch)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        start = time.perf_counter_ns()
+        kernels.enqueue(calls, stamps)
+        queueing = time.perf_counter_ns() - start
+        stream.synchronize()
+        stamps.zero_()
+        kernels.hold(min(2 * queueing, LONGEST_HOLD_NS))  # all calls are in the queue before the first one starts
+        kernels.enqueue(calls, stamps)
+        watch()
+    torch.cuda.current_stream().wait_stream(stream)
+    return read(stamps)
+
+
+def read(stamps: Tensor) -> Clocks:
+    """[before and after, call, SM, time and cycles] to the median over the SMs that both stamps reached."""
+    before, after = stamps.cpu()
+    elapsed = (after - before).double()  # nanoseconds since boot do not fit in a double, their differences do
+    seen = (before[..., 0] > 0) & (after[..., 0] > 0) & (elapsed[..., 0] > 0)
+    cycles = [elapsed[i, reached, 1].median().item() for i, reached in enumerate(seen)]
+    ghz = [(elapsed[i, reached, 1] / elapsed[i, reached, 0]).median().item() for i, reached in enumerate(seen)]
+    return Clocks(tuple(cycles), tuple(ghz))
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    stamp: Any
+    hold_kernel: Any
+    processors: int
+
+    def enqueue(self, calls: Sequence[Callable[[], object]], stamps: Tensor) -> None:
+        turn = itertools.cycle(calls)
+        for i in range(CALLS):
+            self._stamp(stamps[0, i])
+            next(turn)()
+            self._stamp(stamps[1, i])
+
+    def _stamp(self, at: Tensor) -> None:
+        _launch(self.stamp, 2 * self.processors, at.data_ptr())
+
+    def hold(self, nanoseconds: int) -> None:
+        _launch(self.hold_kernel, 1, nanoseconds)
+
+
+class _CurrentStream:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, torch.cuda.current_stream().cuda_stream)
+
+
+def _launch(kernel: Any, blocks: int, argument: int) -> None:
+    from cuda.core import LaunchConfig, launch
+
+    launch(_CurrentStream(), LaunchConfig(grid=blocks, block=1), kernel, argument)
+
+
+@functools.cache
+def _kernels(device: Device) -> _Kernels:
+    from cuda.core import Device as CudaDevice
+    from cuda.core import Program, ProgramOptions
+
+    cuda = CudaDevice(device.torch.index)
+    cuda.set_current()
+    code = Program(SOURCE, "c++", ProgramOptions(arch=f"sm_{cuda.arch}")).compile("cubin")
+    return _Kernels(code.get_kernel("stamp"), code.get_kernel("hold"), device.processors)

@@ -1,0 +1,125 @@
+"""Cold caches: copies of everything a call reads, so many that the last use of one has left the cache by its next."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CACHE_FACTOR = 5
+MOST_COPIES = 1024
+MEMORY_SHARE = 0.5
+ALIGNMENT = 512
+
+
+@dataclass(frozen=True)
+class ColdSets:
+    """The argument sets to go round, the cold-L2 mode they amount to, and why where that is not what was asked for."""
+
+    sets: tuple[Any, ...]
+    mode: str
+    note: str = ""
+
+
+def prepare(arguments: Any, outputs: Sequence[Tensor], mode: str, cache_bytes: int, free_bytes: int) -> ColdSets:
+    """Copies for rotation, or the original alone where rotation is not asked for or cannot be had."""
+    if mode != "rotate":
+        return ColdSets((arguments,), mode)
+    kept = {_storage(t) for t in outputs}
+    read = sum(end - start for start, end in _extents(arguments, kept).values())
+    if read == 0:
+        return ColdSets((arguments,), "flush", "no tensor among the arguments to rotate")
+    copies = rotations(read, cache_bytes)
+    if copies > MOST_COPIES:
+        return ColdSets((arguments,), "flush", f"rotation would take {copies} copies of {read} bytes")
+    if (copies - 1) * read > MEMORY_SHARE * free_bytes:
+        return ColdSets((arguments,), "flush", f"{copies} copies of {read} bytes do not fit in memory")
+    return ColdSets((arguments, *(clone(arguments, kept) for _ in range(copies - 1))), mode)
+
+
+def rotations(read_bytes: int, cache_bytes: int) -> int:
+    """Sets needed for 5 caches' worth of other data between two uses of one; 1 where one set is that much by itself."""
+    enough = CACHE_FACTOR * cache_bytes
+    return 1 if read_bytes >= enough else math.ceil(enough / read_bytes) + 1
+
+
+def clone(arguments: Any, kept: set[int]) -> Any:
+    """A deep copy in which views stay views of one storage; tensors of a `kept` storage stay themselves."""
+    fresh = {key: _copy_bytes(arguments, key, extent) for key, extent in _extents(arguments, kept).items()}
+
+    def moved(tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in fresh:
+            return tensor
+        storage, start = fresh[_storage(tensor)]
+        offset = tensor.storage_offset() - start // tensor.itemsize
+        view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return view.set_(storage, offset, tensor.shape, tensor.stride())  # type: ignore[call-overload, no-any-return]
+
+    return _map(moved, arguments)
+
+
+def _copy_bytes(arguments: Any, key: int, extent: tuple[int, int]) -> tuple[torch.UntypedStorage, int]:
+    source = next(t for t in tensors(arguments) if _storage(t) == key)
+    start, end = extent
+    raw = torch.empty(0, dtype=torch.uint8, device=source.device).set_(source.untyped_storage())  # type: ignore[call-overload]
+    return raw[start:end].clone().untyped_storage(), start
+
+
+def _extents(arguments: Any, kept: set[int]) -> dict[int, tuple[int, int]]:
+    """The bytes of each storage that its tensors cover, from an aligned start."""
+    found: dict[int, tuple[int, int]] = {}
+    for tensor in tensors(arguments):
+        key = _storage(tensor)
+        if key in kept or tensor.numel() == 0:
+            continue
+        low, high = _covered(tensor)
+        before = found.get(key, (low, high))
+        found[key] = (min(low, before[0]), max(high, before[1]))
+    return found
+
+
+def _covered(tensor: Tensor) -> tuple[int, int]:
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    first = tensor.storage_offset() * tensor.itemsize
+    return first // ALIGNMENT * ALIGNMENT, first + (reach + 1) * tensor.itemsize
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """Every tensor in nested tuples, lists, dictionaries and dataclasses."""
+    if isinstance(tree, Tensor):
+        yield tree
+    for child in _children(tree):
+        yield from tensors(child)
+
+
+def _children(tree: Any) -> Sequence[Any]:
+    if isinstance(tree, (tuple, list)):
+        return tree
+    if isinstance(tree, dict):
+        return list(tree.values())
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return [getattr(tree, f.name) for f in dataclasses.fields(tree)]
+    return ()
+
+
+def _map(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(_map(change, child) for child in tree))
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(_map(change, child) for child in tree)
+    if isinstance(tree, dict):
+        return {key: _map(change, child) for key, child in tree.items()}
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return dataclasses.replace(tree, **{f.name: _map(change, getattr(tree, f.name)) for f in dataclasses.fields(tree)})
+    return tree

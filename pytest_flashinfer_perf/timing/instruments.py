@@ -1,0 +1,187 @@
+"""How time is read. An instrument gets a call and returns its durations in seconds, or says why it cannot."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Protocol
+
+import torch
+
+from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf.devices import Device
+
+Call = Callable[[], object]
+CUPTI_INSTALL = "pip install 'cupti-python>=13'"
+
+
+class InstrumentError(RuntimeError):
+    """The instrument that was asked for by name cannot measure here."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The calls to time, one after the other and round again; `flush` asks for a cold cache before each.
+
+    `graph_of` is the number of calls that the instrument is to capture in one CUDA graph, 0 for none.
+    """
+
+    calls: tuple[Call, ...]
+    flush: bool
+    device: Device
+    graph_of: int = 0
+
+    def round_robin(self) -> Call:
+        turn = itertools.cycle(self.calls)
+        return lambda: next(turn)()
+
+
+class Instrument(Protocol):
+    """`sample` makes `warmup` untimed and `count` timed calls."""
+
+    name: str
+
+    def missing(self, device: Device) -> str | None: ...
+
+    def sample(self, work: Work, count: int, warmup: int) -> list[float]: ...
+
+
+@dataclass(frozen=True)
+class BenchGpuTime:
+    """`flashinfer.testing.bench_gpu_time`, held to the instrument that was asked for."""
+
+    name: str
+
+    def missing(self, device: Device) -> str | None:
+        needed = (capability.gpu(self.name), capability.flashinfer(), *((_cupti,) if self.name == "cupti" else ()))
+        return capability.missing(needed, device)
+
+    def sample(self, work: Work, count: int, warmup: int) -> list[float]:
+        from flashinfer.testing import bench_gpu_time
+
+        with _no_fallback(self.name):
+            milliseconds = bench_gpu_time(
+                work.round_robin(),
+                dry_run_iters=warmup,
+                repeat_iters=count,
+                enable_cupti=self.name == "cupti",
+                use_cuda_graph=bool(work.graph_of),
+                num_iters_within_graph=work.graph_of or 1,
+                cold_l2_cache=work.flush,
+            )
+        return [float(ms) / 1e3 for ms in milliseconds]
+
+
+@contextmanager
+def _no_fallback(instrument: str) -> Iterator[None]:
+    """bench_gpu_time returns other instruments' times with no more than a warning: that warning is an error here."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        yield
+    for warning in seen:
+        if "alling back" in str(warning.message):
+            raise InstrumentError(f"bench_gpu_time did not measure with {instrument}: {warning.message}")
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def _cupti(_device: Device) -> str | None:
+    try:
+        version = metadata.version("cupti-python")
+    except metadata.PackageNotFoundError:
+        return f"cupti needs cupti-python: {CUPTI_INSTALL}"
+    if int(version.split(".")[0]) < 13:
+        return f"cupti needs cupti-python 13 or later, this is {version}: {CUPTI_INSTALL}"
+    return _attach_error()
+
+
+@functools.cache
+def _attach_error() -> str | None:
+    """Importing CUPTI proves little: a container without the privilege finds out when it attaches."""
+    try:
+        from cupti import cupti
+
+        cupti.activity_enable(cupti.ActivityKind.CONCURRENT_KERNEL)
+        cupti.activity_disable(cupti.ActivityKind.CONCURRENT_KERNEL)
+        cupti.finalize()
+    except Exception as error:  # noqa: BLE001 - whatever stops it is the reason
+        return f"cupti cannot attach: {type(error).__name__}: {error}"
+    return None
+
+
+@dataclass(frozen=True)
+class Wall:
+    """The host's clock around a call and its completion: all there is on a CPU, launch overhead included on a GPU."""
+
+    name: str = "wall"
+
+    def missing(self, device: Device) -> str | None:  # noqa: ARG002 - every device has a host
+        return None
+
+    def sample(self, work: Work, count: int, warmup: int) -> list[float]:
+        call = work.round_robin()
+        for _ in range(warmup):
+            call()
+        with _without_gc():
+            return [self._once(call, work) for _ in range(count)]
+
+    def _once(self, call: Call, work: Work) -> float:
+        if work.flush:
+            _flush(work.device)
+        work.device.synchronize()
+        start = time.perf_counter()
+        call()
+        work.device.synchronize()
+        return time.perf_counter() - start
+
+
+def _flush(device: Device) -> None:
+    """Read twice the cache: reading leaves no dirty lines for the timed call to clean."""
+    _twice_the_cache(device).sum()
+
+
+@functools.cache
+def _twice_the_cache(device: Device) -> torch.Tensor:
+    return torch.zeros(2 * device.cache_bytes, dtype=torch.uint8, device=device.torch)
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+INSTRUMENTS: dict[str, Instrument] = {i.name: i for i in (BenchGpuTime("cupti"), BenchGpuTime("events"), Wall())}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An instrument, and the better one that could not be had with its reason."""
+
+    instrument: Instrument
+    fallback: str = ""
+
+
+def choose(name: str, device: Device) -> Chosen:
+    """`auto` takes the best that works here and says what is missing for a better one; a name is that one or an error."""
+    if name != "auto":
+        reason = INSTRUMENTS[name].missing(device)
+        if reason:
+            raise InstrumentError(f"--perf-instrument={name}: {reason}")
+        return Chosen(INSTRUMENTS[name])
+    if not device.is_gpu:
+        return Chosen(INSTRUMENTS["wall"])
+    reasons = {i.name: i.missing(device) for i in INSTRUMENTS.values()}
+    best = next(i for i in INSTRUMENTS.values() if reasons[i.name] is None)
+    return Chosen(best, "" if best.name == "cupti" else f"measured with {best.name}, not cupti: {reasons['cupti']}")

@@ -1,0 +1,133 @@
+"""One call, timed: cold argument sets, CUDA graph, samples until there are enough, then the trace and the clock pass."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from pytest_flashinfer_perf import check
+from pytest_flashinfer_perf.capability import package
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.settings import Measuring
+from pytest_flashinfer_perf.timing import cold, graphs, instruments, stopping, telemetry
+from pytest_flashinfer_perf.timing.clocks import Clocks, clock_pass
+from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrument, Work
+from pytest_flashinfer_perf.timing.telemetry import Telemetry
+from pytest_flashinfer_perf.timing.trace import Trace, trace
+
+NOISY = 0.05
+FEWEST_CALLS_IN_GRAPH = 10
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function, its arguments, and those of their tensors that it writes."""
+
+    function: Callable[..., object]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[Tensor, ...] = ()
+
+    def bound(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Call:
+        """The function with one set of arguments, for the instrument to call."""
+        args, kwargs = arguments
+        return lambda: self.function(*args, **kwargs)
+
+    def __call__(self) -> object:
+        return self.function(*self.args, **self.kwargs)
+
+
+@dataclass(frozen=True)
+class Seen:
+    trace: Trace | None = None
+    clocks: Clocks | None = None
+    telemetry: Telemetry = Telemetry()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples in seconds, and what the instrument really did to get them."""
+
+    samples: tuple[float, ...]
+    instrument: str
+    cold_l2: str
+    rotations: int
+    cuda_graph: bool
+    notes: tuple[str, ...] = ()
+    fallback: str = ""
+    seen: Seen = Seen()
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def std(self) -> float:
+        return statistics.stdev(self.samples) if len(self.samples) > 1 else 0.0
+
+    @property
+    def spread(self) -> float:
+        return self.std / statistics.fmean(self.samples)
+
+    @property
+    def noisy(self) -> bool:
+        return self.spread > NOISY
+
+
+def run(
+    target: Target, measuring: Measuring, device: Device, *, graph_by_default: bool, verify: Callable[[], None]
+) -> Timing:
+    """`verify` looks at the outputs of the last timed call; they hold poison until a timed call writes them."""
+    chosen = instruments.choose(measuring.instrument, device)
+    arguments = (target.args, dict(target.kwargs))
+    sets = cold.prepare(arguments, target.outputs, measuring.cold_l2, device.cache_bytes, device.free_bytes())
+    graph = uses_graph(measuring, device, graph_by_default)
+    work = _work(tuple(map(target.bound, sets.sets)), chosen.instrument, sets.mode, graph, device)
+    check.poison(target.outputs)
+    warmup = iter([measuring.warmups])
+    samples = stopping.collect(lambda n: chosen.instrument.sample(work, n, next(warmup, 0)), measuring.iters)
+    verify()
+    seen = observe(work)
+    return Timing(
+        samples=tuple(samples),
+        instrument=chosen.instrument.name,
+        cold_l2=sets.mode,
+        rotations=len(sets.sets),
+        cuda_graph=graph,
+        fallback=chosen.fallback,
+        notes=tuple(note for note in (sets.note, *seen.notes) if note),
+        seen=seen,
+    )
+
+
+def uses_graph(measuring: Measuring, device: Device, by_default: bool) -> bool:
+    return device.is_gpu and (measuring.cuda_graph == "on" or (measuring.cuda_graph == "auto" and by_default))
+
+
+def _work(calls: tuple[Call, ...], instrument: Instrument, cold_l2: str, graph: bool, device: Device) -> Work:
+    """Events see launches: under a graph they time many calls at once, every rotation at least once."""
+    flush = cold_l2 == "flush"
+    if graph and instrument.name == "events" and not flush:
+        rounds = -(-FEWEST_CALLS_IN_GRAPH // len(calls))
+        return Work(calls, flush, device, graph_of=rounds * len(calls))
+    return Work(graphs.capture(calls) if graph else calls, flush, device)
+
+
+def observe(work: Work) -> Seen:
+    """What the passes after the timed calls see; nothing on a CPU, and a reason where a GPU's library is not there."""
+    if not work.device.is_gpu:
+        return Seen()
+    blind = INSTRUMENTS["cupti"].missing(work.device)
+    stopped = package("cuda.core", "cuda-core", "the clock pass")(work.device)
+    power: list[Telemetry] = []
+    return Seen(
+        trace=None if blind else trace(work.calls[0]),
+        clocks=None if stopped else clock_pass(work.calls, work.device, lambda: power.append(telemetry.read(work.device))),
+        telemetry=power[0] if power else telemetry.read(work.device),
+        notes=tuple(reason for reason in (blind, stopped) if reason),
+    )

@@ -1,0 +1,76 @@
+"""What a call launches: one more, untimed call under CUPTI gives kernel names, launches, busy time and span."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Activity:
+    """A kernel, copy or fill that ran on the device, in nanoseconds."""
+
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    kernels: tuple[str, ...]
+    launches: int
+    busy_s: float
+    span_s: float
+
+
+def summarise(activities: Sequence[Activity]) -> Trace | None:
+    """None where nothing was seen: a call that launched nothing and a lost record look the same."""
+    if not activities:
+        return None
+    ordered = sorted(activities, key=lambda a: a.start)
+    span = max(a.end for a in ordered) - ordered[0].start
+    names = tuple(dict.fromkeys(a.name for a in ordered))
+    return Trace(names, len(ordered), _busy(ordered) / 1e9, span / 1e9)
+
+
+def _busy(ordered: Iterable[Activity]) -> int:
+    """Nanoseconds in which at least one of them ran."""
+    total, until = 0, 0
+    for activity in ordered:
+        total += max(0, activity.end - max(activity.start, until))
+        until = max(until, activity.end)
+    return total
+
+
+def trace(call: Callable[[], object]) -> Trace | None:
+    from cupti import cupti
+
+    kinds = (cupti.ActivityKind.CONCURRENT_KERNEL, cupti.ActivityKind.MEMCPY, cupti.ActivityKind.MEMSET)
+    seen: list[Activity] = []
+
+    def completed(activities: Iterable[object]) -> None:
+        seen.extend(_activity(a, kinds[0]) for a in activities)
+
+    torch.cuda.synchronize()
+    for kind in kinds:
+        cupti.activity_enable(kind)
+    cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), completed)
+    try:
+        call()
+        torch.cuda.synchronize()
+        cupti.activity_flush_all(0)
+    finally:
+        for kind in kinds:
+            cupti.activity_disable(kind)
+        cupti.finalize()
+    return summarise(seen)
+
+
+def _activity(record: object, kernel_kind: object) -> Activity:
+    kind = record.kind  # type: ignore[attr-defined] # CUPTI's records have the fields of their kind
+    name = record.name if kind == kernel_kind else kind.name  # type: ignore[attr-defined]
+    return Activity(name, record.start, record.end)  # type: ignore[attr-defined]
