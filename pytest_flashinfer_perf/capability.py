@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
     from pytest_flashinfer_perf.devices import Device
 
 Requirement = Callable[["Device"], "str | None"]
 
-# Where each backend's kernels exist, for the APIs that carry no capability decorator. "9.0" is that one, "8.0+" it and later.
+# Where each backend's kernels exist, for APIs without a capability decorator: "9.0" is that one, "8.0+" it and later.
 HARDWARE: dict[str, tuple[str, ...]] = {
     "fa2": ("7.5+",),
     "fa2_tc": ("8.0+",),
@@ -153,12 +155,9 @@ def declared_by(name: str, backend_name: str | None = None) -> Requirement:
 
 def _declared(function: Any, name: str, backend_name: str | None, capability: tuple[int, int]) -> str | None:
     here = capability[0] * 10 + capability[1]
-    if backend_name is None:
-        asked, accepted = "is_compute_capability_supported", (here,)
-    else:
-        asked, accepted = "is_backend_supported", (backend_name, here)
+    asked = "is_backend_supported" if backend_name else "is_compute_capability_supported"
     check = getattr(function, asked, None)
-    if check is None or check(*accepted):
+    if check is None or (check(backend_name, here) if backend_name else check(here)):
         return None
     subject = f"{name} with backend {backend_name}" if backend_name else name
     return f"flashinfer declares no support of {subject} on compute capability {capability[0]}.{capability[1]}"
@@ -175,3 +174,9 @@ def _implementations(function: Any) -> Iterator[Any]:
     implementation = getattr(owner, f"_{function.__name__}_impl", None)
     if implementation is not None:
         yield implementation
+
+
+def is_family(device: torch.device, major: int) -> bool:
+    import torch
+
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == major

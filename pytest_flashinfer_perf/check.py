@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An element may differ by `rtol` of itself plus `atol` of the reference's root mean square; a common factor by `scale`.
+    """An element may differ by `rtol` of itself plus `atol` of the reference's rms, a factor common to all by `scale`.
 
     The absolute part is relative to the output's own size: attention over a long context gives small numbers, and a
     fixed 1e-2 would accept zeros for them.
@@ -84,7 +84,9 @@ def _broken_rule(got: Tensor, want: Tensor, matches: Tensor, allowed: Tolerance)
     if strange:
         return f"{strange} elements are NaN or infinite"
     if not bool(matches.all()):
-        return f"{int((~matches).sum())} elements differ by more than rtol {allowed.rtol:g} + atol {allowed.atol:g} x rms"
+        return (
+            f"{int((~matches).sum())} elements differ by more than rtol {allowed.rtol:g} + atol {allowed.atol:g} x rms"
+        )
     factor = _common_factor(got, want)
     if abs(factor - 1.0) > allowed.scale:
         return f"every element is scaled by {factor:.4f}"

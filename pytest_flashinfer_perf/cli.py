@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
         "bench",
         usage="flashinfer-perf bench [PYTEST_ARGS]",
         help="run the performance suite; every argument is pytest's",
-        description="Run the performance suite, from a checkout or from an installed wheel. Every argument is pytest's.",
+        description="Run the performance suite, from a checkout or a wheel. Every argument is pytest's.",
         epilog=BENCH_EXAMPLE,
     )
     return parser

@@ -31,7 +31,7 @@ def _param(case: Case) -> object:
 
 
 def give_clocks(items: list[pytest.Item]) -> None:
-    """pytest-benchmark reads only the closest marker: ours has what the user's says, and the stopping rule that is used."""
+    """pytest-benchmark reads only the closest marker: ours keeps the user's options and states our stopping rule."""
     ours = {"min_rounds": stopping.FEWEST, "max_time": stopping.KERNEL_SECONDS, "disable_gc": True, "warmup": False}
     for item in items:
         own = item.get_closest_marker("benchmark")

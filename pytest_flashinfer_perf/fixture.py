@@ -14,7 +14,6 @@ from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.measurement import Measurement, Outputs, Reference, measure
-from pytest_flashinfer_perf.record import ReplayClock
 from pytest_flashinfer_perf.settings import Settings
 from pytest_flashinfer_perf.walk import CannotRunError, walk
 
@@ -33,8 +32,7 @@ class Perf:
         disabled = benchmark.disabled
         if disabled and not request.config.getoption("benchmark_disable"):
             raise pytest.UsageError("pytest-benchmark is off under xdist, every row would be lost: run without -n")
-        once = {"iters": 1, "warmup": 0} if disabled else {}
-        self._measuring = replace(settings.measuring, **once)
+        self._measuring = replace(settings.measuring, iters=1, warmup=0) if disabled else settings.measuring
 
     def __call__(self, case: Case) -> Measurement:
         """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row."""
@@ -96,5 +94,3 @@ def _dtype_of(args: tuple[Any, ...]) -> str:
 
     first = next(tensors(args), None)
     return next((name for name, dtype in TORCH.items() if first is not None and first.dtype == dtype), "")
-
-

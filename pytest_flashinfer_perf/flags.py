@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import shlex
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -25,7 +24,6 @@ def parser() -> argparse.ArgumentParser:
     return _Parser(add_help=False, allow_abbrev=False)
 
 
-@functools.cache
 def _params_parser(params: type[Params]) -> argparse.ArgumentParser:
     made = parser()
     for field in fields_of(params):

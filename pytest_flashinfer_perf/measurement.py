@@ -79,7 +79,7 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
     return Measurement(measured.timing, where, flops, bytes, measured.checks, measured.peak_memory_bytes)
 
 
-def measure_target(
+def measure_target(  # noqa: PLR0913 - as above
     target: Target,
     expected: tuple[Tensor, ...],
     measuring: Measuring,
@@ -102,11 +102,15 @@ def measure_target(
     return Measurement(timing, device, checks=checks, peak_memory_bytes=_peak_memory(device))
 
 
-def _verified(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: Tolerance | None) -> tuple[Check, ...]:
+def _verified(
+    actual: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: Tolerance | None
+) -> tuple[Check, ...]:
     if not expected:
         return ()
     if len(actual) != len(expected):
-        raise WrongAnswerError(f"the reference has {len(expected)} tensors, the call gave {len(actual)}: name them by out=")
+        raise WrongAnswerError(
+            f"the reference has {len(expected)} tensors, the call gave {len(actual)}: name them by out="
+        )
     checks = tuple(check.compare(a, e, tolerance) for a, e in zip(actual, expected, strict=True))
     wrong = [f"output {i}: {c.sentence}" for i, c in enumerate(checks) if c.rule]
     if wrong:

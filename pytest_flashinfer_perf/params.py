@@ -1,9 +1,8 @@
-"""Params: one frozen dataclass per routine, one typed field per flag. Flags, ids, JSON and strategies are derived from it."""
+"""Params: one frozen dataclass per routine, a typed field per flag; flags, ids, JSON and strategies follow from it."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -69,7 +68,7 @@ class Field:
             yield self.name, f"must be {self.type.__name__}, got {value!r}"
         elif self.flag.choices and value not in self.flag.choices:
             yield self.name, f"must be one of {', '.join(self.flag.choices)}, got {value!r}"
-        elif self.flag.minimum is not None and value < self.flag.minimum:
+        elif isinstance(value, int) and self.flag.minimum is not None and value < self.flag.minimum:
             yield self.name, f"must be at least {self.flag.minimum}, got {value}"
 
     def token(self, value: Value) -> str:
@@ -88,10 +87,14 @@ SHORT = {
 }
 
 
-@functools.cache
 def fields_of(params: type[Params]) -> tuple[Field, ...]:
-    hints = typing.get_type_hints(params)
-    return tuple(_field(f, hints[f.name]) for f in dataclasses.fields(params))
+    if params not in _FIELDS:
+        hints = typing.get_type_hints(params)
+        _FIELDS[params] = tuple(_field(f, hints[f.name]) for f in dataclasses.fields(params))
+    return _FIELDS[params]
+
+
+_FIELDS: dict[type[Params], tuple[Field, ...]] = {}
 
 
 def _field(declared: dataclasses.Field[Any], hint: Any) -> Field:

@@ -39,13 +39,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N")
     group.addoption("--perf-seed", type=int, default=None, help="seed of the inputs (42)")
     group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
-    group.addoption("--perf-strict-skips", metavar="GLOB", action="append", default=[], help="fail skips whose id matches")
-    group.addoption("--perf-instrument", choices=("auto", "cupti", "events", "wall"), default="auto", help="how time is read")
-    group.addoption("--perf-cuda-graph", choices=("auto", "on", "off"), default="auto", help="replay calls from CUDA graphs")
-    group.addoption("--perf-cold-l2", choices=("rotate", "flush", "none"), default="rotate", help="how the L2 is made cold")
+    group.addoption(
+        "--perf-strict-skips", metavar="GLOB", action="append", default=[], help="fail skips whose id matches"
+    )
+    group.addoption(
+        "--perf-instrument", choices=("auto", "cupti", "events", "wall"), default="auto", help="how time is read"
+    )
+    group.addoption(
+        "--perf-cuda-graph", choices=("auto", "on", "off"), default="auto", help="replay calls from CUDA graphs"
+    )
+    group.addoption(
+        "--perf-cold-l2", choices=("rotate", "flush", "none"), default="rotate", help="how the L2 is made cold"
+    )
     group.addoption("--perf-iters", type=_positive, default=None, help="timed calls, exactly (else until precise)")
     group.addoption("--perf-warmup", type=_not_negative, default=None, help="untimed calls before them, exactly (5)")
-    group.addoption("--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with")
+    group.addoption(
+        "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
+    )
 
 
 def _positive(text: str) -> int:
@@ -153,7 +163,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def perf(request: pytest.FixtureRequest, benchmark: Any) -> Perf:
-    """Measure a case with `perf(case)`, or your own call with `perf.time(fn, *args, flops=, bytes=, reference=, out=)`."""
+    """Measure a case with `perf(case)`, your own call with `perf.time(fn, *args, flops=, bytes=, reference=, out=)`."""
     from pytest_flashinfer_perf.fixture import Perf
 
     return Perf(request, benchmark, request.config.stash[SETTINGS], request.config.stash[DEVICE])
@@ -166,10 +176,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         from pytest_flashinfer_perf.fixture import ROW
 
         if report.when == "call" and ROW in item.stash:
-            report.perf_row = json.dumps(item.stash[ROW])
+            report.perf_row = json.dumps(item.stash[ROW])  # type: ignore[attr-defined] # reports carry what they get
         if report.skipped:
-            report.perf_skip = _skip_reason(report)
-            _fail_strict_skip(item, report)
+            reason = report.perf_skip = _skip_reason(report)  # type: ignore[attr-defined]
+            _fail_strict_skip(item, report, reason)
     return report
 
 
@@ -177,9 +187,9 @@ def _skip_reason(report: pytest.TestReport) -> str:
     return report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
 
 
-def _fail_strict_skip(item: pytest.Item, report: pytest.TestReport) -> None:
+def _fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:
     known_as = (item.nodeid, item.name, item.name.partition("[")[2].rstrip("]"))
     for glob in item.config.stash[SETTINGS].strict_skips:
         if any(fnmatch.fnmatchcase(name, glob) for name in known_as):
             report.outcome = "failed"
-            report.longrepr = f"--perf-strict-skips={glob} does not allow this skip: {report.perf_skip}"
+            report.longrepr = f"--perf-strict-skips={glob} does not allow this skip: {reason}"

@@ -26,7 +26,9 @@ class ReplayClock:
     def __call__(self) -> float:
         reading = next(self._readings, None)
         if reading is None:
-            raise RuntimeError("a test with the perf fixture records through perf(...) or perf.time(...), not benchmark(...)")
+            raise RuntimeError(
+                "a test with the perf fixture records through perf(...) or perf.time(...), not benchmark(...)"
+            )
         return reading
 
 

@@ -1,6 +1,6 @@
 """The clock pass: calls back to back, each between two stamps that read every SM's cycle counter and the global timer.
 
-Cycles are what a compute-bound kernel needs whatever the power cap does to its clock; NVML samples too coarsely to tell.
+Cycles are what a compute-bound kernel needs whatever the power cap does to its clock; NVML samples too coarsely.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.timing import nvrtc
 
 CALLS = 30
 LONGEST_HOLD_NS = 100_000_000
@@ -90,8 +90,8 @@ def read(stamps: Tensor) -> Clocks:
 
 @dataclass(frozen=True)
 class _Kernels:
-    stamp: Any
-    hold_kernel: Any
+    stamp: nvrtc.Launch
+    spin: nvrtc.Launch
     processors: int
 
     def enqueue(self, calls: Sequence[Callable[[], object]], stamps: Tensor) -> None:
@@ -102,29 +102,12 @@ class _Kernels:
             self._stamp(stamps[1, i])
 
     def _stamp(self, at: Tensor) -> None:
-        _launch(self.stamp, 2 * self.processors, at.data_ptr())
+        self.stamp(2 * self.processors, 1, at.data_ptr())
 
     def hold(self, nanoseconds: int) -> None:
-        _launch(self.hold_kernel, 1, nanoseconds)
-
-
-class _CurrentStream:
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return (0, torch.cuda.current_stream().cuda_stream)
-
-
-def _launch(kernel: Any, blocks: int, argument: int) -> None:
-    from cuda.core import LaunchConfig, launch
-
-    launch(_CurrentStream(), LaunchConfig(grid=blocks, block=1), kernel, argument)
+        self.spin(1, 1, nanoseconds)
 
 
 @functools.cache
 def _kernels(device: Device) -> _Kernels:
-    from cuda.core import Device as CudaDevice
-    from cuda.core import Program, ProgramOptions
-
-    cuda = CudaDevice(device.torch.index)
-    cuda.set_current()
-    code = Program(SOURCE, "c++", ProgramOptions(arch=f"sm_{cuda.arch}")).compile("cubin")
-    return _Kernels(code.get_kernel("stamp"), code.get_kernel("hold"), device.processors)
+    return _Kernels(nvrtc.kernel(SOURCE, "stamp", device), nvrtc.kernel(SOURCE, "hold", device), device.processors)

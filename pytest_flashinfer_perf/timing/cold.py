@@ -58,7 +58,7 @@ def clone(arguments: Any, kept: set[int]) -> Any:
         storage, start = fresh[_storage(tensor)]
         offset = tensor.storage_offset() - start // tensor.itemsize
         view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return view.set_(storage, offset, tensor.shape, tensor.stride())  # type: ignore[call-overload, no-any-return]
+        return view.set_(storage, offset, tensor.shape, tensor.stride())
 
     return _map(moved, arguments)
 
@@ -66,7 +66,7 @@ def clone(arguments: Any, kept: set[int]) -> Any:
 def _copy_bytes(arguments: Any, key: int, extent: tuple[int, int]) -> tuple[torch.UntypedStorage, int]:
     source = next(t for t in tensors(arguments) if _storage(t) == key)
     start, end = extent
-    raw = torch.empty(0, dtype=torch.uint8, device=source.device).set_(source.untyped_storage())  # type: ignore[call-overload]
+    raw = torch.empty(0, dtype=torch.uint8, device=source.device).set_(source.untyped_storage())
     return raw[start:end].clone().untyped_storage(), start
 
 
@@ -85,7 +85,7 @@ def _extents(arguments: Any, kept: set[int]) -> dict[int, tuple[int, int]]:
 
 def _covered(tensor: Tensor) -> tuple[int, int]:
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    first = tensor.storage_offset() * tensor.itemsize
+    first = int(tensor.storage_offset()) * tensor.itemsize
     return first // ALIGNMENT * ALIGNMENT, first + (reach + 1) * tensor.itemsize
 
 
@@ -121,5 +121,7 @@ def _map(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: _map(change, child) for key, child in tree.items()}
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        return dataclasses.replace(tree, **{f.name: _map(change, getattr(tree, f.name)) for f in dataclasses.fields(tree)})
+        return dataclasses.replace(
+            tree, **{f.name: _map(change, getattr(tree, f.name)) for f in dataclasses.fields(tree)}
+        )
     return tree

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     return replays
 
 
-def _captured(call: Call, pool: tuple[int, int]) -> Call:
+def _captured(call: Call, pool: Any) -> Call:
     """Without torch.cuda.graph(): it collects garbage and empties the cache for each of hundreds of captures."""
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(pool=pool)

@@ -40,13 +40,18 @@ class Work:
 
     def round_robin(self) -> Call:
         turn = itertools.cycle(self.calls)
-        return lambda: next(turn)()
+
+        def call() -> object:
+            return next(turn)()
+
+        return call
 
 
 class Instrument(Protocol):
     """`sample` makes `warmup` untimed and `count` timed calls."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def missing(self, device: Device) -> str | None: ...
 
@@ -174,7 +179,7 @@ class Chosen:
 
 
 def choose(name: str, device: Device) -> Chosen:
-    """`auto` takes the best that works here and says what is missing for a better one; a name is that one or an error."""
+    """`auto` takes the best that works here and says what a better one is missing; a name is that one or an error."""
     if name != "auto":
         reason = INSTRUMENTS[name].missing(device)
         if reason:

@@ -1,4 +1,4 @@
-"""One call, timed: cold argument sets, CUDA graph, samples until there are enough, then the trace and the clock pass."""
+"""One call, timed: cold argument sets, CUDA graph, samples until there are enough, then trace and clock pass."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from pytest_flashinfer_perf import check
-from pytest_flashinfer_perf.capability import package
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.settings import Measuring
-from pytest_flashinfer_perf.timing import cold, graphs, instruments, stopping, telemetry
+from pytest_flashinfer_perf.timing import cold, graphs, instruments, nvrtc, stopping, telemetry
 from pytest_flashinfer_perf.timing.clocks import Clocks, clock_pass
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrument, Work
 from pytest_flashinfer_perf.timing.telemetry import Telemetry
@@ -45,7 +44,7 @@ class Target:
 class Seen:
     trace: Trace | None = None
     clocks: Clocks | None = None
-    telemetry: Telemetry = Telemetry()
+    telemetry: Telemetry = field(default_factory=Telemetry)
     notes: tuple[str, ...] = ()
 
 
@@ -60,7 +59,7 @@ class Timing:
     cuda_graph: bool
     notes: tuple[str, ...] = ()
     fallback: str = ""
-    seen: Seen = Seen()
+    seen: Seen = field(default_factory=Seen)
 
     @property
     def median(self) -> float:
@@ -123,11 +122,15 @@ def observe(work: Work) -> Seen:
     if not work.device.is_gpu:
         return Seen()
     blind = INSTRUMENTS["cupti"].missing(work.device)
-    stopped = package("cuda.core", "cuda-core", "the clock pass")(work.device)
+    stopped = nvrtc.missing(work.device)
     power: list[Telemetry] = []
+
+    def watch() -> None:
+        power.append(telemetry.read(work.device))
+
     return Seen(
         trace=None if blind else trace(work.calls[0]),
-        clocks=None if stopped else clock_pass(work.calls, work.device, lambda: power.append(telemetry.read(work.device))),
+        clocks=None if stopped else clock_pass(work.calls, work.device, watch),
         telemetry=power[0] if power else telemetry.read(work.device),
         notes=tuple(reason for reason in (blind, stopped) if reason),
     )

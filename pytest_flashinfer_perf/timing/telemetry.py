@@ -1,4 +1,4 @@
-"""What NVML says beside a measurement: power, reasons for a lowered clock, versions. Nothing where NVML is not there."""
+"""What NVML says beside a measurement: power, reasons for a lowered clock, versions; nothing where it is not there."""
 
 from __future__ import annotations
 

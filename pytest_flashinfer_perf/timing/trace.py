@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -49,14 +50,16 @@ def _busy(ordered: Iterable[Activity]) -> int:
 def trace(call: Callable[[], object]) -> Trace | None:
     from cupti import cupti
 
-    kinds = (cupti.ActivityKind.CONCURRENT_KERNEL, cupti.ActivityKind.MEMCPY, cupti.ActivityKind.MEMSET)
+    kinds = cupti.ActivityKind
+    device_work = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
+    enabled = (kinds.RUNTIME, kinds.DRIVER, *device_work)  # without the API's own records CUPTI delivers no kernels
     seen: list[Activity] = []
 
-    def completed(activities: Iterable[object]) -> None:
-        seen.extend(_activity(a, kinds[0]) for a in activities)
+    def completed(records: Iterable[Any]) -> None:
+        seen.extend(_activity(r, kinds) for r in records if r.kind in device_work)
 
     torch.cuda.synchronize()
-    for kind in kinds:
+    for kind in enabled:
         cupti.activity_enable(kind)
     cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), completed)
     try:
@@ -64,13 +67,12 @@ def trace(call: Callable[[], object]) -> Trace | None:
         torch.cuda.synchronize()
         cupti.activity_flush_all(0)
     finally:
-        for kind in kinds:
+        for kind in enabled:
             cupti.activity_disable(kind)
         cupti.finalize()
     return summarise(seen)
 
 
-def _activity(record: object, kernel_kind: object) -> Activity:
-    kind = record.kind  # type: ignore[attr-defined] # CUPTI's records have the fields of their kind
-    name = record.name if kind == kernel_kind else kind.name  # type: ignore[attr-defined]
-    return Activity(name, record.start, record.end)  # type: ignore[attr-defined]
+def _activity(record: Any, kinds: Any) -> Activity:
+    kernel = record.kind == kinds.CONCURRENT_KERNEL
+    return Activity(record.name if kernel else kinds(record.kind).name, record.start, record.end)

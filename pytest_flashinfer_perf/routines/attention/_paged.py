@@ -52,10 +52,11 @@ def page_table(lens: Tensor, s_kv: int, page_size: int, rand: torch.Generator) -
     return PageTable(pages, indptr, indices, lens - (used - 1) * page_size)
 
 
-def kv_cache(pages: int, heads: int, page_size: int, dim: int, dtype: str, rand: torch.Generator) -> KVCache:
-    """Normally distributed keys and values; FP8 ones with the scale of their own largest magnitude."""
+def kv_cache(shape: tuple[int, int, int, int], dtype: str, rand: torch.Generator) -> KVCache:
+    """Normally distributed keys and values of [pages, heads, page, dim]; FP8 ones by their own largest magnitude."""
+    pages, *rest = shape
     made_in = torch.bfloat16 if is_fp8(dtype) else TORCH[dtype]
-    cache = torch.randn(pages, 2, heads, page_size, dim, dtype=made_in, device=rand.device, generator=rand)
+    cache = torch.randn(pages, 2, *rest, dtype=made_in, device=rand.device, generator=rand)
     if not is_fp8(dtype):
         return KVCache(cache, cache[:, 0], cache[:, 1], 1.0, 1.0)
     k_scale, v_scale = (_per_tensor_scale(cache[:, i], dtype) for i in (0, 1))

@@ -16,10 +16,9 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.params import Fault, Params, flag
 from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
-from pytest_flashinfer_perf.routines.attention import _paged
+from pytest_flashinfer_perf.routines.attention import _paged, _shared
 
 DTYPES = (*HALF, FP8[0])
-WORKSPACE_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,9 @@ class BatchDecode(Params):
     kv_dtype: str = flag("type of the KV cache", default="bfloat16", letter="kv", choices=DTYPES)
     out_dtype: str | None = flag("type of the output, q_dtype if not given", default=None, letter="o",
                                  same_as="q_dtype", choices=DTYPES)  # fmt: skip
-    causal: bool = flag("bottom-right causal mask; draft tokens have it by spec_dec_mask", default=False, letter="causal")
+    causal: bool = flag(
+        "bottom-right causal mask; draft tokens have it by spec_dec_mask", default=False, letter="causal"
+    )
     spec_dec_mask: str = flag("what a draft token sees of the draft", default="causal", choices=("causal", "full"))
     random_actual_seq_len: bool = flag("draw each request's length from 1 to s_kv", default=False, letter="ragged")
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
@@ -54,6 +55,10 @@ class BatchDecode(Params):
     @property
     def out(self) -> str:
         return self.out_dtype or self.q_dtype
+
+    @property
+    def scale(self) -> float:
+        return 1.0 / math.sqrt(self.head_dim_qk)
 
     @property
     def masked(self) -> bool:
@@ -89,7 +94,7 @@ def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> Input
     pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
     return Inputs(
         q=q,
-        kv=_paged.kv_cache(pages, p.num_kv_heads, p.page_size, p.head_dim_qk, p.kv_dtype, rand),
+        kv=_paged.kv_cache((pages, p.num_kv_heads, p.page_size, p.head_dim_qk), p.kv_dtype, rand),
         table=_paged.page_table(lens, p.s_kv, p.page_size, rand),
         seq_lens=lens,
         mask=_paged.draft_mask(p.batch_size, p.s_qo, p.masked, device) if p.s_qo > 1 else None,
@@ -107,7 +112,7 @@ def _one_request(p: BatchDecode, x: Inputs, i: int, length: int) -> Tensor:
     owned = x.table.block_tables[i, : _paged.pages_per_request(length, p.page_size)]
     k, v = (side[owned].float().transpose(0, 1).flatten(1, 2)[:, :length] for side in (x.kv.k, x.kv.v))
     q = x.q[i * p.s_qo : (i + 1) * p.s_qo].float().unflatten(1, (p.num_kv_heads, p.group))
-    scores = torch.einsum("shgd,htd->hgst", q, k) * (x.kv.k_scale / math.sqrt(p.head_dim_qk))
+    scores = torch.einsum("shgd,htd->hgst", q, k) * (x.kv.k_scale * p.scale)
     if p.masked:
         last_seen = torch.arange(length - p.s_qo, length, device=q.device)
         scores.masked_fill_(torch.arange(length, device=q.device) > last_seen[:, None], -math.inf)
@@ -123,35 +128,21 @@ def cost(p: BatchDecode, x: Inputs) -> Cost:
     return Cost(
         flops=2 * seen * p.num_qo_heads * (p.head_dim_qk + p.head_dim_out),
         bytes=x.q.nbytes + kv + tables + x.out.nbytes,
-        dtype=p.q_dtype if is_fp8(p.q_dtype) and is_fp8(p.kv_dtype) else _half(p),
+        dtype=_shared.matmul_dtype(p.q_dtype, p.kv_dtype),
     )
 
 
-def _half(p: BatchDecode) -> str:
-    return next((d for d in (p.q_dtype, p.kv_dtype) if d in HALF), HALF[0])
-
-
 def footprint(p: BatchDecode) -> int:
-    """The cache in the type that it is drawn in, beside itself when it is quantised; queries and outputs; the workspace."""
+    """The cache as it is drawn, beside itself when it is quantised; queries and outputs; the workspace."""
     tokens = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size) * p.page_size
     cache = 2 * tokens * p.num_kv_heads * p.head_dim_qk * (3 if is_fp8(p.kv_dtype) else 2)
     rows = p.batch_size * p.s_qo * p.num_qo_heads * p.head_dim_qk
-    return cache + 8 * rows + WORKSPACE_BYTES
+    return cache + 8 * rows + _shared.WORKSPACE_BYTES
 
 
 def tolerance(p: BatchDecode, backend: str) -> Tolerance:
-    """The library's tests allow 1e-3 for fp16 and bf16 values near 1, 1e-2 for cuDNN and xqa, 1e-1 for fp8.
-
-    Ours are relative to the output's size, which shrinks with the context. An e4m3 value has 3 mantissa bits: what is
-    rounded to it (probabilities and queries inside fp8 kernels, fp8 outputs) is off by up to 1/16.
-    """
-    if is_fp8(p.out):
-        return Tolerance(rtol=8e-2, atol=1e-1, scale=1e-2)
-    if is_fp8(p.q_dtype) or (is_fp8(p.kv_dtype) and backend == "trtllm-native"):
-        return Tolerance(rtol=4e-2, atol=2e-1, scale=1e-2)
-    if "bfloat16" in (p.q_dtype, p.kv_dtype, p.out):
-        return Tolerance(rtol=1e-2, atol=3e-2, scale=4e-3)
-    return Tolerance(rtol=2e-3, atol=5e-3, scale=1e-3)
+    fp8_inside = is_fp8(p.q_dtype) or (is_fp8(p.kv_dtype) and backend == "trtllm-native")
+    return _shared.tolerance(p.q_dtype, p.kv_dtype, p.out, fp8_inside=fp8_inside)
 
 
 decode = Routine(
@@ -198,7 +189,7 @@ def _wrapper(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
 
     table = _paged.PageTable(*(t.clone() for t in x.table))  # the wrapper keeps and may rewrite what it is given
     wrapper = BatchDecodeWithPagedKVCacheWrapper(
-        _workspace(x),
+        _shared.workspace(x.q.device),
         "HND",
         use_cuda_graph=how.cuda_graph,
         use_tensor_cores=how.backend != "fa2",
@@ -207,37 +198,27 @@ def _wrapper(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
         paged_kv_last_page_len_buffer=table.last_page_len,
         backend="fa2" if how.backend == "fa2_tc" else how.backend,
     )
-    wrapper.plan(*plan_arguments(p, table), **plan_options(p, table))
+    speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
+    wrapper.plan(*_csr(p, table), **_dtypes(p), block_tables=table.block_tables, **speculative)
+    scales = {"k_scale": x.kv.k_scale, "v_scale": x.kv.v_scale} if is_fp8(p.kv_dtype) else {}
+    return Built(
+        lambda x: wrapper.run(x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales),
+        _resolved(wrapper, how.backend),
+    )
 
-    def launch(x: Inputs) -> object:
-        return wrapper.run(x.q, x.kv.pages, **run_options(p, x))
 
-    return Built(launch, _resolved(wrapper, how.backend))
-
-
-def plan_arguments(p: BatchDecode, table: _paged.PageTable) -> tuple[Any, ...]:
+def _csr(p: BatchDecode, table: _paged.PageTable) -> tuple[Any, ...]:
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk)
     return (table.indptr, table.indices, table.last_page_len, *heads, p.page_size)
 
 
-def plan_options(p: BatchDecode, table: _paged.PageTable) -> dict[str, Any]:
-    speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
-    dtypes = {"q_data_type": TORCH[p.q_dtype], "kv_data_type": TORCH[p.kv_dtype], "o_data_type": TORCH[p.out]}
-    return {**dtypes, "block_tables": table.block_tables, **speculative}
-
-
-def run_options(p: BatchDecode, x: Inputs) -> dict[str, Any]:
-    scales = {"k_scale": x.kv.k_scale, "v_scale": x.kv.v_scale} if is_fp8(p.kv_dtype) else {}
-    return {**scales, "q_len_per_req": p.s_qo, "enable_pdl": p.enable_pdl, "out": x.out}
+def _dtypes(p: BatchDecode) -> dict[str, Any]:
+    return {"q_data_type": TORCH[p.q_dtype], "kv_data_type": TORCH[p.kv_dtype], "o_data_type": TORCH[p.out]}
 
 
 def _resolved(wrapper: Any, backend: str) -> str:
     chosen = str(getattr(wrapper, "resolved_backend", None) or wrapper._backend)  # noqa: SLF001 - all that 0.6.18 has
     return "fa2_tc" if chosen == "fa2" and backend != "fa2" else chosen
-
-
-def _workspace(x: Inputs) -> Tensor:
-    return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=x.q.device)
 
 
 def _cudnn_limits(p: BatchDecode, _backend: str) -> Iterable[str]:
@@ -256,23 +237,25 @@ def _cudnn_limits(p: BatchDecode, _backend: str) -> Iterable[str]:
 def _cudnn(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
     from flashinfer.decode import cudnn_batch_decode_with_kv_cache
 
-    workspace = _workspace(x)
+    workspace = _shared.workspace(x.q.device)
+    speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
 
     def launch(x: Inputs) -> object:
-        return cudnn_batch_decode_with_kv_cache(*cudnn_arguments(p, x, workspace), **cudnn_options(p, x, how))
+        return cudnn_batch_decode_with_kv_cache(
+            x.q,
+            x.kv.k,
+            x.kv.v,
+            p.scale,
+            workspace,
+            max_sequence_kv=p.s_kv,
+            actual_seq_lens_kv=x.seq_lens.view(-1, 1, 1, 1),
+            block_tables=x.table.block_tables,
+            is_cuda_graph_compatible=how.cuda_graph,
+            out=x.out,
+            **speculative,
+        )
 
     return Built(launch, "cudnn")
-
-
-def cudnn_arguments(p: BatchDecode, x: Inputs, workspace: Tensor) -> tuple[Any, ...]:
-    return (x.q, x.kv.k, x.kv.v, 1.0 / math.sqrt(p.head_dim_qk), workspace)
-
-
-def cudnn_options(p: BatchDecode, x: Inputs, how: How) -> dict[str, Any]:
-    speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
-    lens = x.seq_lens.view(-1, 1, 1, 1)  # the shape cuDNN's graph binds; flat in the library's newer documentation
-    tables = {"actual_seq_lens_kv": lens, "block_tables": x.table.block_tables}
-    return {"max_sequence_kv": p.s_kv, **tables, "is_cuda_graph_compatible": how.cuda_graph, **speculative, "out": x.out}
 
 
 def _native_limits(p: BatchDecode, _backend: str) -> Iterable[str]:
@@ -290,22 +273,27 @@ def _native_limits(p: BatchDecode, _backend: str) -> Iterable[str]:
 def _native(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
 
-    workspace = _workspace(x)
+    workspace = _shared.workspace(x.q.device)
 
     def launch(x: Inputs) -> object:
-        return trtllm_batch_decode_with_kv_cache(**native_options(p, x, workspace))
+        return trtllm_batch_decode_with_kv_cache(
+            x.q,
+            x.kv.pages,
+            workspace,
+            block_tables=x.table.block_tables,
+            seq_lens=x.seq_lens,
+            max_seq_len=p.s_kv,
+            bmm1_scale=x.kv.k_scale * p.scale,
+            bmm2_scale=x.kv.v_scale,
+            kv_layout="HND",
+            q_len_per_req=p.s_qo,
+            mask=x.mask,
+            enable_pdl=p.enable_pdl,
+            out=x.out,
+            out_dtype=TORCH[p.out],
+        )
 
-    hopper_or_consumer = torch.cuda.get_device_capability(x.q.device)[0] != 10
-    return Built(launch, "xqa" if hopper_or_consumer else "trtllm-gen")
-
-
-def native_options(p: BatchDecode, x: Inputs, workspace: Tensor) -> dict[str, Any]:
-    scale = 1.0 / math.sqrt(p.head_dim_qk)
-    tables = {"block_tables": x.table.block_tables, "seq_lens": x.seq_lens, "max_seq_len": p.s_kv}
-    scales = {"bmm1_scale": x.kv.k_scale * scale, "bmm2_scale": x.kv.v_scale}
-    draft = {"q_len_per_req": p.s_qo, "mask": x.mask}
-    output = {"out": x.out, "out_dtype": TORCH[p.out], "enable_pdl": p.enable_pdl}
-    return {"query": x.q, "kv_cache": x.kv.pages, "workspace_buffer": workspace, **tables, **scales, **draft, **output}
+    return Built(launch, "trtllm-gen" if capability.is_family(x.q.device, 10) else "xqa")
 
 
 def _prims_limits(p: BatchDecode, _backend: str) -> Iterable[str]:
@@ -320,65 +308,32 @@ def _prims(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
     from flashinfer.attention.prims_ts import BatchDecodePagedTSWrapper
 
     wrapper = BatchDecodePagedTSWrapper("HND")
+    mask = "causal" if p.s_qo == 1 or p.masked else "dense"
     dense = capability.accepts(wrapper.plan, "max_seq_len_q")  # 0.7.2 reads the block table, 0.6.18 the CSR form
-    planned = prims_plan_dense(p, x) if dense else prims_plan_csr(p, x)
-    wrapper.plan(*planned[0], **planned[1])
+    if dense:
+        shape = (p.batch_size, p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size, p.s_kv)
+        wrapper.plan(x.q.device, *shape, max_seq_len_q=p.s_qo, mask_type=mask, **_dtypes(p))
+    else:
+        wrapper.plan(*_csr(p, x.table), seq_len_q=p.s_qo, max_kv_len=p.s_kv, mask_type=mask, **_dtypes(p))
 
     def launch(x: Inputs) -> object:
-        return wrapper.run(*prims_arguments(p, x, dense), **prims_options(p, x))
+        q, out = (t if p.s_qo == 1 else t.unflatten(0, (p.batch_size, p.s_qo)) for t in (x.q, x.out))
+        table = (x.seq_lens, x.table.block_tables) if dense else ()
+        return wrapper.run(q, x.kv.pages, *table, bmm1_scale=x.kv.k_scale * p.scale, bmm2_scale=x.kv.v_scale, out=out)
 
     return Built(launch, "prims-ts")
 
 
-def _prims_types(p: BatchDecode) -> dict[str, Any]:
-    mask = "causal" if p.s_qo == 1 or p.masked else "dense"
-    dtypes = {"q_data_type": TORCH[p.q_dtype], "kv_data_type": TORCH[p.kv_dtype], "o_data_type": TORCH[p.out]}
-    return {**dtypes, "mask_type": mask}
-
-
-def prims_plan_dense(p: BatchDecode, x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    shape = (p.batch_size, p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size, p.s_kv)
-    return (x.q.device, *shape), {"max_seq_len_q": p.s_qo, **_prims_types(p)}
-
-
-def prims_plan_csr(p: BatchDecode, x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return plan_arguments(p, x.table), {"seq_len_q": p.s_qo, "max_kv_len": p.s_kv, **_prims_types(p)}
-
-
-def prims_arguments(p: BatchDecode, x: Inputs, dense: bool) -> tuple[Any, ...]:
-    q = x.q if p.s_qo == 1 else x.q.unflatten(0, (p.batch_size, p.s_qo))
-    return (q, x.kv.pages, x.seq_lens, x.table.block_tables) if dense else (q, x.kv.pages)
-
-
-def prims_options(p: BatchDecode, x: Inputs) -> dict[str, Any]:
-    out = x.out if p.s_qo == 1 else x.out.unflatten(0, (p.batch_size, p.s_qo))
-    scale = x.kv.k_scale / math.sqrt(p.head_dim_qk)
-    return {"bmm1_scale": scale, "bmm2_scale": x.kv.v_scale, "out": out}
-
-
 @decode.backend("torch")
 def _torch(p: BatchDecode, _x: Inputs, _how: How) -> Built[Inputs]:
-    return Built(lambda x: _sdpa(p, x), "sdpa")
+    def launch(x: Inputs) -> object:
+        drafts = torch.arange(1 - p.s_qo, 1, device=x.q.device) * int(p.masked)
+        q = x.q.unflatten(0, (p.batch_size, p.s_qo))
+        compute = _shared.half_of(p.q_dtype, p.kv_dtype)
+        out = _shared.gathered_sdpa(q, x.kv, x.table.block_tables, x.seq_lens[:, None] + drafts, compute)
+        return x.out.copy_(out.flatten(0, 1))
 
-
-def _sdpa(p: BatchDecode, x: Inputs) -> None:
-    """scaled_dot_product_attention over gathered pages, in the case's own type; a group's heads ride as query rows."""
-    compute = TORCH[_half(p)]
-    k, v = (side[x.table.block_tables].transpose(1, 2).flatten(2, 3).to(compute) for side in (x.kv.k, x.kv.v))
-    q = x.q.to(compute).view(p.batch_size, p.s_qo, p.num_kv_heads, p.group, p.head_dim_qk)
-    q = q.permute(0, 2, 3, 1, 4).flatten(2, 3)
-    scale = x.kv.k_scale / math.sqrt(p.head_dim_qk)
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=_visible(p, x, k.shape[2]), scale=scale)
-    out = out.unflatten(2, (p.group, p.s_qo)).permute(0, 3, 1, 2, 4).flatten(2, 3).flatten(0, 1)
-    x.out.copy_(out * x.kv.v_scale)
-
-
-def _visible(p: BatchDecode, x: Inputs, width: int) -> Tensor:
-    """[batch, 1, group * s_qo, width]: a row sees its request's tokens, up to itself where drafts are masked."""
-    drafts = torch.arange(p.s_qo, device=x.q.device) - p.s_qo + 1 if p.masked else torch.zeros(p.s_qo, device=x.q.device)
-    ends = x.seq_lens[:, None] + drafts
-    rows = torch.arange(width, device=x.q.device) < ends[:, None, :, None]
-    return rows.expand(-1, -1, -1, width).repeat(1, 1, p.group, 1)
+    return Built(launch, "sdpa")
 
 
 SMOKE = BatchDecode(page_size=16, batch_size=4, s_kv=256, num_qo_heads=8, num_kv_heads=2, head_dim_qk=64)
