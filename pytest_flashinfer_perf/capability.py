@@ -9,12 +9,11 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch
-
     from pytest_flashinfer_perf.devices import Device
 
 Requirement = Callable[["Device"], "str | None"]
@@ -104,7 +103,9 @@ def flashinfer_import_error() -> str | None:
     if importlib.util.find_spec("flashinfer") is None:
         return "flashinfer is not installed: pip install 'pytest-flashinfer-perf[gpu]'"
     try:
-        importlib.import_module("flashinfer")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it warns of while it is imported is no reason not to use it
+            importlib.import_module("flashinfer")
     except Exception as error:  # noqa: BLE001 - whatever its import raises is the reason, not our crash
         return f"flashinfer failed to import: {type(error).__name__}: {error}"
     return None
@@ -174,9 +175,3 @@ def _implementations(function: Any) -> Iterator[Any]:
     implementation = getattr(owner, f"_{function.__name__}_impl", None)
     if implementation is not None:
         yield implementation
-
-
-def is_family(device: torch.device, major: int) -> bool:
-    import torch
-
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == major

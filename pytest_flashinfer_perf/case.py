@@ -90,6 +90,6 @@ def backend_named(name: str, routine: AnyRoutine) -> str:
 
 def _unknown(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"unknown name {name!r}, {hint}known are {', '.join(names)}"

@@ -50,6 +50,10 @@ def find(spec: str) -> Device:
     return _gpu(index)
 
 
+def of(tensor: torch.Tensor) -> Device:
+    return find(str(tensor.device))
+
+
 def _index(spec: str) -> int | None:
     kind, _, number = spec.partition(":")
     if kind != "cuda" or not (number or "0").isdecimal():

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.capability import Requirement
     from pytest_flashinfer_perf.check import Tolerance
     from pytest_flashinfer_perf.cost import Cost
+    from pytest_flashinfer_perf.devices import Device
 
 P = TypeVar("P", bound=Params)
 X = TypeVar("X")
@@ -57,7 +58,7 @@ class Shape(Generic[P]):
         return f"{self.model.name}-{self.params.slug(self.model.settles)}"
 
 
-def _no_limits(_params: Any, _backend: str) -> Iterator[str]:
+def _no_limits(_params: Any, _backend: str, _device: Device) -> Iterator[str]:
     yield from ()
 
 
@@ -68,7 +69,7 @@ class Backend(Generic[P, X]):
     name: str
     build: Callable[[P, X, How], Built[X]]
     requires: tuple[Requirement, ...] = ()
-    limits: Callable[[P, str], Iterable[str]] = _no_limits
+    limits: Callable[[P, str, Device], Iterable[str]] = _no_limits
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Routine(Generic[P, X]):
         self,
         *names: str,
         requires: tuple[Requirement, ...] = (),
-        limits: Callable[[P, str], Iterable[str]] = _no_limits,
+        limits: Callable[[P, str, Device], Iterable[str]] = _no_limits,
     ) -> Callable[[Callable[[P, X, How], Built[X]]], Callable[[P, X, How], Built[X]]]:
         """Declare one or more backends that the decorated function builds."""
 

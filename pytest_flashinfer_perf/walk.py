@@ -34,7 +34,7 @@ def obstacle(case: Case, device: Device) -> str | None:
     """Why this case cannot run here, in the order in which a user would mend it."""
     reason = capability.missing(case.backend.requires, device)
     if reason is None:
-        reason = next(iter(case.backend.limits(case.params, case.backend_name)), None)
+        reason = next(iter(case.backend.limits(case.params, case.backend_name, device)), None)
     return reason or _too_large(case, device)
 
 

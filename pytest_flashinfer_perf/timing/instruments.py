@@ -153,7 +153,7 @@ def _flush(device: Device) -> None:
 
 @functools.cache
 def _twice_the_cache(device: Device) -> torch.Tensor:
-    return torch.zeros(2 * device.cache_bytes, dtype=torch.uint8, device=device.torch)
+    return torch.zeros(2 * device.cache_bytes // 4, dtype=torch.float32, device=device.torch)
 
 
 @contextmanager

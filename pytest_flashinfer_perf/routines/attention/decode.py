@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability, models
+from pytest_flashinfer_perf import capability, devices, models
 from pytest_flashinfer_perf.check import Tolerance
 from pytest_flashinfer_perf.cost import Cost
+from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.params import Fault, Params, flag
 from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
@@ -160,7 +161,7 @@ decode = Routine(
 )
 
 
-def _wrapper_limits(p: BatchDecode, backend: str) -> Iterable[str]:
+def _wrapper_limits(p: BatchDecode, backend: str, _device: Device) -> Iterable[str]:
     """What the wrapper's kernels cannot do, found by running them: its API declares none of it."""
     if backend == "fa2":
         if p.group not in (1, 2, 3, 4, 6, 8, 16):
@@ -169,8 +170,8 @@ def _wrapper_limits(p: BatchDecode, backend: str) -> Iterable[str]:
             yield "fa2 without tensor cores decodes one token per request: use fa2_tc"
     if backend in ("fa2_tc", "auto", "fa3") and p.s_qo > 1 and p.spec_dec_mask == "full":
         yield f"{backend} masks draft tokens causally, spec_dec_mask full is not available: use trtllm-native"
-    if backend in ("fa2", "fa2_tc") and is_fp8(p.q_dtype):
-        yield f"{backend} needs bfloat16 or float16 queries, q_dtype is {p.q_dtype}: use fa3"
+    if backend == "fa2_tc" and is_fp8(p.q_dtype):
+        yield f"fa2_tc needs bfloat16 or float16 queries, q_dtype is {p.q_dtype}: use fa3"
     if backend == "fa3" and is_fp8(p.q_dtype) != is_fp8(p.kv_dtype):
         yield "fa3 needs queries and KV cache both in fp8, or neither: use fa2_tc"
     if backend == "fa3" and p.s_qo > 1:
@@ -221,7 +222,7 @@ def _resolved(wrapper: Any, backend: str) -> str:
     return "fa2_tc" if chosen == "fa2" and backend != "fa2" else chosen
 
 
-def _cudnn_limits(p: BatchDecode, _backend: str) -> Iterable[str]:
+def _cudnn_limits(p: BatchDecode, _backend: str, _device: Device) -> Iterable[str]:
     api = capability.api("decode.cudnn_batch_decode_with_kv_cache")
     if is_fp8(p.q_dtype) or is_fp8(p.kv_dtype):
         yield "cudnn decodes bfloat16 and float16 only: use fa3 or trtllm-native"
@@ -258,11 +259,17 @@ def _cudnn(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
     return Built(launch, "cudnn")
 
 
-def _native_limits(p: BatchDecode, _backend: str) -> Iterable[str]:
-    if is_fp8(p.q_dtype):
-        yield "trtllm-native is xqa on this GPU, which needs bfloat16 or float16 queries: use fa3"
-    if is_fp8(p.out) and not is_fp8(p.kv_dtype):
-        yield "xqa writes fp8 from an fp8 KV cache only: set kv_dtype to fp8_e4m3"
+def _native_kernels(device: Device) -> str:
+    """What trtllm_batch_decode_with_kv_cache runs by its backend="auto"."""
+    return "trtllm-gen" if device.capability is not None and device.capability[0] == 10 else "xqa"
+
+
+def _native_limits(p: BatchDecode, _backend: str, device: Device) -> Iterable[str]:
+    if _native_kernels(device) == "xqa":
+        if is_fp8(p.q_dtype):
+            yield "trtllm-native is xqa here, which needs bfloat16 or float16 queries: use fa3"
+        if is_fp8(p.out) and not is_fp8(p.kv_dtype):
+            yield "xqa writes fp8 from an fp8 KV cache only: set kv_dtype to fp8_e4m3"
     if p.page_size not in (16, 32, 64, 128):
         yield f"trtllm-native has pages of 16, 32, 64 or 128 tokens, not {p.page_size}"
     if p.head_dim_qk % 16:
@@ -293,10 +300,10 @@ def _native(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
             out_dtype=TORCH[p.out],
         )
 
-    return Built(launch, "trtllm-gen" if capability.is_family(x.q.device, 10) else "xqa")
+    return Built(launch, _native_kernels(devices.of(x.q)))
 
 
-def _prims_limits(p: BatchDecode, _backend: str) -> Iterable[str]:
+def _prims_limits(p: BatchDecode, _backend: str, _device: Device) -> Iterable[str]:
     if p.q_dtype != p.kv_dtype:
         yield "prims-ts needs queries and KV cache of one type"
     if p.page_size not in (16, 32, 64, 128) or p.head_dim_qk not in (64, 128, 256):

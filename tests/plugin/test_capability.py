@@ -1,0 +1,80 @@
+import re
+
+import pytest
+
+from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf.devices import Device
+
+
+def at(device, *cc):
+    return Device(device.torch, "GPU", cc, "GPU-0", 1 << 20, 100)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "here", "met"),
+    [
+        (["9.0"], (9, 0), True),
+        (["90"], (9, 0), True),
+        (["90"], (8, 9), False),
+        (["100+"], (12, 0), True),
+        (["10.0+"], (9, 0), False),
+        (["90", "100+"], (10, 3), True),
+        (["8.0+"], (12, 1), True),
+    ],
+)
+def test_compute_capabilities(hopper, wanted, here, met):
+    reason = capability.compute_capability("fa9", *wanted)(at(hopper, *here))
+    assert (reason is None) == met
+
+
+def test_the_sentence_says_what_is_needed_and_what_is_there(hopper):
+    require = capability.compute_capability("fa3", "9.0")
+    assert require(at(hopper, 12, 0)) == "fa3 needs compute capability 9.0, this is 12.0"
+    either = capability.compute_capability("x", "9.0", "10.0+")
+    assert either(at(hopper, 8, 0)) == "x needs compute capability 9.0 or 10.0 or later, this is 8.0"
+
+
+def test_a_bad_capability_is_an_error():
+    with pytest.raises(ValueError, match=re.escape('write "9.0" or "90"')):
+        capability.compute_capability("x", "hopper")
+
+
+def test_a_missing_package_names_its_install_line(hopper):
+    require = capability.package("no_such_module", "no-such-dist", "cudnn")
+    assert require(hopper) == "cudnn needs no-such-dist: pip install no-such-dist"
+    assert capability.package("no_such.module", "d", "x")(hopper)
+    assert capability.package("pytest", "pytest", "x")(hopper) is None
+
+
+def test_on_a_cpu_every_backend_but_torch_says_so(cpu, routine):
+    for name, backend in routine.backends.items():
+        reason = capability.missing(backend.requires, cpu)
+        assert reason == (None if name == "torch" else f"{name} needs an NVIDIA GPU, this run is on the CPU")
+
+
+def test_names_that_this_flashinfer_has(hopper):
+    pytest.importorskip("flashinfer")
+    assert capability.flashinfer("trtllm_batch_decode_with_kv_cache", "decode.fast_decode_plan")(hopper) is None
+    assert "has no no_such_kernel" in capability.flashinfer("no_such_kernel", "bmm_fp8")(hopper)
+
+
+def test_the_librarys_own_decorators_decide(hopper):
+    pytest.importorskip("flashinfer")
+    assert capability.declared_by("bmm_fp8", "cublas")(hopper) is None
+    reason = capability.declared_by("bmm_fp8", "cutlass")(hopper)
+    assert reason == "flashinfer declares no support of bmm_fp8 with backend cutlass on compute capability 9.0"
+    assert capability.declared_by("bmm_fp8", "cutlass")(at(hopper, 10, 0)) is None
+    assert "gemm_fp8_nt_groupwise" in capability.declared_by("gemm_fp8_nt_groupwise", "cutlass")(hopper)
+
+
+def test_a_broken_import_is_a_reason(hopper, monkeypatch):
+    monkeypatch.setattr(capability, "flashinfer_import_error", lambda: "flashinfer failed to import: OSError: no")
+    assert capability.flashinfer()(hopper) == "flashinfer failed to import: OSError: no"
+
+
+def test_parameters_are_found_behind_the_implementation():
+    flashinfer = pytest.importorskip("flashinfer")
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper
+    assert capability.accepts(wrapper.plan, "q_len_per_req")
+    assert capability.accepts(wrapper.run, "enable_pdl")
+    assert not capability.accepts(wrapper.run, "no_such_parameter")

@@ -1,0 +1,80 @@
+from typing import NamedTuple
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_flashinfer_perf.timing import cold
+
+MIB = 1 << 20
+
+
+class Tree(NamedTuple):
+    whole: torch.Tensor
+    view: torch.Tensor
+    scale: float
+    nested: dict
+
+
+def tree():
+    cache = torch.arange(4 * 2 * 3 * 16.0).view(4, 2, 3, 16)
+    return Tree(cache, cache[:, 1].transpose(0, 1), 0.5, {"again": [cache[:, 0]]})
+
+
+@given(st.integers(1, 10**10), st.integers(1, 10**9))
+def test_five_caches_lie_between_two_uses_of_a_copy(read, cache):
+    copies = cold.rotations(read, cache)
+    between = (copies - 1) * read
+    assert between >= 5 * cache or (copies == 1 and read >= 5 * cache)
+    assert copies < 3 or (copies - 2) * read < 5 * cache, "one copy more than it takes"
+
+
+def test_views_stay_views_of_one_copy():
+    original = tree()
+    copy = cold.clone(original, set())
+    for old, new in zip(cold.tensors(original), cold.tensors(copy), strict=True):
+        assert torch.equal(old, new)
+        assert (old.stride(), old.dtype) == (new.stride(), new.dtype)
+    copy.whole.fill_(-1)
+    assert bool((copy.view == -1).all())
+    assert bool((copy.nested["again"][0] == -1).all())
+    assert not bool((original.whole == -1).any())
+    assert (copy.scale, type(copy)) == (0.5, Tree)
+
+
+def test_a_slice_of_a_large_storage_copies_only_what_it_covers():
+    large = torch.arange(MIB, dtype=torch.int32)
+    part = large[1000:1064]
+    copy = cold.clone((part,), set())[0]
+    assert torch.equal(copy, part)
+    assert copy.untyped_storage().nbytes() < 2 * part.nbytes + cold.ALIGNMENT
+
+
+def test_outputs_are_not_rotated():
+    a, out = torch.ones(256), torch.zeros(256)
+    sets = cold.prepare((a, out), [out], "rotate", cache_bytes=1024, free_bytes=MIB).sets
+    assert len(sets) == 6
+    assert all(out_of_set is out for _, out_of_set in sets)
+    assert len({a_of_set.data_ptr() for a_of_set, _ in sets}) == 6
+
+
+def test_inputs_larger_than_the_caches_need_no_copy():
+    made = cold.prepare((torch.ones(MIB),), [], "rotate", cache_bytes=1024, free_bytes=1)
+    assert (made.mode, len(made.sets)) == ("rotate", 1)
+
+
+def test_what_cannot_be_rotated_is_flushed_and_says_so():
+    a = torch.ones(64)
+    no_memory = cold.prepare((a,), [], "rotate", cache_bytes=1024, free_bytes=1024)
+    assert (no_memory.mode, "do not fit" in no_memory.note) == ("flush", True)
+    too_many = cold.prepare((a,), [], "rotate", cache_bytes=64 * MIB, free_bytes=1 << 60)
+    assert (too_many.mode, "copies" in too_many.note) == ("flush", True)
+    nothing = cold.prepare((3,), [], "rotate", cache_bytes=1024, free_bytes=1 << 60)
+    assert (nothing.mode, nothing.note) == ("flush", "no tensor among the arguments to rotate")
+
+
+def test_other_modes_leave_the_arguments_alone():
+    arguments = (torch.ones(4),)
+    for mode in ("flush", "none"):
+        made = cold.prepare(arguments, [], mode, cache_bytes=1024, free_bytes=MIB)
+        assert made == cold.ColdSets((arguments,), mode)

@@ -1,0 +1,103 @@
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from pytest_flashinfer_perf import case as cases
+from pytest_flashinfer_perf import flags
+from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.params import ParamError
+from pytest_flashinfer_perf.routine import Shape
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
+from pytest_flashinfer_perf.strategies import params_of
+
+
+@given(params_of(BatchDecode))
+def test_flags_round_trip(params):
+    assert flags.read(BatchDecode, flags.write(params)) == params
+
+
+@given(params_of(BatchDecode))
+def test_both_repro_commands_give_the_case_again(params):
+    case = Case(decode, Shape(params), "fa2_tc", seed=7, tag='it\'s "quoted"')
+    pytest_command, upstream_command = shlex.split(case.repro), shlex.split(case.repro_upstream)
+    assert pytest_command[0] == "pytest"
+    again = shlex.split(pytest_command[1].removeprefix("--perf-case="))
+    assert cases.read(again, all_routines()) == [case]
+    assert upstream_command[:2] == ["python3", "flashinfer_benchmark.py"]
+    assert cases.read(upstream_command[2:], all_routines()) == [case]
+
+
+@given(params_of(BatchDecode), params_of(BatchDecode))
+def test_ids_tell_problems_apart(one, other):
+    def said(params):
+        """The problem with what goes without saying written out."""
+        return replace(params, head_dim_vo=params.head_dim_out, out_dtype=params.out)
+
+    assert (one.slug() == other.slug()) == (said(one) == said(other))
+    assert re.fullmatch(r"[a-z0-9.-]+", one.slug())
+
+
+def test_an_id_leaves_out_what_a_model_settles():
+    shapes = [shape.id for shape in decode.tiers["default"]()]
+    assert "llama-3.1-70b-tp8-b16-s8192" in shapes
+    assert "llama-3.1-70b-b16-s1024-kvfp8" in shapes
+    assert "gpt-oss-120b-b128-s8192" in shapes
+
+
+@pytest.mark.parametrize("tier", ["smoke", "default", "full"])
+def test_ids_of_a_tier_are_distinct(tier):
+    shapes = [shape.id for shape in decode.tiers[tier]()]
+    assert len(set(shapes)) == len(shapes)
+
+
+def test_the_default_tier_is_worth_its_name():
+    assert len(list(decode.tiers["default"]())) >= 20
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"num_qo_heads": 7}, "num_qo_heads: 7 is not a multiple of num_kv_heads 2"),
+        ({"page_size": 0}, "page_size: must be at least 1, got 0"),
+        ({"s_qo": 300, "causal": True}, "s_qo: 300 is more than s_kv 256"),
+        ({"head_dim_vo": 128}, "head_dim_vo: 128 differs from head_dim_qk 64"),
+        ({"kv_dtype": "int4"}, "kv_dtype: must be one of bfloat16, float16, fp8_e4m3, got 'int4'"),
+        ({"batch_size": True}, "batch_size: must be int, got True"),
+        ({"batch_size": -1, "s_kv": 0}, "batch_size: must be at least 1, got -1; s_kv: must be at least 1, got 0"),
+    ],
+)
+def test_a_bad_value_is_an_error_that_names_it(change, sentence):
+    with pytest.raises(ParamError, match=re.escape(sentence)):
+        replace(SMOKE, **change)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("--routine BatchDecode --s_kv 1", "did you mean BatchDecodeWithPagedKVCacheWrapper?"),
+        ("--routine BatchDecodeWithPagedKVCacheWrapper --batch_size x", "batch_size: invalid int value"),
+        ("--batch_size 1", "--routine"),
+    ],
+)
+def test_a_line_that_cannot_be_understood_says_what(line, sentence):
+    with pytest.raises(ParamError, match=re.escape(sentence)):
+        cases.read(shlex.split(line), all_routines())
+
+
+def test_an_alias_is_its_backend():
+    line = ["--routine", decode.name, "--backends", "trtllm-gen-native", "prims_ts", *flags.write(SMOKE)]
+    assert [case.backend_name for case in cases.read(line, all_routines())] == ["trtllm-native", "prims-ts"]
+
+
+def test_without_backends_a_line_means_all_of_them():
+    made = cases.read(["-R", decode.name, *flags.write(SMOKE)], all_routines())
+    assert [case.backend_name for case in made] == list(decode.backends)
+
+
+def test_json_params_are_scalars():
+    values = Case(decode, Shape(SMOKE), "fa2").json_params.values()
+    assert all(isinstance(value, (str, int, float, bool)) for value in values)

@@ -1,0 +1,152 @@
+import itertools
+import math
+import statistics
+import warnings
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_flashinfer_perf import Measuring, measure
+from pytest_flashinfer_perf.check import WrongAnswerError
+from pytest_flashinfer_perf.timing import clocks, instruments, stopping, telemetry
+from pytest_flashinfer_perf.timing.instruments import InstrumentError, Wall, Work
+from pytest_flashinfer_perf.timing.trace import Activity, summarise
+
+durations = st.lists(st.floats(1e-6, 1e-2), min_size=1, max_size=7)
+
+
+@given(durations)
+def test_sampling_ends_for_one_of_its_three_reasons(values):
+    turn = itertools.cycle(values)
+    batches = []
+    samples = stopping.collect(lambda n: batches.append(n) or [next(turn) for _ in range(n)], None)
+    error = statistics.stdev(samples) / math.sqrt(len(samples))
+    precise = error <= stopping.PRECISION * statistics.fmean(samples) * (1 + 1e-9)
+    assert len(samples) >= 30
+    assert precise or len(samples) == 300 or math.fsum(samples) >= 1.0
+    assert sum(batches) == len(samples) <= 300
+
+
+@given(st.integers(1, 50))
+def test_an_exact_number_of_samples_is_that_number(count):
+    assert len(stopping.collect(lambda n: [1.0, 2.0] * n, count)[:count]) == count
+    asked = []
+    stopping.collect(lambda n: asked.append(n) or [1.0] * n, count)
+    assert asked == [count]
+
+
+def test_exactly_as_many_calls_as_asked_for(cpu):
+    calls = []
+    measured = measure(lambda: calls.append(1), measuring=Measuring(iters=7, warmup=3), device="cpu")
+    assert len(measured.samples) == 7
+    assert len(calls) == 1 + 3 + 7, "one call to check the answer, the warm-up, the timed ones"
+
+
+intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=8)
+
+
+@given(intervals)
+def test_busy_is_the_union_of_the_kernels(spans):
+    activities = [Activity(f"k{i}", start, start + length) for i, (start, length) in enumerate(spans)]
+    ticks = {tick for start, length in spans for tick in range(start, start + length)}
+    seen = summarise(activities)
+    assert round(seen.busy_s * 1e9) == len(ticks)
+    assert round(seen.span_s * 1e9) == max(ticks) + 1 - min(ticks)
+    assert seen.launches == len(spans)
+
+
+def test_a_trace_of_nothing_is_no_trace():
+    assert summarise([]) is None
+
+
+def test_names_of_kernels_in_launch_order_once_each():
+    seen = summarise([Activity("merge", 9, 10), Activity("decode", 0, 4), Activity("decode", 4, 9)])
+    assert seen.kernels == ("decode", "merge")
+
+
+def test_clocks_come_from_the_sms_that_both_stamps_reached():
+    now = 1_763_640_000_000_000_000  # nanoseconds of today: a double cannot hold their differences
+    stamps = torch.zeros(2, 2, 4, 2, dtype=torch.int64)
+    for sm in range(3):
+        for call in range(2):
+            stamps[0, call, sm] = torch.tensor([now, 5_000 * sm + 1])
+            stamps[1, call, sm] = torch.tensor([now + 100 * (call + 1), 5_000 * sm + 1 + 175 * (call + 1)])
+    stamps[1, 0, 2] = 0
+    read = clocks.read(stamps)
+    assert read.cycles == (175.0, 350.0)
+    assert read.ghz == (1.75, 1.75)
+
+
+def test_throttle_reasons_in_words():
+    assert telemetry.reasons(0x04 | 0x20 | 0x01) == "power cap, thermal limit"
+    assert telemetry.reasons(0x01) == "none"
+
+
+def test_the_wall_instrument_goes_round_the_calls(cpu):
+    made = []
+    work = Work(tuple(lambda i=i: made.append(i) for i in range(3)), flush=True, device=cpu)
+    assert all(duration > 0 for duration in Wall().sample(work, 4, 1))
+    assert made == [0, 1, 2, 0, 1]
+
+
+def test_a_fallback_of_bench_gpu_time_is_an_error():
+    with pytest.raises(InstrumentError, match="did not measure with cupti: CUPTI is not installed"):
+        with instruments._no_fallback("cupti"):
+            warnings.warn("CUPTI is not installed. Falling back to CUDA events.", UserWarning, stacklevel=1)
+
+
+def test_other_warnings_of_bench_gpu_time_pass_through():
+    with pytest.warns(UserWarning, match="something else"), instruments._no_fallback("cupti"):
+        warnings.warn("something else", UserWarning, stacklevel=1)
+
+
+def test_auto_says_what_a_better_instrument_is_missing(hopper, monkeypatch):
+    monkeypatch.setattr(instruments, "_cupti", lambda _: "cupti needs cupti-python: pip install it")
+    chosen = instruments.choose("auto", hopper)
+    assert chosen.instrument.name == "events"
+    assert chosen.fallback == "measured with events, not cupti: cupti needs cupti-python: pip install it"
+
+
+def test_an_instrument_by_name_is_that_one_or_an_error(cpu):
+    with pytest.raises(InstrumentError, match="--perf-instrument=cupti: cupti needs an NVIDIA GPU"):
+        instruments.choose("cupti", cpu)
+    assert instruments.choose("wall", cpu).instrument.name == "wall"
+    assert instruments.choose("auto", cpu).instrument.name == "wall"
+
+
+def test_measure_outside_pytest():
+    a = torch.randn(64, 64)
+    out = torch.empty(64, 64)
+    measured = measure(torch.mm, (a, a), {"out": out}, flops=2 * 64**3, bytes=3 * a.nbytes, out=out, reference=a @ a)
+    assert measured.instrument == "wall"
+    assert measured.median == statistics.median(measured.samples)
+    assert measured.tflops == pytest.approx(2 * 64**3 / measured.median / 1e12)
+    assert measured.tb_per_sec == pytest.approx(3 * a.nbytes / measured.median / 1e12)
+    assert measured.checks[0].rule == ""
+
+
+def test_a_returned_answer_is_checked_too():
+    a = torch.randn(8, 8)
+    assert measure(torch.neg, (a,), reference=lambda: -a).checks
+    with pytest.raises(WrongAnswerError, match="elements differ"):
+        measure(torch.neg, (a,), reference=a)
+
+
+def test_an_output_nobody_writes_is_wrong():
+    out = torch.ones(8)
+    with pytest.raises(WrongAnswerError, match="8 elements are NaN"):
+        measure(lambda _: None, (torch.ones(8),), out=out, reference=torch.ones(8))
+
+
+def test_the_answer_of_a_timed_call_is_checked():
+    out, calls = torch.empty(8), []
+
+    def right_once(x):
+        calls.append(1)
+        out.copy_(x if len(calls) == 1 else x + 1)
+
+    with pytest.raises(WrongAnswerError, match="elements differ"):
+        measure(right_once, (torch.ones(8),), out=out, reference=torch.ones(8))
+    assert len(calls) > 30
