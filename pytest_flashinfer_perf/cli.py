@@ -11,6 +11,7 @@ import pytest
 
 from pytest_flashinfer_perf import suite
 
+QUIETLY = ("--import-mode=importlib", "--benchmark-quiet")
 BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite=smoke --benchmark-json=run.json"
 
 
@@ -40,4 +41,4 @@ def bench(arguments: Sequence[str]) -> int:
     here = Path.cwd()
     outputs = ["-o", f"cache_dir={here / '.pytest_cache'}", f"--benchmark-storage=file://{here / '.benchmarks'}"]
     tests = [str(path) for path in suite.paths()]
-    return int(pytest.main([*tests, f"--rootdir={suite.root()}", "--benchmark-quiet", *outputs, *arguments]))
+    return int(pytest.main([*tests, f"--rootdir={suite.root()}", *QUIETLY, *outputs, *arguments]))

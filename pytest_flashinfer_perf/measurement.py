@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,9 +71,11 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
 ) -> Measurement:
     """Time `fn(*args, **kwargs)` with a cold L2, and check `out` (or what it returns) where a reference is given.
 
-    `out` names the tensors that the call writes: they are filled with NaN first, and are not rotated as inputs.
+    `out` names the tensors that the call writes: they are filled with NaN first, and are not rotated as inputs. They
+    are passed on as `out=` to a function that takes it, unless they are among its arguments already.
     """
-    target = Target(fn, args, dict(kwargs or {}), as_tuple(out))
+    passed_on = {"out": out} if out is not None and _takes_out(fn, (args, kwargs), as_tuple(out)) else {}
+    target = Target(fn, args, {**(kwargs or {}), **passed_on}, as_tuple(out))
     where = devices.find(device or _device_of(target))
     expected = as_tuple(reference() if callable(reference) else reference)
     measured = measure_target(target, expected, measuring or Measuring(), where)
@@ -116,6 +119,16 @@ def _verified(
     if wrong:
         raise WrongAnswerError("; ".join(wrong))
     return checks
+
+
+def _takes_out(fn: Callable[..., object], arguments: Any, out: tuple[Tensor, ...]) -> bool:
+    if any(given is written for given in cold.tensors(arguments) for written in out):
+        return False
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except ValueError:  # torch's own functions have no signature to read, and take out=
+        return True
+    return any(p.name == "out" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def as_tuple(tensors: Outputs) -> tuple[Tensor, ...]:

@@ -129,6 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         collection.deselect_empty(config, items)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Find the device and the instrument before the first test: what is not there is one error, not one per case."""
     if not session.config.option.collectonly and any(_needs_device(item) for item in session.items):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+SCHEMA_KEY = "flashinfer_perf"
 SCHEMA = {"schema": 1}
 
 

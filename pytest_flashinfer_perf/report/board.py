@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.record import SCHEMA
+from pytest_flashinfer_perf.record import SCHEMA, SCHEMA_KEY
 from pytest_flashinfer_perf.report import terminal
 
 
@@ -40,18 +40,32 @@ class Board:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         if self.rows:
-            output_json["flashinfer_perf"] = SCHEMA
+            output_json[SCHEMA_KEY] = SCHEMA
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
         if self.rows:
-            machine_info |= self._versions()
-            for reading in ("hz_actual", "hz_actual_friendly"):  # differs at every start, and warns at every compare
-                machine_info.get("cpu", {}).pop(reading, None)
+            _ours(machine_info)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_benchmark_compare_machine_info(
+        self, machine_info: dict[str, Any], compared_benchmark: dict[str, Any]
+    ) -> None:
+        """Before anything ran, what is compared with says whether this machine's GPU and versions belong to it."""
+        if SCHEMA_KEY in compared_benchmark:
+            _ours(machine_info)
 
     def _versions(self) -> dict[str, Any]:
-        if not self.rows:
-            return {}
-        from pytest_flashinfer_perf import provenance
+        return _known() if self.rows else {}
 
-        return provenance.versions()
+
+def _ours(machine_info: dict[str, Any]) -> None:
+    machine_info |= _known()
+    for reading in ("hz_actual", "hz_actual_friendly"):  # differs at every start, and warns at every compare
+        machine_info.get("cpu", {}).pop(reading, None)
+
+
+def _known() -> dict[str, Any]:
+    from pytest_flashinfer_perf import provenance
+
+    return provenance.versions()

@@ -37,7 +37,7 @@ def test_an_exact_number_of_samples_is_that_number(count):
     assert asked == [count]
 
 
-def test_exactly_as_many_calls_as_asked_for(cpu):
+def test_exactly_as_many_calls_as_asked_for():
     calls = []
     measured = measure(lambda: calls.append(1), measuring=Measuring(iters=7, warmup=3), device="cpu")
     assert len(measured.samples) == 7
@@ -92,9 +92,9 @@ def test_the_wall_instrument_goes_round_the_calls(cpu):
 
 
 def test_a_fallback_of_bench_gpu_time_is_an_error():
-    with pytest.raises(InstrumentError, match="did not measure with cupti: CUPTI is not installed"):
-        with instruments._no_fallback("cupti"):
-            warnings.warn("CUPTI is not installed. Falling back to CUDA events.", UserWarning, stacklevel=1)
+    complaint = pytest.raises(InstrumentError, match="did not measure with cupti: CUPTI is not installed")
+    with complaint, instruments._no_fallback("cupti"):
+        warnings.warn("CUPTI is not installed. Falling back to CUDA events.", UserWarning, stacklevel=1)
 
 
 def test_other_warnings_of_bench_gpu_time_pass_through():
@@ -125,6 +125,25 @@ def test_measure_outside_pytest():
     assert measured.tflops == pytest.approx(2 * 64**3 / measured.median / 1e12)
     assert measured.tb_per_sec == pytest.approx(3 * a.nbytes / measured.median / 1e12)
     assert measured.checks[0].rule == ""
+
+
+def test_an_output_is_passed_on_to_a_function_that_takes_it():
+    a = torch.randn(8, 8)
+
+    def keyword(x, *, out):
+        out.copy_(-x)
+
+    def positional(x, into):
+        into.copy_(-x)
+
+    def closure():
+        written.copy_(-a)
+
+    for function in (torch.neg, keyword):
+        assert measure(function, (a,), out=torch.empty(8, 8), reference=-a).checks
+    written = torch.empty(8, 8)
+    assert measure(positional, (a, written), out=written, reference=-a).checks
+    assert measure(closure, out=written, reference=-a, device="cpu").checks
 
 
 def test_a_returned_answer_is_checked_too():

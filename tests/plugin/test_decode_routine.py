@@ -58,7 +58,7 @@ def test_the_torch_backend_agrees_with_the_reference(p):
     assert check.compare(x.out, expected[0], decode.tolerance(p, "torch")).rule == ""
 
 
-def swapped_heads(p, x):
+def swapped_heads(_p, x):
     return x._replace(q=x.q.flip(1))
 
 
@@ -69,11 +69,11 @@ def stale_page(p, x):
     return x
 
 
-def dropped_scale(p, x):
+def dropped_scale(_p, x):
     return x._replace(kv=x.kv._replace(v_scale=1.0))
 
 
-def one_token_short(p, x):
+def one_token_short(_p, x):
     return x._replace(seq_lens=x.seq_lens - 1)
 
 

@@ -1,0 +1,418 @@
+"""The plugin as its users meet it: pytest runs, options, exit codes, rows."""
+
+import json
+import re
+import shlex
+import sys
+
+import pytest
+
+DECODE = "BatchDecodeWithPagedKVCacheWrapper"
+TINY = "--page_size 4 --batch_size 2 --s_kv 16 --num_qo_heads 4 --num_kv_heads 2 --head_dim_qk 16"
+QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "-p", "no:cacheprovider")
+
+
+@pytest.fixture
+def suite(pytester):
+    pytester.makepyfile(
+        test_decode=f"""
+        import pytest
+
+        @pytest.mark.perf_cases({DECODE!r}, {TINY!r}, {TINY!r} + " --q_dtype float16 --kv_dtype float16")
+        def test_decode(perf, case):
+            perf(case)
+        """
+    )
+    return pytester
+
+
+def rows(pytester, name="run.json"):
+    return json.loads((pytester.path / name).read_text())["benchmarks"]
+
+
+def test_a_case_is_measured_checked_and_recorded(suite):
+    result = suite.runpytest(*QUICK, "--perf-backends=torch", "--benchmark-json=run.json", "--perf-case-tag=mine")
+    result.assert_outcomes(passed=2)
+    row = rows(suite)[0]
+    assert row["fullname"] == "test_decode.py::test_decode[p4-b2-s16-h4-kv2-d16-torch]"
+    assert (row["stats"]["rounds"], len(row["stats"]["data"])) == (3, 3)
+    assert row["options"]["timer"] == "wall"
+    assert row["params"]["backend"] == "torch"
+    assert all(isinstance(value, (str, int, float, bool)) for value in row["params"].values())
+    info = row["extra_info"]
+    expected = {
+        "routine": DECODE,
+        "family": "attention",
+        "backend": "torch",
+        "resolved_backend": "sdpa",
+        "instrument": "wall",
+        "cold_l2": "flush",
+        "cuda_graph": False,
+        "device": "cpu",
+        "seed": 42,
+        "refcheck": "passed",
+        "case_tag": "mine",
+        "case": f"{DECODE}/p4-b2-s16-h4-kv2-d16-torch",
+        "gpu_uuid": None,
+        "cycles": None,
+        "kernels": None,
+        "sol_pct": None,
+    }
+    assert {name: info[name] for name in expected} == expected
+    assert info["tflops"] == pytest.approx(info["flops"] / row["stats"]["median"] / 1e12)
+    assert info["tb_per_sec"] == pytest.approx(info["bytes"] / row["stats"]["median"] / 1e12)
+
+
+def test_the_row_promises_these_fields(suite):
+    suite.runpytest(*QUICK, "--perf-backends=torch", "--benchmark-json=run.json")
+    promised = """routine backend resolved_backend family tflops tb_per_sec flops bytes sol_pct bound instrument cold_l2
+    rotations kernels launches busy_s span_s cycles sm_ghz throttle power_w cuda_graph device seed status refcheck
+    peak_memory_bytes case case_tag repro repro_upstream gpu_uuid"""
+    assert set(promised.split()) <= set(rows(suite)[0]["extra_info"])
+    whole = json.loads((suite.path / "run.json").read_text())
+    assert whole["flashinfer_perf"] == {"schema": 1}
+    assert {"torch", "flashinfer", "driver", "cuda", "cudnn", "cupti", "gpu"} <= set(whole["machine_info"])
+
+
+def test_samples_are_bit_exact(pytester):
+    pytester.makepyfile(
+        """
+        import json, torch
+        from pathlib import Path
+
+        def test_own(perf):
+            seen = perf.time(torch.neg, torch.ones(1000))
+            Path("samples.json").write_text(json.dumps(seen.samples))
+        """
+    )
+    pytester.runpytest("--perf-iters=50", "--perf-device=cpu", "--benchmark-json=run.json").assert_outcomes(passed=1)
+    assert rows(pytester)[0]["stats"]["data"] == json.loads((pytester.path / "samples.json").read_text())
+
+
+def test_own_kernels_are_recorded_with_their_work(pytester):
+    pytester.makepyfile(
+        """
+        import torch
+
+        def test_matmul(perf):
+            a = torch.randn(32, 32)
+            out = torch.empty(32, 32)
+            seen = perf.time(torch.mm, a, a, out=out, flops=2 * 32**3, bytes=3 * a.nbytes, reference=a @ a)
+            assert seen.instrument == "wall" and len(seen.samples) == 3 and seen.tflops and seen.tb_per_sec
+        """
+    )
+    pytester.runpytest(*QUICK, "--benchmark-json=run.json").assert_outcomes(passed=1)
+    assert rows(pytester)[0]["extra_info"]["refcheck"] == "passed"
+    assert rows(pytester)[0]["extra_info"]["flops"] == 2 * 32**3
+
+
+WRONG = f"""
+import pytest, torch
+from pytest_flashinfer_perf.routine import Built
+from pytest_flashinfer_perf.routines.attention.decode import decode
+
+@decode.backend("planted")
+def _planted(p, x, how):
+    right = decode.backends["torch"].build(p, x, how).launch
+    return Built(lambda x: right(x).mul_(1.02), "planted")
+
+@pytest.mark.perf_cases({DECODE!r}, {TINY!r})
+def test_decode(perf, case):
+    perf(case)
+"""
+
+
+@pytest.fixture
+def _without_planted():
+    yield
+    from pytest_flashinfer_perf.routines.attention.decode import decode
+
+    decode.backends.pop("planted", None)
+
+
+@pytest.mark.usefixtures("_without_planted")
+def test_a_wrong_answer_fails_and_leaves_no_row(pytester):
+    pytester.makepyfile(test_wrong=WRONG)
+    result = pytester.runpytest(*QUICK, "-k", "torch or planted", "--benchmark-json=run.json", "-W", "error")
+    result.assert_outcomes(passed=1, failed=1, deselected=8)
+    result.stdout.fnmatch_lines(["*WrongAnswerError: output 0: *"])
+    assert [row["extra_info"]["backend"] for row in rows(pytester)] == ["torch"]
+
+
+def test_a_skip_names_its_reason_and_leaves_no_row(suite):
+    result = suite.runpytest(*QUICK, "--perf-backends=fa3,torch", "--benchmark-json=run.json", "-rs", "-W", "error")
+    result.assert_outcomes(passed=2, skipped=2)
+    result.stdout.fnmatch_lines(["*fa3 needs an NVIDIA GPU, this run is on the CPU*"])
+    result.stdout.fnmatch_lines(["*2 cases skipped*", "*2  fa3 needs an NVIDIA GPU*"])
+    assert len(rows(suite)) == 2
+
+
+def test_strict_skips_fail(suite):
+    result = suite.runpytest(*QUICK, "--perf-backends=fa3,fa2", "--perf-strict-skips=*-fa3")
+    result.assert_outcomes(failed=2, skipped=2)
+    result.stdout.fnmatch_lines(["--perf-strict-skips=[*]-fa3 does not allow this skip: fa3 needs an NVIDIA GPU*"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--perf-backends=fa2,fa9"], "--perf-backends: unknown backend fa9, known are auto, cudnn, fa2,"),
+        (["--perf-device=cuda:9"], "--perf-device=cuda:9: there is no such device, this machine has cpu"),
+        (["--perf-device=gpu"], "--perf-device=gpu: there is no such device"),
+        (["--perf-instrument=cupti"], "--perf-instrument=cupti: cupti needs an NVIDIA GPU, this run is on the CPU"),
+        (["--perf-iters=0"], "must be a whole number of at least 1, got '0'"),
+        (["--perf-suite=huge"], "invalid choice: 'huge'"),
+        ([f"--perf-case=--routine {DECODE} {TINY} --num_qo_heads 5"], "num_qo_heads: 5 is not a multiple of"),
+        ([f"--perf-case=--routine {DECODE} {TINY} --page_size 0"], "page_size: must be at least 1, got 0"),
+        ([f"--perf-case=--routine {DECODE} {TINY} --s_qo 17 --causal"], "s_qo: 17 is more than s_kv 16"),
+        ([f"--perf-case=--routine {DECODE} {TINY} --backends fa9"], "backends: unknown name 'fa9'"),
+        ([f"--perf-case=--routine {DECODE} {TINY} --foo 1"], "unrecognized arguments: --foo 1"),
+        (["--perf-case=--routine 'x"], "No closing quotation"),
+    ],
+)
+def test_bad_input_is_one_clear_error(suite, arguments, sentence):
+    result = suite.runpytest(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert sentence in result.stderr.str()
+    assert "Traceback" not in result.stderr.str() + result.stdout.str()
+
+
+def test_a_bad_shape_in_a_test_file_names_the_parameter(pytester):
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.perf_cases({DECODE!r}, {TINY!r} + " --num_kv_heads 3")
+        def test_decode(perf, case): perf(case)
+        """
+    )
+    result = pytester.runpytest(*QUICK)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*num_qo_heads: 4 is not a multiple of num_kv_heads 3*"])
+
+
+def test_what_cannot_fit_is_skipped_with_the_estimate_and_the_next_case_runs(pytester):
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.perf_cases({DECODE!r}, {TINY!r} + " --batch_size 99999999 --s_kv 99999", {TINY!r})
+        def test_decode(perf, case): perf(case)
+        """
+    )
+    result = pytester.runpytest(*QUICK, "--perf-backends=torch", "-rs")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.re_match_lines([r".*needs about \d+\.\d GiB, \d+\.\d GiB are free on cpu"])
+
+
+def test_repro_reruns_exactly_this_case(suite):
+    suite.runpytest(*QUICK, "--perf-backends=torch", "--perf-seed=7", "--benchmark-json=run.json")
+    for row in rows(suite):
+        command = shlex.split(row["extra_info"]["repro"])
+        again = suite.runpytest(*QUICK, "--import-mode=importlib", *command[1:], "--benchmark-json=again.json")
+        again.assert_outcomes(passed=1)
+        again = rows(suite, "again.json")[0]
+        for name in ("case", "seed", "flops", "bytes", "refcheck_worst_abs"):
+            assert again["extra_info"][name] == row["extra_info"][name]
+        assert again["params"] == row["params"]
+
+
+def collected(result):
+    return [line.partition("[")[2].rstrip("]") for line in result.outlines if "::" in line]
+
+
+@pytest.mark.parametrize(
+    ("selection", "count"),
+    [
+        (["-k", "decode and fa3 and llama"], 1),
+        (["-k", "fa2"], 22),
+        (["-m", "attention"], 99),
+        (["-m", 'perf(backend="fa2")'], 11),
+        (["-m", 'perf(backend="fa3", batch_size=4, s_kv=256, s_qo=1)'], 7),
+        (["-m", 'perf(model="llama-3.1-8b-tp8", backend="torch")'], 1),
+        (["-m", "perf(random_actual_seq_len=True) and not perf(backend='torch')"], 8),
+        (["--perf-backends=fa2 trtllm-gen-native"], 22),
+    ],
+)
+def test_cases_are_selected_by_id_and_by_marker(pytester, selection, count):
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.perf_cases({DECODE!r})
+        def test_decode(perf, case): perf(case)
+        """
+    )
+    ids = collected(pytester.runpytest("--perf-suite=smoke", "--collect-only", "-q", *selection))
+    assert len(ids) == len(set(ids)) == count
+    assert all(re.fullmatch(r"[a-z0-9._-]+", name) for name in ids)
+
+
+def test_another_routines_case_deselects_a_test(pytester):
+    pytester.makepyfile(
+        f"""
+        import dataclasses, pytest
+        from pytest_flashinfer_perf.routines.attention.decode import decode
+
+        @pytest.mark.perf_cases({DECODE!r})
+        def test_decode(perf, case): perf(case)
+
+        @pytest.mark.perf_cases(dataclasses.replace(decode, name="Other"))
+        def test_other(perf, case): perf(case)
+        """
+    )
+    wanted = f"--routine {DECODE} {TINY} --s_kv 32 --backends torch"
+    result = pytester.runpytest(*QUICK, "test_another_routines_case_deselects_a_test.py", "--perf-case", wanted, "-v")
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.re_match_lines([r".*test_decode\[p4-b2-s32-h4-kv2-d16-torch\] [0-9.]+ .?s .*"])
+
+
+def test_a_case_needs_no_test_file(pytester):
+    wanted = f"--routine {DECODE} {TINY} --backends torch"
+    result = pytester.runpytest(*QUICK, "--import-mode=importlib", f"--perf-case={wanted}", "--benchmark-json=run.json")
+    result.assert_outcomes(passed=1)
+    assert rows(pytester)[0]["extra_info"]["case"] == f"{DECODE}/p4-b2-s16-h4-kv2-d16-torch"
+
+
+@pytest.mark.parametrize(
+    ("option", "outcome", "recorded"),
+    [
+        ("--benchmark-only", {"passed": 1, "skipped": 1}, 1),
+        ("--benchmark-skip", {"passed": 1, "skipped": 1}, 0),
+        ("--benchmark-disable", {"passed": 2}, 0),
+    ],
+)
+def test_pytest_benchmarks_own_options_keep_working(pytester, option, outcome, recorded):
+    pytester.makepyfile(
+        """
+        import torch
+        def test_own(perf): perf.time(torch.neg, torch.ones(8))
+        def test_plain(): pass
+        """
+    )
+    result = pytester.runpytest(*QUICK, option, "--benchmark-json=run.json", "-W", "ignore")
+    result.assert_outcomes(**outcome)
+    written = pytester.path / "run.json"
+    assert (len(rows(pytester)) if written.exists() and written.stat().st_size else 0) == recorded
+
+
+def test_saving_comparing_and_histograms_keep_working(suite):
+    first = suite.runpytest(*QUICK, "--perf-backends=torch", "--benchmark-autosave", "--benchmark-storage=file://store")
+    first.assert_outcomes(passed=2)
+    again = suite.runpytest(*QUICK, "--perf-backends=torch", "--benchmark-compare", "--benchmark-storage=file://store")
+    again.assert_outcomes(passed=2)
+    again.stderr.fnmatch_lines(["*Comparing against benchmarks from: *"])
+    assert "machine_info is different" not in again.stdout.str() + again.stderr.str()
+    saved = str(next((suite.path / "store").rglob("*.json")))
+    compared = suite.run(sys.executable, "-m", "pytest_benchmark", "compare", saved)
+    assert compared.ret == 0
+    compared.stdout.fnmatch_lines(["*test_decode[[]p4-b2-s16-h4-kv2-d16-torch]*"])
+
+
+def test_a_plain_benchmark_beside_ours_is_left_alone(pytester):
+    pytester.makepyfile(
+        """
+        def test_plain(benchmark): assert benchmark(lambda: 7) == 7
+        """
+    )
+    result = pytester.runpytest("--benchmark-json=run.json")
+    result.assert_outcomes(passed=1)
+    whole = json.loads((pytester.path / "run.json").read_text())
+    assert "flashinfer_perf" not in whole
+    assert "torch" not in whole["machine_info"]
+    assert whole["benchmarks"][0]["options"]["timer"] == "perf_counter"
+    assert "= flashinfer-perf =" not in result.stdout.str()
+
+
+def test_a_fixture_measures_once_per_test(pytester):
+    pytester.makepyfile(
+        """
+        import torch
+        def test_twice(perf):
+            perf.time(torch.neg, torch.ones(8))
+            perf.time(torch.neg, torch.ones(8))
+        """
+    )
+    result = pytester.runpytest(*QUICK)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*perf records one row per test: parametrize the test to measure more*"])
+
+
+def test_benchmark_is_not_called_beside_perf(pytester):
+    pytester.makepyfile("def test_both(perf, benchmark): benchmark(lambda: 1)")
+    result = pytester.runpytest(*QUICK)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*records through perf(...) or perf.time(...), not benchmark(...)*"])
+
+
+def test_a_row_is_json_or_an_error_in_its_test(pytester):
+    pytester.makepyfile(
+        """
+        import pytest, torch
+        from pytest_flashinfer_perf import record
+        def test_checked():
+            for value in (float("nan"), torch.float16, {(1, 2): 3}):
+                with pytest.raises(ValueError, match="JSON values only"):
+                    record.checked({"x": value})
+        """
+    )
+    pytester.runpytest().assert_outcomes(passed=1)
+
+
+def test_markers_for_people_s_own_tests(pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.requires_sm("90", "100+")
+        def test_sm(): raise AssertionError
+
+        @pytest.mark.requires_backend("fa3")
+        def test_backend(): raise AssertionError
+
+        @pytest.mark.requires_flashinfer("no_such_kernel")
+        def test_flashinfer(): raise AssertionError
+        """
+    )
+    result = pytester.runpytest("-rs", "--perf-device=cpu")
+    result.assert_outcomes(skipped=3)
+    result.stdout.fnmatch_lines_random(
+        ["*this test needs an NVIDIA GPU*", "*fa3 needs an NVIDIA GPU*", "*flashinfer*no_such_kernel*"]
+    )
+
+
+def test_an_unknown_backend_in_a_marker_is_an_error(pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.requires_backend("fa9")
+        def test_backend(): pass
+        """
+    )
+    result = pytester.runpytest("--perf-device=cpu")
+    assert result.ret != 0
+    assert "unknown backend 'fa9'" in result.stdout.str() + result.stderr.str()
+
+
+def test_under_xdist_a_row_would_be_lost_and_that_is_an_error(suite):
+    pytest.importorskip("xdist")
+    result = suite.runpytest_subprocess(*QUICK, "--perf-backends=torch", "-n", "1")
+    assert result.ret == 1
+    assert "run without -n" in result.stdout.str()
+
+
+def test_an_unrelated_project_does_not_pay_for_the_plugin(pytester):
+    pytester.makeconftest(
+        """
+        import sys
+
+        def pytest_unconfigure():
+            assert not {"torch", "flashinfer", "hypothesis.strategies"} & set(sys.modules)
+        """
+    )
+    pytester.makepyfile("def test_one(): pass")
+    for arguments in (["--collect-only"], []):
+        result = pytester.runpytest_subprocess("-p", "no:hypothesispytest", *arguments)
+        assert result.ret == 0
+        assert "Error" not in result.stderr.str()
