@@ -1,0 +1,74 @@
+"""What the documents say is run, or looked up in the code."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_flashinfer_perf.report import terminal
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+QUICK = ("--perf-iters=3", "--perf-device=cpu", "-p", "no:cacheprovider")
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_readmes_program_runs_and_prints_what_the_readme_shows(pytester):
+    program, shown = blocks(ROOT / "README.md", "python")[0], blocks(ROOT / "README.md", "console")[0]
+    pytester.path.joinpath("test_my_kernel.py").write_text(program)
+    command = re.match(r"\$ pytest (.*)\n", shown)[1].split()
+    result = pytester.runpytest(*command, *QUICK)
+    result.assert_outcomes(passed=2)
+    assert terminal.HEADINGS in shown.splitlines()
+    for line in (terminal.HEADINGS, "test_my_kernel.py::test_matmul[[]1024]", "test_my_kernel.py::test_matmul[[]2048]"):
+        result.stdout.fnmatch_lines([line])
+        assert line.replace("[[]", "[") in shown
+    assert (pytester.path / "run.json").exists()
+
+
+@pytest.mark.parametrize("program", [p for p in blocks(ROOT / "README.md", "python") if "def test_" not in p])
+def test_a_script_of_the_readme_runs(program, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"[\d.]+ us by wall, [\d.]+ TB/s\n", done.stdout)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_of_the_documents_exist(page, pytestconfig):
+    for option in set(re.findall(r"--perf-[a-z0-9-]+", page.read_text())):
+        assert hasattr(pytestconfig.option, option.removeprefix("--").replace("-", "_")), option
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_every_field_of_a_row_is_documented(pytester):
+    case = "--routine BatchDecodeWithPagedKVCacheWrapper --page_size 4 --batch_size 1 --s_kv 8 --num_qo_heads 2 "
+    case += "--num_kv_heads 1 --head_dim_qk 16 --backends torch"
+    arguments = [f"--perf-case={case}", "--import-mode=importlib", "--benchmark-json=run.json", *QUICK]
+    pytester.runpytest(*arguments).assert_outcomes(passed=1)
+    import json
+
+    written = json.loads((pytester.path / "run.json").read_text())["benchmarks"][0]["extra_info"]
+    first_columns = re.findall(r"^\|([^|]+)\|", (ROOT / "docs" / "row.md").read_text(), re.MULTILINE)
+    documented = {name for column in first_columns for name in re.findall(r"`(\w+)`", column)}
+    assert documented == set(written)
+
+
+def test_the_architecture_names_the_rooms_that_are():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    package = ROOT / "pytest_flashinfer_perf"
+    names = {path.name for path in package.rglob("*.py") if "routines" not in path.parts} - {"__init__.py"}
+    assert {name for name in names if name not in text} == set()
+    for name in re.findall(r"\b[a-z_]+\.py\b", text):
+        assert list(package.rglob(name)) or list((ROOT / "tests").rglob(name)), name

@@ -1,0 +1,93 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_flashinfer_perf.report import terminal
+
+ROW = {
+    "routine": "BatchDecodeWithPagedKVCacheWrapper",
+    "backend": "fa2_tc",
+    "resolved_backend": "fa2_tc",
+    "shape": "llama-3.1-70b-b16-s1024",
+    "case": "x",
+    "device": "cuda:0",
+    "device_name": "NVIDIA H200",
+    "instrument": "cupti",
+    "fallback": None,
+    "cold_l2": "rotate",
+    "cuda_graph": True,
+    "peaks": "measured",
+    "median": 33.4e-6,
+    "spread": 0.014,
+    "tflops": 16.1,
+    "tb_per_sec": 2.01,
+    "sol_pct": 46.8,
+    "bound": "memory",
+    "status": "ok",
+}
+
+
+def shown(*changes, skips=()):
+    return list(
+        terminal.lines([{**ROW, **change} for change in changes], list(skips), {"torch": "2.11.0", "cuda": None})
+    )
+
+
+numbers = st.fixed_dictionaries(
+    {
+        "median": st.floats(1e-7, 100),
+        "spread": st.floats(0, 9.99),
+        "tflops": st.none() | st.floats(0, 5000),
+        "tb_per_sec": st.none() | st.floats(0, 9.99),
+        "status": st.sampled_from(["ok", "noisy", "invalid"]),
+        "bound": st.sampled_from(["memory", "compute", None]),
+    }
+)
+
+
+@given(numbers)
+def test_a_row_fits_in_80_columns(drawn):
+    row = {**drawn, "sol_pct": 99.9, "backend": "trtllm-native", "resolved_backend": "xqa"}
+    assert all(len(line) <= 80 for line in shown(row, ROW))
+
+
+def test_backends_stand_side_by_side_with_the_best_marked():
+    lines = shown(
+        {"backend": "fa2", "resolved_backend": "fa2", "median": 55e-6}, {}, {"backend": "auto", "median": 4e-5}
+    )
+    block = lines[lines.index("llama-3.1-70b-b16-s1024") + 1 :]
+    assert [line[:16].strip() for line in block] == ["* fa2_tc", "auto (fa2_tc)", "fa2"]
+    assert block[0] == "* fa2_tc                    33.40 us   1.4%     16.1   2.01   46.8 mem"
+
+
+def test_an_invalid_row_is_never_the_best():
+    lines = shown({"backend": "broken", "median": 1e-6, "status": "invalid"}, {})
+    assert next(line for line in lines if "broken" in line).startswith("  broken")
+    assert "INVALID" in next(line for line in lines if "broken" in line)
+    assert next(line for line in lines if "33.40 us" in line).startswith("* ")
+    assert any("1 INVALID: faster than this device can be" in line for line in lines)
+
+
+def test_each_provenance_has_a_table_of_its_own():
+    lines = shown({}, {"instrument": "events", "fallback": "measured with events, not cupti: why"})
+    titles = [line for line in lines if line.startswith("BatchDecode")]
+    assert len(titles) == lines.count(terminal.HEADINGS) == 2
+    assert any("(fallback)" in line for line in lines)
+    assert "WARNING: measured with events, not cupti: why" in lines
+
+
+def test_noise_comes_with_its_cure():
+    assert any("--perf-iters" in line for line in shown({"status": "noisy"}))
+
+
+def test_skips_are_counted_by_reason():
+    lines = shown({}, skips=["a", "b", "a"])
+    assert "3 cases skipped" in lines
+    assert "    2  a" in lines
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.4118e-6, "1.412 us"), (33.4e-6, "33.40 us"), (3.2141e-3, "3.214 ms"), (12.3456, "12.35 s")]
+)
+def test_a_duration_has_four_digits_and_a_unit(seconds, text):
+    assert terminal.duration(seconds) == text
