@@ -6,7 +6,7 @@ import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 Value = int | float | str | bool | None
 Fault = tuple[str, str]
@@ -106,8 +106,6 @@ def _field(declared: dataclasses.Field[Any], hint: Any) -> Field:
 @dataclass(frozen=True)
 class Params:
     """The shape and types of a problem, validated when they are made."""
-
-    title: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         faults = [fault for field in fields_of(type(self)) for fault in field.faults(getattr(self, field.name))]

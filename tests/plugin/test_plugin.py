@@ -34,7 +34,7 @@ def test_a_case_is_measured_checked_and_recorded(suite):
     result = suite.runpytest(*QUICK, "--perf-backends=torch", "--benchmark-json=run.json", "--perf-case-tag=mine")
     result.assert_outcomes(passed=2)
     row = rows(suite)[0]
-    assert row["fullname"] == "test_decode.py::test_decode[p4-b2-s16-h4-kv2-d16-torch]"
+    assert row["fullname"] == "test_decode.py::test_decode[b2-s16-h4-kv2-d16-p4-torch]"
     assert (row["stats"]["rounds"], len(row["stats"]["data"])) == (3, 3)
     assert row["options"]["timer"] == "wall"
     assert row["params"]["backend"] == "torch"
@@ -52,7 +52,7 @@ def test_a_case_is_measured_checked_and_recorded(suite):
         "seed": 42,
         "refcheck": "passed",
         "case_tag": "mine",
-        "case": f"{DECODE}/p4-b2-s16-h4-kv2-d16-torch",
+        "case": f"{DECODE}/b2-s16-h4-kv2-d16-p4-torch",
         "gpu_uuid": None,
         "cycles": None,
         "kernels": None,
@@ -264,14 +264,14 @@ def test_another_routines_case_deselects_a_test(pytester):
     wanted = f"--routine {DECODE} {TINY} --s_kv 32 --backends torch"
     result = pytester.runpytest(*QUICK, "test_another_routines_case_deselects_a_test.py", "--perf-case", wanted, "-v")
     result.assert_outcomes(passed=1, deselected=1)
-    result.stdout.re_match_lines([r".*test_decode\[p4-b2-s32-h4-kv2-d16-torch\] [0-9.]+ .?s .*"])
+    result.stdout.re_match_lines([r".*test_decode\[b2-s32-h4-kv2-d16-p4-torch\] [0-9.]+ .?s .*"])
 
 
 def test_a_case_needs_no_test_file(pytester):
     wanted = f"--routine {DECODE} {TINY} --backends torch"
     result = pytester.runpytest(*QUICK, "--import-mode=importlib", f"--perf-case={wanted}", "--benchmark-json=run.json")
     result.assert_outcomes(passed=1)
-    assert rows(pytester)[0]["extra_info"]["case"] == f"{DECODE}/p4-b2-s16-h4-kv2-d16-torch"
+    assert rows(pytester)[0]["extra_info"]["case"] == f"{DECODE}/b2-s16-h4-kv2-d16-p4-torch"
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_saving_comparing_and_histograms_keep_working(suite):
     saved = str(next((suite.path / "store").rglob("*.json")))
     compared = suite.run(sys.executable, "-m", "pytest_benchmark", "compare", saved)
     assert compared.ret == 0
-    compared.stdout.fnmatch_lines(["*test_decode[[]p4-b2-s16-h4-kv2-d16-torch]*"])
+    compared.stdout.fnmatch_lines(["*test_decode[[]b2-s16-h4-kv2-d16-p4-torch]*"])
 
 
 def test_a_plain_benchmark_beside_ours_is_left_alone(pytester):

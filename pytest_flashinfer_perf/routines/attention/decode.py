@@ -14,64 +14,26 @@ from pytest_flashinfer_perf import capability, devices, models
 from pytest_flashinfer_perf.check import Tolerance
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.params import Fault, Params, flag
+from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.params import Fault, flag
 from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
 from pytest_flashinfer_perf.routines.attention import _paged, _shared
-
-DTYPES = (*HALF, FP8[0])
+from pytest_flashinfer_perf.routines.attention._params import AttentionParams
 
 
 @dataclass(frozen=True)
-class BatchDecode(Params):
+class BatchDecode(AttentionParams):
     """One query token per request, or a few draft ones, against a paged KV cache."""
 
-    title = "batch decode, paged KV"
-
     page_size: int = flag("tokens per KV page", default=0, letter="p", usual=16, minimum=1, draw=(1, 2, 7, 16, 64))
-    batch_size: int = flag("requests", letter="b", minimum=1, draw=(1, 2, 5))
-    s_qo: int = flag("query tokens per request; more than 1 is speculative decoding", default=1, letter="q", minimum=1,
-                     draw=(1, 1, 2, 4))  # fmt: skip
-    s_kv: int = flag("longest KV sequence", letter="s", minimum=1, draw=(1, 15, 16, 17, 64, 130))
-    num_qo_heads: int = flag("query heads", letter="h", minimum=1, draw=(1, 2, 4, 5, 8))
-    num_kv_heads: int = flag("key and value heads", letter="kv", minimum=1, draw=(1, 2, 4))
-    head_dim_qk: int = flag("head size of queries and keys", letter="d", minimum=1, draw=(64, 128))
-    head_dim_vo: int | None = flag("head size of values, head_dim_qk if not given", default=None, letter="dv",
-                                    same_as="head_dim_qk", minimum=1)  # fmt: skip
-    q_dtype: str = flag("type of the queries", default="bfloat16", letter="q", choices=DTYPES)
-    kv_dtype: str = flag("type of the KV cache", default="bfloat16", letter="kv", choices=DTYPES)
-    out_dtype: str | None = flag("type of the output, q_dtype if not given", default=None, letter="o",
-                                 same_as="q_dtype", choices=DTYPES)  # fmt: skip
-    causal: bool = flag(
-        "bottom-right causal mask; draft tokens have it by spec_dec_mask", default=False, letter="causal"
-    )
     spec_dec_mask: str = flag("what a draft token sees of the draft", default="causal", choices=("causal", "full"))
-    random_actual_seq_len: bool = flag("draw each request's length from 1 to s_kv", default=False, letter="ragged")
-    enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
-
-    @property
-    def head_dim_out(self) -> int:
-        return self.head_dim_qk if self.head_dim_vo is None else self.head_dim_vo
-
-    @property
-    def out(self) -> str:
-        return self.out_dtype or self.q_dtype
-
-    @property
-    def scale(self) -> float:
-        return 1.0 / math.sqrt(self.head_dim_qk)
 
     @property
     def masked(self) -> bool:
         return self.s_qo > 1 and (self.causal or self.spec_dec_mask == "causal")
 
-    @property
-    def group(self) -> int:
-        return self.num_qo_heads // self.num_kv_heads
-
     def faults(self) -> Iterator[Fault]:
-        if self.num_qo_heads % self.num_kv_heads:
-            yield "num_qo_heads", f"{self.num_qo_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+        yield from super().faults()
         if self.head_dim_out != self.head_dim_qk:
             yield "head_dim_vo", f"{self.head_dim_vo} differs from head_dim_qk {self.head_dim_qk}: a KV page holds both"
         if self.s_qo > self.s_kv:
@@ -279,8 +241,13 @@ def _native_limits(p: BatchDecode, _backend: str, device: Device) -> Iterable[st
 @decode.backend("trtllm-native", requires=capability.backend("trtllm-native"), limits=_native_limits)
 def _native(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
+    from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes as counter_bytes
 
+    device = devices.of(x.q)
     workspace = _shared.workspace(x.q.device)
+    counters = torch.zeros(
+        counter_bytes(p.batch_size, p.num_qo_heads, device.processors), dtype=torch.uint8, device=device.torch
+    )
 
     def launch(x: Inputs) -> object:
         return trtllm_batch_decode_with_kv_cache(
@@ -298,9 +265,10 @@ def _native(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
             enable_pdl=p.enable_pdl,
             out=x.out,
             out_dtype=TORCH[p.out],
+            multi_ctas_kv_counter_buffer=counters,
         )
 
-    return Built(launch, _native_kernels(devices.of(x.q)))
+    return Built(launch, _native_kernels(device))
 
 
 def _prims_limits(p: BatchDecode, _backend: str, _device: Device) -> Iterable[str]:

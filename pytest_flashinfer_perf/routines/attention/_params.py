@@ -1,0 +1,49 @@
+"""The flags that every attention routine has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_flashinfer_perf.dtypes import FP8, HALF
+from pytest_flashinfer_perf.params import Fault, Params, flag
+
+DTYPES = (*HALF, FP8[0])
+
+
+@dataclass(frozen=True)
+class AttentionParams(Params):
+    batch_size: int = flag("requests", letter="b", minimum=1, draw=(1, 2, 5))
+    s_qo: int = flag("longest query", default=1, letter="q", minimum=1, draw=(1, 1, 2, 4))
+    s_kv: int = flag("longest KV sequence", letter="s", minimum=1, draw=(1, 15, 16, 17, 64, 130))
+    num_qo_heads: int = flag("query heads", letter="h", minimum=1, draw=(1, 2, 4, 5, 8))
+    num_kv_heads: int = flag("key and value heads", letter="kv", minimum=1, draw=(1, 2, 4))
+    head_dim_qk: int = flag("head size of queries and keys", letter="d", minimum=1, draw=(64, 128))
+    head_dim_vo: int | None = flag("head size of values", default=None, letter="dv", same_as="head_dim_qk", minimum=1)
+    q_dtype: str = flag("type of the queries", default="bfloat16", letter="q", choices=DTYPES)
+    kv_dtype: str = flag("type of keys and values", default="bfloat16", letter="kv", choices=DTYPES)
+    out_dtype: str | None = flag("type of the output", default=None, letter="o", same_as="q_dtype", choices=DTYPES)
+    causal: bool = flag("bottom-right causal mask", default=False, letter="causal")
+    random_actual_seq_len: bool = flag("draw each length from 1 to the longest", default=False, letter="ragged")
+    enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
+
+    @property
+    def head_dim_out(self) -> int:
+        return self.head_dim_qk if self.head_dim_vo is None else self.head_dim_vo
+
+    @property
+    def out(self) -> str:
+        return self.out_dtype or self.q_dtype
+
+    @property
+    def scale(self) -> float:
+        return 1.0 / math.sqrt(self.head_dim_qk)
+
+    @property
+    def group(self) -> int:
+        return self.num_qo_heads // self.num_kv_heads
+
+    def faults(self) -> Iterator[Fault]:
+        if self.num_qo_heads % self.num_kv_heads:
+            yield "num_qo_heads", f"{self.num_qo_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
