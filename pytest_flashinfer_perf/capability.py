@@ -42,10 +42,11 @@ def missing(requirements: tuple[Requirement, ...], device: Device) -> str | None
     return next((reason for require in requirements if (reason := require(device))), None)
 
 
-def backend(name: str) -> tuple[Requirement, ...]:
-    """Everything that a backend needs wherever it is used."""
+def backend(name: str, *apis: str) -> tuple[Requirement, ...]:
+    """Everything that a backend needs wherever it is used, and what the library says of the APIs it calls."""
     packages = tuple(package(module, dist, name) for module, dist in PACKAGES.get(name, ()))
-    return (gpu(name), compute_capability(name, *HARDWARE[name]), flashinfer(), *packages)
+    declared = tuple(declared_by(api) for api in apis)
+    return (gpu(name), compute_capability(name, *HARDWARE[name]), *packages, flashinfer(*apis), *declared)
 
 
 def gpu(what: str) -> Requirement:

@@ -54,10 +54,10 @@ def _is_empty(item: pytest.Function) -> bool:
 
 def unmet(item: pytest.Item, device: Device) -> str | None:
     """The first of a test's requires_* markers that this machine does not meet."""
-    return capability.missing(tuple(_requirements(item)), device)
+    return capability.missing(tuple(_requirements(item, device)), device)
 
 
-def _requirements(item: pytest.Item) -> Iterator[capability.Requirement]:
+def _requirements(item: pytest.Item, device: Device) -> Iterator[capability.Requirement]:
     for marker in item.iter_markers("requires_sm"):
         yield capability.compute_capability("this test", *marker.args)
     for marker in item.iter_markers("requires_backend"):
@@ -68,3 +68,5 @@ def _requirements(item: pytest.Item) -> Iterator[capability.Requirement]:
             yield from capability.backend(name)
     for marker in item.iter_markers("requires_flashinfer"):
         yield capability.flashinfer(*marker.args)
+        if device.is_gpu:
+            yield from map(capability.declared_by, marker.args)

@@ -129,7 +129,7 @@ def observe(work: Work) -> Seen:
         power.append(telemetry.read(work.device))
 
     return Seen(
-        trace=None if blind else trace(work.calls[0]),
+        trace=None if blind else trace(work.calls),
         clocks=None if stopped else clock_pass(work.calls, work.device, watch),
         telemetry=power[0] if power else telemetry.read(work.device),
         notes=tuple(reason for reason in (blind, stopped) if reason),

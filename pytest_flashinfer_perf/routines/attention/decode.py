@@ -20,6 +20,10 @@ from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
 from pytest_flashinfer_perf.routines.attention import _paged, _shared
 from pytest_flashinfer_perf.routines.attention._params import AttentionParams
 
+WRAPPER = "BatchDecodeWithPagedKVCacheWrapper"
+CUDNN = "decode.cudnn_batch_decode_with_kv_cache"
+NATIVE = "decode.trtllm_batch_decode_with_kv_cache"
+
 
 @dataclass(frozen=True)
 class BatchDecode(AttentionParams):
@@ -109,7 +113,7 @@ def tolerance(p: BatchDecode, backend: str) -> Tolerance:
 
 
 decode = Routine(
-    "BatchDecodeWithPagedKVCacheWrapper",
+    WRAPPER,
     family="attention",
     params=BatchDecode,
     inputs=inputs,
@@ -142,11 +146,11 @@ def _wrapper_limits(p: BatchDecode, backend: str, _device: Device) -> Iterable[s
         yield f"{backend} has no fp8 output: set out_dtype to bfloat16"
 
 
-@decode.backend("fa2", requires=capability.backend("fa2"), limits=_wrapper_limits)
-@decode.backend("fa2_tc", requires=capability.backend("fa2_tc"), limits=_wrapper_limits)
-@decode.backend("fa3", requires=capability.backend("fa3"), limits=_wrapper_limits)
-@decode.backend("auto", requires=capability.backend("auto"), limits=_wrapper_limits)
-@decode.backend("trtllm-gen", requires=capability.backend("trtllm-gen"), limits=_wrapper_limits)
+@decode.backend("fa2", requires=capability.backend("fa2", WRAPPER), limits=_wrapper_limits)
+@decode.backend("fa2_tc", requires=capability.backend("fa2_tc", WRAPPER), limits=_wrapper_limits)
+@decode.backend("fa3", requires=capability.backend("fa3", WRAPPER), limits=_wrapper_limits)
+@decode.backend("auto", requires=capability.backend("auto", WRAPPER), limits=_wrapper_limits)
+@decode.backend("trtllm-gen", requires=capability.backend("trtllm-gen", WRAPPER), limits=_wrapper_limits)
 def _wrapper(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
@@ -185,7 +189,7 @@ def _resolved(wrapper: Any, backend: str) -> str:
 
 
 def _cudnn_limits(p: BatchDecode, _backend: str, _device: Device) -> Iterable[str]:
-    api = capability.api("decode.cudnn_batch_decode_with_kv_cache")
+    api = capability.api(CUDNN)
     if is_fp8(p.q_dtype) or is_fp8(p.kv_dtype):
         yield "cudnn decodes bfloat16 and float16 only: use fa3 or trtllm-native"
     elif len({p.q_dtype, p.kv_dtype, p.out}) > 1:
@@ -196,7 +200,7 @@ def _cudnn_limits(p: BatchDecode, _backend: str, _device: Device) -> Iterable[st
         yield "cudnn masks draft tokens causally, spec_dec_mask full is not available: use trtllm-native"
 
 
-@decode.backend("cudnn", requires=capability.backend("cudnn"), limits=_cudnn_limits)
+@decode.backend("cudnn", requires=capability.backend("cudnn", CUDNN), limits=_cudnn_limits)
 def _cudnn(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
     from flashinfer.decode import cudnn_batch_decode_with_kv_cache
 
@@ -238,7 +242,7 @@ def _native_limits(p: BatchDecode, _backend: str, device: Device) -> Iterable[st
         yield f"trtllm-native needs a head_dim_qk that is a multiple of 16, not {p.head_dim_qk}"
 
 
-@decode.backend("trtllm-native", requires=capability.backend("trtllm-native"), limits=_native_limits)
+@decode.backend("trtllm-native", requires=capability.backend("trtllm-native", NATIVE), limits=_native_limits)
 def _native(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
     from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes as counter_bytes
