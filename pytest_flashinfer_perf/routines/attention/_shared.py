@@ -22,8 +22,8 @@ def tolerance(q_dtype: str, kv_dtype: str, out_dtype: str, *, fp8_inside: bool) 
     """The library's tests allow 1e-3 for fp16 and bf16 values near 1, 1e-2 for cuDNN and xqa, 1e-1 for fp8.
 
     Ours are relative to the output's size, which shrinks with the context. An e4m3 value has 3 mantissa bits: what is
-    rounded to it (probabilities and queries inside fp8 kernels, fp8 outputs) is off by up to 1/16. Over a context of one
-    token all roundings to an fp8 output can go the same way, since its values are few: they look like a common factor.
+    rounded to it (probabilities and queries inside fp8 kernels, fp8 outputs) is off by up to 1/16. Over a context of
+    one token all roundings to an fp8 output can go one way, since its values are few: they look like a common factor.
     """
     if is_fp8(out_dtype):
         return Tolerance(rtol=8e-2, atol=1e-1, scale=3e-2)
