@@ -11,9 +11,11 @@ import pytest
 
 from pytest_flashinfer_perf import record, row
 from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.check import WrongAnswerError
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.measurement import Measurement, Outputs, Reference, measure
+from pytest_flashinfer_perf.record import ReplayClock
 from pytest_flashinfer_perf.settings import Settings
 from pytest_flashinfer_perf.walk import CannotRunError, walk
 
@@ -29,6 +31,7 @@ class Perf:
         self._settings = settings
         self._device = device
         self._used = False
+        self._clock = _clock_of(request.node)
         disabled = benchmark.disabled
         if disabled and not request.config.getoption("benchmark_disable"):
             raise pytest.UsageError("pytest-benchmark is off under xdist, every row would be lost: run without -n")
@@ -41,6 +44,8 @@ class Perf:
                 walked = walk(case, self._measuring, self._device)
             except CannotRunError as reason:
                 pytest.skip(str(reason))
+            except WrongAnswerError as wrong:
+                pytest.fail(f"wrong answer: {wrong}\nrun it again: {case.repro}", pytrace=False)
             self._benchmark.params = case.json_params
             self._record(walked.measurement, row.of_case(case, walked, self._settings.measuring.peaks))
         return walked.measurement
@@ -58,8 +63,9 @@ class Perf:
         """Time `fn(*args, **kwargs)`; `out` names the tensors it writes, which are poisoned and checked."""
         with self._row_or_nothing():
             work = {"flops": flops, "bytes": bytes, "reference": reference, "out": out}
-            measured = measure(fn, args, kwargs, **work, measuring=self._measuring)  # type: ignore[arg-type]
-            cost = None if bytes is None else Cost(flops or 0.0, bytes, _dtype_of(args))
+            where = str(self._device.torch)
+            measured = measure(fn, args, kwargs, **work, measuring=self._measuring, device=where)  # type: ignore[arg-type]
+            cost = Cost(flops or 0.0, bytes or 0.0, _dtype_of(args)) if flops or bytes else None
             self._record(measured, self._own_row(measured, cost))
         return measured
 
@@ -70,8 +76,7 @@ class Perf:
         if self._benchmark.disabled:
             record.leave_out(self._benchmark)
             return
-        clock = self._node.get_closest_marker("benchmark").kwargs["timer"]
-        record.write(self._benchmark, clock, measured.samples, extra_info)
+        record.write(self._benchmark, self._clock, measured.samples, extra_info)
         seen = {"median": measured.median, "spread": measured.timing.spread}
         self._node.stash[ROW] = {**extra_info, **seen}
 
@@ -85,6 +90,14 @@ class Perf:
         except BaseException:
             record.leave_out(self._benchmark)
             raise
+
+
+def _clock_of(node: pytest.Item) -> ReplayClock:
+    marker = node.get_closest_marker("benchmark")
+    clock = marker.kwargs.get("timer") if marker else None
+    if not isinstance(clock, ReplayClock):
+        raise pytest.UsageError("perf must be an argument of the test itself: that is where the run looks for it")
+    return clock
 
 
 def _dtype_of(args: tuple[Any, ...]) -> str:

@@ -72,11 +72,12 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
     """Time `fn(*args, **kwargs)` with a cold L2, and check `out` (or what it returns) where a reference is given.
 
     `out` names the tensors that the call writes: they are filled with NaN first, and are not rotated as inputs. They
-    are passed on as `out=` to a function that takes it, unless they are among its arguments already.
+    are passed on as `out=` to a function that takes it, unless they are among its arguments already. `device` is for
+    a call without tensors among its arguments.
     """
     passed_on = {"out": out} if out is not None and _takes_out(fn, (args, kwargs), as_tuple(out)) else {}
     target = Target(fn, args, {**(kwargs or {}), **passed_on}, as_tuple(out))
-    where = devices.find(device or _device_of(target))
+    where = devices.find(_device_of(target) or device or "auto")
     expected = as_tuple(reference() if callable(reference) else reference)
     measured = measure_target(target, expected, measuring or Measuring(), where)
     return Measurement(measured.timing, where, flops, bytes, measured.checks, measured.peak_memory_bytes)
@@ -137,10 +138,10 @@ def as_tuple(tensors: Outputs) -> tuple[Tensor, ...]:
     return (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
 
 
-def _device_of(target: Target) -> str:
-    """Where the arguments are; `auto` where there is none."""
-    found = next(cold.tensors((target.args, dict(target.kwargs), target.outputs)), None)
-    return "auto" if found is None else str(found.device)
+def _device_of(target: Target) -> str | None:
+    """Where the arguments are: on a GPU if one of them is, since indices and lengths may stay on the host."""
+    seen = [str(t.device) for t in cold.tensors((target.args, dict(target.kwargs), target.outputs))]
+    return next((device for device in seen if device != "cpu"), seen[0] if seen else None)
 
 
 def _peak_memory(device: Device) -> int | None:

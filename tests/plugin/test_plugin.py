@@ -135,7 +135,9 @@ def test_a_wrong_answer_fails_and_leaves_no_row(pytester):
     pytester.makepyfile(test_wrong=WRONG)
     result = pytester.runpytest(*QUICK, "-k", "torch or planted", "--benchmark-json=run.json", "-W", "error")
     result.assert_outcomes(passed=1, failed=1, deselected=8)
-    result.stdout.fnmatch_lines(["*WrongAnswerError: output 0: *"])
+    result.stdout.fnmatch_lines(
+        ["wrong answer: output 0: *", "run it again: pytest '--perf-case=*--backends planted *"]
+    )
     assert [row["extra_info"]["backend"] for row in rows(pytester)] == ["torch"]
 
 
@@ -336,6 +338,25 @@ def test_a_fixture_measures_once_per_test(pytester):
     result = pytester.runpytest(*QUICK)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*perf records one row per test: parametrize the test to measure more*"])
+
+
+def test_perf_is_asked_for_as_an_argument(pytester):
+    pytester.makepyfile("def test_dynamic(request): request.getfixturevalue('perf')")
+    result = pytester.runpytest(*QUICK, "-W", "ignore")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*perf must be an argument of the test itself*"])
+
+
+def test_an_expected_failure_is_no_skip(pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+        @pytest.mark.xfail(strict=True)
+        def test_known(perf): raise AssertionError
+        """
+    )
+    result = pytester.runpytest(*QUICK, "--perf-strict-skips=*", "-W", "ignore")
+    result.assert_outcomes(xfailed=1)
 
 
 def test_benchmark_is_not_called_beside_perf(pytester):
