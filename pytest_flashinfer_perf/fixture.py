@@ -32,10 +32,10 @@ class Perf:
         self._device = device
         self._used = False
         self._clock = _clock_of(request.node)
-        disabled = benchmark.disabled
-        if disabled and not request.config.getoption("benchmark_disable"):
+        asked_not_to = request.config.getoption("benchmark_disable")
+        if hasattr(request.config, "workerinput") and not asked_not_to:
             raise pytest.UsageError("pytest-benchmark is off under xdist, every row would be lost: run without -n")
-        self._measuring = replace(settings.measuring, iters=1, warmup=0) if disabled else settings.measuring
+        self._measuring = replace(settings.measuring, iters=1, warmup=0) if asked_not_to else settings.measuring
 
     def __call__(self, case: Case) -> Measurement:
         """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row."""

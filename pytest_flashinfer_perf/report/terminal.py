@@ -14,7 +14,7 @@ WIDTH = 80
 HEADINGS = f"  {'':<24}{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
 COLD = {"rotate": "cold L2 by rotation", "flush": "cold L2 by flush", "none": "hot L2"}
 BOUND = {"memory": "mem", "compute": "comp", None: ""}
-CURE = "raise --perf-iters, give the GPU to this run alone, or lock its clocks"
+CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
 
 
 def lines(rows: Sequence[Row], skips: Sequence[str], versions: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from pytest_flashinfer_perf import check
 from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.routine import How, Shape
-from pytest_flashinfer_perf.routines.attention import _paged
+from pytest_flashinfer_perf.routines.attention import _paged, _shared
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.strategies import params_of
 from pytest_flashinfer_perf.timing import cold
@@ -175,12 +175,14 @@ def test_calls_fit_the_librarys_signatures(backend, hopper, monkeypatch):
     real = getattr(pytest.importorskip(path, exc_type=ImportError), name)
     api = create_autospec(real)
     if isinstance(real, type):
-        api.return_value.plan.__signature__ = inspect.signature(real.plan)
+        plan = api.return_value.plan
+        plan.__signature__, plan.__qualname__ = inspect.signature(real.plan), real.plan.__qualname__
     if hasattr(real, "_plan_impl"):
         signature = inspect.signature(real._plan_impl)
         api.return_value.plan.side_effect = lambda *args, **kwargs: signature.bind(None, *args, **kwargs) and None
         api.return_value._backend = "fa2"
     monkeypatch.setattr(f"{path}.{name}", api)
+    monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)  # the mock keeps every one it is given
     shapes = accepted(backend, hopper)
     for p in shapes:
         x = made(p)

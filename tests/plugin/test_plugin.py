@@ -9,6 +9,7 @@ import pytest
 
 DECODE = "BatchDecodeWithPagedKVCacheWrapper"
 TINY = "--page_size 4 --batch_size 2 --s_kv 16 --num_qo_heads 4 --num_kv_heads 2 --head_dim_qk 16"
+UNUSED = ("-W", "error:Benchmark fixture was not used")
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "-p", "no:cacheprovider")
 
 
@@ -133,7 +134,7 @@ def _without_planted():
 @pytest.mark.usefixtures("_without_planted")
 def test_a_wrong_answer_fails_and_leaves_no_row(pytester):
     pytester.makepyfile(test_wrong=WRONG)
-    result = pytester.runpytest(*QUICK, "-k", "torch or planted", "--benchmark-json=run.json", "-W", "error")
+    result = pytester.runpytest(*QUICK, "-k", "torch or planted", "--benchmark-json=run.json", *UNUSED)
     result.assert_outcomes(passed=1, failed=1, deselected=8)
     result.stdout.fnmatch_lines(
         ["wrong answer: output 0: *", "run it again: pytest '--perf-case=*--backends planted *"]
@@ -142,7 +143,7 @@ def test_a_wrong_answer_fails_and_leaves_no_row(pytester):
 
 
 def test_a_skip_names_its_reason_and_leaves_no_row(suite):
-    result = suite.runpytest(*QUICK, "--perf-backends=fa3,torch", "--benchmark-json=run.json", "-rs", "-W", "error")
+    result = suite.runpytest(*QUICK, "--perf-backends=fa3,torch", "--benchmark-json=run.json", "-rs", *UNUSED)
     result.assert_outcomes(passed=2, skipped=2)
     result.stdout.fnmatch_lines(["*fa3 needs an NVIDIA GPU, this run is on the CPU*"])
     result.stdout.fnmatch_lines(["*2 cases skipped*", "*2  fa3 needs an NVIDIA GPU*"])
@@ -381,6 +382,7 @@ def test_a_row_is_json_or_an_error_in_its_test(pytester):
 
 
 def test_markers_for_people_s_own_tests(pytester):
+    pytest.importorskip("flashinfer")
     pytester.makepyfile(
         """
         import pytest

@@ -103,6 +103,7 @@ def test_other_warnings_of_bench_gpu_time_pass_through():
 
 
 def test_auto_says_what_a_better_instrument_is_missing(hopper, monkeypatch):
+    pytest.importorskip("flashinfer")
     monkeypatch.setattr(instruments, "_cupti", lambda _: "cupti needs cupti-python: pip install it")
     chosen = instruments.choose("auto", hopper)
     assert chosen.instrument.name == "events"

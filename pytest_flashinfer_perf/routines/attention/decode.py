@@ -288,7 +288,7 @@ def _prims(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
 
     wrapper = BatchDecodePagedTSWrapper("HND")
     mask = "causal" if p.s_qo == 1 or p.masked else "dense"
-    dense = capability.accepts(wrapper.plan, "max_seq_len_q")  # 0.7.2 reads the block table, 0.6.18 the CSR form
+    dense = not capability.accepts(wrapper.plan, "paged_kv_indptr")  # 0.6.18 plans with the CSR form
     if dense:
         shape = (p.batch_size, p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size, p.s_kv)
         wrapper.plan(x.q.device, *shape, max_seq_len_q=p.s_qo, mask_type=mask, **_dtypes(p))
