@@ -9,8 +9,10 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -176,3 +178,11 @@ def _implementations(function: Any) -> Iterator[Any]:
     implementation = getattr(owner, f"_{function.__name__}_impl", None)
     if implementation is not None:
         yield implementation
+
+
+@functools.cache
+def dispatched(macro: str, variable: str) -> frozenset[int]:
+    """The values that a dispatch macro of the installed headers has kernels for; none where it is not found."""
+    header = Path(importlib.import_module("flashinfer").__file__ or "").parent / "data/include/flashinfer/utils.cuh"
+    body = header.read_text().partition(f"define {macro}(")[2].partition("Unsupported")[0] if header.exists() else ""
+    return frozenset(map(int, re.findall(rf"\({variable} == (\d+)\)", body)))

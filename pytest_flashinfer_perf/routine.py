@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf.capability import Requirement
 from pytest_flashinfer_perf.params import Params
 
 if TYPE_CHECKING:
     import torch
 
-    from pytest_flashinfer_perf.capability import Requirement
     from pytest_flashinfer_perf.check import Tolerance
     from pytest_flashinfer_perf.cost import Cost
     from pytest_flashinfer_perf.devices import Device
@@ -93,14 +94,14 @@ class Routine(Generic[P, X]):
     def backend(
         self,
         *names: str,
-        requires: tuple[Requirement, ...] = (),
+        api: str = "",
         limits: Callable[[P, str, Device], Iterable[str]] = _no_limits,
     ) -> Callable[[Callable[[P, X, How], Built[X]]], Callable[[P, X, How], Built[X]]]:
-        """Declare one or more backends that the decorated function builds."""
+        """Declare one or more backends that the decorated function builds, by calling this FlashInfer API."""
 
         def declare(build: Callable[[P, X, How], Built[X]]) -> Callable[[P, X, How], Built[X]]:
             for name in names:
-                self.backends[name] = Backend(name, build, requires, limits)
+                self.backends[name] = Backend(name, build, capability.backend(name, api) if api else (), limits)
             return build
 
         return declare

@@ -78,3 +78,9 @@ def test_parameters_are_found_behind_the_implementation():
     assert capability.accepts(wrapper.plan, "q_len_per_req")
     assert capability.accepts(wrapper.run, "enable_pdl")
     assert not capability.accepts(wrapper.run, "no_such_parameter")
+
+
+def test_a_dispatch_macro_says_which_kernels_there_are():
+    pytest.importorskip("flashinfer")
+    assert {1, 2, 4, 8} <= capability.dispatched("DISPATCH_GQA_GROUP_SIZE", "group_size") < set(range(33))
+    assert capability.dispatched("DISPATCH_NOTHING", "x") == frozenset()

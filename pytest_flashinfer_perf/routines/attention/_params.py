@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.dtypes import FP8, HALF
+import torch
+
+from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH
 from pytest_flashinfer_perf.params import Fault, Params, flag
 
 DTYPES = (*HALF, FP8[0])
@@ -35,6 +37,15 @@ class AttentionParams(Params):
     @property
     def out(self) -> str:
         return self.out_dtype or self.q_dtype
+
+    @property
+    def data_types(self) -> dict[str, torch.dtype]:
+        """As the wrappers' `plan` takes them."""
+        return {
+            "q_data_type": TORCH[self.q_dtype],
+            "kv_data_type": TORCH[self.kv_dtype],
+            "o_data_type": TORCH[self.out],
+        }
 
     @property
     def scale(self) -> float:

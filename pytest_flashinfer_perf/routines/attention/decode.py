@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,16 +13,12 @@ from torch import Tensor
 from pytest_flashinfer_perf import capability, devices, models
 from pytest_flashinfer_perf.check import Tolerance
 from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.params import Fault, flag
 from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
-from pytest_flashinfer_perf.routines.attention import _paged, _shared
+from pytest_flashinfer_perf.routines.attention import _decode_limits, _paged, _shared
+from pytest_flashinfer_perf.routines.attention._decode_limits import CUDNN, NATIVE, PRIMS, WRAPPER, native_kernels
 from pytest_flashinfer_perf.routines.attention._params import AttentionParams
-
-WRAPPER = "BatchDecodeWithPagedKVCacheWrapper"
-CUDNN = "decode.cudnn_batch_decode_with_kv_cache"
-NATIVE = "decode.trtllm_batch_decode_with_kv_cache"
 
 
 @dataclass(frozen=True)
@@ -127,30 +123,7 @@ decode = Routine(
 )
 
 
-def _wrapper_limits(p: BatchDecode, backend: str, _device: Device) -> Iterable[str]:
-    """What the wrapper's kernels cannot do, found by running them: its API declares none of it."""
-    if backend == "fa2":
-        if p.group not in (1, 2, 3, 4, 6, 8, 16):
-            yield f"fa2 without tensor cores has no kernel for {p.group} query heads per KV head: use fa2_tc"
-        if p.s_qo > 1:
-            yield "fa2 without tensor cores decodes one token per request: use fa2_tc"
-    if backend in ("fa2_tc", "auto", "fa3") and p.s_qo > 1 and p.spec_dec_mask == "full":
-        yield f"{backend} masks draft tokens causally, spec_dec_mask full is not available: use trtllm-native"
-    if backend == "fa2_tc" and is_fp8(p.q_dtype):
-        yield f"fa2_tc needs bfloat16 or float16 queries, q_dtype is {p.q_dtype}: use fa3"
-    if backend == "fa3" and is_fp8(p.q_dtype) != is_fp8(p.kv_dtype):
-        yield "fa3 needs queries and KV cache both in fp8, or neither: use fa2_tc"
-    if backend == "fa3" and p.s_qo > 1:
-        yield "fa3 decodes one token per request: use fa2_tc"
-    if backend != "trtllm-gen" and is_fp8(p.out):
-        yield f"{backend} has no fp8 output: set out_dtype to bfloat16"
-
-
-@decode.backend("fa2", requires=capability.backend("fa2", WRAPPER), limits=_wrapper_limits)
-@decode.backend("fa2_tc", requires=capability.backend("fa2_tc", WRAPPER), limits=_wrapper_limits)
-@decode.backend("fa3", requires=capability.backend("fa3", WRAPPER), limits=_wrapper_limits)
-@decode.backend("auto", requires=capability.backend("auto", WRAPPER), limits=_wrapper_limits)
-@decode.backend("trtllm-gen", requires=capability.backend("trtllm-gen", WRAPPER), limits=_wrapper_limits)
+@decode.backend("fa2", "fa2_tc", "fa3", "auto", "trtllm-gen", api=WRAPPER, limits=_decode_limits.wrapper)
 def _wrapper(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
@@ -166,7 +139,7 @@ def _wrapper(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
         backend="fa2" if how.backend == "fa2_tc" else how.backend,
     )
     speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
-    wrapper.plan(*_csr(p, table), **_dtypes(p), block_tables=table.block_tables, **speculative)
+    wrapper.plan(*_csr(p, table), **p.data_types, block_tables=table.block_tables, **speculative)
     scales = {"k_scale": x.kv.k_scale, "v_scale": x.kv.v_scale} if is_fp8(p.kv_dtype) else {}
     return Built(
         lambda x: wrapper.run(x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales),
@@ -179,28 +152,12 @@ def _csr(p: BatchDecode, table: _paged.PageTable) -> tuple[Any, ...]:
     return (table.indptr, table.indices, table.last_page_len, *heads, p.page_size)
 
 
-def _dtypes(p: BatchDecode) -> dict[str, Any]:
-    return {"q_data_type": TORCH[p.q_dtype], "kv_data_type": TORCH[p.kv_dtype], "o_data_type": TORCH[p.out]}
-
-
 def _resolved(wrapper: Any, backend: str) -> str:
     chosen = str(getattr(wrapper, "resolved_backend", None) or wrapper._backend)  # noqa: SLF001 - all that 0.6.18 has
     return "fa2_tc" if chosen == "fa2" and backend != "fa2" else chosen
 
 
-def _cudnn_limits(p: BatchDecode, _backend: str, _device: Device) -> Iterable[str]:
-    api = capability.api(CUDNN)
-    if is_fp8(p.q_dtype) or is_fp8(p.kv_dtype):
-        yield "cudnn decodes bfloat16 and float16 only: use fa3 or trtllm-native"
-    elif len({p.q_dtype, p.kv_dtype, p.out}) > 1:
-        yield "cudnn needs queries, KV cache and output of one type"
-    if p.s_qo > 1 and not capability.accepts(api, "q_len_per_req"):
-        yield "cudnn decodes one token per request in this flashinfer: use fa2_tc, or flashinfer 0.7.2"
-    if p.s_qo > 1 and not p.masked:
-        yield "cudnn masks draft tokens causally, spec_dec_mask full is not available: use trtllm-native"
-
-
-@decode.backend("cudnn", requires=capability.backend("cudnn", CUDNN), limits=_cudnn_limits)
+@decode.backend("cudnn", api=CUDNN, limits=_decode_limits.cudnn)
 def _cudnn(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
     from flashinfer.decode import cudnn_batch_decode_with_kv_cache
 
@@ -225,24 +182,7 @@ def _cudnn(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
     return Built(launch, "cudnn")
 
 
-def _native_kernels(device: Device) -> str:
-    """What trtllm_batch_decode_with_kv_cache runs by its backend="auto"."""
-    return "trtllm-gen" if device.capability is not None and device.capability[0] == 10 else "xqa"
-
-
-def _native_limits(p: BatchDecode, _backend: str, device: Device) -> Iterable[str]:
-    if _native_kernels(device) == "xqa":
-        if is_fp8(p.q_dtype):
-            yield "trtllm-native is xqa here, which needs bfloat16 or float16 queries: use fa3"
-        if is_fp8(p.out) and not is_fp8(p.kv_dtype):
-            yield "xqa writes fp8 from an fp8 KV cache only: set kv_dtype to fp8_e4m3"
-    if p.page_size not in (16, 32, 64, 128):
-        yield f"trtllm-native has pages of 16, 32, 64 or 128 tokens, not {p.page_size}"
-    if p.head_dim_qk % 16:
-        yield f"trtllm-native needs a head_dim_qk that is a multiple of 16, not {p.head_dim_qk}"
-
-
-@decode.backend("trtllm-native", requires=capability.backend("trtllm-native", NATIVE), limits=_native_limits)
+@decode.backend("trtllm-native", api=NATIVE, limits=_decode_limits.native)
 def _native(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
     from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes as counter_bytes
@@ -272,17 +212,10 @@ def _native(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
             multi_ctas_kv_counter_buffer=counters,
         )
 
-    return Built(launch, _native_kernels(device))
+    return Built(launch, native_kernels(device))
 
 
-def _prims_limits(p: BatchDecode, _backend: str, _device: Device) -> Iterable[str]:
-    if p.q_dtype != p.kv_dtype:
-        yield "prims-ts needs queries and KV cache of one type"
-    if p.page_size not in (16, 32, 64, 128) or p.head_dim_qk not in (64, 128, 256):
-        yield "prims-ts has pages of 16, 32, 64 or 128 tokens and heads of 64, 128 or 256"
-
-
-@decode.backend("prims-ts", requires=capability.backend("prims-ts"), limits=_prims_limits)
+@decode.backend("prims-ts", api=PRIMS, limits=_decode_limits.prims_ts)
 def _prims(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
     from flashinfer.attention.prims_ts import BatchDecodePagedTSWrapper
 
@@ -291,9 +224,9 @@ def _prims(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
     dense = not capability.accepts(wrapper.plan, "paged_kv_indptr")  # 0.6.18 plans with the CSR form
     if dense:
         shape = (p.batch_size, p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size, p.s_kv)
-        wrapper.plan(x.q.device, *shape, max_seq_len_q=p.s_qo, mask_type=mask, **_dtypes(p))
+        wrapper.plan(x.q.device, *shape, max_seq_len_q=p.s_qo, mask_type=mask, **p.data_types)
     else:
-        wrapper.plan(*_csr(p, x.table), seq_len_q=p.s_qo, max_kv_len=p.s_kv, mask_type=mask, **_dtypes(p))
+        wrapper.plan(*_csr(p, x.table), seq_len_q=p.s_qo, max_kv_len=p.s_kv, mask_type=mask, **p.data_types)
 
     def launch(x: Inputs) -> object:
         q, out = (t if p.s_qo == 1 else t.unflatten(0, (p.batch_size, p.s_qo)) for t in (x.q, x.out))
