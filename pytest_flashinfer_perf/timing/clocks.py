@@ -6,10 +6,9 @@ Cycles are what a compute-bound kernel needs whatever the power cap does to its 
 from __future__ import annotations
 
 import functools
-import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.timing import nvrtc
+from pytest_flashinfer_perf.timing.instruments import Work
 
 CALLS = 30
 LONGEST_HOLD_NS = 100_000_000
@@ -59,20 +59,20 @@ class Clocks:
         return statistics.median(self.ghz)
 
 
-def clock_pass(calls: Sequence[Callable[[], object]], device: Device, watch: Callable[[], None]) -> Clocks:
+def clock_pass(work: Work, watch: Callable[[], None]) -> Clocks:
     """`watch` is called while the device is busy with the stamped calls."""
-    kernels = _kernels(device)
+    kernels, device = _kernels(work.device), work.device
     stamps = torch.zeros(2, CALLS, device.processors, 2, dtype=torch.int64, device=device.torch)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         start = time.perf_counter_ns()
-        kernels.enqueue(calls, stamps)
+        kernels.enqueue(work, stamps)
         queueing = time.perf_counter_ns() - start
         stream.synchronize()
         stamps.zero_()
         kernels.hold(min(2 * queueing, LONGEST_HOLD_NS))  # all calls are in the queue before the first one starts
-        kernels.enqueue(calls, stamps)
+        kernels.enqueue(work, stamps)
         watch()
     torch.cuda.current_stream().wait_stream(stream)
     return read(stamps)
@@ -94,11 +94,12 @@ class _Kernels:
     spin: nvrtc.Launch
     processors: int
 
-    def enqueue(self, calls: Sequence[Callable[[], object]], stamps: Tensor) -> None:
-        turn = itertools.cycle(calls)
+    def enqueue(self, work: Work, stamps: Tensor) -> None:
+        call = work.round_robin()
         for i in range(CALLS):
+            work.chill()
             self._stamp(stamps[0, i])
-            next(turn)()
+            call()
             self._stamp(stamps[1, i])
 
     def _stamp(self, at: Tensor) -> None:

@@ -38,6 +38,11 @@ class Work:
     device: Device
     graph_of: int = 0
 
+    def chill(self) -> None:
+        """Read twice the cache, where rotation does not make it cold: reading leaves no dirty lines to clean."""
+        if self.flush:
+            _twice_the_cache(self.device).sum()
+
     def round_robin(self) -> Call:
         turn = itertools.cycle(self.calls)
 
@@ -137,18 +142,12 @@ class Wall:
             return [self._once(call, work) for _ in range(count)]
 
     def _once(self, call: Call, work: Work) -> float:
-        if work.flush:
-            _flush(work.device)
+        work.chill()
         work.device.synchronize()
         start = time.perf_counter()
         call()
         work.device.synchronize()
         return time.perf_counter() - start
-
-
-def _flush(device: Device) -> None:
-    """Read twice the cache: reading leaves no dirty lines for the timed call to clean."""
-    _twice_the_cache(device).sum()
 
 
 @functools.cache

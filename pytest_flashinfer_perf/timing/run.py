@@ -129,8 +129,8 @@ def observe(work: Work) -> Seen:
         power.append(telemetry.read(work.device))
 
     return Seen(
-        trace=None if blind else trace(work.calls),
-        clocks=None if stopped else clock_pass(work.calls, work.device, watch),
+        trace=None if blind else trace(work),
+        clocks=None if stopped else clock_pass(work, watch),
         telemetry=power[0] if power else telemetry.read(work.device),
         notes=tuple(reason for reason in (blind, stopped) if reason),
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from pytest_flashinfer_perf.timing.instruments import Work
 
 BUFFER_BYTES = 1 << 20
 CALLS = 3
@@ -48,7 +50,7 @@ def _busy(ordered: Iterable[Activity]) -> int:
     return total
 
 
-def trace(calls: Sequence[Callable[[], object]]) -> Trace | None:
+def trace(work: Work) -> Trace | None:
     """The last of a few calls: the first one finds a device that was idle, and is slower than any timed one."""
     from cupti import cupti
 
@@ -65,9 +67,9 @@ def trace(calls: Sequence[Callable[[], object]]) -> Trace | None:
         cupti.activity_enable(kind)
     cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), completed)
     try:
-        for i in range(CALLS):
+        for step in (work.chill, work.round_robin()) * CALLS:
             seen.clear()
-            calls[i % len(calls)]()
+            step()
             torch.cuda.synchronize()
             cupti.activity_flush_all(0)
     finally:
