@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--perf-backends", metavar="A,B", default="", help="measure these backends only")
     group.addoption("--perf-case", metavar="FLAGS", action="append", default=[], help="measure exactly this case")
     group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N")
-    group.addoption("--perf-seed", type=int, default=None, help="seed of the inputs (42)")
+    group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
     group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
     group.addoption(
         "--perf-strict-skips", metavar="GLOB", action="append", default=[], help="fail skips whose id matches"
@@ -51,8 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-cold-l2", choices=("rotate", "flush", "none"), default="rotate", help="how the L2 is made cold"
     )
-    group.addoption("--perf-iters", type=_positive, default=None, help="timed calls, exactly (else until precise)")
-    group.addoption("--perf-warmup", type=_not_negative, default=None, help="untimed calls before them, exactly (5)")
+    group.addoption(
+        "--perf-iters", metavar="N", type=_positive, default=None, help="timed calls, exactly (else until precise)"
+    )
+    group.addoption(
+        "--perf-warmup", metavar="N", type=_not_negative, default=None, help="untimed calls before them, exactly (5)"
+    )
     group.addoption(
         "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
     )
