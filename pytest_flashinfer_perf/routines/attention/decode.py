@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf import capability, devices, models
-from pytest_flashinfer_perf.check import Tolerance
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.params import Fault, flag
@@ -103,11 +102,6 @@ def footprint(p: BatchDecode) -> int:
     return cache + 8 * rows + _shared.WORKSPACE_BYTES
 
 
-def tolerance(p: BatchDecode, backend: str) -> Tolerance:
-    fp8_inside = is_fp8(p.q_dtype) or (is_fp8(p.kv_dtype) and backend == "trtllm-native")
-    return _shared.tolerance(p.q_dtype, p.kv_dtype, p.out, fp8_inside=fp8_inside)
-
-
 decode = Routine(
     WRAPPER,
     family="attention",
@@ -116,7 +110,7 @@ decode = Routine(
     outputs=lambda x: (x.out,),
     reference=reference,
     cost=cost,
-    tolerance=tolerance,
+    tolerance=lambda p, backend: _shared.tolerance(p, rounds_queries=backend == "trtllm-native"),
     footprint=footprint,
     cuda_graph=True,
     aliases={"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"},
