@@ -103,7 +103,7 @@ def _is_there(module: str) -> bool:
 
 @functools.cache
 def flashinfer_import_error() -> str | None:
-    if importlib.util.find_spec("flashinfer") is None:
+    if not _is_there("flashinfer"):
         return "flashinfer is not installed: pip install 'pytest-flashinfer-perf[gpu]'"
     try:
         with warnings.catch_warnings():

@@ -14,9 +14,10 @@ from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.check import WrongAnswerError
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.dtypes import TORCH
 from pytest_flashinfer_perf.measurement import Measurement, Outputs, Reference, measure
-from pytest_flashinfer_perf.record import ReplayClock
 from pytest_flashinfer_perf.settings import Settings
+from pytest_flashinfer_perf.timing.cold import tensors
 from pytest_flashinfer_perf.walk import CannotRunError, walk
 
 ROW = pytest.StashKey[dict[str, Any]]()
@@ -31,7 +32,6 @@ class Perf:
         self._settings = settings
         self._device = device
         self._used = False
-        self._clock = _clock_of(request.node)
         asked_not_to = request.config.getoption("benchmark_disable")
         if hasattr(request.config, "workerinput") and not asked_not_to:
             raise pytest.UsageError("pytest-benchmark is off under xdist, every row would be lost: run without -n")
@@ -76,7 +76,8 @@ class Perf:
         if self._benchmark.disabled:
             record.leave_out(self._benchmark)
             return
-        record.write(self._benchmark, self._clock, measured.samples, extra_info)
+        clock = self._node.get_closest_marker("benchmark").kwargs["timer"]
+        record.write(self._benchmark, clock, measured.samples, extra_info)
         seen = {"median": measured.median, "spread": measured.timing.spread}
         self._node.stash[ROW] = {**extra_info, **seen}
 
@@ -92,18 +93,7 @@ class Perf:
             raise
 
 
-def _clock_of(node: pytest.Item) -> ReplayClock:
-    marker = node.get_closest_marker("benchmark")
-    clock = marker.kwargs.get("timer") if marker else None
-    if not isinstance(clock, ReplayClock):
-        raise pytest.UsageError("perf must be an argument of the test itself: that is where the run looks for it")
-    return clock
-
-
 def _dtype_of(args: tuple[Any, ...]) -> str:
     """The type that the device's peak is looked up by: that of the first tensor."""
-    from pytest_flashinfer_perf.dtypes import TORCH
-    from pytest_flashinfer_perf.timing.cold import tensors
-
     first = next(tensors(args), None)
     return next((name for name, dtype in TORCH.items() if first is not None and first.dtype == dtype), "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.check import Check, Tolerance, WrongAnswerError
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.settings import Measuring
 from pytest_flashinfer_perf.timing import cold
-from pytest_flashinfer_perf.timing.run import Target, Timing, run
+from pytest_flashinfer_perf.timing.run import Target, Timing, run, uses_graph
 
 Outputs = Tensor | Sequence[Tensor] | None
 Reference = Outputs | Callable[[], "Tensor | Sequence[Tensor]"]
@@ -79,8 +79,9 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
     target = Target(fn, args, {**(kwargs or {}), **passed_on}, as_tuple(out))
     where = devices.find(_device_of(target) or device or "auto")
     expected = as_tuple(reference() if callable(reference) else reference)
-    measured = measure_target(target, expected, measuring or Measuring(), where)
-    return Measurement(measured.timing, where, flops, bytes, measured.checks, measured.peak_memory_bytes)
+    how = measuring or Measuring()
+    measured = measure_target(target, expected, how, where, cuda_graph=uses_graph(how, where, by_default=False))
+    return replace(measured, flops=flops, bytes=bytes)
 
 
 def measure_target(  # noqa: PLR0913 - as above
@@ -89,8 +90,8 @@ def measure_target(  # noqa: PLR0913 - as above
     measuring: Measuring,
     device: Device,
     *,
+    cuda_graph: bool,
     tolerance: Tolerance | None = None,
-    graph_by_default: bool = False,
 ) -> Measurement:
     """Check an answer, time the call, check the answer of a timed call: a wrong one is never recorded as fast."""
     check.poison(target.outputs)
@@ -102,7 +103,7 @@ def measure_target(  # noqa: PLR0913 - as above
     def verify() -> None:
         _verified(target.outputs, expected if target.outputs else (), tolerance)
 
-    timing = run(target, measuring, device, graph_by_default=graph_by_default, verify=verify)
+    timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify)
     return Measurement(timing, device, checks=checks, peak_memory_bytes=_peak_memory(device))
 
 

@@ -171,7 +171,7 @@ def perf(request: pytest.FixtureRequest, benchmark: Any) -> Perf:
     """Measure a case with `perf(case)`, your own call with `perf.time(fn, *args, flops=, bytes=, reference=, out=)`."""
     from pytest_flashinfer_perf.fixture import Perf
 
-    if DEVICE not in request.config.stash:
+    if "perf" not in request.node.fixturenames:
         raise pytest.UsageError("perf must be an argument of the test itself: that is where the run looks for it")
     return Perf(request, benchmark, request.config.stash[SETTINGS], request.config.stash[DEVICE])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-InstrumentChoice = Literal["auto", "cupti", "events", "wall"]
 GraphChoice = Literal["auto", "on", "off"]
 ColdChoice = Literal["rotate", "flush", "none"]
 PeaksChoice = Literal["measured", "datasheet"]

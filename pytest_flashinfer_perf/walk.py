@@ -16,8 +16,6 @@ from pytest_flashinfer_perf.routine import How
 from pytest_flashinfer_perf.settings import Measuring
 from pytest_flashinfer_perf.timing.run import Target, uses_graph
 
-OUT_OF_MEMORY = (torch.OutOfMemoryError,)
-
 
 class CannotRunError(Exception):
     """Hardware, the library or memory does not allow this case here: a skip, with its reason."""
@@ -51,7 +49,7 @@ def walk(case: Case, measuring: Measuring, device: Device) -> Walked:
         raise CannotRunError(reason)
     try:
         return _measured(case, measuring, device)
-    except OUT_OF_MEMORY as error:
+    except torch.OutOfMemoryError as error:
         raise CannotRunError(f"ran out of memory: {str(error).splitlines()[0]}") from error
     finally:
         _give_back_memory(device)
@@ -71,7 +69,7 @@ def _measured(case: Case, measuring: Measuring, device: Device) -> Walked:
         measuring,
         device,
         tolerance=routine.tolerance(p, case.backend_name),
-        graph_by_default=routine.cuda_graph,
+        cuda_graph=graph,
     )
     return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, built.resolved)
 

@@ -34,7 +34,7 @@ class Board:
         if not self.rows and not self.skips:
             return
         terminalreporter.section("flashinfer-perf")
-        for line in terminal.lines(self.rows, self.skips, self._versions()):
+        for line in terminal.lines(self.rows, self.skips, _known() if self.rows else {}):
             terminalreporter.write_line(line)
 
     @pytest.hookimpl(optionalhook=True)
@@ -54,9 +54,6 @@ class Board:
         """Before anything ran, what is compared with says whether this machine's GPU and versions belong to it."""
         if SCHEMA_KEY in compared_benchmark:
             _ours(machine_info)
-
-    def _versions(self) -> dict[str, Any]:
-        return _known() if self.rows else {}
 
 
 def _ours(machine_info: dict[str, Any]) -> None:

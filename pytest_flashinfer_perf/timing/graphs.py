@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-Call = Callable[[], object]
+from pytest_flashinfer_perf.timing.instruments import Call
+
 WARMUPS = 3
 
 

@@ -79,14 +79,13 @@ class Timing:
 
 
 def run(
-    target: Target, measuring: Measuring, device: Device, *, graph_by_default: bool, verify: Callable[[], None]
+    target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Callable[[], None]
 ) -> Timing:
     """`verify` looks at the outputs of the last timed call; they hold poison until a timed call writes them."""
     chosen = instruments.choose(measuring.instrument, device)
     arguments = (target.args, dict(target.kwargs))
     sets = cold.prepare(arguments, target.outputs, measuring.cold_l2, device.cache_bytes, device.free_bytes())
-    graph = uses_graph(measuring, device, graph_by_default)
-    work = _work(tuple(map(target.bound, sets.sets)), chosen.instrument, sets.mode, graph, device)
+    work = _work(tuple(map(target.bound, sets.sets)), chosen.instrument, sets.mode, cuda_graph, device)
     check.poison(target.outputs)
     warmup = iter([measuring.warmups])
     samples = stopping.collect(lambda n: chosen.instrument.sample(work, n, next(warmup, 0)), measuring.iters)
@@ -97,7 +96,7 @@ def run(
         instrument=chosen.instrument.name,
         cold_l2=sets.mode,
         rotations=len(sets.sets),
-        cuda_graph=graph,
+        cuda_graph=cuda_graph,
         fallback=chosen.fallback,
         notes=tuple(note for note in (sets.note, *seen.notes) if note),
         seen=seen,

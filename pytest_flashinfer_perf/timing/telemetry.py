@@ -30,38 +30,40 @@ def reasons(bits: int) -> str:
 
 def read(device: Device) -> Telemetry:
     handle = _handle(device.uuid)
-    if handle is None:
+    nvml = _nvml()
+    if nvml is None or handle is None:
         return Telemetry()
-    import pynvml
-
-    return Telemetry(pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3, reasons(_reason_bits(handle)))
+    return Telemetry(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, reasons(_reason_bits(nvml, handle)))
 
 
-def _reason_bits(handle: Any) -> int:
-    import pynvml
-
+def _reason_bits(nvml: Any, handle: Any) -> int:
     newer_or_older = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-    return int(next(getattr(pynvml, name) for name in newer_or_older if hasattr(pynvml, name))(handle))
+    return int(next(getattr(nvml, name) for name in newer_or_older if hasattr(nvml, name))(handle))
+
+
+@functools.cache
+def _nvml() -> Any | None:
+    """NVML, started; None where it is not there, and what it would have read is null in the row."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - without a driver it raises errors of its own
+        return None
+    return pynvml
 
 
 @functools.cache
 def _handle(uuid: str | None) -> Any | None:
-    if uuid is None:
+    nvml = _nvml()
+    if uuid is None or nvml is None:
         return None
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    except Exception:  # noqa: BLE001 - no NVML, no readings: the row says null
+        return nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except nvml.NVMLError:  # a device that NVML does not list, such as a slice of a GPU
         return None
 
 
 def driver_version() -> str | None:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # noqa: BLE001 - as above
-        return None
+    nvml = _nvml()
+    return None if nvml is None else str(nvml.nvmlSystemGetDriverVersion())

@@ -342,9 +342,17 @@ def test_a_fixture_measures_once_per_test(pytester):
 
 
 def test_perf_is_asked_for_as_an_argument(pytester):
-    pytester.makepyfile("def test_dynamic(request): request.getfixturevalue('perf')")
+    pytester.makepyfile(
+        """
+        import torch
+        def test_dynamic(request): request.getfixturevalue("perf")
+        def test_argument(perf): perf.time(torch.neg, torch.ones(8))
+        """
+    )
+    alone = pytester.runpytest(*QUICK, "-W", "ignore", "-k", "dynamic")
+    alone.assert_outcomes(failed=1, deselected=1)
     result = pytester.runpytest(*QUICK, "-W", "ignore")
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["*perf must be an argument of the test itself*"])
 
 
