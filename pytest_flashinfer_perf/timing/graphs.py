@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -36,7 +37,9 @@ def _captured(call: Call, pool: Any) -> Call:
     try:
         call()
     except Exception as error:
-        raise CaptureError(f"the call cannot be captured, use --perf-cuda-graph=off: {error}") from error
-    finally:
-        graph.capture_end()
+        with suppress(RuntimeError):  # a capture that failed ends with an error of its own, which says nothing
+            graph.capture_end()
+        reason = str(error).splitlines()[0]
+        raise CaptureError(f"the call cannot be captured, use --perf-cuda-graph=off: {reason}") from error
+    graph.capture_end()
     return graph.replay
