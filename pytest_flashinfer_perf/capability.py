@@ -27,14 +27,20 @@ HARDWARE: dict[str, tuple[str, ...]] = {
     "fa3": ("9.0",),
     "auto": ("7.5+",),
     "cudnn": ("8.0+",),
+    "cudnn-native": ("8.0+",),
+    "cutlass": ("10.0", "10.3", "10.7"),
+    "cute-dsl": ("10.0", "10.3"),
     "trtllm-gen": ("10.0", "10.3", "10.7"),
     "trtllm-native": ("9.0", "10.0", "10.3", "10.7", "12.0+"),
+    "trtllm-fmha-v2": ("9.0", "12.0"),
     "xqa": ("9.0", "10.0+"),
     "prims-ts": ("10.0", "10.3"),
 }
 
 PACKAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "cudnn": (("cudnn", "nvidia-cudnn-frontend"),),
+    "cudnn-native": (("cudnn", "nvidia-cudnn-frontend"),),
+    "cute-dsl": (("cutlass", "nvidia-cutlass-dsl"),),
     "prims-ts": (("cutlass", "nvidia-cutlass-dsl"),),
 }
 

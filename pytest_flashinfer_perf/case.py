@@ -77,18 +77,19 @@ def read(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
 
 def routine_named(name: str, routines: dict[str, AnyRoutine]) -> AnyRoutine:
     if name not in routines:
-        raise ParamError(f"routine: {_unknown(name, routines)}")
+        raise ParamError(f"routine: {unknown(name, routines)}")
     return routines[name]
 
 
 def backend_named(name: str, routine: AnyRoutine) -> str:
     backend = routine.backend_named(name)
     if backend is None:
-        raise ParamError(f"backends: {_unknown(name, [*routine.backends, *routine.aliases])} of {routine.name}")
+        raise ParamError(f"backends: {unknown(name, [*routine.backends, *routine.aliases])} of {routine.name}")
     return backend.name
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
+def unknown(name: str, known: Iterable[str]) -> str:
+    """What to say of a name nobody has."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]}? " if close else ""

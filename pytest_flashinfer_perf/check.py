@@ -11,10 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An element may differ by `rtol` of itself plus `atol` of the reference's rms, a factor common to all by `scale`.
+    """An element may differ by `rtol` of itself plus `atol` of its row's rms, a factor common to all by `scale`.
 
-    The absolute part is relative to the output's own size: attention over a long context gives small numbers, and a
-    fixed 1e-2 would accept zeros for them.
+    The absolute part is relative to the reference's own size: attention over a long context gives small numbers, and
+    a fixed 1e-2 would accept zeros for them. It is that of the row (the last dimension), since a causal prefill has
+    rows of all contexts: what rounds the first ones is larger than the last ones are.
     """
 
     rtol: float
@@ -63,15 +64,16 @@ def compare(actual: Tensor, expected: Tensor, tolerance: Tolerance | None = None
     if actual.numel() == 0:
         return Check("", 0.0, 0.0, (), 0.0, 0.0, 1.0)
     allowed = tolerance or BY_DTYPE.get(actual.dtype, EXACT)
-    got, want = actual.double(), expected.double()
+    wide = torch.float32 if actual.dtype.is_floating_point and actual.dtype.itemsize <= 4 else torch.float64
+    got, want = actual.to(wide), expected.to(wide)
     error = (got - want).abs()
-    size = want.square().mean().sqrt()
+    size = _row_rms(want)
     matches = error <= allowed.atol * size + allowed.rtol * want.abs()
     worst = int(error.nan_to_num(nan=math.inf).argmax())
     return Check(
         rule=_broken_rule(got, want, matches, allowed),
         worst_abs=error.flatten()[worst].item(),
-        worst_rel=(error.flatten()[worst] / size.clamp_min(1e-30)).item(),
+        worst_rel=(error.flatten()[worst] / size.expand_as(error).flatten()[worst].clamp_min(1e-30)).item(),
         where=_index(worst, actual.shape),
         actual=got.flatten()[worst].item(),
         expected=want.flatten()[worst].item(),
@@ -79,14 +81,17 @@ def compare(actual: Tensor, expected: Tensor, tolerance: Tolerance | None = None
     )
 
 
+def _row_rms(want: Tensor) -> Tensor:
+    return want.square().mean(-1, keepdim=True).sqrt() if want.dim() > 1 else want.square().mean().sqrt()
+
+
 def _broken_rule(got: Tensor, want: Tensor, matches: Tensor, allowed: Tolerance) -> str:
     strange = int((~got.isfinite() & want.isfinite()).sum())
     if strange:
         return f"{strange} elements are NaN or infinite"
     if not bool(matches.all()):
-        return (
-            f"{int((~matches).sum())} elements differ by more than rtol {allowed.rtol:g} + atol {allowed.atol:g} x rms"
-        )
+        bound = f"rtol {allowed.rtol:g} + atol {allowed.atol:g} x rms of the row"
+        return f"{int((~matches).sum())} elements differ by more than {bound}"
     factor = _common_factor(got, want)
     if abs(factor - 1.0) > allowed.scale:
         return f"every element is scaled by {factor:.4f}"
@@ -95,8 +100,8 @@ def _broken_rule(got: Tensor, want: Tensor, matches: Tensor, allowed: Tolerance)
 
 def _common_factor(got: Tensor, want: Tensor) -> float:
     """The factor that best explains the output: one number, so rounding averages out of it."""
-    energy = (want * want).sum()
-    return ((got * want).sum() / energy).item() if energy > 0 else 1.0
+    energy = (want * want).sum(dtype=torch.float64)
+    return ((got * want).sum(dtype=torch.float64) / energy).item() if energy > 0 else 1.0
 
 
 def _index(flat: int, shape: torch.Size) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_flashinfer_perf import capability, suite
-from pytest_flashinfer_perf.case import Case, routine_named
+from pytest_flashinfer_perf.case import Case, routine_named, unknown
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.record import ReplayClock
 from pytest_flashinfer_perf.routine import Routine
@@ -63,8 +63,7 @@ def _requirements(item: pytest.Item, device: Device) -> Iterator[capability.Requ
     for marker in item.iter_markers("requires_backend"):
         for name in marker.args:
             if name not in capability.HARDWARE:
-                known = ", ".join(sorted(capability.HARDWARE))
-                raise pytest.UsageError(f"requires_backend: unknown backend {name!r}, known are {known}")
+                raise pytest.UsageError(f"requires_backend: {unknown(name, capability.HARDWARE)}")
             yield from capability.backend(name)
     for marker in item.iter_markers("requires_flashinfer"):
         yield capability.flashinfer(*marker.args)

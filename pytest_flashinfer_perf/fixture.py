@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from pytest_flashinfer_perf.settings import Settings
 from pytest_flashinfer_perf.timing.cold import tensors
 from pytest_flashinfer_perf.walk import CannotRunError, walk
 
+NONE: Mapping[str, Any] = {}
 ROW = pytest.StashKey[dict[str, Any]]()
 
 
@@ -47,7 +49,8 @@ class Perf:
             except WrongAnswerError as wrong:
                 pytest.fail(f"wrong answer: {wrong}\nrun it again: {case.repro}", pytrace=False)
             self._benchmark.params = case.json_params
-            self._record(walked.measurement, row.of_case(case, walked, self._settings.measuring.peaks))
+            extra_info = row.of_case(case, walked, self._settings.measuring.peaks)
+            self._record(walked.measurement, extra_info, case.json_params)
         return walked.measurement
 
     def time(
@@ -72,14 +75,14 @@ class Perf:
     def _own_row(self, measured: Measurement, cost: Cost | None) -> dict[str, Any]:
         return {**row.of_measurement(measured, cost, self._settings.measuring.peaks), "case": self._node.nodeid}
 
-    def _record(self, measured: Measurement, extra_info: dict[str, Any]) -> None:
+    def _record(self, measured: Measurement, extra_info: dict[str, Any], params: Mapping[str, Any] = NONE) -> None:
         if self._benchmark.disabled:
             record.leave_out(self._benchmark)
             return
         clock = self._node.get_closest_marker("benchmark").kwargs["timer"]
         record.write(self._benchmark, clock, measured.samples, extra_info)
-        seen = {"median": measured.median, "spread": measured.timing.spread}
-        self._node.stash[ROW] = {**extra_info, **seen}
+        seen = {"median": measured.median, "mean": fmean(measured.samples), "std": measured.std}
+        self._node.stash[ROW] = {**extra_info, **seen, "spread": measured.timing.spread, "params": dict(params)}
 
     @contextmanager
     def _row_or_nothing(self) -> Iterator[None]:

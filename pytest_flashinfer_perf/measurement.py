@@ -91,24 +91,24 @@ def measure_target(  # noqa: PLR0913 - as above
     device: Device,
     *,
     cuda_graph: bool,
-    tolerance: Tolerance | None = None,
+    tolerances: tuple[Tolerance, ...] = (),
 ) -> Measurement:
     """Check an answer, time the call, check the answer of a timed call: a wrong one is never recorded as fast."""
     check.poison(target.outputs)
     returned = target()
     device.synchronize()
     answer = target.outputs or as_tuple(returned if isinstance(returned, (Tensor, tuple, list)) else None)
-    checks = _verified(answer, expected, tolerance)
+    checks = _verified(answer, expected, tolerances)
 
     def verify() -> None:
-        _verified(target.outputs, expected if target.outputs else (), tolerance)
+        _verified(target.outputs, expected if target.outputs else (), tolerances)
 
     timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify)
     return Measurement(timing, device, checks=checks, peak_memory_bytes=_peak_memory(device))
 
 
 def _verified(
-    actual: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: Tolerance | None
+    actual: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerances: tuple[Tolerance, ...]
 ) -> tuple[Check, ...]:
     if not expected:
         return ()
@@ -116,7 +116,8 @@ def _verified(
         raise WrongAnswerError(
             f"the reference has {len(expected)} tensors, the call gave {len(actual)}: name them by out="
         )
-    checks = tuple(check.compare(a, e, tolerance) for a, e in zip(actual, expected, strict=True))
+    allowed = tolerances or (None,) * len(expected)
+    checks = tuple(check.compare(a, e, t) for a, e, t in zip(actual, expected, allowed, strict=True))
     wrong = [f"output {i}: {c.sentence}" for i, c in enumerate(checks) if c.rule]
     if wrong:
         raise WrongAnswerError("; ".join(wrong))

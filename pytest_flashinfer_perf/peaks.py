@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import platformdirs
 import torch
 
+from pytest_flashinfer_perf import files
 from pytest_flashinfer_perf.cost import Peaks
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.timing import nvrtc
@@ -66,20 +66,13 @@ def measured(device: Device) -> Peaks | None:
     if path.exists():
         return Peaks(**json.loads(path.read_text()))
     peaks = _measure(device)
-    _write(path, json.dumps(peaks.__dict__))
+    files.write_whole(path, json.dumps(peaks.__dict__))
     return peaks
 
 
 def _cache_file(device: Device) -> Path:
     versions = f"{driver_version()}-torch{torch.__version__}"
     return platformdirs.user_cache_path("pytest-flashinfer-perf") / "peaks" / f"{device.uuid}-{versions}.json"
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as made:
-        made.write(text)
-    Path(made.name).replace(path)
 
 
 def _measure(device: Device) -> Peaks:

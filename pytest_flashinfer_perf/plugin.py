@@ -36,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--perf-suite", choices=("smoke", "default", "full"), default="default", help="tier of shapes")
     group.addoption("--perf-backends", metavar="A,B", default="", help="measure these backends only")
     group.addoption("--perf-case", metavar="FLAGS", action="append", default=[], help="measure exactly this case")
+    group.addoption("--perf-model", metavar="NAME", default=None, help="measure this model's shapes instead of a tier")
+    group.addoption("--perf-tp", metavar="N", type=_positive, default=None, help="GPUs that share its heads (1)")
+    group.addoption("--perf-dp", metavar="N", type=_positive, default=None, help="groups that share its requests (1)")
     group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N")
     group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
     group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
@@ -60,6 +63,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
     )
+    group.addoption(
+        "--perf-vllm-csv", metavar="DIR", type=_folder, default=None, help="write vllm_decode's table as vLLM does"
+    )
 
 
 def _positive(text: str) -> int:
@@ -68,6 +74,15 @@ def _positive(text: str) -> int:
 
 def _not_negative(text: str) -> int:
     return _at_least(0, text)
+
+
+def _folder(text: str) -> str:
+    import argparse
+    from pathlib import Path
+
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"must be a folder that is there, got {text!r}")
+    return text
 
 
 def _at_least(least: int, text: str) -> int:
@@ -95,6 +110,7 @@ def _settings(config: pytest.Config) -> Settings:
         suite=config.getoption("perf_suite"),
         backends=tuple(config.getoption("perf_backends").replace(",", " ").split()),
         cases=tuple(config.getoption("perf_case")),
+        **{name: config.getoption(f"perf_{name}") for name in ("model", "tp", "dp")},
         device=config.getoption("perf_device"),
         seed=config.getoption("perf_seed"),
         case_tag=config.getoption("perf_case_tag"),
@@ -105,7 +121,7 @@ def _settings(config: pytest.Config) -> Settings:
 
 def pytest_collection(session: pytest.Session) -> None:
     settings = session.config.stash[SETTINGS]
-    if settings.backends or settings.cases:
+    if settings.backends or settings.cases or settings.model or settings.tp or settings.dp:
         from pytest_flashinfer_perf import suite
         from pytest_flashinfer_perf.params import ParamError
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.check import Tolerance
     from pytest_flashinfer_perf.cost import Cost
     from pytest_flashinfer_perf.devices import Device
+    from pytest_flashinfer_perf.models import Presets
 
 P = TypeVar("P", bound=Params)
 X = TypeVar("X")
@@ -31,26 +32,36 @@ class How:
 
 @dataclass(frozen=True)
 class Built(Generic[X]):
-    """A call that is ready to be timed: it takes the inputs, so that each timed call can have cold ones."""
+    """A call that is ready to be timed: it takes the inputs, so that each timed call can have cold ones.
+
+    `takes` are the inputs in the form that this backend wants them in, where that is not how they were drawn.
+    """
 
     launch: Callable[[X], object]
     resolved: str
+    takes: X | None = None
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model's name and the parameters that it settles."""
+    """A model's name, the parameters that it settles on one GPU, and how many groups of GPUs share its requests."""
 
     name: str
     settles: Mapping[str, Any]
+    dp: int = 1
+
+    def batches(self, *whole: int) -> Iterator[int]:
+        """What one group gets of each batch."""
+        return iter(dict.fromkeys(max(1, batch // self.dp) for batch in whole))
 
 
 @dataclass(frozen=True)
 class Shape(Generic[P]):
-    """Params as a tier lists them, with the model they come from."""
+    """Params as a tier lists them, with the model they come from, and the backends they are meant for if not all."""
 
     params: P
     model: Model | None = None
+    backends: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -65,10 +76,11 @@ def _no_limits(_params: Any, _backend: str, _device: Device) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Backend(Generic[P, X]):
-    """One way to run a routine, and what it needs."""
+    """One way to run a routine, the FlashInfer API it calls, and what it needs."""
 
     name: str
     build: Callable[[P, X, How], Built[X]]
+    api: str = ""
     requires: tuple[Requirement, ...] = ()
     limits: Callable[[P, str, Device], Iterable[str]] = _no_limits
 
@@ -84,24 +96,31 @@ class Routine(Generic[P, X]):
     outputs: Callable[[X], tuple[torch.Tensor, ...]]
     reference: Callable[[P, X], tuple[torch.Tensor, ...]]
     cost: Callable[[P, X], Cost]
-    tolerance: Callable[[P, str], Tolerance]
+    tolerances: Callable[[P, str], tuple[Tolerance, ...]]
     footprint: Callable[[P], int]
     cuda_graph: bool
     aliases: Mapping[str, str] = field(default_factory=dict)
     backends: dict[str, Backend[P, X]] = field(default_factory=dict)
     tiers: dict[str, Callable[[], Iterable[Shape[P]]]] = field(default_factory=dict)
+    presets: Presets[Any] | None = None
+    model_shapes: Callable[[Model], Iterable[Shape[P]]] | None = None
 
     def backend(
         self,
         *names: str,
         api: str = "",
+        runs_as: str = "",
         limits: Callable[[P, str, Device], Iterable[str]] = _no_limits,
     ) -> Callable[[Callable[[P, X, How], Built[X]]], Callable[[P, X, How], Built[X]]]:
-        """Declare one or more backends that the decorated function builds, by calling this FlashInfer API."""
+        """Declare one or more backends that the decorated function builds, by calling this FlashInfer API.
+
+        `runs_as` is the name that capabilities know a backend by, where the routine calls it otherwise.
+        """
 
         def declare(build: Callable[[P, X, How], Built[X]]) -> Callable[[P, X, How], Built[X]]:
             for name in names:
-                self.backends[name] = Backend(name, build, capability.backend(name, api) if api else (), limits)
+                requires = capability.backend(runs_as or name, api) if api else ()
+                self.backends[name] = Backend(name, build, api, requires, limits)
             return build
 
         return declare
@@ -114,6 +133,24 @@ class Routine(Generic[P, X]):
             return shapes
 
         return declare
+
+    def sweep(
+        self, presets: Presets[Any]
+    ) -> Callable[[Callable[[Model], Iterable[Shape[P]]]], Callable[[Model], Iterable[Shape[P]]]]:
+        """Declare the shapes of any model that has such a layer; those of all models are the tier `full`."""
+
+        def declare(shapes: Callable[[Model], Iterable[Shape[P]]]) -> Callable[[Model], Iterable[Shape[P]]]:
+            self.presets, self.model_shapes = presets, shapes
+            self.tiers["full"] = lambda: (shape for model in presets.everywhere() for shape in shapes(model))
+            return shapes
+
+        return declare
+
+    def shapes_of_model(self, name: str, tp: int, dp: int) -> Iterable[Shape[P]]:
+        """Nothing for a model that has no such layer."""
+        if self.presets is None or self.model_shapes is None or name not in self.presets.layers:
+            return ()
+        return self.model_shapes(self.presets(name, tp, dp))
 
     def backend_named(self, name: str) -> Backend[P, X] | None:
         return self.backends.get(self.aliases.get(name, name))

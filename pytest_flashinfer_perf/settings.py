@@ -35,6 +35,9 @@ class Settings:
     suite: str = "default"
     backends: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
+    model: str | None = None
+    tp: int | None = None
+    dp: int | None = None
     device: str = "auto"
     seed: int | None = None
     case_tag: str | None = None

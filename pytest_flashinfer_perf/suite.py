@@ -31,10 +31,28 @@ def paths() -> list[Path]:
 def verify(settings: Settings) -> None:
     """Raise ParamError for what no routine knows, before anything is collected."""
     known = {name for r in all_routines().values() for name in (*r.backends, *r.aliases)}
-    unknown = [name for name in settings.backends if name not in known]
-    if unknown:
-        raise ParamError(f"--perf-backends: unknown backend {', '.join(unknown)}, known are {', '.join(sorted(known))}")
+    strange = [name for name in settings.backends if name not in known]
+    if strange:
+        raise ParamError(f"--perf-backends: {cases.unknown(strange[0], known)}")
     asked_for(settings)
+    _verify_model(settings)
+
+
+def _verify_model(settings: Settings) -> None:
+    if settings.model is None:
+        if settings.tp or settings.dp:
+            raise ParamError("--perf-tp and --perf-dp need --perf-model")
+        return
+    having = [r for r in all_routines().values() if r.presets is not None]
+    known = sorted({name for r in having if r.presets for name in r.presets.layers})
+    if settings.model not in known:
+        raise ParamError(f"--perf-model: {cases.unknown(settings.model, known)}")
+    for routine in having:
+        _model_shapes(routine, settings)
+
+
+def _model_shapes(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
+    return list(routine.shapes_of_model(settings.model or "", settings.tp or 1, settings.dp or 1))
 
 
 def asked_for(settings: Settings) -> list[Case]:
@@ -50,12 +68,17 @@ def _read(line: str) -> list[Case]:
 
 
 def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str] = ()) -> list[Case]:
-    """A test's cases: those of `--perf-case`, else its own shapes, else the tier's; times the backends asked for."""
+    """A test's cases: `--perf-case`'s, else its own shapes, else the model's or the tier's; times the backends."""
     if settings.cases:
         return [case for case in asked_for(settings) if case.routine is routine]
-    shapes = [_own(routine, params) for params in own] or list(routine.tiers[settings.suite]())
-    made = [Case(routine, s, b, *_seed_and_tag(settings)) for s in shapes for b in backends_of(routine, settings)]
-    return _distinct(made)
+    shapes = [_own(routine, params) for params in own] or _listed(routine, settings)
+    asked = list(backends_of(routine, settings))
+    wanted = ((s, b) for s in shapes for b in asked if b in (s.backends or asked))
+    return _distinct([Case(routine, s, b, *_seed_and_tag(settings)) for s, b in wanted])
+
+
+def _listed(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
+    return _model_shapes(routine, settings) if settings.model else list(routine.tiers[settings.suite]())
 
 
 def _own(routine: AnyRoutine, params: Params | str) -> Shape[Any]:

@@ -64,11 +64,11 @@ def _measured(case: Case, measuring: Measuring, device: Device) -> Walked:
     built = case.backend.build(p, x, How(case.backend_name, graph))
     cost = routine.cost(p, x)
     measurement = measure_target(
-        Target(built.launch, (x,), outputs=routine.outputs(x)),
+        Target(built.launch, (x if built.takes is None else built.takes,), outputs=routine.outputs(x)),
         routine.reference(p, x),
         measuring,
         device,
-        tolerance=routine.tolerance(p, case.backend_name),
+        tolerances=routine.tolerances(p, case.backend_name),
         cuda_graph=graph,
     )
     return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, built.resolved)

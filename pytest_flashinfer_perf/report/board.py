@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_flashinfer_perf.record import SCHEMA, SCHEMA_KEY
-from pytest_flashinfer_perf.report import terminal
+from pytest_flashinfer_perf.report import terminal, vllm
+from pytest_flashinfer_perf.report.layout import duration
+
+NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
 
 class Board:
@@ -17,6 +22,7 @@ class Board:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.skips: list[str] = []
+        self.notes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "perf_row"):
@@ -28,14 +34,26 @@ class Board:
         """With -v a measured case says its time where others say PASSED."""
         if report.when != "call" or not report.passed or not hasattr(report, "perf_row"):
             return None
-        return report.outcome, ".", terminal.duration(json.loads(report.perf_row)["median"])
+        return report.outcome, ".", duration(json.loads(report.perf_row)["median"])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        folder = session.config.getoption("perf_vllm_csv")
+        if folder is None:
+            return
+        path = vllm.write_csv(self.rows, Path(folder), datetime.now().astimezone())
+        self.notes.append(f"wrote {path}" if path else NO_CSV)
+        if path is None and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not self.rows and not self.skips:
+        if not (self.rows or self.skips or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
         for line in terminal.lines(self.rows, self.skips, _known() if self.rows else {}):
             terminalreporter.write_line(line)
+        for note in self.notes:
+            terminalreporter.write_line(note)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from pytest_flashinfer_perf.report import vllm
+from pytest_flashinfer_perf.report.layout import WIDTH, duration
+
 Row = Mapping[str, Any]
 
-WIDTH = 80
 HEADINGS = f"  {'':<24}{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
 COLD = {"rotate": "cold L2 by rotation", "flush": "cold L2 by flush", "none": "hot L2"}
 BOUND = {"memory": "mem", "compute": "comp", None: ""}
@@ -27,6 +29,7 @@ def lines(rows: Sequence[Row], skips: Sequence[str], versions: Mapping[str, Any]
         for shape, side_by_side in _grouped(of_one, _shape):
             yield shape
             yield from _backends(side_by_side)
+    yield from vllm.lines(rows)
     yield from _skipped(skips)
     yield from _warnings(rows)
 
@@ -66,12 +69,6 @@ def _line(row: Row, mark: str) -> str:
 def _name(row: Row) -> str:
     backend, resolved = row.get("backend", ""), row.get("resolved_backend")
     return backend if resolved in (None, backend, "sdpa") else f"{backend} ({resolved})"
-
-
-def duration(seconds: float) -> str:
-    """Four digits with the unit that suits: 1.412 us, 33.40 us, 3.214 ms."""
-    scale, unit = next((s, u) for s, u in ((1e6, "us"), (1e3, "ms"), (1.0, "s")) if seconds * s < 1000 or u == "s")
-    return f"{seconds * scale:#.4g} {unit}"
 
 
 def _rate(value: float | None) -> str:

@@ -17,5 +17,10 @@ def hopper(cpu):
 
 
 @pytest.fixture
+def blackwell(cpu):
+    return Device(cpu.torch, "NVIDIA B200", (10, 0), "GPU-0", 126 << 20, 148)
+
+
+@pytest.fixture
 def routine():
     return decode

@@ -26,7 +26,7 @@ def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, py
     here = [sys.executable, "-m", "pytest", *SELECT]
     checkout = subprocess.run(here, cwd=pytestconfig.rootpath, capture_output=True, text=True, check=True).stdout
     ids = [line for line in lines if "::" in line]
-    assert len(ids) == 11
+    assert len(ids) > 40
     assert ids == [line for line in checkout.splitlines() if "::" in line]
 
 

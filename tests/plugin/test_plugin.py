@@ -159,7 +159,7 @@ def test_strict_skips_fail(suite):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--perf-backends=fa2,fa9"], "--perf-backends: unknown backend fa9, known are auto, cudnn, fa2,"),
+        (["--perf-backends=fa2,fa9"], "--perf-backends: unknown name 'fa9', did you mean fa3? known are auto,"),
         (["--perf-device=cuda:9"], "--perf-device=cuda:9: there is no such device, this machine has cpu"),
         (["--perf-device=gpu"], "--perf-device=gpu: there is no such device"),
         (["--perf-instrument=cupti"], "--perf-instrument=cupti: cupti needs an NVIDIA GPU, this run is on the CPU"),
@@ -423,7 +423,7 @@ def test_an_unknown_backend_in_a_marker_is_an_error(pytester):
     )
     result = pytester.runpytest("--perf-device=cpu")
     assert result.ret != 0
-    assert "unknown backend 'fa9'" in result.stdout.str() + result.stderr.str()
+    assert "unknown name 'fa9', did you mean fa3?" in result.stdout.str() + result.stderr.str()
 
 
 def test_under_xdist_a_row_would_be_lost_and_that_is_an_error(suite):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.report import terminal
+from pytest_flashinfer_perf.report import layout, terminal
 
 ROW = {
     "routine": "BatchDecodeWithPagedKVCacheWrapper",
@@ -90,4 +90,4 @@ def test_skips_are_counted_by_reason():
     ("seconds", "text"), [(1.4118e-6, "1.412 us"), (33.4e-6, "33.40 us"), (3.2141e-3, "3.214 ms"), (12.3456, "12.35 s")]
 )
 def test_a_duration_has_four_digits_and_a_unit(seconds, text):
-    assert terminal.duration(seconds) == text
+    assert layout.duration(seconds) == text

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_flashinfer_perf import capability
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import is_fp8
+from pytest_flashinfer_perf.routines.attention import _shared
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.routines.attention.decode import BatchDecode
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 WRAPPER = "BatchDecodeWithPagedKVCacheWrapper"
 CUDNN = "decode.cudnn_batch_decode_with_kv_cache"
 NATIVE = "decode.trtllm_batch_decode_with_kv_cache"
+NATIVE_PAGES = (16, 32, 64, 128)
 PRIMS = "attention.prims_ts.BatchDecodePagedTSWrapper"
 
 
@@ -48,6 +50,8 @@ def cudnn(p: BatchDecode, _backend: str, _device: Device) -> Iterator[str]:
         yield "cudnn writes bfloat16 only in this flashinfer: use fa2_tc, or flashinfer 0.7.2"
     if p.s_qo > 1 and not capability.accepts(api, "q_len_per_req"):
         yield "cudnn decodes one token per request in this flashinfer: use fa2_tc, or flashinfer 0.7.2"
+    if p.return_lse and not capability.accepts(api, "return_lse"):
+        yield "cudnn returns no LSE in this flashinfer: use fa2_tc, or flashinfer 0.7.2"
     if p.s_qo > 1 and not p.masked:
         yield "cudnn masks draft tokens causally, spec_dec_mask full is not available: use trtllm-native"
 
@@ -63,13 +67,17 @@ def native(p: BatchDecode, _backend: str, device: Device) -> Iterator[str]:
             yield "trtllm-native is xqa here, which needs bfloat16 or float16 queries: use fa3"
         if is_fp8(p.out) and not is_fp8(p.kv_dtype):
             yield "xqa writes fp8 from an fp8 KV cache only: set kv_dtype to fp8_e4m3"
-    if p.page_size not in (16, 32, 64, 128):
+        yield from _shared.no_lse(p, "xqa")
+    elif not capability.accepts(capability.api(NATIVE), "return_lse"):
+        yield from _shared.no_lse(p, "trtllm-native of this flashinfer")
+    if p.page_size not in NATIVE_PAGES:
         yield f"trtllm-native has pages of 16, 32, 64 or 128 tokens, not {p.page_size}"
     if p.head_dim_qk % 16:
         yield f"trtllm-native needs a head_dim_qk that is a multiple of 16, not {p.head_dim_qk}"
 
 
-def prims_ts(p: BatchDecode, _backend: str, _device: Device) -> Iterator[str]:
+def prims_ts(p: BatchDecode, backend: str, _device: Device) -> Iterator[str]:
+    yield from _shared.no_lse(p, backend)
     if p.q_dtype != p.kv_dtype:
         yield "prims-ts needs queries and KV cache of one type"
     if p.page_size not in (16, 32, 64, 128) or p.head_dim_qk not in (64, 128, 256):

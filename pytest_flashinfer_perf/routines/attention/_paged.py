@@ -1,4 +1,4 @@
-"""Paged KV caches: lengths, page tables and quantised pages, made on the device from one generator."""
+"""Paged KV caches: page tables and quantised pages, made on the device from one generator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.dtypes import TORCH, is_fp8
+from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.routines.attention._drawn import largest
+from pytest_flashinfer_perf.routines.attention._lengths import indptr
 
 
 class PageTable(NamedTuple):
@@ -17,6 +19,10 @@ class PageTable(NamedTuple):
     indptr: Tensor
     indices: Tensor
     last_page_len: Tensor
+
+    def copy(self) -> PageTable:
+        """For a wrapper, which keeps and may rewrite what it is given."""
+        return PageTable(*(t.clone() for t in self))
 
 
 class KVCache(NamedTuple):
@@ -33,23 +39,13 @@ def pages_per_request(s_kv: int, page_size: int) -> int:
     return -(-s_kv // page_size)
 
 
-def lengths(batch: int, longest: int, shortest: int, random: bool, rand: torch.Generator) -> Tensor:
-    """Actual lengths, up to `longest`; all of them `longest` where they are not random."""
-    if not random:
-        return torch.full((batch,), longest, dtype=torch.int32, device=rand.device)
-    drawn = torch.randint(1, longest + 1, (batch,), dtype=torch.int32, device=rand.device, generator=rand)
-    return drawn.clamp_min(shortest)
-
-
 def page_table(lens: Tensor, s_kv: int, page_size: int, rand: torch.Generator) -> PageTable:
     """Each request owns its pages, which lie scattered over the cache."""
     batch, width = lens.shape[0], pages_per_request(s_kv, page_size)
     pages = torch.randperm(batch * width, dtype=torch.int32, device=lens.device, generator=rand).view(batch, width)
     used = (lens + page_size - 1) // page_size
-    indptr = torch.zeros(batch + 1, dtype=torch.int32, device=lens.device)
-    indptr[1:] = used.cumsum(0)
     indices = pages[torch.arange(width, device=lens.device) < used[:, None]]
-    return PageTable(pages, indptr, indices, lens - (used - 1) * page_size)
+    return PageTable(pages, indptr(used), indices, lens - (used - 1) * page_size)
 
 
 def kv_cache(shape: tuple[int, int, int, int], dtype: str, rand: torch.Generator) -> KVCache:
@@ -59,16 +55,17 @@ def kv_cache(shape: tuple[int, int, int, int], dtype: str, rand: torch.Generator
     cache = torch.randn(pages, 2, *rest, dtype=made_in, device=rand.device, generator=rand)
     if not is_fp8(dtype):
         return KVCache(cache, cache[:, 0], cache[:, 1], 1.0, 1.0)
-    k_scale, v_scale = (_per_tensor_scale(cache[:, i], dtype) for i in (0, 1))
+    k_scale, v_scale = (largest(cache[:, i]) / torch.finfo(TORCH[dtype]).max for i in (0, 1))
     cache[:, 0] /= k_scale
     cache[:, 1] /= v_scale
     quantised = cache.to(TORCH[dtype])
     return KVCache(quantised, quantised[:, 0], quantised[:, 1], k_scale, v_scale)
 
 
-def _per_tensor_scale(x: Tensor, dtype: str) -> float:
-    low, high = torch.aminmax(x)
-    return max(-low.item(), high.item()) / torch.finfo(TORCH[dtype]).max
+def cache_bytes(batch: int, s_kv: int, page_size: int, token_elements: int, dtype: str) -> int:
+    """The cache as it is drawn, beside itself when it is quantised."""
+    tokens = batch * pages_per_request(s_kv, page_size) * page_size
+    return tokens * token_elements * (2 + 1 if is_fp8(dtype) else bytes_of(dtype))
 
 
 def draft_mask(batch: int, s_qo: int, causal: bool, device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""The flags that every attention routine has."""
+"""The flags that attention routines share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH
+from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, is_fp8
 from pytest_flashinfer_perf.params import Fault, Params, flag
 
 DTYPES = (*HALF, FP8[0])
@@ -16,27 +16,50 @@ DTYPES = (*HALF, FP8[0])
 
 @dataclass(frozen=True)
 class AttentionParams(Params):
+    """What every attention has: requests, their lengths, query heads, types."""
+
     batch_size: int = flag("requests", letter="b", minimum=1, draw=(1, 2, 5))
     s_qo: int = flag("longest query", default=1, letter="q", minimum=1, draw=(1, 1, 2, 4))
     s_kv: int = flag("longest KV sequence", letter="s", minimum=1, draw=(1, 15, 16, 17, 64, 130))
     num_qo_heads: int = flag("query heads", letter="h", minimum=1, draw=(1, 2, 4, 5, 8))
-    num_kv_heads: int = flag("key and value heads", letter="kv", minimum=1, draw=(1, 2, 4))
-    head_dim_qk: int = flag("head size of queries and keys", letter="d", minimum=1, draw=(64, 128))
-    head_dim_vo: int | None = flag("head size of values", default=None, letter="dv", same_as="head_dim_qk", minimum=1)
     q_dtype: str = flag("type of the queries", default="bfloat16", letter="q", choices=DTYPES)
     kv_dtype: str = flag("type of keys and values", default="bfloat16", letter="kv", choices=DTYPES)
     out_dtype: str | None = flag("type of the output", default=None, letter="o", same_as="q_dtype", choices=DTYPES)
     causal: bool = flag("bottom-right causal mask", default=False, letter="causal")
     random_actual_seq_len: bool = flag("draw each length from 1 to the longest", default=False, letter="ragged")
+    return_lse: bool = flag("write the log-sum-exp too", default=False, letter="lse")
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
-
-    @property
-    def head_dim_out(self) -> int:
-        return self.head_dim_qk if self.head_dim_vo is None else self.head_dim_vo
 
     @property
     def out(self) -> str:
         return self.out_dtype or self.q_dtype
+
+    @property
+    def half(self) -> str:
+        """The 16-bit type among those of queries and keys, or bfloat16."""
+        return next((dtype for dtype in (self.q_dtype, self.kv_dtype) if dtype in HALF), HALF[0])
+
+    @property
+    def matmul_dtype(self) -> str:
+        """The type whose peak the kernel is compared with: fp8 only where both sides are."""
+        return self.q_dtype if is_fp8(self.q_dtype) and is_fp8(self.kv_dtype) else self.half
+
+    def faults(self) -> Iterator[Fault]:
+        if self.s_qo > self.s_kv:
+            yield "s_qo", f"{self.s_qo} is more than s_kv {self.s_kv}: the queries are the end of the KV sequence"
+
+
+@dataclass(frozen=True)
+class GroupedParams(AttentionParams):
+    """Grouped-query attention: each KV head serves a group of query heads."""
+
+    num_kv_heads: int = flag("key and value heads", letter="kv", minimum=1, draw=(1, 2, 4))
+    head_dim_qk: int = flag("head size of queries and keys", letter="d", minimum=1, draw=(64, 128))
+    head_dim_vo: int | None = flag("head size of values", default=None, letter="dv", same_as="head_dim_qk", minimum=1)
+
+    @property
+    def head_dim_out(self) -> int:
+        return self.head_dim_qk if self.head_dim_vo is None else self.head_dim_vo
 
     @property
     def data_types(self) -> dict[str, torch.dtype]:
@@ -56,5 +79,12 @@ class AttentionParams(Params):
         return self.num_qo_heads // self.num_kv_heads
 
     def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
         if self.num_qo_heads % self.num_kv_heads:
             yield "num_qo_heads", f"{self.num_qo_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+
+
+def one_head_size(p: GroupedParams) -> Iterator[Fault]:
+    """A page of the cache holds keys and values of one size."""
+    if p.head_dim_out != p.head_dim_qk:
+        yield "head_dim_vo", f"{p.head_dim_vo} differs from head_dim_qk {p.head_dim_qk}: a KV page holds both"

@@ -1,63 +1,126 @@
-"""What the attention routines have in common: tolerances, and a plain torch backend on gathered pages."""
+"""What the attention routines have in common: tolerances, workspaces, LSE, and plain torch attention."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from pytest_flashinfer_perf import capability, devices
 from pytest_flashinfer_perf.check import Tolerance
-from pytest_flashinfer_perf.dtypes import HALF, TORCH, is_fp8
-from pytest_flashinfer_perf.routines.attention._paged import KVCache
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.dtypes import is_fp8
 from pytest_flashinfer_perf.routines.attention._params import AttentionParams
 
 WORKSPACE_BYTES = 512 << 20
+# Of few tokens: kernels add up probabilities that are rounded to bf16, by 2^-9, which is 0.003 in base 2.
+LSE = Tolerance(rtol=1e-3, atol=2e-3, scale=1e-3)
 
 
 def workspace(device: torch.device) -> Tensor:
     return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
 
 
-def tolerance(p: AttentionParams, *, rounds_queries: bool) -> Tolerance:
+def rows_bytes(rows: int, head_dim_in: int, head_dim_out: int) -> int:
+    """Queries, outputs and what comparing these in fp32 takes; and the workspace."""
+    return rows * (2 * head_dim_in + 24 * head_dim_out) + WORKSPACE_BYTES
+
+
+class Heads(Protocol):
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def num_qo_heads(self) -> int: ...
+
+
+def counters(api: Any, p: Heads, q: Tensor) -> dict[str, Tensor]:
+    """What trtllm-gen counts its blocks in, where the API takes it; else it makes one in every call."""
+    if not capability.accepts(api, "multi_ctas_kv_counter_buffer"):
+        return {}
+    from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes as counter_bytes
+
+    size = counter_bytes(p.batch_size, p.num_qo_heads, devices.of(q).processors)
+    return {"multi_ctas_kv_counter_buffer": torch.zeros(size, dtype=torch.uint8, device=q.device)}
+
+
+def element_offsets(indptr: Tensor, heads: int, dim: int) -> Tensor:
+    return indptr.long() * (heads * dim)
+
+
+def resolved(wrapper: Any) -> str:
+    """What a wrapper's `auto` became."""
+    return str(getattr(wrapper, "resolved_backend", None) or wrapper._backend)  # noqa: SLF001 - all that 0.6.18 has
+
+
+def empty_lse(p: AttentionParams, q: Tensor) -> Tensor | None:
+    return torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if p.return_lse else None
+
+
+def written(out: Tensor, lse: Tensor | None) -> tuple[Tensor, ...]:
+    return (out,) if lse is None else (out, lse)
+
+
+def returning(lse: Tensor | None) -> dict[str, Any]:
+    """Keywords for an API that writes the LSE where it is asked for."""
+    return {} if lse is None else {"lse": lse, "return_lse": True}
+
+
+def no_lse(p: AttentionParams, backend: str, _device: Device | None = None) -> Iterator[str]:
+    if p.return_lse:
+        yield f"{backend} returns no LSE: leave out return_lse"
+
+
+def tolerances(
+    p: AttentionParams, *, rounds_queries: bool = False, sums_in_half: bool = False
+) -> tuple[Tolerance, ...]:
+    """One per output. A backend `rounds_queries` that makes them fp8 where the KV cache is, and `sums_in_half` that
+    adds up fp16 products in fp16.
+    """
+    fp8_inside = is_fp8(p.q_dtype) or (rounds_queries and is_fp8(p.kv_dtype))
+    coarse = "bfloat16" in (p.q_dtype, p.kv_dtype, p.out) or sums_in_half
+    out = of_output(p.out, fp8_inside=fp8_inside, coarse=coarse)
+    return (out, LSE) if p.return_lse else (out,)
+
+
+def of_output(dtype: str, *, fp8_inside: bool, coarse: bool = True) -> Tolerance:
     """The library's tests allow 1e-3 for fp16 and bf16 values near 1, 1e-2 for cuDNN and xqa, 1e-1 for fp8.
 
     Ours are relative to the output's size, which shrinks with the context. An e4m3 value has 3 mantissa bits: what is
     rounded to it (probabilities and queries inside fp8 kernels, fp8 outputs) is off by up to 1/16. Over a context of
     one token all roundings to an fp8 output can go one way, since its values are few: they look like a common factor.
-    `rounds_queries` says of a backend that it makes them fp8 where the KV cache is.
     """
-    fp8_inside = is_fp8(p.q_dtype) or (rounds_queries and is_fp8(p.kv_dtype))
-    if is_fp8(p.out):
+    if is_fp8(dtype):
         return Tolerance(rtol=8e-2, atol=3e-1 if fp8_inside else 1e-1, scale=1 / 16)
     if fp8_inside:
         return Tolerance(rtol=4e-2, atol=3e-1, scale=1e-2)
-    if "bfloat16" in (p.q_dtype, p.kv_dtype, p.out):
+    if coarse:
         return Tolerance(rtol=1e-2, atol=3e-2, scale=4e-3)
     return Tolerance(rtol=2e-3, atol=5e-3, scale=1e-3)
 
 
-def matmul_dtype(q_dtype: str, kv_dtype: str) -> str:
-    """The type whose peak the kernel is compared with: fp8 only where both sides are."""
-    return q_dtype if is_fp8(q_dtype) and is_fp8(kv_dtype) else half_of(q_dtype, kv_dtype)
+class Gathered(NamedTuple):
+    """Keys and values [batch, KV heads, tokens, dim] taken out of their pages, in the type that is computed in."""
+
+    k: Tensor
+    v: Tensor
 
 
-def half_of(q_dtype: str, kv_dtype: str) -> str:
-    return next((dtype for dtype in (q_dtype, kv_dtype) if dtype in HALF), HALF[0])
+def gathered(k: Tensor, v: Tensor, block_tables: Tensor, compute: torch.dtype) -> Gathered:
+    return Gathered(*(side[block_tables].transpose(1, 2).flatten(2, 3).to(compute) for side in (k, v)))
 
 
-def gathered_sdpa(q: Tensor, kv: KVCache, block_tables: Tensor, ends: Tensor, compute: str) -> Tensor:
-    """scaled_dot_product_attention in `compute`; row r of request b of q [batch, rows, heads, dim] sees `ends[b, r]`.
+def folded_sdpa(q: Tensor, kv: Gathered, ends: Tensor, scale: float) -> Tensor:
+    """scaled_dot_product_attention where row r of request b of q [batch, rows, heads, dim] sees `ends[b, r]` tokens.
 
     The query heads of one KV head ride as rows, so that keys and values are not copied for each of them.
     """
-    k, v = (side[block_tables].transpose(1, 2).flatten(2, 3).to(TORCH[compute]) for side in (kv.k, kv.v))
-    batch, rows, heads, dim = q.shape
-    group = heads // k.shape[1]
-    folded = q.to(k.dtype).view(batch, rows, -1, group, dim).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    visible = torch.arange(k.shape[2], device=q.device) < ends[:, None, :, None]
-    mask = visible.expand(-1, -1, -1, k.shape[2]).repeat(1, 1, group, 1)
-    scale = kv.k_scale / math.sqrt(dim)
-    out = torch.nn.functional.scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=scale)
-    unfolded: Tensor = out.unflatten(2, (group, rows))
-    return unfolded.permute(0, 3, 1, 2, 4).flatten(2, 3) * kv.v_scale
+    rows, group = q.shape[1], q.shape[2] // kv.k.shape[1]
+    folded = q.to(kv.k.dtype).unflatten(2, (-1, group)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    tokens = kv.k.shape[2]
+    visible = torch.arange(tokens, device=q.device) < ends[:, None, :, None]
+    mask = visible.expand(-1, -1, -1, tokens).repeat(1, 1, group, 1)
+    out = torch.nn.functional.scaled_dot_product_attention(folded, kv.k, kv.v, attn_mask=mask, scale=scale)
+    unfolded: Tensor = out.unflatten(2, (group, rows)).permute(0, 3, 1, 2, 4)
+    return unfolded.flatten(2, 3)

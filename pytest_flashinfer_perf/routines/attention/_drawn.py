@@ -1,0 +1,32 @@
+"""Normally distributed tensors, FP8 ones scaled by their own largest magnitude."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.dtypes import TORCH, is_fp8
+
+
+class Scaled(NamedTuple):
+    """What is stored, and what it is multiplied with to be what was meant."""
+
+    values: Tensor
+    scale: float
+
+
+def normal(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> Scaled:
+    made_in = torch.bfloat16 if is_fp8(dtype) else TORCH[dtype]
+    drawn = torch.randn(shape, dtype=made_in, device=rand.device, generator=rand)
+    if not is_fp8(dtype):
+        return Scaled(drawn, 1.0)
+    scale = largest(drawn) / torch.finfo(TORCH[dtype]).max
+    return Scaled((drawn / scale).to(TORCH[dtype]), scale)
+
+
+def largest(x: Tensor) -> float:
+    """The largest magnitude, without a copy of the magnitudes."""
+    low, high = torch.aminmax(x)
+    return max(-low.item(), high.item())

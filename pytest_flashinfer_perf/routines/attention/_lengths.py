@@ -1,0 +1,56 @@
+"""Actual lengths of requests, and what follows from them: offsets, and how many pairs attention computes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.routines.attention._params import AttentionParams
+
+
+class Lengths(NamedTuple):
+    """Per request, and where each one's tokens start, in tokens."""
+
+    q: Tensor
+    kv: Tensor
+    q_indptr: Tensor
+    kv_indptr: Tensor
+
+    @property
+    def spans(self) -> list[tuple[slice, slice]]:
+        """Each request's rows of the queries and of the keys, on the host."""
+        return list(zip(_slices(self.q_indptr), _slices(self.kv_indptr), strict=True))
+
+
+def _slices(indptr: Tensor) -> list[slice]:
+    return [slice(start, end) for start, end in itertools.pairwise(indptr.tolist())]
+
+
+def draw(batch: int, longest: int, random: bool, rand: torch.Generator) -> Tensor:
+    """Up to `longest`; all of them `longest` where they are not random."""
+    if not random:
+        return torch.full((batch,), longest, dtype=torch.int32, device=rand.device)
+    return torch.randint(1, longest + 1, (batch,), dtype=torch.int32, device=rand.device, generator=rand)
+
+
+def prefill(p: AttentionParams, rand: torch.Generator) -> Lengths:
+    """As long as its keys where a whole prompt is computed, else the end of a longer sequence."""
+    q = draw(p.batch_size, p.s_qo, p.random_actual_seq_len, rand)
+    kv = q if p.s_qo == p.s_kv else draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).maximum(q)
+    return Lengths(q, kv, indptr(q), indptr(kv))
+
+
+def indptr(lens: Tensor) -> Tensor:
+    starts = torch.zeros(lens.shape[0] + 1, dtype=torch.int32, device=lens.device)
+    starts[1:] = lens.cumsum(0)
+    return starts
+
+
+def pairs(q: Tensor, kv: Tensor, *, causal: bool) -> int:
+    """Query-key pairs that are computed, the causal diagonal among them."""
+    queries, keys = q.long(), kv.long()
+    hidden = queries * (queries - 1) // 2 if causal else 0
+    return int((queries * keys - hidden).sum())

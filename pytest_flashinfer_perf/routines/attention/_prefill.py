@@ -1,0 +1,187 @@
+"""What paged and ragged prefill share: their flags, and the parts that differ only in where the keys are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+
+from pytest_flashinfer_perf.cost import Cost
+from pytest_flashinfer_perf.dtypes import TORCH, is_fp8
+from pytest_flashinfer_perf.params import flag
+from pytest_flashinfer_perf.routine import Built, How, Model
+from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
+from pytest_flashinfer_perf.routines.attention._params import GroupedParams
+
+
+@dataclass(frozen=True)
+class PrefillParams(GroupedParams):
+    s_qo: int = flag("longest query", default=1, letter="q", minimum=1, draw=(1, 3, 16, 33))
+
+    @property
+    def quantised(self) -> bool:
+        return is_fp8(self.q_dtype) or is_fp8(self.kv_dtype)
+
+
+class Prefill(Protocol):
+    """What both routines' inputs have."""
+
+    @property
+    def q(self) -> Tensor: ...
+    @property
+    def k(self) -> Tensor: ...
+    @property
+    def v(self) -> Tensor: ...
+    @property
+    def q_scale(self) -> float: ...
+    @property
+    def k_scale(self) -> float: ...
+    @property
+    def v_scale(self) -> float: ...
+    @property
+    def lens(self) -> _lengths.Lengths: ...
+    @property
+    def out(self) -> Tensor: ...
+    @property
+    def lse(self) -> Tensor | None: ...
+
+
+X = TypeVar("X", bound=Prefill)
+Request = Callable[[X, int, int], tuple[Tensor, Tensor]]  # of a request and its length: keys and values, heads first
+
+
+def qk_scale(p: PrefillParams, x: Prefill) -> float:
+    return x.q_scale * x.k_scale * p.scale
+
+
+def reference(p: PrefillParams, x: X, read: Request[X]) -> tuple[Tensor, ...]:
+    answers = []
+    for i, (rows, keys) in enumerate(x.lens.spans):
+        k, v = read(x, i, keys.stop - keys.start)
+        answers.append(_reference.attend(x.q[rows], k, v, scale=qk_scale(p, x), causal=p.causal))
+    return _reference.joined(answers, x.v_scale, lse=p.return_lse)
+
+
+def cost(p: PrefillParams, x: Prefill, *read: Tensor | int) -> Cost:
+    """Queries and outputs once, and what else is read: tensors, or their bytes."""
+    pairs = _lengths.pairs(x.lens.q, x.lens.kv, causal=p.causal)
+    moved = (x.q, *_shared.written(x.out, x.lse), x.lens.q_indptr, *read)
+    return Cost(
+        flops=2 * pairs * p.num_qo_heads * (p.head_dim_qk + p.head_dim_out),
+        bytes=sum(t if isinstance(t, int) else t.nbytes for t in moved),
+        dtype=p.matmul_dtype,
+    )
+
+
+def plans_for_graphs(how: How) -> bool:
+    """As upstream: fa2's plan for graphs reserves room for every split of any batch, gigabytes of it. What a graph
+    captures here never changes, so that a plan for this batch alone is right in it too.
+    """
+    return how.cuda_graph and how.backend != "fa2"
+
+
+def cudnn_scales(p: PrefillParams, x: Prefill) -> dict[str, Tensor]:
+    named = {"q_scale": x.q_scale, "k_scale": x.k_scale, "v_scale": x.v_scale} if p.quantised else {}
+    return {name: torch.full((1, 1, 1, 1), scale, device=x.q.device) for name, scale in named.items()}
+
+
+def cudnn_plan(p: PrefillParams, x: Prefill) -> dict[str, Any]:
+    """What the wrappers' `plan` wants to know for cuDNN only."""
+    lengths = {"seq_lens": x.lens.kv, "seq_lens_q": x.lens.q, "sm_scale": p.scale}
+    return {**lengths, "max_token_per_sequence": p.s_qo, "max_sequence_kv": p.s_kv}
+
+
+def build_cudnn_native(p: PrefillParams, x: X, how: How, where: Callable[[X], dict[str, Tensor]]) -> Built[X]:
+    """`where` says by keywords where the keys and values are."""
+    from flashinfer.prefill import cudnn_batch_prefill_with_kv_cache
+
+    workspace = _shared.workspace(x.q.device)
+    offsets = {
+        "batch_offsets_q": _shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, p.head_dim_qk),
+        "batch_offsets_o": _shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, p.head_dim_out),
+    }
+    if p.return_lse:
+        offsets["batch_offsets_stats"] = _shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, 1)
+    scales = cudnn_scales(p, x)
+
+    def launch(x: X) -> object:
+        return cudnn_batch_prefill_with_kv_cache(
+            x.q,
+            x.k,
+            x.v,
+            p.scale,
+            workspace,
+            max_token_per_sequence=p.s_qo,
+            max_sequence_kv=p.s_kv,
+            actual_seq_lens_q=x.lens.q.view(-1, 1, 1, 1),
+            actual_seq_lens_kv=x.lens.kv.view(-1, 1, 1, 1),
+            causal=p.causal,
+            o_data_type=TORCH[p.out],
+            is_cuda_graph_compatible=how.cuda_graph,
+            out=x.out,
+            **{"return_lse": False, **_shared.returning(x.lse), **offsets, **scales, **where(x)},
+        )
+
+    return Built(launch, "cudnn")
+
+
+def build_fmha_v2(
+    p: PrefillParams, x: X, layout: str, qkv: Callable[[X], object], where: Callable[[X], dict[str, Tensor]]
+) -> Built[X]:
+    from flashinfer.prefill import trtllm_fmha_v2_prefill
+
+    workspace = _shared.workspace(x.q.device)
+
+    def launch(x: X) -> object:
+        return trtllm_fmha_v2_prefill(
+            qkv(x),
+            layout,
+            workspace,
+            seq_lens=x.lens.kv,
+            max_q_len=p.s_qo,
+            max_kv_len=p.s_kv,
+            bmm1_scale=qk_scale(p, x),
+            bmm2_scale=x.v_scale,
+            batch_size=p.batch_size,
+            cum_seq_lens_q=x.lens.q_indptr,
+            cum_seq_lens_kv=x.lens.kv_indptr,
+            mask_mode="causal" if p.causal else "padding",
+            out=x.out,
+            out_dtype=TORCH[p.out],
+            **where(x),
+        )
+
+    return Built(launch, "trtllm-fmha-v2", x)
+
+
+def build_torch(p: PrefillParams, x: X, read: Request[X]) -> Built[X]:
+    spans, half = x.lens.spans, TORCH[p.half]  # on the host before anything is captured
+
+    def launch(x: X) -> object:
+        for i, (rows, keys) in enumerate(spans):
+            k, v = (side.to(half) for side in read(x, i, keys.stop - keys.start))
+            x.out[rows] = _sdpa(x.q[rows].to(half), k, v, scale=qk_scale(p, x), causal=p.causal) * x.v_scale
+        return x.out
+
+    return Built(launch, "sdpa")
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+    """One request's rows [rows, heads, dim] over [KV heads, tokens, dim], by scaled_dot_product_attention."""
+    mask: Any = causal_lower_right(q.shape[0], k.shape[1]) if causal else None
+    grouped = q.shape[1] != k.shape[0]
+    out = torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(0, 1)[None], k[None], v[None], attn_mask=mask, scale=scale, enable_gqa=grouped
+    )
+    return out[0].transpose(0, 1)
+
+
+def lengths_of_models(model: Model) -> Iterator[tuple[int, int, int]]:
+    """Batch, s_qo and s_kv: whole prompts, and the next chunk of longer ones."""
+    for batch in model.batches(1, 4, 16, 64):
+        yield from ((batch, length, length) for length in (512, 1024, 2048, 4096, 8192))
+        yield from ((batch, 512, s_kv) for s_kv in (4096, 16384, 65536))

@@ -1,0 +1,281 @@
+"""BatchMLAPagedAttentionWrapper and the native MLA decode API: multi-head latent attention on the absorbed queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf import devices, models
+from pytest_flashinfer_perf.check import Tolerance
+from pytest_flashinfer_perf.cost import Cost
+from pytest_flashinfer_perf.dtypes import HALF, TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.params import flag
+from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
+from pytest_flashinfer_perf.routines.attention import (
+    _drawn,
+    _lengths,
+    _mla_limits,
+    _mla_wrapper,
+    _paged,
+    _prims,
+    _reference,
+    _shared,
+)
+from pytest_flashinfer_perf.routines.attention._mla_limits import NATIVE, PRIMS, WRAPPER, chosen_natively
+from pytest_flashinfer_perf.routines.attention._params import AttentionParams
+
+QK_NOPE = 128  # of the queries before they are absorbed: what the softmax is scaled by
+
+
+@dataclass(frozen=True)
+class BatchMLA(AttentionParams):
+    """One query token per request, or a few causal ones, against a paged cache of latents that every head shares.
+
+    It is causal whether `causal` is given or not, and `num_kv_heads` says nothing: upstream takes both flags too.
+    """
+
+    page_size: int = flag("tokens per KV page", default=0, letter="p", usual=32, minimum=1, draw=(1, 7, 16, 32, 64))
+    head_dim_ckv: int = flag("size of the latents", letter="d", usual=512, minimum=1, draw=(128, 512))
+    head_dim_kpe: int = flag("size of the rotary part", letter="pe", usual=64, minimum=0, draw=(64,))
+    num_kv_heads: int | None = flag("taken, and not used", default=None, letter="kv", minimum=1)
+    mla_is_var_seq: str | None = flag(
+        "native API: schedule for lengths that vary", default=None, letter="var", choices=("true", "false", "auto")
+    )
+    mla_cute_dsl_impl: str | None = flag(
+        "cute-dsl: which implementation", default=None, letter="impl", choices=("auto", "modular", "monolithic")
+    )
+    autotune: bool = flag("tune the native API's auto before it is timed", default=False, letter="tuned")
+
+    @property
+    def out(self) -> str:
+        return self.out_dtype or (HALF[0] if is_fp8(self.q_dtype) else self.q_dtype)
+
+    @property
+    def masked(self) -> bool:
+        return self.s_qo > 1
+
+    @property
+    def scale(self) -> float:
+        return 1.0 / math.sqrt(QK_NOPE + self.head_dim_kpe)
+
+    @property
+    def head_dim(self) -> int:
+        return self.head_dim_ckv + self.head_dim_kpe
+
+
+class Inputs(NamedTuple):
+    q: Tensor  # [batch * s_qo, heads, ckv + kpe]
+    kv: Tensor  # [pages, page, ckv + kpe]
+    q_scale: float
+    kv_scale: float
+    table: _paged.PageTable
+    seq_lens: Tensor
+    q_indptr: Tensor
+    out: Tensor
+    lse: Tensor | None
+
+    @property
+    def scale(self) -> float:
+        return self.q_scale * self.kv_scale
+
+
+def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> Inputs:
+    q, q_scale = _drawn.normal((p.batch_size * p.s_qo, p.num_qo_heads, p.head_dim), p.q_dtype, rand)
+    lens = _lengths.draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).clamp_min(p.s_qo)
+    pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
+    kv, kv_scale = _drawn.normal((pages, p.page_size, p.head_dim), p.kv_dtype, rand)
+    return Inputs(
+        q=q,
+        kv=kv,
+        q_scale=q_scale,
+        kv_scale=kv_scale,
+        table=_paged.page_table(lens, p.s_kv, p.page_size, rand),
+        seq_lens=lens,
+        q_indptr=_lengths.indptr(torch.full_like(lens, p.s_qo)),
+        out=torch.empty(*q.shape[:2], p.head_dim_ckv, dtype=TORCH[p.out], device=device),
+        lse=_shared.empty_lse(p, q),
+    )
+
+
+def reference(p: BatchMLA, x: Inputs) -> tuple[Tensor, ...]:
+    """Request by request, each page looked up where the table says it is; the values are the keys' latent part."""
+    answers = []
+    for q, owned, length in zip(x.q.split(p.s_qo), x.table.block_tables, x.seq_lens.tolist(), strict=True):
+        used = owned[: _paged.pages_per_request(length, p.page_size)]
+        k = _reference.read_pages(x.kv[:, None], used, length)
+        answers.append(_reference.attend(q, k, k[..., : p.head_dim_ckv], scale=x.scale * p.scale, causal=p.masked))
+    return _reference.joined(answers, x.kv_scale, lse=p.return_lse)
+
+
+def cost(p: BatchMLA, x: Inputs) -> Cost:
+    """Queries, outputs, each actual token once (its keys are its values), page table and lengths as they are read."""
+    queries = torch.full_like(x.seq_lens, p.s_qo)
+    kv = int(x.seq_lens.sum()) * p.head_dim * bytes_of(p.kv_dtype)
+    around = (x.q, *_shared.written(x.out, x.lse), x.table.indices, x.table.indptr, x.seq_lens, x.q_indptr)
+    return Cost(
+        flops=2 * _lengths.pairs(queries, x.seq_lens, causal=p.masked) * p.num_qo_heads * (p.head_dim + p.head_dim_ckv),
+        bytes=kv + sum(t.nbytes for t in around),
+        dtype=p.matmul_dtype,
+    )
+
+
+def footprint(p: BatchMLA) -> int:
+    """The cache; queries, outputs and what they are compared with; the workspace."""
+    cache = _paged.cache_bytes(p.batch_size, p.s_kv, p.page_size, p.head_dim, p.kv_dtype)
+    return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim, p.head_dim_ckv)
+
+
+# Of an fp8 cache the kernels round the scale to bf16, by up to 2^-9, and the softmax magnifies that by the score.
+SCALE_ROUNDED = Tolerance(rtol=2e-2, atol=6e-2, scale=8e-3)
+
+
+def tolerances(p: BatchMLA, _backend: str) -> tuple[Tolerance, ...]:
+    out, *lse = _shared.tolerances(p)
+    only_cache_fp8 = is_fp8(p.kv_dtype) and not (is_fp8(p.q_dtype) or is_fp8(p.out))
+    return (SCALE_ROUNDED if only_cache_fp8 else out, *lse)
+
+
+mla = Routine(
+    "BatchMLAPagedAttentionWrapper",
+    family="attention",
+    params=BatchMLA,
+    inputs=inputs,
+    outputs=lambda x: _shared.written(x.out, x.lse),
+    reference=reference,
+    cost=cost,
+    tolerances=tolerances,
+    footprint=footprint,
+    cuda_graph=True,
+    aliases={"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"},
+)
+
+
+mla.backend("fa2", "fa3", api=WRAPPER, limits=_mla_limits.flash)(_mla_wrapper.build_flash)
+mla.backend("cutlass", api=WRAPPER, limits=_mla_limits.cutlass)(_mla_wrapper.build_cutlass)
+mla.backend("prims-ts", api=PRIMS, limits=_mla_limits.prims_ts)(_prims.build_mla)
+
+
+@mla.backend("auto", api=WRAPPER, limits=_mla_limits.auto)
+def _auto(p: BatchMLA, x: Inputs, how: How) -> Built[Inputs]:
+    return (_native if chosen_natively(devices.of(x.q)) else _mla_wrapper.build_flash)(p, x, how)
+
+
+@mla.backend("trtllm-native", "cute-dsl", api=NATIVE, limits=_mla_limits.native)
+def _native(p: BatchMLA, x: Inputs, how: How) -> Built[Inputs]:
+    from flashinfer.mla import trtllm_batch_decode_with_kv_cache_mla
+
+    workspace = _shared.workspace(x.q.device)
+    kernels = {"trtllm-native": "trtllm-gen"}.get(how.backend, how.backend)
+    counters = _shared.counters(trtllm_batch_decode_with_kv_cache_mla, p, x.q) if kernels == "trtllm-gen" else {}
+    chosen = _choices(p)
+
+    def launch(x: Inputs) -> object:
+        q, out = (t.unflatten(0, (p.batch_size, p.s_qo)) for t in (x.q, x.out))
+        return trtllm_batch_decode_with_kv_cache_mla(
+            query=q,
+            kv_cache=x.kv[:, None],
+            workspace_buffer=workspace,
+            qk_nope_head_dim=QK_NOPE,
+            kv_lora_rank=p.head_dim_ckv,
+            qk_rope_head_dim=p.head_dim_kpe,
+            block_tables=x.table.block_tables,
+            seq_lens=x.seq_lens,
+            max_seq_len=p.s_kv,
+            out=out,
+            bmm1_scale=x.scale * p.scale,
+            bmm2_scale=x.kv_scale,
+            backend=kernels,
+            enable_pdl=p.enable_pdl,
+            **counters,
+            **chosen,
+            **_shared.returning(x.lse),
+        )
+
+    if p.autotune and kernels == "auto":
+        _tune(launch, x)
+    return Built(launch, kernels)
+
+
+def _choices(p: BatchMLA) -> dict[str, Any]:
+    """What the user decides instead of the API's defaults."""
+    varies = {"true": True, "false": False, "auto": p.random_actual_seq_len}
+    chosen: dict[str, Any] = {"return_lse_base": "base2"} if p.return_lse else {}
+    if p.mla_is_var_seq is not None:
+        chosen["is_var_seq"] = varies[p.mla_is_var_seq]
+    if p.mla_cute_dsl_impl is not None:
+        chosen["cute_dsl_impl"] = p.mla_cute_dsl_impl
+    return chosen
+
+
+def _tune(launch: Any, x: Inputs) -> None:
+    from flashinfer import autotune
+
+    with autotune(True):
+        launch(x)
+
+
+@mla.backend("torch", limits=_shared.no_lse)
+def _torch(p: BatchMLA, _x: Inputs, _how: How) -> Built[Inputs]:
+    def launch(x: Inputs) -> object:
+        keys = x.kv[:, None]
+        kv = _shared.gathered(keys, keys[..., : p.head_dim_ckv], x.table.block_tables, TORCH[p.half])
+        q, drafts = x.q.unflatten(0, (p.batch_size, p.s_qo)), torch.arange(1 - p.s_qo, 1, device=x.q.device)
+        out = _shared.folded_sdpa(q, kv, x.seq_lens[:, None] + drafts, x.scale * p.scale)
+        return x.out.copy_(out.flatten(0, 1) * x.kv_scale)
+
+    return Built(launch, "sdpa")
+
+
+SMOKE = BatchMLA(page_size=32, batch_size=3, s_kv=100, num_qo_heads=16, head_dim_ckv=512, head_dim_kpe=64)
+
+
+@mla.tier("smoke")
+def _smoke() -> Iterator[Shape[BatchMLA]]:
+    """Every type and every path of the code, on shapes that a laptop does in milliseconds."""
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"q_dtype": "float16", "kv_dtype": "float16"},
+        {"kv_dtype": "fp8_e4m3"},
+        {"q_dtype": "fp8_e4m3", "kv_dtype": "fp8_e4m3"},
+        {"random_actual_seq_len": True},
+        {"return_lse": True},
+        {"s_qo": 4},
+        {"page_size": 1},
+        {"num_qo_heads": 128},
+    )
+    yield from (Shape(replace(SMOKE, **change)) for change in changes)
+    yield _of(models.latent("kimi-k2", 8), 1, 512)
+
+
+def _of(model: Model, batch: int, s_kv: int, **more: Any) -> Shape[BatchMLA]:
+    shape = {"page_size": 32, "batch_size": batch, "s_kv": s_kv}
+    return Shape(BatchMLA(**{**shape, **model.settles, **more}), model)
+
+
+@mla.tier("default")
+def _default() -> Iterator[Shape[BatchMLA]]:
+    """Models' real shapes: latency and throughput batches, short and long contexts, each type, drafts."""
+    deepseek = models.latent("deepseek-v3")
+    for batch, s_kv in ((1, 1024), (16, 1024), (64, 8192), (1, 131072), (128, 2048)):
+        yield _of(deepseek, batch, s_kv)
+    for name, tp in (("deepseek-v3", 8), ("kimi-k2", 1), ("kimi-k2", 8)):
+        yield from (_of(models.latent(name, tp), batch, 4096) for batch in (16, 128))
+    for batch, s_kv in ((16, 1024), (64, 8192)):
+        yield _of(deepseek, batch, s_kv, random_actual_seq_len=True)
+        yield _of(deepseek, batch, s_kv, kv_dtype="fp8_e4m3")
+        yield _of(deepseek, batch, s_kv, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3")
+    yield _of(deepseek, 64, 4096, q_dtype="float16", kv_dtype="float16")
+    yield _of(deepseek, 64, 4096, return_lse=True)
+    yield from (_of(deepseek, 64, 4096, page_size=page_size) for page_size in (1, 16, 64))
+    yield from (_of(deepseek, 16, 4096, s_qo=s_qo) for s_qo in (2, 4))
+
+
+@mla.sweep(models.latent)
+def _sweep(model: Model) -> Iterator[Shape[BatchMLA]]:
+    for batch in model.batches(1, 4, 16, 64, 128, 256):
+        yield from (_of(model, batch, s_kv) for s_kv in (1024, 4096, 8192, 32768, 131072))

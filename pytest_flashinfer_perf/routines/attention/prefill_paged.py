@@ -1,0 +1,278 @@
+"""BatchPrefillWithPagedKVCacheWrapper and the native prefill APIs that compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf import capability, models
+from pytest_flashinfer_perf.cost import Cost
+from pytest_flashinfer_perf.dtypes import TORCH, bytes_of
+from pytest_flashinfer_perf.params import Fault, flag
+from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
+from pytest_flashinfer_perf.routines.attention import (
+    _drawn,
+    _lengths,
+    _paged,
+    _prefill,
+    _prefill_limits,
+    _prims,
+    _reference,
+    _shared,
+)
+from pytest_flashinfer_perf.routines.attention._params import one_head_size
+from pytest_flashinfer_perf.routines.attention._prefill_limits import CONTEXT, CUDNN, FMHA_V2, PAGED, PAGED_PRIMS
+
+
+@dataclass(frozen=True)
+class PagedPrefill(_prefill.PrefillParams):
+    """Whole prompts, or the new end of longer sequences, against a paged KV cache."""
+
+    page_size: int = flag("tokens per KV page", default=0, letter="p", usual=16, minimum=1, draw=(1, 2, 7, 16, 64))
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        yield from one_head_size(self)
+
+
+class Inputs(NamedTuple):
+    q: Tensor  # [tokens, qo heads, dim]
+    q_scale: float
+    kv: _paged.KVCache
+    table: _paged.PageTable
+    lens: _lengths.Lengths
+    out: Tensor
+    lse: Tensor | None
+
+    @property
+    def k(self) -> Tensor:
+        return self.kv.k
+
+    @property
+    def v(self) -> Tensor:
+        return self.kv.v
+
+    @property
+    def k_scale(self) -> float:
+        return self.kv.k_scale
+
+    @property
+    def v_scale(self) -> float:
+        return self.kv.v_scale
+
+
+def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> Inputs:
+    lens = _lengths.prefill(p, rand)
+    q, q_scale = _drawn.normal((int(lens.q.sum()), p.num_qo_heads, p.head_dim_qk), p.q_dtype, rand)
+    pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
+    return Inputs(
+        q=q,
+        q_scale=q_scale,
+        kv=_paged.kv_cache((pages, p.num_kv_heads, p.page_size, p.head_dim_qk), p.kv_dtype, rand),
+        table=_paged.page_table(lens.kv, p.s_kv, p.page_size, rand),
+        lens=lens,
+        out=torch.empty(q.shape, dtype=TORCH[p.out], device=device),
+        lse=_shared.empty_lse(p, q),
+    )
+
+
+def reference(p: PagedPrefill, x: Inputs) -> tuple[Tensor, ...]:
+    """Request by request, each page looked up where the table says it is."""
+
+    def read(x: Inputs, i: int, length: int) -> tuple[Tensor, Tensor]:
+        used = x.table.block_tables[i, : _paged.pages_per_request(length, p.page_size)]
+        return _reference.read_pages(x.k, used, length), _reference.read_pages(x.v, used, length)
+
+    return _prefill.reference(p, x, read)
+
+
+def cost(p: PagedPrefill, x: Inputs) -> Cost:
+    """The keys and values of actual tokens once each; page table and lengths as they are read."""
+    kv = int(x.lens.kv.sum()) * p.num_kv_heads * 2 * p.head_dim_qk * bytes_of(p.kv_dtype)
+    return _prefill.cost(p, x, kv, x.table.indices, x.table.indptr, x.lens.kv)
+
+
+def footprint(p: PagedPrefill) -> int:
+    """The cache; queries, outputs and what they are compared with; the workspace."""
+    cache = _paged.cache_bytes(p.batch_size, p.s_kv, p.page_size, 2 * p.num_kv_heads * p.head_dim_qk, p.kv_dtype)
+    return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
+
+
+paged_prefill = Routine(
+    PAGED,
+    family="attention",
+    params=PagedPrefill,
+    inputs=inputs,
+    outputs=lambda x: _shared.written(x.out, x.lse),
+    reference=reference,
+    cost=cost,
+    tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
+    footprint=footprint,
+    cuda_graph=True,
+    aliases={"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"},
+)
+
+
+@paged_prefill.backend("fa2", "fa3", "auto", "trtllm-gen", api=PAGED, limits=_prefill_limits.paged_wrapper)
+def _wrapper(p: PagedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+    wrapper = _planned(p, x, how, x.lens.q_indptr)
+    scales = {"q_scale": x.q_scale, "k_scale": x.k_scale, "v_scale": x.v_scale} if p.quantised else {}
+
+    def launch(x: Inputs) -> object:
+        return wrapper.run(x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse))
+
+    return Built(launch, _shared.resolved(wrapper))
+
+
+def _planned(p: PagedPrefill, x: Inputs, how: How, offsets: Tensor, *, layout: str = "HND", **more: Any) -> Any:
+    from flashinfer import BatchPrefillWithPagedKVCacheWrapper
+
+    table, q_indptr = x.table.copy(), offsets.clone()
+    wrapper = BatchPrefillWithPagedKVCacheWrapper(
+        _shared.workspace(x.q.device),
+        layout,
+        use_cuda_graph=_prefill.plans_for_graphs(how),
+        qo_indptr_buf=q_indptr,
+        paged_kv_indptr_buf=table.indptr,
+        paged_kv_indices_buf=table.indices,
+        paged_kv_last_page_len_buf=table.last_page_len,
+        backend=how.backend,
+    )
+    csr = (q_indptr, table.indptr, table.indices, table.last_page_len)
+    heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size)
+    wrapper.plan(*csr, *heads, causal=p.causal, **p.data_types, block_tables=table.block_tables, **more)
+    return wrapper
+
+
+@paged_prefill.backend("cudnn", api=PAGED, limits=_prefill_limits.cudnn)
+def _cudnn(p: PagedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+    from flashinfer import BatchPrefillWithPagedKVCacheWrapper
+
+    said = _prefill.cudnn_plan(p, x)
+    if capability.accepts(BatchPrefillWithPagedKVCacheWrapper.plan, "uniform_q_len"):
+        wrapper = _planned(p, x, how, x.lens.q_indptr, **said)
+    else:  # until 0.7.2 in elements; it took pages in HND order, and only if they were called NHD
+        elements = _shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, p.head_dim_qk)
+        wrapper = _planned(p, x, how, elements, layout="NHD", **said)
+    scales = _prefill.cudnn_scales(p, x)
+
+    def launch(x: Inputs) -> object:
+        return wrapper.run(x.q, (x.k, x.v), out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse))
+
+    return Built(launch, "cudnn")
+
+
+@paged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
+def _cudnn_native(p: PagedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+    return _prefill.build_cudnn_native(p, x, how, _dense_table)
+
+
+def _dense_table(x: Inputs) -> dict[str, Tensor]:
+    return {"block_tables": x.table.block_tables}
+
+
+@paged_prefill.backend("trtllm-native", api=CONTEXT, limits=_prefill_limits.context)
+def _context(p: PagedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
+    from flashinfer.prefill import trtllm_batch_context_with_kv_cache
+
+    workspace = _shared.workspace(x.q.device)
+    counters = _shared.counters(trtllm_batch_context_with_kv_cache, p, x.q)
+
+    def launch(x: Inputs) -> object:
+        return trtllm_batch_context_with_kv_cache(
+            query=x.q,
+            kv_cache=x.kv.pages,
+            workspace_buffer=workspace,
+            block_tables=x.table.block_tables,
+            seq_lens=x.lens.kv,
+            max_q_len=p.s_qo,
+            max_kv_len=p.s_kv,
+            bmm1_scale=_prefill.qk_scale(p, x),
+            bmm2_scale=x.v_scale,
+            batch_size=p.batch_size,
+            cum_seq_lens_q=x.lens.q_indptr,
+            cum_seq_lens_kv=x.lens.kv_indptr,
+            kv_layout="HND",
+            enable_pdl=p.enable_pdl,
+            out=x.out,
+            out_dtype=TORCH[p.out],
+            **counters,
+            **_shared.returning(x.lse),
+        )
+
+    return Built(launch, "trtllm-gen")
+
+
+@paged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.fmha_v2)
+def _fmha_v2(p: PagedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
+    return _prefill.build_fmha_v2(p, x, "Q_PAGED_KV_HND", lambda x: (x.q, x.kv.pages), _dense_table)
+
+
+paged_prefill.backend("prims-ts", api=PAGED_PRIMS, limits=_prefill_limits.paged_prims_ts)(_prims.build_paged)
+
+
+@paged_prefill.backend("torch", limits=_shared.no_lse)
+def _torch(p: PagedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
+    def read(x: Inputs, i: int, length: int) -> tuple[Tensor, Tensor]:
+        k, v = _shared.gathered(x.k, x.v, x.table.block_tables[i : i + 1], TORCH[p.half])
+        return k[0, :, :length], v[0, :, :length]
+
+    return _prefill.build_torch(p, x, read)
+
+
+SMOKE = PagedPrefill(page_size=16, batch_size=3, s_qo=40, s_kv=70, num_qo_heads=8, num_kv_heads=2, head_dim_qk=64)
+
+
+@paged_prefill.tier("smoke")
+def _smoke() -> Iterator[Shape[PagedPrefill]]:
+    """Every type and every path of the code, on shapes that a laptop does in milliseconds."""
+    changes: tuple[dict[str, Any], ...] = (
+        {"causal": True},
+        {"causal": True, "s_qo": 70},
+        {},
+        {"causal": True, "q_dtype": "float16", "kv_dtype": "float16"},
+        {"causal": True, "kv_dtype": "fp8_e4m3"},
+        {"causal": True, "q_dtype": "fp8_e4m3", "kv_dtype": "fp8_e4m3", "out_dtype": "bfloat16"},
+        {"causal": True, "random_actual_seq_len": True},
+        {"causal": True, "return_lse": True},
+        {"causal": True, "num_qo_heads": 10},
+        {"causal": True, "page_size": 1, "head_dim_qk": 128},
+    )
+    yield from (Shape(replace(SMOKE, **change)) for change in changes)
+    yield _of(models.attention("llama-3.1-8b", 8), 1, 128, 128)
+
+
+def _of(model: Model, batch: int, s_qo: int, s_kv: int, **more: Any) -> Shape[PagedPrefill]:
+    shape = {"page_size": 16, "causal": True, "batch_size": batch, "s_qo": s_qo, "s_kv": s_kv}
+    return Shape(PagedPrefill(**{**shape, **model.settles, **more}), model)
+
+
+@paged_prefill.tier("default")
+def _default() -> Iterator[Shape[PagedPrefill]]:
+    """Models' real shapes: single and batched prompts, the chunks of a long one, each type, page and head size."""
+    llama = models.attention("llama-3.1-70b")
+    for batch, s_qo, s_kv in ((1, 1024, 1024), (16, 1024, 1024), (4, 4096, 4096), (1, 16384, 16384)):
+        yield _of(llama, batch, s_qo, s_kv)
+    for batch, s_qo, s_kv in ((1, 2048, 32768), (8, 256, 8192), (64, 16, 4096)):
+        yield _of(llama, batch, s_qo, s_kv)
+    yield _of(llama, 4, 2048, 2048, causal=False)
+    yield _of(llama, 1, 1024, 1024, random_actual_seq_len=True)
+    yield _of(llama, 16, 2048, 2048, random_actual_seq_len=True)
+    yield _of(llama, 4, 2048, 2048, return_lse=True)
+    yield _of(llama, 4, 2048, 2048, q_dtype="float16", kv_dtype="float16")
+    for page_size in (1, 64, 128):
+        yield _of(llama, 4, 2048, 2048, page_size=page_size)
+    for s_qo, s_kv in ((2048, 2048), (256, 8192)):
+        yield _of(llama, 4, s_qo, s_kv, kv_dtype="fp8_e4m3")
+        yield _of(llama, 4, s_qo, s_kv, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="bfloat16")
+    for name, tp in (("llama-3.1-405b", 8), ("qwen3-14b", 1), ("gpt-oss-120b", 1), ("gemma-3-12b", 1)):
+        yield _of(models.attention(name, tp), 4, 2048, 2048)
+
+
+@paged_prefill.sweep(models.attention)
+def _sweep(model: Model) -> Iterator[Shape[PagedPrefill]]:
+    yield from (_of(model, *lengths) for lengths in _prefill.lengths_of_models(model))

@@ -1,0 +1,276 @@
+"""BatchPrefillWithRaggedKVCacheWrapper and the native prefill APIs that compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf import capability, devices, models
+from pytest_flashinfer_perf.cost import Cost
+from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.params import flag
+from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
+from pytest_flashinfer_perf.routines.attention import _drawn, _lengths, _prefill, _prefill_limits, _prims, _shared
+from pytest_flashinfer_perf.routines.attention._prefill_limits import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
+
+
+@dataclass(frozen=True)
+class RaggedPrefill(_prefill.PrefillParams):
+    """Whole prompts, or the new end of longer sequences, against keys and values that lie one after the other."""
+
+    head_dim_vo: int | None = flag(
+        "head size of values", default=None, letter="dv", same_as="head_dim_qk", minimum=1, draw=(64, 128)
+    )
+
+
+class Inputs(NamedTuple):
+    q: Tensor  # [tokens, qo heads, qk dim]
+    k: Tensor  # [tokens, KV heads, qk dim]
+    v: Tensor  # [tokens, KV heads, vo dim]
+    q_scale: float
+    k_scale: float
+    v_scale: float
+    lens: _lengths.Lengths
+    out: Tensor
+    lse: Tensor | None
+    kv: Tensor | None = None  # keys and values in one, for a backend that takes them so
+
+
+def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> Inputs:
+    lens = _lengths.prefill(p, rand)
+    rows, tokens = int(lens.q.sum()), int(lens.kv.sum())
+    q, k, v = (
+        _drawn.normal(shape, dtype, rand)
+        for shape, dtype in (
+            ((rows, p.num_qo_heads, p.head_dim_qk), p.q_dtype),
+            ((tokens, p.num_kv_heads, p.head_dim_qk), p.kv_dtype),
+            ((tokens, p.num_kv_heads, p.head_dim_out), p.kv_dtype),
+        )
+    )
+    return Inputs(
+        q=q.values,
+        k=k.values,
+        v=v.values,
+        q_scale=q.scale,
+        k_scale=k.scale,
+        v_scale=v.scale,
+        lens=lens,
+        out=torch.empty(rows, p.num_qo_heads, p.head_dim_out, dtype=TORCH[p.out], device=device),
+        lse=_shared.empty_lse(p, q.values),
+    )
+
+
+def _read(x: Inputs, i: int, length: int) -> tuple[Tensor, Tensor]:
+    start = int(x.lens.kv[:i].sum())
+    return x.k[start : start + length].transpose(0, 1), x.v[start : start + length].transpose(0, 1)
+
+
+def reference(p: RaggedPrefill, x: Inputs) -> tuple[Tensor, ...]:
+    return _prefill.reference(p, x, _read)
+
+
+def cost(p: RaggedPrefill, x: Inputs) -> Cost:
+    """Keys and values once each, and the offsets."""
+    return _prefill.cost(p, x, x.k, x.v, x.lens.kv_indptr)
+
+
+def footprint(p: RaggedPrefill) -> int:
+    """Keys and values, drawn beside themselves when they are quantised; the queries' side; the workspace."""
+    size = 4 if is_fp8(p.kv_dtype) else bytes_of(p.kv_dtype)
+    kv = p.batch_size * p.s_kv * p.num_kv_heads * (p.head_dim_qk + p.head_dim_out) * size
+    return kv + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_out)
+
+
+ragged_prefill = Routine(
+    RAGGED,
+    family="attention",
+    params=RaggedPrefill,
+    inputs=inputs,
+    outputs=lambda x: _shared.written(x.out, x.lse),
+    reference=reference,
+    cost=cost,
+    tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
+    footprint=footprint,
+    cuda_graph=True,
+    aliases={"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"},
+)
+
+
+@ragged_prefill.backend("fa2", "fa3", "cutlass", api=RAGGED, limits=_prefill_limits.ragged_wrapper)
+def _wrapper(p: RaggedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+    wrapper = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr)
+    all_fp8, some_fp8 = is_fp8(p.q_dtype), is_fp8(p.kv_dtype)
+    in_kernel = _per_head_scales(p, x) if all_fp8 else ()
+    beside = {"k_scale": x.k_scale, "v_scale": x.v_scale} if some_fp8 and not all_fp8 else {}
+
+    def launch(x: Inputs) -> object:
+        said = {"out": x.out, "enable_pdl": p.enable_pdl, **beside, **_shared.returning(x.lse)}
+        return wrapper.run(x.q, x.k, x.v, *in_kernel, **said)
+
+    return Built(launch, _shared.resolved(wrapper))
+
+
+def _per_head_scales(p: RaggedPrefill, x: Inputs) -> tuple[Tensor, ...]:
+    """As the fp8 kernels of fa3 take them: a scale for each head of the queries, the keys and the values."""
+    heads = ((p.num_qo_heads, x.q_scale), (p.num_kv_heads, x.k_scale), (p.num_kv_heads, x.v_scale))
+    return tuple(torch.full((count,), scale, device=x.q.device) for count, scale in heads)
+
+
+def _planned(p: RaggedPrefill, x: Inputs, how: How, q_indptr: Tensor, kv_indptr: Tensor, **more: Any) -> Any:
+    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
+
+    q_indptr, kv_indptr = q_indptr.clone(), kv_indptr.clone()
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(
+        _shared.workspace(x.q.device),
+        "NHD",
+        use_cuda_graph=_prefill.plans_for_graphs(how),
+        qo_indptr_buf=q_indptr,
+        kv_indptr_buf=kv_indptr,
+        backend=how.backend,
+    )
+    heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk)
+    wrapper.plan(q_indptr, kv_indptr, *heads, head_dim_vo=p.head_dim_out, causal=p.causal, **p.data_types, **more)
+    return wrapper
+
+
+@ragged_prefill.backend("cudnn", api=RAGGED, limits=_prefill_limits.cudnn)
+def _cudnn(p: RaggedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
+
+    said = _prefill.cudnn_plan(p, x)
+    if capability.accepts(BatchPrefillWithRaggedKVCacheWrapper.plan, "uniform_q_len"):
+        wrapper = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr, **said)
+    else:  # until 0.7.2 in elements
+        q, o = (_shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, d) for d in (p.head_dim_qk, p.head_dim_out))
+        k, v = _key_offsets(p, x)
+        wrapper = _planned(p, x, how, q, k, v_indptr=v, o_indptr=o, **said)
+    scales = _prefill.cudnn_scales(p, x)
+
+    def launch(x: Inputs) -> object:
+        return wrapper.run(x.q, x.k, x.v, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse))
+
+    return Built(launch, "cudnn")
+
+
+def _key_offsets(p: RaggedPrefill, x: Inputs) -> tuple[Tensor, Tensor]:
+    of = _shared.element_offsets
+    return of(x.lens.kv_indptr, p.num_kv_heads, p.head_dim_qk), of(x.lens.kv_indptr, p.num_kv_heads, p.head_dim_out)
+
+
+@ragged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
+def _cudnn_native(p: RaggedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+    k, v = _key_offsets(p, x)
+    return _prefill.build_cudnn_native(p, x, how, lambda _x: {"batch_offsets_k": k, "batch_offsets_v": v})
+
+
+@ragged_prefill.backend("trtllm-native", "cute-dsl", api=DEEPSEEK, limits=_prefill_limits.deepseek)
+def _deepseek(p: RaggedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+    from flashinfer.prefill import trtllm_ragged_attention_deepseek
+
+    workspace = _shared.workspace(x.q.device)
+    kernels = "cute-dsl" if how.backend == "cute-dsl" else "trtllm-gen"
+
+    def launch(x: Inputs) -> object:
+        return trtllm_ragged_attention_deepseek(
+            query=x.q,
+            key=x.k,
+            value=x.v,
+            workspace_buffer=workspace,
+            seq_lens=x.lens.kv,
+            max_q_len=p.s_qo,
+            max_kv_len=p.s_kv,
+            bmm1_scale=_prefill.qk_scale(p, x),
+            bmm2_scale=x.v_scale,
+            o_sf_scale=-1,
+            batch_size=p.batch_size,
+            window_left=-1,
+            cum_seq_lens_q=x.lens.q_indptr,
+            cum_seq_lens_kv=x.lens.kv_indptr,
+            enable_pdl=p.enable_pdl,
+            is_causal=p.causal,
+            out=x.out,
+            backend=kernels,
+            **{"return_lse": False, **_shared.returning(x.lse)},
+        )
+
+    return Built(launch, kernels)
+
+
+@ragged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.ragged_fmha_v2)
+def _fmha_v2(p: RaggedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
+    if is_fp8(p.q_dtype) or not _prefill_limits.reads_separately(devices.of(x.q)):
+        return _prefill.build_fmha_v2(p, _joined(x), "CONTIGUOUS_Q_KV", lambda x: (x.q, x.kv), lambda _x: {})
+    return _prefill.build_fmha_v2(p, x, "SEPARATE_Q_K_V", lambda x: (x.q, x.k, x.v), lambda _x: {})
+
+
+def _joined(x: Inputs) -> Inputs:
+    """Keys and values as [tokens, 2, heads, dim]."""
+    kv = torch.stack([x.k, x.v], dim=1)
+    return x._replace(kv=kv, k=kv[:, 0], v=kv[:, 1])
+
+
+ragged_prefill.backend("prims-ts", api=RAGGED_PRIMS, limits=_prefill_limits.prims_ts)(_prims.build_ragged)
+
+
+@ragged_prefill.backend("torch", limits=_shared.no_lse)
+def _torch(p: RaggedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
+    keys = [span for _rows, span in x.lens.spans]
+
+    def read(x: Inputs, i: int, _length: int) -> tuple[Tensor, Tensor]:
+        return x.k[keys[i]].transpose(0, 1), x.v[keys[i]].transpose(0, 1)
+
+    return _prefill.build_torch(p, x, read)
+
+
+SMOKE = RaggedPrefill(batch_size=3, s_qo=40, s_kv=70, num_qo_heads=8, num_kv_heads=2, head_dim_qk=64)
+
+
+@ragged_prefill.tier("smoke")
+def _smoke() -> Iterator[Shape[RaggedPrefill]]:
+    """Every type and every path of the code, on shapes that a laptop does in milliseconds."""
+    changes: tuple[dict[str, Any], ...] = (
+        {"causal": True},
+        {"causal": True, "s_qo": 70},
+        {},
+        {"causal": True, "q_dtype": "float16", "kv_dtype": "float16"},
+        {"causal": True, "kv_dtype": "fp8_e4m3"},
+        {"causal": True, "q_dtype": "fp8_e4m3", "kv_dtype": "fp8_e4m3", "out_dtype": "bfloat16"},
+        {"causal": True, "random_actual_seq_len": True},
+        {"causal": True, "return_lse": True},
+        {"causal": True, "num_qo_heads": 10},
+        {"causal": True, "num_kv_heads": 8, "head_dim_qk": 192, "head_dim_vo": 128},
+    )
+    yield from (Shape(replace(SMOKE, **change)) for change in changes)
+    yield _of(models.expanded("deepseek-v3", 8), 1, 128, 128)
+
+
+def _of(model: Model, batch: int, s_qo: int, s_kv: int, **more: Any) -> Shape[RaggedPrefill]:
+    shape = {"causal": True, "batch_size": batch, "s_qo": s_qo, "s_kv": s_kv}
+    return Shape(RaggedPrefill(**{**shape, **model.settles, **more}), model)
+
+
+@ragged_prefill.tier("default")
+def _default() -> Iterator[Shape[RaggedPrefill]]:
+    """Models' real shapes: single and batched prompts, the chunks of a long one, each type and head size."""
+    deepseek, llama = models.expanded("deepseek-v3"), models.expanded("llama-3.1-70b")
+    for batch, s_qo, s_kv in ((1, 1024, 1024), (16, 1024, 1024), (4, 4096, 4096), (1, 1024, 8192)):
+        yield _of(deepseek, batch, s_qo, s_kv)
+        yield _of(llama, batch, s_qo, s_kv)
+    for model in (deepseek, llama):
+        yield _of(model, 16, 1024, 1024, random_actual_seq_len=True)
+        yield _of(model, 4, 2048, 2048, causal=False)
+        yield _of(model, 4, 2048, 2048, return_lse=True)
+    yield _of(llama, 4, 2048, 2048, q_dtype="float16", kv_dtype="float16")
+    yield _of(llama, 4, 2048, 2048, kv_dtype="fp8_e4m3")
+    yield _of(llama, 4, 2048, 2048, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="bfloat16")
+    for name, tp in (("deepseek-v3", 8), ("qwen3-14b", 1), ("gpt-oss-120b", 1), ("gemma-3-12b", 1)):
+        yield _of(models.expanded(name, tp), 4, 2048, 2048)
+
+
+@ragged_prefill.sweep(models.expanded)
+def _sweep(model: Model) -> Iterator[Shape[RaggedPrefill]]:
+    yield from (_of(model, *lengths) for lengths in _prefill.lengths_of_models(model))

@@ -1,0 +1,286 @@
+"""vllm_decode: vLLM's benchmark of TRT-LLM decode attention against the FlashInfer wrapper, as cases of this suite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf import devices
+from pytest_flashinfer_perf.cost import Cost
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.params import Fault, Params, flag
+from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.routines.attention import _decode_limits, _paged, _reference, _shared
+from pytest_flashinfer_perf.routines.attention._decode_limits import NATIVE, WRAPPER, native_kernels
+
+TYPES = (*HALF, FP8[0])
+NVFP4 = "nvfp4"
+O_SF_SCALE = 500.0
+
+
+@dataclass(frozen=True)
+class VllmDecode(Params):
+    """One query token per request; lengths drawn up to `max_seq_len`, the last request's is that."""
+
+    batch_size: int = flag("requests", letter="b", minimum=1, draw=(1, 2, 5))
+    max_seq_len: int = flag("longest KV sequence", letter="s", minimum=1, draw=(1, 15, 16, 17, 64, 130))
+    num_qo_heads: int = flag("query heads", default=64, letter="h", minimum=1, draw=(4, 8))
+    num_kv_heads: int = flag("key and value heads", default=8, letter="kv", minimum=1, draw=(1, 2, 4))
+    head_size: int = flag("head size", default=128, letter="d", minimum=1, draw=(64, 128))
+    block_size: int = flag("tokens per KV block", default=16, letter="p", minimum=1, draw=(8, 16, 64))
+    kv_layout: str = flag("order of heads and tokens in a block", default="HND", choices=("HND", "NHD"))
+    q_dtype: str = flag("type of the queries", default="bfloat16", letter="q", choices=TYPES)
+    kv_dtype: str = flag("type of keys and values", default="bfloat16", letter="kv", choices=TYPES)
+    out_dtype: str = flag("type of the output", default="bfloat16", letter="o", choices=(*TYPES, NVFP4), draw=TYPES)
+
+    @property
+    def scale(self) -> float:
+        return 1.0 / math.sqrt(self.head_size)
+
+    @property
+    def unquantised(self) -> bool:
+        return len({self.q_dtype, self.kv_dtype, self.out_dtype}) == 1 and self.q_dtype in HALF
+
+    def faults(self) -> Iterator[Fault]:
+        if self.num_qo_heads % self.num_kv_heads:
+            yield "num_qo_heads", f"{self.num_qo_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+
+
+class Inputs(NamedTuple):
+    q: Tensor  # [batch, qo heads, dim]
+    kv: Tensor  # [blocks, 2, ...] in the layout asked for
+    table: _paged.PageTable
+    seq_lens: Tensor
+    q_scale: float
+    kv_scale: float
+    o_scale: float
+    out: Tensor
+    out_scales: Tensor | None  # of an nvfp4 output's blocks
+
+
+def to_float8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> tuple[Tensor, Tensor]:
+    """Quantised to a tenth of the type's range, as the benchmark does it, and what to multiply the values with."""
+    info = torch.finfo(dtype)
+    low, high = x.aminmax()
+    scale = info.max / torch.maximum(low.abs(), high.abs()).clamp(min=1e-12) * 0.1
+    return (x * scale).clamp(min=info.min, max=info.max).to(dtype), scale.float().reciprocal()
+
+
+def inputs(p: VllmDecode, rand: torch.Generator, device: torch.device) -> Inputs:
+    lens = torch.randint(1, p.max_seq_len + 1, (p.batch_size,), dtype=torch.int32, device=device, generator=rand)
+    lens[-1] = p.max_seq_len
+    tokens = (p.num_kv_heads, p.block_size) if p.kv_layout == "HND" else (p.block_size, p.num_kv_heads)
+    blocks = p.batch_size * _paged.pages_per_request(p.max_seq_len, p.block_size)
+    q, q_scale = _drawn((p.batch_size, p.num_qo_heads, p.head_size), p.q_dtype, rand)
+    kv, kv_scale = _drawn((blocks, 2, *tokens, p.head_size), p.kv_dtype, rand)
+    out, out_scales = _empty_output(p, q)
+    table = _paged.page_table(lens, p.max_seq_len, p.block_size, rand)
+    x = Inputs(q, kv, table, lens, q_scale, kv_scale, 1.0, out, out_scales)
+    return x._replace(o_scale=to_float8(_attention(p, x))[1].item()) if is_fp8(p.out_dtype) else x
+
+
+def _drawn(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> tuple[Tensor, float]:
+    made_in = torch.bfloat16 if is_fp8(dtype) else TORCH[dtype]
+    drawn = torch.randn(shape, dtype=made_in, device=rand.device, generator=rand)
+    if not is_fp8(dtype):
+        return drawn, 1.0
+    values, scale = to_float8(drawn)
+    return values, scale.item()
+
+
+def _empty_output(p: VllmDecode, q: Tensor) -> tuple[Tensor, Tensor | None]:
+    if p.out_dtype != NVFP4:
+        return torch.empty(q.shape, dtype=TORCH[p.out_dtype], device=q.device), None
+    padded = (-(-p.batch_size // 128) * 128, -(-p.num_qo_heads * p.head_size // 64) * 4)
+    packed = torch.empty(*q.shape[:2], p.head_size // 2, dtype=torch.uint8, device=q.device)
+    return packed, torch.empty(padded, dtype=torch.float8_e4m3fn, device=q.device)
+
+
+def _sides(p: VllmDecode, kv: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values, heads before tokens in each block."""
+    heads_first = kv if p.kv_layout == "HND" else kv.transpose(2, 3)
+    return heads_first[:, 0], heads_first[:, 1]
+
+
+def _attention(p: VllmDecode, x: Inputs) -> Tensor:
+    answers = []
+    k, v = _sides(p, x.kv)
+    for q, owned, length in zip(x.q.split(1), x.table.block_tables, x.seq_lens.tolist(), strict=True):
+        used = owned[: _paged.pages_per_request(length, p.block_size)]
+        keys, values = (_reference.read_pages(side, used, length) for side in (k, v))
+        scale = x.q_scale * x.kv_scale * p.scale
+        answers.append(_reference.attend(q, keys, values, scale=scale, causal=False))
+    return _reference.joined(answers, x.kv_scale, lse=False)[0]
+
+
+def reference(p: VllmDecode, x: Inputs) -> tuple[Tensor, ...]:
+    """Nothing for an nvfp4 output, which is not decoded here: its row says that it was not checked."""
+    return () if p.out_dtype == NVFP4 else (_attention(p, x) / x.o_scale,)
+
+
+def cost(p: VllmDecode, x: Inputs) -> Cost:
+    """Queries, outputs with their scales, and the keys and values of actual tokens once each; the page table."""
+    tokens = int(x.seq_lens.sum())
+    kv = 2 * tokens * p.num_kv_heads * p.head_size * bytes_of(p.kv_dtype)
+    scales = x.out.numel() // 8 if x.out_scales is not None else 0
+    around = (x.q, x.out, x.table.indices, x.table.indptr, x.seq_lens)
+    fp8 = is_fp8(p.q_dtype) and is_fp8(p.kv_dtype)
+    return Cost(
+        flops=4 * tokens * p.num_qo_heads * p.head_size,
+        bytes=kv + scales + sum(t.nbytes for t in around),
+        dtype=p.q_dtype if fp8 else HALF[0],
+    )
+
+
+def footprint(p: VllmDecode) -> int:
+    """The cache; queries, outputs and what they are compared with; the workspace."""
+    per_token = 2 * p.num_kv_heads * p.head_size
+    cache = _paged.cache_bytes(p.batch_size, p.max_seq_len, p.block_size, per_token, p.kv_dtype)
+    quantising = 2 * cache if is_fp8(p.kv_dtype) else 0
+    return cache + quantising + _shared.rows_bytes(p.batch_size * p.num_qo_heads, p.head_size, p.head_size)
+
+
+vllm_decode = Routine(
+    "vllm_decode",
+    family="attention",
+    params=VllmDecode,
+    inputs=inputs,
+    outputs=lambda x: _shared.written(x.out, x.out_scales),
+    reference=reference,
+    cost=cost,
+    tolerances=lambda p, backend: (
+        _shared.of_output(p.out_dtype, fp8_inside=is_fp8(p.q_dtype) or (backend == "trtllm" and is_fp8(p.kv_dtype))),
+    ),
+    footprint=footprint,
+    cuda_graph=True,
+)
+
+
+def _trtllm_limits(p: VllmDecode, _backend: str, device: Device) -> Iterator[str]:
+    if native_kernels(device) == "xqa":
+        if p.out_dtype == NVFP4:
+            yield "trtllm writes nvfp4 on compute capability 10.x only: set out_dtype to bfloat16"
+        if is_fp8(p.q_dtype):
+            yield "trtllm is xqa here, which needs bfloat16 or float16 queries"
+    if p.block_size not in _decode_limits.NATIVE_PAGES:
+        yield f"trtllm has blocks of 16, 32, 64 or 128 tokens, not {p.block_size}"
+
+
+def _unquantised_only(p: VllmDecode, backend: str, _device: Device) -> Iterator[str]:
+    if not p.unquantised:
+        yield f"{backend} is measured unquantised, whatever it is compared with"
+
+
+@vllm_decode.backend("trtllm", runs_as="trtllm-native", api=NATIVE, limits=_trtllm_limits)
+def _trtllm(p: VllmDecode, x: Inputs, _how: How) -> Built[Inputs]:
+    from flashinfer.decode import trtllm_batch_decode_with_kv_cache
+
+    workspace = _shared.workspace(x.q.device)
+    counters = _shared.counters(trtllm_batch_decode_with_kv_cache, p, x.q)
+
+    def launch(x: Inputs) -> object:
+        return trtllm_batch_decode_with_kv_cache(
+            query=x.q,
+            kv_cache=x.kv,
+            workspace_buffer=workspace,
+            block_tables=x.table.block_tables,
+            seq_lens=x.seq_lens,
+            max_seq_len=p.max_seq_len,
+            bmm1_scale=x.q_scale * x.kv_scale * p.scale,
+            bmm2_scale=x.kv_scale / x.o_scale,
+            o_sf_scale=O_SF_SCALE if p.out_dtype == NVFP4 else None,
+            kv_layout=p.kv_layout,
+            out=_output(x),
+            **counters,
+        )
+
+    return Built(launch, native_kernels(devices.of(x.q)))
+
+
+def _output(x: Inputs) -> Any:
+    if x.out_scales is None:
+        return x.out
+    from flashinfer.utils import FP4Tensor
+
+    return FP4Tensor(x.out, x.out_scales)
+
+
+@vllm_decode.backend("baseline", runs_as="fa2_tc", api=WRAPPER, limits=_unquantised_only)
+def _baseline(p: VllmDecode, x: Inputs, how: How) -> Built[Inputs]:
+    from flashinfer import BatchDecodeWithPagedKVCacheWrapper
+
+    table = x.table.copy()
+    wrapper = BatchDecodeWithPagedKVCacheWrapper(
+        _shared.workspace(x.q.device),
+        p.kv_layout,
+        use_cuda_graph=how.cuda_graph,
+        use_tensor_cores=True,
+        paged_kv_indptr_buffer=table.indptr,
+        paged_kv_indices_buffer=table.indices,
+        paged_kv_last_page_len_buffer=table.last_page_len,
+    )
+    csr = (table.indptr, table.indices, table.last_page_len)
+    heads = (p.num_qo_heads, p.num_kv_heads, p.head_size, p.block_size)
+    wrapper.plan(*csr, *heads, q_data_type=TORCH[p.q_dtype], kv_data_type=TORCH[p.kv_dtype])
+    return Built(lambda x: wrapper.run(x.q, x.kv, out=x.out), _shared.resolved(wrapper))
+
+
+def _torch_limits(p: VllmDecode, backend: str, _device: Device) -> Iterator[str]:
+    if p.out_dtype == NVFP4:
+        yield f"{backend} writes no nvfp4"
+
+
+@vllm_decode.backend("torch", limits=_torch_limits)
+def _torch(p: VllmDecode, _x: Inputs, _how: How) -> Built[Inputs]:
+    half = torch.bfloat16 if is_fp8(p.q_dtype) else TORCH[p.q_dtype]
+
+    def launch(x: Inputs) -> object:
+        gathered = _shared.gathered(*_sides(p, x.kv), x.table.block_tables, half)
+        out = _shared.folded_sdpa(x.q[:, None], gathered, x.seq_lens[:, None], x.q_scale * x.kv_scale * p.scale)
+        return x.out.copy_(out[:, 0] * (x.kv_scale / x.o_scale))
+
+    return Built(launch, "sdpa")
+
+
+MODES: tuple[dict[str, str], ...] = (
+    {},
+    {"kv_dtype": FP8[0]},
+    {"q_dtype": FP8[0], "kv_dtype": FP8[0]},
+    {"q_dtype": FP8[0], "kv_dtype": FP8[0], "out_dtype": FP8[0]},
+    {"q_dtype": FP8[0], "kv_dtype": FP8[0], "out_dtype": NVFP4},
+)
+
+
+def _modes(of: VllmDecode, also: tuple[str, ...] = ()) -> Iterator[Shape[VllmDecode]]:
+    """The baseline is measured once per shape, unquantised: each mode is compared with that."""
+    for mode in MODES:
+        yield Shape(replace(of, **mode), backends=("trtllm", *also, *(() if mode else ("baseline",))))  # type: ignore[arg-type]
+
+
+@vllm_decode.tier("smoke")
+def _smoke() -> Iterator[Shape[VllmDecode]]:
+    small = VllmDecode(batch_size=3, max_seq_len=100, num_qo_heads=8, num_kv_heads=1)
+    yield from _modes(small, ("torch",))
+    yield from _modes(replace(small, kv_layout="NHD"), ("torch",))
+
+
+@vllm_decode.tier("default")
+def _default() -> Iterator[Shape[VllmDecode]]:
+    """The sweep that the benchmark does."""
+    for batch in (1, 4, 8, 16, 32, 64, 128, 256):
+        for longest in (1024 << i for i in range(8)):
+            yield from _modes(VllmDecode(batch_size=batch, max_seq_len=longest))
+
+
+@vllm_decode.tier("full")
+def _full() -> Iterator[Shape[VllmDecode]]:
+    """The same in both layouts."""
+    for layout in ("HND", "NHD"):
+        for shape in _default():
+            yield replace(shape, params=replace(shape.params, kv_layout=layout))

@@ -1,0 +1,65 @@
+"""`benchmark_decode`, for programs written against vLLM's TRT-LLM decode benchmark: change the import line."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from pytest_flashinfer_perf import devices
+from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.dtypes import TORCH
+from pytest_flashinfer_perf.report.vllm import Compared
+from pytest_flashinfer_perf.routine import Shape
+from pytest_flashinfer_perf.routines.attention.vllm_decode import NVFP4, VllmDecode, to_float8, vllm_decode
+from pytest_flashinfer_perf.settings import Measuring
+from pytest_flashinfer_perf.walk import walk
+
+__all__ = ["FP4_DTYPE", "FP8_DTYPE", "benchmark_decode", "to_float8"]
+
+FP8_DTYPE = torch.float8_e4m3fn
+FP4_DTYPE = torch.uint8
+
+NAMES = {**{dtype: name for name, dtype in TORCH.items()}, FP4_DTYPE: NVFP4}
+
+
+def benchmark_decode(  # noqa: PLR0913, PLR0917 - the signature is vLLM's
+    dtype: torch.dtype,
+    quant_dtypes: tuple[torch.dtype | None, torch.dtype | None, torch.dtype | None],
+    batch_size: int,
+    max_seq_len: int,
+    num_heads: tuple[int, int] = (64, 8),
+    head_size: int = 128,
+    kv_layout: str = "HND",
+    block_size: int = 16,
+    warmup: int = 10,
+    trials: int = 20,
+) -> dict[str, Any]:
+    """Measure TRT-LLM's decode and the unquantised baseline; what cannot run here raises with the reason.
+
+    The answers are checked, L2 is cold, and times are those of the kernels where CUPTI is there: they are shorter
+    than what events around a call say.
+    """
+    types: dict[str, Any] = dict(
+        zip(("q_dtype", "kv_dtype", "out_dtype"), (NAMES[t or dtype] for t in quant_dtypes), strict=True)
+    )
+    plain: dict[str, Any] = dict.fromkeys(types, NAMES[dtype])
+    shape: dict[str, Any] = {
+        "batch_size": batch_size,
+        "max_seq_len": max_seq_len,
+        "num_qo_heads": num_heads[0],
+        "num_kv_heads": num_heads[1],
+        "head_size": head_size,
+        "kv_layout": kv_layout,
+        "block_size": block_size,
+    }
+    measuring = Measuring(iters=trials, warmup=warmup)
+    trtllm = _measured(VllmDecode(**shape, **types), "trtllm", measuring)
+    return Compared(trtllm, _measured(VllmDecode(**shape, **plain), "baseline", measuring)).columns()
+
+
+def _measured(params: VllmDecode, backend: str, measuring: Measuring) -> dict[str, Any]:
+    walked = walk(Case(vllm_decode, Shape(params), backend), measuring, devices.find("auto"))
+    measurement = walked.measurement
+    return {"mean": fmean(measurement.samples), "std": measurement.std, "params": params.as_dict()}

@@ -1,0 +1,6 @@
+import pytest
+
+
+@pytest.mark.perf_cases("BatchMLAPagedAttentionWrapper")
+def test_mla(perf, case):
+    perf(case)

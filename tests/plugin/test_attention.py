@@ -1,0 +1,266 @@
+"""What holds for every attention routine, without a GPU: reference, cost, inputs, and the arguments of each backend."""
+
+import itertools
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pytest_flashinfer_perf import check
+from pytest_flashinfer_perf.dtypes import TORCH
+from pytest_flashinfer_perf.routine import How
+from pytest_flashinfer_perf.routines.attention.decode import decode
+from pytest_flashinfer_perf.routines.attention.mla import mla
+from pytest_flashinfer_perf.routines.attention.prefill_paged import paged_prefill
+from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_prefill
+from pytest_flashinfer_perf.strategies import params_of
+from pytest_flashinfer_perf.timing import cold
+
+ROUTINES = (decode, paged_prefill, ragged_prefill, mla)
+CPU = torch.device("cpu")
+
+
+def made(routine, params, seed=42):
+    return routine.inputs(params, torch.Generator().manual_seed(seed), CPU)
+
+
+class Request(NamedTuple):
+    """One request, for attention a second time and in another way: token by token, in double precision.
+
+    Scales are applied, a key and value head for each KV head, a row's last visible token."""
+
+    q: Tensor  # [rows, heads, dim]
+    k: Tensor  # [tokens, KV heads, dim]
+    v: Tensor
+    last_seen: list[int]
+
+
+def requests_of(routine, p, x):
+    readers = {decode.name: _decoding, paged_prefill.name: _paged, ragged_prefill.name: _ragged, mla.name: _latent}
+    return readers[routine.name](p, x)
+
+
+def _rows_of_end(count, length, masked):
+    return [length - count + j if masked else length - 1 for j in range(count)]
+
+
+def _token(side, table, t, page_size):
+    return side[table[t // page_size], :, t % page_size].double()
+
+
+def _decoding(p, x):
+    for i, n in enumerate(x.seq_lens.tolist()):
+        table = x.table.block_tables[i].tolist()
+        k, v = (torch.stack([_token(side, table, t, p.page_size) for t in range(n)]) for side in (x.kv.k, x.kv.v))
+        q = x.q[i * p.s_qo : (i + 1) * p.s_qo].double()
+        yield Request(q, k * x.kv.k_scale, v * x.kv.v_scale, _rows_of_end(p.s_qo, n, p.masked))
+
+
+def _paged(p, x):
+    starts = [0, *itertools.accumulate(x.lens.q.tolist())]
+    for i, n in enumerate(x.lens.kv.tolist()):
+        table = x.table.block_tables[i].tolist()
+        k, v = (torch.stack([_token(side, table, t, p.page_size) for t in range(n)]) for side in (x.kv.k, x.kv.v))
+        q = x.q[starts[i] : starts[i + 1]].double() * x.q_scale
+        yield Request(q, k * x.kv.k_scale, v * x.kv.v_scale, _rows_of_end(len(q), n, p.causal))
+
+
+def _ragged(p, x):
+    queries = x.q.double().split(x.lens.q.tolist())
+    keys, values = (side.double().split(x.lens.kv.tolist()) for side in (x.k, x.v))
+    for q, k, v in zip(queries, keys, values, strict=True):
+        yield Request(q * x.q_scale, k * x.k_scale, v * x.v_scale, _rows_of_end(len(q), len(k), p.causal))
+
+
+def _latent(p, x):
+    for i, n in enumerate(x.seq_lens.tolist()):
+        table = x.table.block_tables[i].tolist()
+        kv = torch.stack([x.kv[table[t // p.page_size], t % p.page_size].double() for t in range(n)])[:, None]
+        q = x.q[i * p.s_qo : (i + 1) * p.s_qo].double() * x.q_scale
+        yield Request(q, kv * x.kv_scale, kv[..., : p.head_dim_ckv] * x.kv_scale, _rows_of_end(p.s_qo, n, True))
+
+
+def truth(p, requests):
+    """Outputs and base-2 LSE of every row."""
+    answers = [_row(p, r, j) for r in requests for j in range(len(r.q))]
+    return tuple(torch.stack(parts) for parts in zip(*answers, strict=True))
+
+
+def _row(p, r, j):
+    group = r.q.shape[1] // r.k.shape[1]
+    k, v = (side[: r.last_seen[j] + 1].transpose(0, 1).repeat_interleave(group, 0) for side in (r.k, r.v))
+    q = r.q[j][:, None]
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=p.scale)[:, 0]
+    lse = torch.logsumexp((q @ k.transpose(1, 2))[:, 0] * p.scale, -1) / torch.log(torch.tensor(2.0))
+    return out, lse
+
+
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+every_routine = pytest.mark.parametrize("routine", ROUTINES, ids=lambda r: r.name)
+
+
+def drawn_for(routine, data):
+    return data.draw(params_of(routine.params))
+
+
+@every_routine
+@few
+@given(data=st.data())
+def test_the_reference_is_attention(routine, data):
+    p = drawn_for(routine, data)
+    x = made(routine, p)
+    expected = truth(p, requests_of(routine, p, x))
+    for mine, other in zip(routine.reference(p, x), expected, strict=False):
+        assert torch.allclose(mine.double(), other, rtol=1e-4, atol=1e-5)
+    assert len(routine.reference(p, x)) == 1 + p.return_lse
+
+
+@every_routine
+def test_the_reference_is_the_same_in_blocks(routine, monkeypatch):
+    shape = {"s_qo": 40} if routine in (paged_prefill, ragged_prefill) else {"s_qo": 3}
+    p = replace(next(iter(routine.tiers["smoke"]())).params, return_lse=True, **shape)
+    x = made(routine, p)
+    whole = routine.reference(p, x)
+    monkeypatch.setattr("pytest_flashinfer_perf.routines.attention._reference.SCORES_AT_ONCE", 1 << 12)
+    for at_once, in_blocks in zip(whole, routine.reference(p, x), strict=True):
+        assert torch.allclose(at_once, in_blocks, rtol=1e-5, atol=1e-6)
+
+
+@every_routine
+@few
+@given(data=st.data())
+def test_the_torch_backend_agrees_with_the_reference(routine, data):
+    p = replace(drawn_for(routine, data), return_lse=False)
+    x = made(routine, p)
+    check.poison(routine.outputs(x))
+    routine.backends["torch"].build(p, x, How("torch", cuda_graph=False)).launch(x)
+    (expected,), (tolerance,) = routine.reference(p, x), routine.tolerances(p, "torch")
+    assert check.compare(x.out, expected, tolerance).rule == ""
+
+
+@every_routine
+@few
+@given(data=st.data())
+def test_work_is_counted_pair_by_pair(routine, data):
+    p = drawn_for(routine, data)
+    x = made(routine, p)
+    pairs = sum(last + 1 for r in requests_of(routine, p, x) for last in r.last_seen)
+    dims = (p.head_dim_ckv * 2 + p.head_dim_kpe) if routine is mla else (p.head_dim_qk + p.head_dim_out)
+    assert routine.cost(p, x).flops == 2 * pairs * p.num_qo_heads * dims
+
+
+@every_routine
+@few
+@given(data=st.data())
+def test_bytes_are_each_actual_token_once_and_little_else(routine, data):
+    p = drawn_for(routine, data)
+    x = made(routine, p)
+    size = TORCH[p.kv_dtype].itemsize
+    per_token = p.head_dim if routine is mla else p.num_kv_heads * (p.head_dim_qk + p.head_dim_out)
+    tokens = sum(len(r.k) for r in requests_of(routine, p, x))
+    needed = tokens * per_token * size + x.q.nbytes + sum(t.nbytes for t in routine.outputs(x))
+    most_metadata = 4 * (tokens + 4 * p.batch_size + 3)
+    assert needed < routine.cost(p, x).bytes <= needed + most_metadata
+
+
+@every_routine
+@few
+@given(data=st.data())
+def test_the_footprint_covers_what_is_allocated(routine, data):
+    p = drawn_for(routine, data)
+    stored = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in cold.tensors(made(routine, p))}
+    assert sum(stored.values()) <= routine.footprint(p)
+
+
+@every_routine
+@few
+@given(data=st.data())
+def test_a_case_is_the_same_bytes_every_time(routine, data):
+    p = drawn_for(routine, data)
+    once, again = (cold.tensors(made(routine, p)._replace(out=None, lse=None)) for _ in range(2))
+    for one, other in zip(once, again, strict=True):
+        assert torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+
+
+@every_routine
+def test_another_seed_is_another_case(routine):
+    p = next(iter(routine.tiers["smoke"]())).params
+    assert not torch.equal(made(routine, p, 1).q, made(routine, p, 2).q)
+
+
+@every_routine
+@few
+@given(data=st.data())
+def test_the_lse_is_held_to_a_thousandth(routine, data):
+    p = replace(drawn_for(routine, data), return_lse=True)
+    x = made(routine, p)
+    lse, tolerance = routine.reference(p, x)[1], routine.tolerances(p, "fa2")[1]
+    assert check.compare(lse, lse, tolerance).rule == ""
+    assert check.compare(lse * torch.log(torch.tensor(2.0)), lse, tolerance).rule  # the natural logarithm
+
+
+def swapped_heads(x):
+    return x._replace(q=x.q.flip(1))
+
+
+def shifted_rows(x):
+    return x._replace(q=x.q.roll(1, 0))
+
+
+def dropped_scale(x):
+    for name in ("v_scale", "kv_scale"):
+        if name in x._fields:
+            return x._replace(**{name: 1.0})
+    return x._replace(kv=x.kv._replace(v_scale=1.0))
+
+
+FAULTS = [
+    *((routine, swapped_heads, {}) for routine in ROUTINES),
+    *((routine, shifted_rows, {}) for routine in ROUTINES),
+    *((routine, dropped_scale, {"kv_dtype": "fp8_e4m3"}) for routine in ROUTINES),
+]
+
+
+@pytest.mark.parametrize(("routine", "fault", "change"), FAULTS, ids=lambda v: getattr(v, "__name__", None))
+def test_a_wrong_kernel_is_caught(routine, fault, change):
+    p = replace(next(iter(routine.tiers["smoke"]())).params, **change)
+    assert wrong(routine, p, fault(made(routine, p)), made(routine, p))
+
+
+def wrong(routine, p, broken, right, run_as=None):
+    """The rule that a backend breaks which computes on other inputs, or by other params, than the case's."""
+    routine.backends["torch"].build(run_as or p, broken, How("torch", cuda_graph=False)).launch(broken)
+    return check.compare(broken.out, routine.reference(p, right)[0], *routine.tolerances(p, "torch")).rule
+
+
+@pytest.mark.parametrize("routine", [paged_prefill, ragged_prefill], ids=lambda r: r.name)
+def test_a_missing_mask_is_caught(routine):
+    p = replace(next(iter(routine.tiers["smoke"]())).params, causal=True)
+    assert wrong(routine, p, made(routine, p), made(routine, p), run_as=replace(p, causal=False))
+
+
+@pytest.mark.parametrize("routine", [decode, paged_prefill, mla], ids=lambda r: r.name)
+def test_an_unread_last_page_is_caught(routine):
+    p = next(iter(routine.tiers["smoke"]())).params
+    x = made(routine, p)
+    length = int((x.lens.kv if routine is paged_prefill else x.seq_lens)[0])
+    last = x.table.block_tables[0, (length - 1) // p.page_size]
+    for side in (x.kv,) if routine is mla else (x.kv.k, x.kv.v):
+        side[last] = 0
+    assert wrong(routine, p, x, made(routine, p))
+
+
+@every_routine
+def test_every_tier_is_of_distinct_valid_cases(routine):
+    for tier in ("smoke", "default", "full"):
+        ids = [shape.id for shape in routine.tiers[tier]()]
+        assert len(set(ids)) == len(ids) >= 10
+
+
+@every_routine
+def test_default_shapes_fit_on_one_hopper(routine):
+    assert max(routine.footprint(shape.params) for shape in routine.tiers["default"]()) < 130 << 30

@@ -1,0 +1,143 @@
+"""Every argument that a backend passes binds to the installed FlashInfer; nothing is launched."""
+
+import importlib
+import inspect
+from dataclasses import replace
+from unittest.mock import create_autospec
+
+import pytest
+import torch
+
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.routine import How
+from pytest_flashinfer_perf.routines.attention import _shared
+from pytest_flashinfer_perf.routines.attention.decode import decode
+from pytest_flashinfer_perf.routines.attention.mla import mla
+from pytest_flashinfer_perf.routines.attention.prefill_paged import paged_prefill
+from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_prefill
+
+ROUTINES = (decode, paged_prefill, ragged_prefill, mla)
+CALLED = [pytest.param(r, b, id=f"{r.name}-{b.name}") for r in ROUTINES for b in r.backends.values() if b.api]
+
+
+def accepted(routine, backend, device):
+    """The shapes that this backend's limits let through: the others never reach the library."""
+    smoke = [shape.params for shape in routine.tiers["smoke"]()]
+    wider = {"page_size": 32, "num_qo_heads": 128} if routine is mla else {"head_dim_qk": 128, "head_dim_vo": 128}
+    if routine is ragged_prefill:
+        wider["s_qo"] = smoke[0].s_kv
+    more = [replace(p, **wider) for p in smoke]
+    return [p for p in (*smoke, *more) if not list(backend.limits(p, backend.name, device))]
+
+
+def autospec(path, monkeypatch):
+    """The real API's signature, its class's `plan` and `run` with theirs, and nothing behind them."""
+    module, _, name = path.rpartition(".")
+    real = getattr(pytest.importorskip(module, exc_type=ImportError), name)
+    api = create_autospec(real)
+    if isinstance(real, type):
+        api.plan = real.plan
+        _state_plan(api.return_value, real)
+    monkeypatch.setattr(path, api)
+    return api
+
+
+def _state_plan(wrapper, real):
+    wrapper._backend = wrapper.resolved_backend = "fa2"
+    wrapper.plan.__signature__, wrapper.plan.__qualname__ = inspect.signature(real.plan), real.plan.__qualname__
+    if hasattr(real, "_plan_impl"):
+        signature = inspect.signature(real._plan_impl)
+        wrapper.plan.side_effect = lambda *args, **kwargs: signature.bind(None, *args, **kwargs) and None
+
+
+@pytest.mark.parametrize(("routine", "backend"), CALLED)
+def test_calls_fit_the_librarys_signatures(routine, backend, hopper, blackwell, monkeypatch):
+    api = autospec(f"flashinfer.{backend.api}", monkeypatch)
+    monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)  # the mock keeps every one it is given
+    shapes = accepted(routine, backend, hopper) or accepted(routine, backend, blackwell)
+    for p in shapes:
+        x = routine.inputs(p, torch.Generator().manual_seed(1), torch.device("cpu"))
+        built = backend.build(p, x, How(backend.name, cuda_graph=True))
+        built.launch(x if built.takes is None else built.takes)
+    assert api.call_count == len(shapes) >= 3
+
+
+def test_mla_auto_is_the_native_apis_on_blackwell(monkeypatch, blackwell):
+    native = autospec("flashinfer.mla.trtllm_batch_decode_with_kv_cache_mla", monkeypatch)
+    tuned = autospec("flashinfer.autotune", monkeypatch)
+    monkeypatch.setattr("pytest_flashinfer_perf.devices.of", lambda _tensor: blackwell)
+    monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)
+    p = replace(next(iter(mla.tiers["smoke"]())).params, autotune=True, mla_is_var_seq="auto")
+    x = mla.inputs(p, torch.Generator().manual_seed(1), torch.device("cpu"))
+    built = mla.backends["auto"].build(p, x, How("auto", cuda_graph=True))
+    built.launch(x)
+    assert built.resolved == "auto"
+    assert native.call_count == 2
+    assert native.call_args.kwargs["is_var_seq"] is False
+    tuned.assert_called_once_with(True)
+
+
+NAMES = {
+    decode.name: "fa2 fa2_tc fa3 auto cudnn trtllm-gen trtllm-native prims-ts torch",
+    paged_prefill.name: "fa2 fa3 auto cudnn cudnn-native trtllm-gen trtllm-native trtllm-fmha-v2 prims-ts torch",
+    ragged_prefill.name: "fa2 fa3 cudnn cudnn-native cutlass cute-dsl trtllm-native trtllm-fmha-v2 prims-ts torch",
+    mla.name: "fa2 fa3 auto cutlass cute-dsl trtllm-native prims-ts torch",
+}
+
+
+@pytest.mark.parametrize("routine", ROUTINES, ids=lambda r: r.name)
+def test_every_backend_is_declared(routine):
+    assert set(routine.backends) == set(NAMES[routine.name].split())
+    assert routine.backend_named("trtllm-gen-native") is routine.backends["trtllm-native"]
+
+
+FP8 = {"q_dtype": "fp8_e4m3", "kv_dtype": "fp8_e4m3", "out_dtype": "bfloat16"}
+LIMITS = [
+    (paged_prefill, "fa2", FP8, "q_dtype is fp8_e4m3: use fa3"),
+    (paged_prefill, "fa3", {"kv_dtype": "fp8_e4m3"}, "both in fp8, or neither: use fa2"),
+    (paged_prefill, "fa3", {"head_dim_qk": 96}, "no kernel for heads of 96/96: use fa2"),
+    (paged_prefill, "auto", {**FP8, "out_dtype": None}, "no fp8 output: set out_dtype"),
+    (paged_prefill, "trtllm-gen", {}, "compute capability 10.x only: use trtllm-fmha-v2"),
+    (paged_prefill, "trtllm-native", {}, "compute capability 10.x only: use trtllm-fmha-v2"),
+    (paged_prefill, "cudnn", {"kv_dtype": "float16"}, "one type, not bfloat16 and float16: use fa2"),
+    (paged_prefill, "trtllm-fmha-v2", {"kv_dtype": "fp8_e4m3"}, "one type, not bfloat16 and fp8_e4m3: use fa2"),
+    (paged_prefill, "trtllm-fmha-v2", {"return_lse": True}, "returns no LSE"),
+    (paged_prefill, "prims-ts", {"page_size": 7, "head_dim_qk": 128}, "pages of 16, 32, 64 or 128 tokens, not 7"),
+    (ragged_prefill, "cutlass", {}, "heads of 128 or 192, not 64/64: use fa2"),
+    (ragged_prefill, "trtllm-fmha-v2", {"head_dim_vo": 32}, "keys of 64 and values of 32: use fa3"),
+    (ragged_prefill, "trtllm-fmha-v2", {}, "more keys than queries: set s_qo to s_kv"),
+    (ragged_prefill, "cute-dsl", {}, "compute capability 10.x only"),
+    (mla, "fa2", {"q_dtype": "fp8_e4m3"}, "q_dtype is fp8_e4m3: use trtllm-native"),
+    (mla, "fa3", {"kv_dtype": "float16"}, "one type, or an fp8 cache"),
+    (mla, "fa3", {"out_dtype": "float16"}, "leave out out_dtype"),
+    (mla, "cutlass", {}, "needs 128 query heads, not 16"),
+    (mla, "trtllm-native", {}, "10.x only: use fa3 or fa2"),
+]
+
+
+@pytest.mark.parametrize(("routine", "backend", "change", "sentence"), LIMITS)
+def test_a_limit_is_a_sentence_with_a_way_out(routine, backend, change, sentence, hopper):
+    pytest.importorskip("flashinfer")
+    p = replace(next(iter(routine.tiers["smoke"]())).params, **change)
+    assert any(sentence in limit for limit in routine.backends[backend].limits(p, backend, hopper))
+
+
+def test_cudnn_prefills_fp8_on_blackwell_from_9_17_1_on(hopper, blackwell, monkeypatch):
+    pytest.importorskip("flashinfer")
+    p = replace(next(iter(paged_prefill.tiers["smoke"]())).params, **FP8)
+    limits = paged_prefill.backends["cudnn"].limits
+    assert "compute capability 10.0 or later: use fa3" in next(iter(limits(p, "cudnn", hopper)))
+    monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91700)
+    assert "9.17.1 or later, this is 91700" in next(iter(limits(p, "cudnn", blackwell)))
+    monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91701)
+    assert not list(limits(p, "cudnn", blackwell))
+
+
+def test_apis_are_found_where_the_backends_say(hopper):
+    pytest.importorskip("flashinfer")
+    for routine in ROUTINES:
+        for backend in routine.backends.values():
+            module, _, name = f"flashinfer.{backend.api}".rpartition(".")
+            if backend.api and backend.name != "prims-ts":
+                assert hasattr(importlib.import_module(module), name)
+    assert isinstance(hopper, Device)

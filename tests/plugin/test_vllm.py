@@ -1,0 +1,198 @@
+import csv
+import math
+from dataclasses import replace
+from datetime import datetime
+from unittest.mock import create_autospec
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from pytest_flashinfer_perf import check
+from pytest_flashinfer_perf import vllm as for_programs
+from pytest_flashinfer_perf.report import vllm
+from pytest_flashinfer_perf.routine import How
+from pytest_flashinfer_perf.routines.attention import _shared
+from pytest_flashinfer_perf.routines.attention.vllm_decode import MODES, VllmDecode, to_float8, vllm_decode
+from pytest_flashinfer_perf.strategies import params_of
+from pytest_flashinfer_perf.timing import cold
+from pytest_flashinfer_perf.walk import CannotRunError
+
+CPU = torch.device("cpu")
+few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+HEADER = (
+    "batch_size,trtllm_mean,trtllm_std,baseline_mean,baseline_std,speedup_percent,q_dtype,kv_cache_dtype,"
+    "output_dtype,block_size,num_kv_heads,head_size,max_seq_len"
+)
+PLAIN = VllmDecode(batch_size=4, max_seq_len=1024)
+
+
+def made(p, seed=42):
+    return vllm_decode.inputs(p, torch.Generator().manual_seed(seed), CPU)
+
+
+def row(params, backend, mean, std=1e-6):
+    known = {"routine": "vllm_decode", "backend": backend, "device": "cuda:0", "shape": params.slug()}
+    return {**known, "mean": mean, "std": std, "params": params.as_dict()}
+
+
+def test_the_sweep_is_the_documents():
+    shapes = [shape.params for shape in vllm_decode.tiers["default"]()]
+    assert {p.batch_size for p in shapes} == {1, 4, 8, 16, 32, 64, 128, 256}
+    assert {p.max_seq_len for p in shapes} == {1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}
+    assert len(shapes) == 8 * 8 * len(MODES)
+    once = {(p.num_qo_heads, p.num_kv_heads, p.head_size, p.block_size, p.kv_layout) for p in shapes}
+    assert once == {(64, 8, 128, 16, "HND")}
+    assert {p.kv_layout for p in (shape.params for shape in vllm_decode.tiers["full"]())} == {"HND", "NHD"}
+
+
+@few
+@given(params_of(VllmDecode))
+def test_the_torch_backend_agrees_with_the_reference(p):
+    x = made(p)
+    check.poison(vllm_decode.outputs(x))
+    vllm_decode.backends["torch"].build(p, x, How("torch", cuda_graph=False)).launch(x)
+    (expected,), (tolerance,) = vllm_decode.reference(p, x), vllm_decode.tolerances(p, "torch")
+    assert check.compare(x.out, expected, tolerance).rule == ""
+
+
+@few
+@given(params_of(VllmDecode))
+def test_the_reference_is_attention_in_either_layout(p):
+    x = made(p)
+    expected = vllm_decode.reference(p, x)[0].double()
+    for i, length in enumerate(x.seq_lens.tolist()):
+        at = [(x.table.block_tables[i, t // p.block_size], t % p.block_size) for t in range(length)]
+        k, v = (
+            torch.stack([x.kv[b, s, :, t] if p.kv_layout == "HND" else x.kv[b, s, t] for b, t in at]).double()
+            for s in (0, 1)
+        )
+        group = p.num_qo_heads // p.num_kv_heads
+        heads = [side.repeat_interleave(group, 1).transpose(0, 1) * x.kv_scale for side in (k, v)]
+        q = x.q[i].double()[:, None] * x.q_scale
+        out = torch.nn.functional.scaled_dot_product_attention(q, *heads)[:, 0] / x.o_scale
+        assert torch.allclose(expected[i], out, rtol=1e-4, atol=1e-4 * out.abs().max().item())
+
+
+@few
+@given(params_of(VllmDecode))
+def test_requests_own_their_blocks_and_the_last_one_is_the_longest(p):
+    x = made(p)
+    blocks = x.table.block_tables.flatten().tolist()
+    assert len(set(blocks)) == len(blocks)
+    assert x.seq_lens[-1] == p.max_seq_len >= int(x.seq_lens.max())
+    stored = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in cold.tensors(x)}
+    assert sum(stored.values()) <= vllm_decode.footprint(p)
+
+
+def test_to_float8_uses_a_tenth_of_the_range():
+    values, scale = to_float8(torch.tensor([-2.0, 1.0, 0.5]))
+    assert values.dtype == torch.float8_e4m3fn
+    assert values.float().abs().max() == 44.0  # 44.8, as e4m3 rounds it
+    assert scale.item() == pytest.approx(2.0 / 44.8)
+
+
+def test_an_nvfp4_output_has_its_blocks_scales_and_is_said_not_to_be_checked():
+    p = replace(PLAIN, batch_size=3, max_seq_len=20, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="nvfp4")
+    x = made(p)
+    assert x.out.shape == (3, 64, 64)
+    assert x.out_scales.shape == (128, 64 * 128 // 16)
+    assert vllm_decode.reference(p, x) == ()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_calls_fit_the_librarys_signatures(mode, monkeypatch):
+    decode = pytest.importorskip("flashinfer.decode", exc_type=ImportError)
+    native = create_autospec(decode.trtllm_batch_decode_with_kv_cache)
+    monkeypatch.setattr("flashinfer.decode.trtllm_batch_decode_with_kv_cache", native)
+    monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)
+    p = replace(PLAIN, max_seq_len=20, num_qo_heads=8, num_kv_heads=1, **mode)
+    x = made(p)
+    vllm_decode.backends["trtllm"].build(p, x, How("trtllm", cuda_graph=True)).launch(x)
+    assert native.call_args.kwargs["kv_layout"] == "HND"
+    assert (native.call_args.kwargs["o_sf_scale"] == 500.0) == (p.out_dtype == "nvfp4")
+
+
+@pytest.mark.parametrize(
+    ("change", "backend", "sentence"),
+    [
+        ({"q_dtype": "fp8_e4m3"}, "trtllm", "xqa here, which needs bfloat16"),
+        ({"out_dtype": "nvfp4"}, "trtllm", "nvfp4 on compute capability 10.x only"),
+        ({"block_size": 8}, "trtllm", "16, 32, 64 or 128 tokens, not 8"),
+        ({"kv_dtype": "fp8_e4m3"}, "baseline", "measured unquantised"),
+        ({"out_dtype": "nvfp4"}, "torch", "writes no nvfp4"),
+    ],
+)
+def test_a_limit_is_a_sentence(hopper, change, backend, sentence):
+    limits = vllm_decode.backends[backend].limits(replace(PLAIN, **change), backend, hopper)
+    assert sentence in next(iter(limits))
+
+
+def test_a_mode_is_compared_with_the_baseline_of_its_shape():
+    fp8 = replace(PLAIN, kv_dtype="fp8_e4m3")
+    other = replace(PLAIN, batch_size=8)
+    rows = [
+        row(PLAIN, "trtllm", 80e-6),
+        row(PLAIN, "baseline", 100e-6),
+        row(fp8, "trtllm", 50e-6),
+        row(other, "trtllm", 1.0),
+        {"routine": None, "device": "cuda:0"},
+    ]
+    plain, quantised = vllm.compared(rows)
+    assert (plain.speedup, plain.unlike) == (pytest.approx(0.2), False)
+    assert (quantised.speedup, quantised.unlike) == (pytest.approx(0.5), True)
+    *_, first, second = vllm.lines(rows)
+    assert "20.0%" in first
+    assert "unlike" not in first
+    assert second.endswith("50.0% unlike precision")
+
+
+def test_the_csv_is_the_documents(tmp_path):
+    rows = [row(replace(PLAIN, kv_dtype="fp8_e4m3"), "trtllm", 50e-6), row(PLAIN, "baseline", 100e-6)]
+    path = vllm.write_csv(rows, tmp_path, datetime(2026, 11, 20, 14, 30, 22))  # noqa: DTZ001 - as a clock shows it
+    assert path.name == "flashinfer_trtllm_benchmark_20261120_143022.csv"
+    lines = path.read_text().splitlines()
+    assert lines[0] == HEADER
+    (line,) = csv.DictReader(lines)
+    assert math.isclose(float(line["trtllm_mean"]), 0.05)
+    assert math.isclose(float(line["speedup_percent"]), 0.5)
+    assert (line["q_dtype"], line["kv_cache_dtype"]) == ("torch.bfloat16", "torch.float8_e4m3fn")
+    assert vllm.write_csv(rows[:1], tmp_path, datetime(2026, 1, 1)) is None  # noqa: DTZ001
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+CASES = ("--routine vllm_decode --batch_size 1 --max_seq_len 40 --num_qo_heads 4 --num_kv_heads 1 --backends torch",)
+
+
+def test_a_csv_of_nothing_is_an_error(pytester):
+    result = pytester.runpytest(f"--perf-case={CASES[0]}", "--perf-device=cpu", "--perf-iters=2", "--perf-vllm-csv=.")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["*nothing written, no case of vllm_decode was measured as trtllm and as baseline"])
+    missing = pytester.runpytest("--perf-vllm-csv=nowhere")
+    missing.stderr.fnmatch_lines(["*must be a folder that is there, got 'nowhere'"])
+
+
+def test_what_cannot_run_raises_with_the_reason():
+    if torch.cuda.is_available():
+        pytest.skip("it can run here")
+    with pytest.raises(CannotRunError, match="needs an NVIDIA GPU"):
+        for_programs.benchmark_decode(torch.bfloat16, (None, for_programs.FP8_DTYPE, None), 2, 64)
+
+
+def test_the_documents_dict_has_the_csvs_columns(monkeypatch):
+    seen = []
+
+    def measured(params, backend, measuring):
+        seen.append((params, backend, measuring))
+        return row(params, backend, 50e-6 if backend == "trtllm" else 100e-6)
+
+    monkeypatch.setattr(for_programs, "_measured", measured)
+    types = (for_programs.FP8_DTYPE, for_programs.FP8_DTYPE, for_programs.FP4_DTYPE)
+    result = for_programs.benchmark_decode(torch.bfloat16, types, 64, 8192, warmup=20, trials=50)
+    assert ",".join(result) == HEADER
+    assert result["speedup_percent"] == pytest.approx(0.5)
+    assert result["output_dtype"] == "torch.uint8"
+    (fp4, _, measuring), (plain, _, _) = seen
+    assert (fp4.out_dtype, plain.unquantised) == ("nvfp4", True)
+    assert (measuring.iters, measuring.warmup) == (50, 20)
