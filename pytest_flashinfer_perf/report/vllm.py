@@ -70,7 +70,8 @@ def compared(rows: Sequence[Row]) -> list[Compared]:
 
 
 def _shape(row: Row) -> tuple[Any, ...]:
-    return (row["device"], *(value for name, value in sorted(row["params"].items()) if name not in TYPES))
+    compared_over = (*TYPES, "backend")
+    return (row["device"], *(value for name, value in sorted(row["params"].items()) if name not in compared_over))
 
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:

@@ -36,7 +36,7 @@ def autospec(path, monkeypatch):
     real = getattr(pytest.importorskip(module, exc_type=ImportError), name)
     api = create_autospec(real)
     if isinstance(real, type):
-        api.plan = real.plan
+        api.plan, api.run = real.plan, real.run
         _state_plan(api.return_value, real)
     monkeypatch.setattr(path, api)
     return api
@@ -131,6 +131,14 @@ def test_cudnn_prefills_fp8_on_blackwell_from_9_17_1_on(hopper, blackwell, monke
     assert "9.17.1 or later, this is 91700" in next(iter(limits(p, "cudnn", blackwell)))
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91701)
     assert not list(limits(p, "cudnn", blackwell))
+
+
+def test_fa2_scales_fp8_keys_only_where_the_wrapper_does(hopper):
+    flashinfer = pytest.importorskip("flashinfer", exc_type=ImportError)
+    p = replace(next(iter(ragged_prefill.tiers["smoke"]())).params, kv_dtype="fp8_e4m3")
+    said = [limit for limit in ragged_prefill.backends["fa2"].limits(p, "fa2", hopper) if "ignores the scales" in limit]
+    newer = "lse_base" in inspect.signature(flashinfer.BatchPrefillWithRaggedKVCacheWrapper.run).parameters
+    assert bool(said) != newer
 
 
 def test_apis_are_found_where_the_backends_say(hopper):

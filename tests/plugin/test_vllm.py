@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 
 from pytest_flashinfer_perf import check
 from pytest_flashinfer_perf import vllm as for_programs
+from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.report import vllm
-from pytest_flashinfer_perf.routine import How
+from pytest_flashinfer_perf.routine import How, Shape
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.vllm_decode import MODES, VllmDecode, to_float8, vllm_decode
 from pytest_flashinfer_perf.strategies import params_of
@@ -34,7 +35,7 @@ def made(p, seed=42):
 
 def row(params, backend, mean, std=1e-6):
     known = {"routine": "vllm_decode", "backend": backend, "device": "cuda:0", "shape": params.slug()}
-    return {**known, "mean": mean, "std": std, "params": params.as_dict()}
+    return {**known, "mean": mean, "std": std, "params": Case(vllm_decode, Shape(params), backend).json_params}
 
 
 def test_the_sweep_is_the_documents():
@@ -160,6 +161,32 @@ def test_the_csv_is_the_documents(tmp_path):
     assert (line["q_dtype"], line["kv_cache_dtype"]) == ("torch.bfloat16", "torch.float8_e4m3fn")
     assert vllm.write_csv(rows[:1], tmp_path, datetime(2026, 1, 1)) is None  # noqa: DTZ001
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_row_carries_what_the_comparison_needs(pytester):
+    """From a case that was measured, through the report of its test."""
+    pytester.makeconftest(
+        """
+        import json
+
+        def pytest_runtest_logreport(report):
+            if hasattr(report, "perf_row"):
+                row = json.loads(report.perf_row)
+                print("ROW", sorted(row["params"]), row["mean"] > 0, row["std"] >= 0)
+        """
+    )
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.perf_cases("vllm_decode", "--batch_size 1 --max_seq_len 40 --num_qo_heads 4 --num_kv_heads 1")
+        def test_one(perf, case):
+            perf(case)
+        """
+    )
+    result = pytester.runpytest("--perf-backends=torch", "--perf-device=cpu", "--perf-iters=2", "-s")
+    names = sorted(Case(vllm_decode, Shape(PLAIN), "torch").json_params)
+    result.stdout.fnmatch_lines([f"*ROW {str(names).replace('[', '[[]')} True True"])
 
 
 CASES = ("--routine vllm_decode --batch_size 1 --max_seq_len 40 --num_qo_heads 4 --num_kv_heads 1 --backends torch",)

@@ -38,6 +38,9 @@ def paged_wrapper(p: PagedPrefill, backend: str, device: Device) -> Iterator[str
 
 
 def ragged_wrapper(p: RaggedPrefill, backend: str, _device: Device) -> Iterator[str]:
+    only_keys_fp8, wrapper = is_fp8(p.kv_dtype) and not is_fp8(p.q_dtype), capability.api(RAGGED)
+    if only_keys_fp8 and wrapper is not None and not capability.accepts(wrapper.run, "lse_base"):
+        yield f"{backend} ignores the scales of fp8 keys in this flashinfer: use fp8 queries too, or flashinfer 0.7.2"
     if backend == "cutlass":
         if is_fp8(p.q_dtype) or is_fp8(p.kv_dtype) or is_fp8(p.out):
             yield "cutlass prefills bfloat16 and float16 only: use trtllm-native"

@@ -139,10 +139,10 @@ def cost(p: VllmDecode, x: Inputs) -> Cost:
 
 
 def footprint(p: VllmDecode) -> int:
-    """The cache; queries, outputs and what they are compared with; the workspace."""
+    """The cache, and twice itself in 16 bits while it is quantised; queries, outputs, comparisons; the workspace."""
     per_token = 2 * p.num_kv_heads * p.head_size
     cache = _paged.cache_bytes(p.batch_size, p.max_seq_len, p.block_size, per_token, p.kv_dtype)
-    quantising = 2 * cache if is_fp8(p.kv_dtype) else 0
+    quantising = cache if is_fp8(p.kv_dtype) else 0
     return cache + quantising + _shared.rows_bytes(p.batch_size * p.num_qo_heads, p.head_size, p.head_size)
 
 

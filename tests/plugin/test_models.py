@@ -1,0 +1,79 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_flashinfer_perf import models
+from pytest_flashinfer_perf.params import ParamError
+from pytest_flashinfer_perf.routine import Model
+from pytest_flashinfer_perf.routines import all_routines
+
+PRESETS = (models.attention, models.latent, models.expanded)
+
+
+def test_a_share_of_a_model_has_its_share_of_heads_and_at_least_one_of_keys():
+    assert models.attention("llama-3.1-70b", 8).settles["num_qo_heads"] == 8
+    assert models.attention("qwen3-235b-a22b", 8).settles["num_kv_heads"] == 1
+    assert models.latent("kimi-k2", 8).settles == {"num_qo_heads": 8, "head_dim_ckv": 512, "head_dim_kpe": 64}
+    expanded = models.expanded("deepseek-v3").settles
+    assert (expanded["num_kv_heads"], expanded["head_dim_qk"], expanded["head_dim_vo"]) == (128, 192, 128)
+    assert models.expanded("mixtral-8x7b").settles == models.attention("mixtral-8x7b").settles
+
+
+def test_a_name_says_how_it_is_spread():
+    assert models.attention("qwen3-32b").name == "qwen3-32b"
+    assert models.attention("qwen3-32b", 4, 2).name == "qwen3-32b-tp4-dp2"
+
+
+def test_heads_that_cannot_be_shared_are_an_error():
+    with pytest.raises(ParamError, match="qwen3-14b has 40 query heads, which 16 GPUs cannot share evenly"):
+        models.attention("qwen3-14b", 16)
+
+
+@given(dp=st.integers(1, 64), whole=st.lists(st.integers(1, 512), min_size=1))
+def test_a_group_gets_its_share_of_each_batch_once(dp, whole):
+    batches = list(Model("m", {}, dp).batches(*whole))
+    assert len(set(batches)) == len(batches)
+    assert set(batches) == {max(1, batch // dp) for batch in whole}
+
+
+@pytest.mark.parametrize("presets", PRESETS)
+def test_every_preset_makes_valid_shapes_on_every_usual_number_of_gpus(presets):
+    routines = [r for r in all_routines().values() if r.presets is presets]
+    assert routines
+    for routine in routines:
+        for model in presets.everywhere():
+            assert list(routine.model_shapes(model))
+
+
+COLLECT = ("--collect-only", "-q", "--import-mode=importlib", "--perf-backends=torch")
+
+
+def collected(pytester, pytestconfig, *arguments):
+    tests = str(pytestconfig.rootpath / "tests" / "attention")
+    result = pytester.runpytest(tests, *COLLECT, *arguments)
+    return result, [line.rpartition("::")[2] for line in result.outlines if "::" in line]
+
+
+def test_a_model_replaces_the_tier(pytester, pytestconfig):
+    _, ids = collected(pytester, pytestconfig, "--perf-model=deepseek-r1", "--perf-tp=8", "--perf-dp=16")
+    assert {name.partition("[")[0] for name in ids} == {"test_mla", "test_ragged_prefill"}
+    assert all("[deepseek-r1-tp8-dp16-b" in name for name in ids)
+    assert "test_mla[deepseek-r1-tp8-dp16-b16-s1024-torch]" in ids
+    _, ids = collected(pytester, pytestconfig, "--perf-model=llama-4-scout")
+    assert {name.partition("[")[0] for name in ids} == {"test_decode", "test_paged_prefill", "test_ragged_prefill"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--perf-model=llama-3.1-80b"], "unknown name 'llama-3.1-80b', did you mean llama-3.1-8"),
+        (["--perf-model=kimi-k3"], "known are deepseek-r1, deepseek-v3, gemma-3-12b,"),
+        (["--perf-model=mixtral-8x22b", "--perf-tp=5"], "48 query heads, which 5 GPUs cannot share evenly"),
+        (["--perf-tp=8"], "--perf-tp and --perf-dp need --perf-model"),
+    ],
+)
+def test_a_model_that_cannot_be_is_one_clear_error(pytester, pytestconfig, arguments, sentence):
+    result, ids = collected(pytester, pytestconfig, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert sentence in result.stderr.str()
+    assert not ids
