@@ -224,6 +224,7 @@ def _smoke() -> Iterator[Shape[BatchDecode]]:
         {"kv_dtype": "fp8_e4m3"},
         {"q_dtype": "fp8_e4m3", "kv_dtype": "fp8_e4m3", "out_dtype": "bfloat16"},
         {"random_actual_seq_len": True},
+        {"return_lse": True},
         {"s_qo": 4},
         {"s_qo": 2, "spec_dec_mask": "full"},
         {"num_qo_heads": 10},
@@ -253,6 +254,7 @@ def _default() -> Iterator[Shape[BatchDecode]]:
         yield _of(llama, batch, s_kv, kv_dtype="fp8_e4m3")
         yield _of(llama, batch, s_kv, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="bfloat16")
     yield _of(llama, 64, 4096, q_dtype="float16", kv_dtype="float16")
+    yield _of(llama, 64, 4096, return_lse=True)
 
 
 @decode.sweep(models.attention)
