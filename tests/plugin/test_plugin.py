@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+from pytest_flashinfer_perf.routines.attention.decode import decode
+
+SMOKE_SHAPES = len(list(decode.tiers["smoke"]()))
+
 DECODE = "BatchDecodeWithPagedKVCacheWrapper"
 TINY = "--page_size 4 --batch_size 2 --s_kv 16 --num_qo_heads 4 --num_kv_heads 2 --head_dim_qk 16"
 UNUSED = ("-W", "error:Benchmark fixture was not used")
@@ -228,13 +232,13 @@ def collected(result):
     ("selection", "count"),
     [
         (["-k", "decode and fa3 and llama"], 1),
-        (["-k", "fa2"], 22),
-        (["-m", "attention"], 99),
-        (["-m", 'perf(backend="fa2")'], 11),
-        (["-m", 'perf(backend="fa3", batch_size=4, s_kv=256, s_qo=1)'], 7),
+        (["-k", "fa2"], 2 * SMOKE_SHAPES),
+        (["-m", "attention"], len(decode.backends) * SMOKE_SHAPES),
+        (["-m", 'perf(backend="fa2")'], SMOKE_SHAPES),
+        (["-m", 'perf(backend="fa3", batch_size=4, s_kv=256, s_qo=1)'], 8),
         (["-m", 'perf(model="llama-3.1-8b-tp8", backend="torch")'], 1),
         (["-m", "perf(random_actual_seq_len=True) and not perf(backend='torch')"], 8),
-        (["--perf-backends=fa2 trtllm-gen-native"], 22),
+        (["--perf-backends=fa2 trtllm-gen-native"], 2 * SMOKE_SHAPES),
     ],
 )
 def test_cases_are_selected_by_id_and_by_marker(pytester, selection, count):
