@@ -78,46 +78,53 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
     passed_on = {"out": out} if out is not None and _takes_out(fn, (args, kwargs), as_tuple(out)) else {}
     target = Target(fn, args, {**(kwargs or {}), **passed_on}, as_tuple(out))
     where = devices.find(_device_of(target) or device or "auto")
-    expected = as_tuple(reference() if callable(reference) else reference)
+    expected = Expected(as_tuple(reference() if callable(reference) else reference))
     how = measuring or Measuring()
     measured = measure_target(target, expected, how, where, cuda_graph=uses_graph(how, where, by_default=False))
     return replace(measured, flops=flops, bytes=bytes)
 
 
-def measure_target(  # noqa: PLR0913 - as above
-    target: Target,
-    expected: tuple[Tensor, ...],
-    measuring: Measuring,
-    device: Device,
-    *,
-    cuda_graph: bool,
-    tolerances: tuple[Tolerance, ...] = (),
+def _as_written(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return outputs
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a call should answer, how far it may be off, and what its outputs mean where they are encoded."""
+
+    answer: tuple[Tensor, ...]
+    tolerances: tuple[Tolerance, ...] = ()
+    decoded: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] = _as_written
+
+
+def measure_target(
+    target: Target, expected: Expected, measuring: Measuring, device: Device, *, cuda_graph: bool
 ) -> Measurement:
     """Check an answer, time the call, check the answer of a timed call: a wrong one is never recorded as fast."""
     check.poison(target.outputs)
     returned = target()
     device.synchronize()
     answer = target.outputs or as_tuple(returned if isinstance(returned, (Tensor, tuple, list)) else None)
-    checks = _verified(answer, expected, tolerances)
+    checks = _verified(answer, expected)
 
     def verify() -> None:
-        _verified(target.outputs, expected if target.outputs else (), tolerances)
+        if target.outputs:
+            _verified(target.outputs, expected)
 
     timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify)
     return Measurement(timing, device, checks=checks, peak_memory_bytes=_peak_memory(device))
 
 
-def _verified(
-    actual: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerances: tuple[Tolerance, ...]
-) -> tuple[Check, ...]:
-    if not expected:
+def _verified(outputs: tuple[Tensor, ...], expected: Expected) -> tuple[Check, ...]:
+    if not expected.answer:
         return ()
-    if len(actual) != len(expected):
+    actual, wanted = expected.decoded(outputs), expected.answer
+    if len(actual) != len(wanted):
         raise WrongAnswerError(
-            f"the reference has {len(expected)} tensors, the call gave {len(actual)}: name them by out="
+            f"the reference has {len(wanted)} tensors, the call gave {len(actual)}: name them by out="
         )
-    allowed = tolerances or (None,) * len(expected)
-    checks = tuple(check.compare(a, e, t) for a, e, t in zip(actual, expected, allowed, strict=True))
+    allowed = expected.tolerances or (None,) * len(wanted)
+    checks = tuple(check.compare(a, e, t) for a, e, t in zip(actual, wanted, allowed, strict=True))
     wrong = [f"output {i}: {c.sentence}" for i, c in enumerate(checks) if c.rule]
     if wrong:
         raise WrongAnswerError("; ".join(wrong))

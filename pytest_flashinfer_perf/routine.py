@@ -74,6 +74,10 @@ def _no_limits(_params: Any, _backend: str, _device: Device) -> Iterator[str]:
     yield from ()
 
 
+def _as_written(_params: Any, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return outputs
+
+
 @dataclass(frozen=True)
 class Backend(Generic[P, X]):
     """One way to run a routine, the FlashInfer API it calls, and what it needs."""
@@ -99,6 +103,7 @@ class Routine(Generic[P, X]):
     tolerances: Callable[[P, str], tuple[Tolerance, ...]]
     footprint: Callable[[P], int]
     cuda_graph: bool
+    decoded: Callable[[P, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] = _as_written
     aliases: Mapping[str, str] = field(default_factory=dict)
     backends: dict[str, Backend[P, X]] = field(default_factory=dict)
     tiers: dict[str, Callable[[], Iterable[Shape[P]]]] = field(default_factory=dict)

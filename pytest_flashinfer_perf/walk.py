@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -11,7 +12,7 @@ from pytest_flashinfer_perf import capability
 from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.measurement import Measurement, measure_target
+from pytest_flashinfer_perf.measurement import Expected, Measurement, measure_target
 from pytest_flashinfer_perf.routine import How
 from pytest_flashinfer_perf.settings import Measuring
 from pytest_flashinfer_perf.timing.run import Target, uses_graph
@@ -65,10 +66,9 @@ def _measured(case: Case, measuring: Measuring, device: Device) -> Walked:
     cost = routine.cost(p, x)
     measurement = measure_target(
         Target(built.launch, (x if built.takes is None else built.takes,), outputs=routine.outputs(x)),
-        routine.reference(p, x),
+        Expected(routine.reference(p, x), routine.tolerances(p, case.backend_name), partial(routine.decoded, p)),
         measuring,
         device,
-        tolerances=routine.tolerances(p, case.backend_name),
         cuda_graph=graph,
     )
     return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, built.resolved)

@@ -55,7 +55,8 @@ def test_the_torch_backend_agrees_with_the_reference(p):
     check.poison(vllm_decode.outputs(x))
     vllm_decode.backends["torch"].build(p, x, How("torch", cuda_graph=False)).launch(x)
     (expected,), (tolerance,) = vllm_decode.reference(p, x), vllm_decode.tolerances(p, "torch")
-    assert check.compare(x.out, expected, tolerance).rule == ""
+    (answer,) = vllm_decode.decoded(p, vllm_decode.outputs(x))
+    assert check.compare(answer, expected, tolerance).rule == ""
 
 
 @few
@@ -94,12 +95,27 @@ def test_to_float8_uses_a_tenth_of_the_range():
     assert scale.item() == pytest.approx(2.0 / 44.8)
 
 
-def test_an_nvfp4_output_has_its_blocks_scales_and_is_said_not_to_be_checked():
-    p = replace(PLAIN, batch_size=3, max_seq_len=20, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="nvfp4")
-    x = made(p)
+NVFP4 = replace(PLAIN, batch_size=3, max_seq_len=20, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="nvfp4")
+
+
+def test_an_nvfp4_output_has_its_blocks_scales():
+    x = made(NVFP4)
     assert x.out.shape == (3, 64, 64)
     assert x.out_scales.shape == (128, 64 * 128 // 16)
-    assert vllm_decode.reference(p, x) == ()
+
+
+@pytest.mark.parametrize("fault", ["unwritten", "doubled", "linear scales"])
+def test_a_wrong_nvfp4_output_is_caught(fault):
+    x = made(NVFP4)
+    check.poison(vllm_decode.outputs(x))
+    if fault != "unwritten":
+        vllm_decode.backends["torch"].build(NVFP4, x, How("torch", cuda_graph=False)).launch(x)
+    if fault == "doubled":
+        x.out_scales.copy_(x.out_scales.float() * 2)
+    if fault == "linear scales":
+        x.out_scales.copy_(x.out_scales.float().view(-1, 4).roll(1, 0).view(x.out_scales.shape))
+    (answer,) = vllm_decode.decoded(NVFP4, vllm_decode.outputs(x))
+    assert check.compare(answer, vllm_decode.reference(NVFP4, x)[0], *vllm_decode.tolerances(NVFP4, "torch")).rule
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -122,7 +138,6 @@ def test_calls_fit_the_librarys_signatures(mode, monkeypatch):
         ({"out_dtype": "nvfp4"}, "trtllm", "nvfp4 on compute capability 10.x only"),
         ({"block_size": 8}, "trtllm", "16, 32, 64 or 128 tokens, not 8"),
         ({"kv_dtype": "fp8_e4m3"}, "baseline", "measured unquantised"),
-        ({"out_dtype": "nvfp4"}, "torch", "writes no nvfp4"),
     ],
 )
 def test_a_limit_is_a_sentence(hopper, change, backend, sentence):

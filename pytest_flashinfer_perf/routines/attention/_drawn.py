@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.dtypes import TORCH, is_fp8
+from pytest_flashinfer_perf.quantise import blocks
 
 
 class Scaled(NamedTuple):
@@ -22,11 +23,5 @@ def normal(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> Scaled:
     drawn = torch.randn(shape, dtype=made_in, device=rand.device, generator=rand)
     if not is_fp8(dtype):
         return Scaled(drawn, 1.0)
-    scale = largest(drawn) / torch.finfo(TORCH[dtype]).max
-    return Scaled((drawn / scale).to(TORCH[dtype]), scale)
-
-
-def largest(x: Tensor) -> float:
-    """The largest magnitude, without a copy of the magnitudes."""
-    low, high = torch.aminmax(x)
-    return max(-low.item(), high.item())
+    quantised = blocks.per_tensor(drawn, TORCH[dtype])
+    return Scaled(quantised.values, quantised.scale)

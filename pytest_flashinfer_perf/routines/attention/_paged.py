@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.routines.attention._drawn import largest
+from pytest_flashinfer_perf.quantise.blocks import largest
 from pytest_flashinfer_perf.routines.attention._lengths import indptr
 
 
