@@ -53,8 +53,25 @@ def missing(requirements: tuple[Requirement, ...], device: Device) -> str | None
 def backend(name: str, *apis: str) -> tuple[Requirement, ...]:
     """Everything that a backend needs wherever it is used, and what the library says of the APIs it calls."""
     packages = tuple(package(module, dist, name) for module, dist in PACKAGES.get(name, ()))
-    declared = tuple(declared_by(api) for api in apis)
-    return (gpu(name), compute_capability(name, *HARDWARE[name]), *packages, flashinfer(*apis), *declared)
+    return (gpu(name), hardware(name, *apis), *packages, flashinfer(*apis))
+
+
+def hardware(name: str, *apis: str) -> Requirement:
+    """What the APIs' decorators say of this backend; what HARDWARE says where they have none."""
+
+    def require(device: Device) -> str | None:
+        declaring = [declared_by(a, name if _has_choices(api(a)) else None) for a in apis if _declares(api(a))]
+        return missing(tuple(declaring) or (compute_capability(name, *HARDWARE.get(name, ())),), device)
+
+    return require
+
+
+def _declares(function: Any) -> bool:
+    return hasattr(function, "is_compute_capability_supported")
+
+
+def _has_choices(function: Any) -> bool:
+    return bool(getattr(function, "has_backend_choices", bool)())
 
 
 def gpu(what: str) -> Requirement:

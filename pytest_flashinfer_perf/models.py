@@ -30,7 +30,21 @@ class Latent:
     v_head_dim: int = 128
 
 
-L = TypeVar("L", Attention, Latent, "Attention | Latent")
+@dataclass(frozen=True)
+class Dense:
+    """The projections of a model whose feed-forward layers are dense."""
+
+    attention: Attention
+    hidden: int
+    intermediate: int
+    vocabulary: int
+
+    @property
+    def num_qo_heads(self) -> int:
+        return self.attention.num_qo_heads
+
+
+L = TypeVar("L", Attention, Latent, "Attention | Latent", Dense)
 
 
 @dataclass(frozen=True)
@@ -84,6 +98,20 @@ def _expanded(layer: Attention | Latent, tp: int) -> dict[str, Any]:
     }
 
 
+def _projections(layer: Dense, tp: int) -> dict[str, Any]:
+    """Each one's n and k: first and last are split by columns, the inner ones by rows."""
+    grouped = _grouped(layer.attention, tp)
+    heads = grouped["num_qo_heads"] * layer.attention.head_dim
+    keys = grouped["num_kv_heads"] * layer.attention.head_dim
+    return {
+        "qkv": {"n": heads + 2 * keys, "k": layer.hidden},
+        "o": {"n": layer.hidden, "k": heads},
+        "gate-up": {"n": 2 * layer.intermediate // tp, "k": layer.hidden},
+        "down": {"n": layer.hidden, "k": layer.intermediate // tp},
+        "lm-head": {"n": layer.vocabulary // tp, "k": layer.hidden},
+    }
+
+
 _ATTENTION = {
     "llama-3.1-8b": Attention(32, 8, 128),
     "llama-3.1-70b": Attention(64, 8, 128),
@@ -110,6 +138,19 @@ _LATENT = {
     "kimi-k2": Latent(64),
 }
 
+_DENSE = {
+    name: Dense(_ATTENTION[name], *sizes)
+    for name, sizes in {
+        "llama-3.1-8b": (4096, 14336, 128256),
+        "llama-3.1-70b": (8192, 28672, 128256),
+        "llama-3.1-405b": (16384, 53248, 128256),
+        "qwen3-8b": (4096, 12288, 151936),
+        "qwen3-14b": (5120, 17408, 151936),
+        "qwen3-32b": (5120, 25600, 151936),
+    }.items()
+}
+
 attention = Presets(_ATTENTION, _grouped)
 latent = Presets(_LATENT, _absorbed)
 expanded: Presets[Any] = Presets({**_ATTENTION, **_LATENT}, _expanded)
+projections = Presets(_DENSE, _projections)
