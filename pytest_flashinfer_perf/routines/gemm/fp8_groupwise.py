@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,34 +12,17 @@ from torch import Tensor
 from pytest_flashinfer_perf import models
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, bytes_of
-from pytest_flashinfer_perf.params import Fault, Params, flag
-from pytest_flashinfer_perf.quantise import blocks, layouts
+from pytest_flashinfer_perf.dtypes import TORCH, bytes_of
 from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
-from pytest_flashinfer_perf.routines.gemm import _shared
+from pytest_flashinfer_perf.routines.gemm import _groupwise, _shared
+from pytest_flashinfer_perf.routines.gemm._groupwise import GroupwiseParams
 
 API = "gemm.gemm_fp8_nt_groupwise"
 
 
 @dataclass(frozen=True)
-class Fp8Groupwise(Params):
-    m: int = flag("rows of the activations", letter="m", minimum=1, draw=(1, 4, 130))
-    n: int = flag("rows of the weights", letter="n", minimum=1, draw=(8, 128, 200))
-    k: int = flag("columns of both", letter="k", minimum=1, draw=(128, 256, 384))
-    tile_size: int = flag("rows and columns that share a scale", default=blocks.GROUP, letter="t", minimum=1)
-    scale_major_mode: str = flag("order of the scales", default="MN", choices=("MN", "K"))
-    mma_sm: int = flag("cutlass: SMs that share a tile, 1 or 2", default=1, letter="sm", minimum=1)
-    input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
-    mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
-    out_dtype: str = flag("type of the output", default=HALF[0], letter="o", choices=HALF)
-
-    def faults(self) -> Iterator[Fault]:
-        if self.tile_size != blocks.GROUP:
-            yield "tile_size", f"the kernels have scales for {blocks.GROUP} columns, not {self.tile_size}"
-        if self.k % blocks.GROUP:
-            yield "k", f"{self.k} is not a multiple of {blocks.GROUP}"
-        if self.mma_sm > 2:
-            yield "mma_sm", f"must be 1 or 2, got {self.mma_sm}"
+class Fp8Groupwise(GroupwiseParams):
+    """One product."""
 
 
 class Inputs(NamedTuple):
@@ -52,27 +34,13 @@ class Inputs(NamedTuple):
 
 
 def inputs(p: Fp8Groupwise, rand: torch.Generator, device: torch.device) -> Inputs:
-    a = _drawn(rand, p.m, p.k, 1, p.input_dtype)
-    b = _drawn(rand, p.n, p.k, blocks.GROUP, p.mat2_dtype)
-    a_scale, b_scale = (layouts.mn_major(q.scales) if p.scale_major_mode == "MN" else q.scales for q in (a, b))
-    return Inputs(a.values, b.values, a_scale, b_scale, torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
-
-
-def _drawn(rand: torch.Generator, rows: int, k: int, tile_rows: int, dtype: str) -> blocks.Groupwise:
-    """The product's elements are near 1; tiles differ in size, or a wrong scale would not be seen."""
-    drawn = torch.randn(rows, k, device=rand.device, generator=rand) / math.sqrt(math.sqrt(k))
-    tiles = (-(-rows // tile_rows), k // blocks.GROUP)
-    sizes = torch.randint(-2, 3, tiles, device=rand.device, generator=rand).float().exp2()
-    by_row = sizes.repeat_interleave(tile_rows, 0)[:rows]
-    return blocks.groupwise(drawn * by_row.repeat_interleave(blocks.GROUP, 1), tile_rows, TORCH[dtype])
+    a, a_scale = _groupwise.activations(p, p.m, rand)
+    b, b_scale = _groupwise.weights(p, rand)
+    return Inputs(a, b, a_scale, b_scale, torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
 
 
 def _meant(p: Fp8Groupwise, x: Inputs) -> tuple[Tensor, Tensor]:
-    """The operands that the kernel really multiplies."""
-    linear = (s.transpose(0, 1) if p.scale_major_mode == "MN" else s for s in (x.a_scale, x.b_scale))
-    sides = zip((x.a, x.b), linear, (1, blocks.GROUP), strict=True)
-    a, b = (blocks.Groupwise(values, scales, rows).dequantised() for values, scales, rows in sides)
-    return a, b
+    return _groupwise.meant_activations(p, x.a, x.a_scale), _groupwise.meant_weights(p, x.b, x.b_scale)
 
 
 def reference(p: Fp8Groupwise, x: Inputs) -> tuple[Tensor]:

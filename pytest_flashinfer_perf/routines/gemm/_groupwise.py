@@ -1,0 +1,74 @@
+"""FP8 with a scale for each 1x128 of the activations and each 128x128 of the weights: flags, operands, meaning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH
+from pytest_flashinfer_perf.params import Fault, Params, flag
+from pytest_flashinfer_perf.quantise import blocks, layouts
+
+
+@dataclass(frozen=True)
+class GroupwiseParams(Params):
+    """The flags of both routines."""
+
+    m: int = flag("rows of the activations", letter="m", minimum=1, draw=(1, 4, 130))
+    n: int = flag("rows of the weights", letter="n", minimum=1, draw=(8, 128, 200))
+    k: int = flag("columns of both", letter="k", minimum=1, draw=(128, 256, 384))
+    tile_size: int = flag("rows and columns that share a scale", default=blocks.GROUP, letter="t", minimum=1)
+    scale_major_mode: str = flag("order of the scales", default="MN", choices=("MN", "K"))
+    mma_sm: int = flag("cutlass: SMs that share a tile, 1 or 2", default=1, letter="sm", minimum=1)
+    input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
+    mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
+    out_dtype: str = flag("type of the output", default=HALF[0], letter="o", choices=HALF)
+
+    def faults(self) -> Iterator[Fault]:
+        if self.tile_size != blocks.GROUP:
+            yield "tile_size", f"the kernels have scales for {blocks.GROUP} columns, not {self.tile_size}"
+        if self.k % blocks.GROUP:
+            yield "k", f"{self.k} is not a multiple of {blocks.GROUP}"
+        if self.mma_sm > 2:
+            yield "mma_sm", f"must be 1 or 2, got {self.mma_sm}"
+
+
+def activations(p: GroupwiseParams, rows: int, rand: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Values [rows, k], and their scales in the order asked for."""
+    return _in_order(p, _drawn(rand, (rows, p.k), 1, p.input_dtype))
+
+
+def weights(p: GroupwiseParams, rand: torch.Generator, *groups: int) -> tuple[Tensor, Tensor]:
+    """Values [..., n, k], and their scales in the order asked for."""
+    return _in_order(p, _drawn(rand, (*groups, p.n, p.k), blocks.GROUP, p.mat2_dtype))
+
+
+def _in_order(p: GroupwiseParams, q: blocks.Groupwise) -> tuple[Tensor, Tensor]:
+    return q.values, layouts.mn_major(q.scales) if p.scale_major_mode == "MN" else q.scales
+
+
+def _drawn(rand: torch.Generator, shape: tuple[int, ...], tile_rows: int, dtype: str) -> blocks.Groupwise:
+    """The product's elements are near 1; tiles differ in size, or a wrong scale would not be seen."""
+    *groups, rows, k = shape
+    drawn = torch.randn(shape, device=rand.device, generator=rand) / math.sqrt(math.sqrt(k))
+    tiles = (*groups, -(-rows // tile_rows), k // blocks.GROUP)
+    sizes = torch.randint(-2, 3, tiles, device=rand.device, generator=rand).float().exp2()
+    by_row = sizes.repeat_interleave(tile_rows, -2)[..., :rows, :]
+    return blocks.groupwise(drawn * by_row.repeat_interleave(blocks.GROUP, -1), tile_rows, TORCH[dtype])
+
+
+def meant_activations(p: GroupwiseParams, values: Tensor, scales: Tensor) -> Tensor:
+    """What the kernel really multiplies."""
+    return blocks.Groupwise(values, _linear(p, scales), 1).dequantised()
+
+
+def meant_weights(p: GroupwiseParams, values: Tensor, scales: Tensor) -> Tensor:
+    return blocks.Groupwise(values, _linear(p, scales), blocks.GROUP).dequantised()
+
+
+def _linear(p: GroupwiseParams, scales: Tensor) -> Tensor:
+    return scales.transpose(-1, -2) if p.scale_major_mode == "MN" else scales
