@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,14 +16,12 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.params import Fault, Params, flag
-from pytest_flashinfer_perf.quantise import blocks, layouts
 from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
-from pytest_flashinfer_perf.routines.attention import _decode_limits, _paged, _reference, _shared
+from pytest_flashinfer_perf.routines.attention import _decode_limits, _nvfp4_output, _paged, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._decode_limits import NATIVE, WRAPPER, native_kernels
 
 TYPES = (*HALF, FP8[0])
 NVFP4 = "nvfp4"
-O_SF_SCALE = 500.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def inputs(p: VllmDecode, rand: torch.Generator, device: torch.device) -> Inputs
     pages = p.batch_size * _paged.pages_per_request(p.max_seq_len, p.block_size)
     q, q_scale = _drawn((p.batch_size, p.num_qo_heads, p.head_size), p.q_dtype, rand)
     kv, kv_scale = _drawn((pages, 2, *tokens, p.head_size), p.kv_dtype, rand)
-    out, out_scales = _empty_output(p, q)
+    out, out_scales = _nvfp4_output.empty(q) if p.out_dtype == NVFP4 else (_empty(q, p.out_dtype), None)
     table = _paged.page_table(lens, p.max_seq_len, p.block_size, rand)
     x = Inputs(q, kv, table, lens, q_scale, kv_scale, 1.0, out, out_scales)
     return x._replace(o_scale=to_float8(_attention(p, x))[1].item()) if is_fp8(p.out_dtype) else x
@@ -96,12 +94,8 @@ def _drawn(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> tuple[T
     return values, scale.item()
 
 
-def _empty_output(p: VllmDecode, q: Tensor) -> tuple[Tensor, Tensor | None]:
-    if p.out_dtype != NVFP4:
-        return torch.empty(q.shape, dtype=TORCH[p.out_dtype], device=q.device), None
-    packed = torch.empty(*q.shape[:2], p.head_size // 2, dtype=torch.uint8, device=q.device)
-    padded = layouts.padded_128x4(p.batch_size, p.num_qo_heads * p.head_size // blocks.NV_BLOCK)
-    return packed, torch.empty(padded, dtype=torch.float8_e4m3fn, device=q.device)
+def _empty(q: Tensor, dtype: str) -> Tensor:
+    return torch.empty(q.shape, dtype=TORCH[dtype], device=q.device)
 
 
 def _sides(p: VllmDecode, kv: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,13 +120,8 @@ def reference(p: VllmDecode, x: Inputs) -> tuple[Tensor, ...]:
 
 
 def decoded(p: VllmDecode, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """An nvfp4 output and the swizzled scales of its blocks are one tensor."""
-    if p.out_dtype != NVFP4:
-        return outputs
-    packed, swizzled = outputs
-    scales = layouts.linear_128x4(swizzled, p.batch_size, p.num_qo_heads * p.head_size // blocks.NV_BLOCK)
-    meant = blocks.Blocked(packed.flatten(1), scales, blocks.NV_BLOCK, 1.0 / O_SF_SCALE)
-    return (meant.dequantised().view(p.batch_size, p.num_qo_heads, p.head_size),)
+    """An nvfp4 output and the scales of its blocks are one tensor."""
+    return (_nvfp4_output.meant(*outputs),) if p.out_dtype == NVFP4 else outputs
 
 
 # Between 4 and 6 an e2m1 value is off by up to 1: a fifth of itself; a small one by a share of its block's largest.
@@ -216,21 +205,13 @@ def _trtllm(p: VllmDecode, x: Inputs, _how: How) -> Built[Inputs]:
             max_seq_len=p.max_seq_len,
             bmm1_scale=x.q_scale * x.kv_scale * p.scale,
             bmm2_scale=x.kv_scale / x.o_scale,
-            o_sf_scale=O_SF_SCALE if p.out_dtype == NVFP4 else None,
+            o_sf_scale=_nvfp4_output.O_SF_SCALE if p.out_dtype == NVFP4 else None,
             kv_layout=p.kv_layout,
-            out=_output(x),
+            out=x.out if x.out_scales is None else _nvfp4_output.as_the_api_takes_it(x.out, x.out_scales),
             **counters,
         )
 
     return Built(launch, native_kernels(devices.of(x.q)))
-
-
-def _output(x: Inputs) -> Any:
-    if x.out_scales is None:
-        return x.out
-    from flashinfer.utils import FP4Tensor
-
-    return FP4Tensor(x.out, x.out_scales)
 
 
 @vllm_decode.backend("baseline", runs_as="fa2_tc", api=WRAPPER, limits=_unquantised_only)
@@ -260,17 +241,14 @@ def _torch(p: VllmDecode, _x: Inputs, _how: How) -> Built[Inputs]:
     def launch(x: Inputs) -> object:
         gathered = _shared.gathered(*_sides(p, x.kv), x.table.block_tables, half)
         out = _shared.folded_sdpa(x.q[:, None], gathered, x.seq_lens[:, None], x.q_scale * x.kv_scale * p.scale)
-        return _write(x, out[:, 0] * (x.kv_scale / x.o_scale))
+        scaled = out[:, 0] * (x.kv_scale / x.o_scale)
+        if x.out_scales is None:
+            x.out.copy_(scaled)
+        else:
+            _nvfp4_output.write(x.out, x.out_scales, scaled)
+        return x.out
 
     return Built(launch, "sdpa")
-
-
-def _write(x: Inputs, out: Tensor) -> object:
-    if x.out_scales is None:
-        return x.out.copy_(out)
-    quantised = blocks.nvfp4(out.flatten(1), O_SF_SCALE)
-    x.out_scales.copy_(layouts.swizzled_128x4(quantised.scales))
-    return x.out.copy_(quantised.values.view(x.out.shape))
 
 
 MODES: tuple[dict[str, str], ...] = (
