@@ -43,11 +43,10 @@ def _verify_model(settings: Settings) -> None:
         if settings.tp or settings.dp:
             raise ParamError("--perf-tp and --perf-dp need --perf-model")
         return
-    having = [r for r in all_routines().values() if r.presets is not None]
-    known = sorted({name for r in having if r.presets for name in r.presets.layers})
+    known = sorted({name for r in all_routines().values() if r.presets for name in r.presets.layers})
     if settings.model not in known:
         raise ParamError(f"--perf-model: {cases.unknown(settings.model, known)}")
-    for routine in having:
+    for routine in all_routines().values():
         _model_shapes(routine, settings)
 
 

@@ -18,9 +18,14 @@ class Scaled(NamedTuple):
     scale: float
 
 
-def normal(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> Scaled:
+def unquantised(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> Tensor:
+    """In bfloat16 where that is still to become FP8."""
     made_in = torch.bfloat16 if is_fp8(dtype) else TORCH[dtype]
-    drawn = torch.randn(shape, dtype=made_in, device=rand.device, generator=rand)
+    return torch.randn(shape, dtype=made_in, device=rand.device, generator=rand)
+
+
+def normal(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> Scaled:
+    drawn = unquantised(shape, dtype, rand)
     if not is_fp8(dtype):
         return Scaled(drawn, 1.0)
     quantised = blocks.per_tensor(drawn, TORCH[dtype])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pytest_flashinfer_perf.routines._offsets import indptr, slices
 from pytest_flashinfer_perf.routines.attention._params import AttentionParams
 
 
@@ -22,11 +22,7 @@ class Lengths(NamedTuple):
     @property
     def spans(self) -> list[tuple[slice, slice]]:
         """Each request's rows of the queries and of the keys, on the host."""
-        return list(zip(_slices(self.q_indptr), _slices(self.kv_indptr), strict=True))
-
-
-def _slices(indptr: Tensor) -> list[slice]:
-    return [slice(start, end) for start, end in itertools.pairwise(indptr.tolist())]
+        return list(zip(slices(self.q_indptr), slices(self.kv_indptr), strict=True))
 
 
 def draw(batch: int, longest: int, random: bool, rand: torch.Generator) -> Tensor:
@@ -41,12 +37,6 @@ def prefill(p: AttentionParams, rand: torch.Generator) -> Lengths:
     q = draw(p.batch_size, p.s_qo, p.random_actual_seq_len, rand)
     kv = q if p.s_qo == p.s_kv else draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).maximum(q)
     return Lengths(q, kv, indptr(q), indptr(kv))
-
-
-def indptr(lens: Tensor) -> Tensor:
-    starts = torch.zeros(lens.shape[0] + 1, dtype=torch.int32, device=lens.device)
-    starts[1:] = lens.cumsum(0)
-    return starts
 
 
 def pairs(q: Tensor, kv: Tensor, *, causal: bool) -> int:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.quantise.blocks import largest
-from pytest_flashinfer_perf.routines.attention._lengths import indptr
+from pytest_flashinfer_perf.routines._offsets import indptr
+from pytest_flashinfer_perf.routines.attention import _drawn
 
 
 class PageTable(NamedTuple):
@@ -51,8 +52,7 @@ def page_table(lens: Tensor, s_kv: int, page_size: int, rand: torch.Generator) -
 def kv_cache(shape: tuple[int, int, int, int], dtype: str, rand: torch.Generator) -> KVCache:
     """Normally distributed keys and values of [pages, heads, page, dim]; FP8 ones by their own largest magnitude."""
     pages, *rest = shape
-    made_in = torch.bfloat16 if is_fp8(dtype) else TORCH[dtype]
-    cache = torch.randn(pages, 2, *rest, dtype=made_in, device=rand.device, generator=rand)
+    cache = _drawn.unquantised((pages, 2, *rest), dtype, rand)
     if not is_fp8(dtype):
         return KVCache(cache, cache[:, 0], cache[:, 1], 1.0, 1.0)
     k_scale, v_scale = (largest(cache[:, i]) / torch.finfo(TORCH[dtype]).max for i in (0, 1))

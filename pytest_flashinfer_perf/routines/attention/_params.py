@@ -80,8 +80,12 @@ class GroupedParams(AttentionParams):
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
-        if self.num_qo_heads % self.num_kv_heads:
-            yield "num_qo_heads", f"{self.num_qo_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+        yield from whole_groups(self.num_qo_heads, self.num_kv_heads)
+
+
+def whole_groups(num_qo_heads: int, num_kv_heads: int) -> Iterator[Fault]:
+    if num_qo_heads % num_kv_heads:
+        yield "num_qo_heads", f"{num_qo_heads} is not a multiple of num_kv_heads {num_kv_heads}"
 
 
 def one_head_size(p: GroupedParams) -> Iterator[Fault]:

@@ -51,7 +51,7 @@ class Prefill(Protocol):
 
 
 X = TypeVar("X", bound=Prefill)
-Request = Callable[[X, int, int], tuple[Tensor, Tensor]]  # of a request and its length: keys and values, heads first
+Request = Callable[[X, int, slice], tuple[Tensor, Tensor]]  # of the nth request: its keys and values, heads first
 
 
 def qk_scale(p: PrefillParams, x: Prefill) -> float:
@@ -61,7 +61,7 @@ def qk_scale(p: PrefillParams, x: Prefill) -> float:
 def reference(p: PrefillParams, x: X, read: Request[X]) -> tuple[Tensor, ...]:
     answers = []
     for i, (rows, keys) in enumerate(x.lens.spans):
-        k, v = read(x, i, keys.stop - keys.start)
+        k, v = read(x, i, keys)
         answers.append(_reference.attend(x.q[rows], k, v, scale=qk_scale(p, x), causal=p.causal))
     return _reference.joined(answers, x.v_scale, lse=p.return_lse)
 
@@ -163,7 +163,7 @@ def build_torch(p: PrefillParams, x: X, read: Request[X]) -> Built[X]:
 
     def launch(x: X) -> object:
         for i, (rows, keys) in enumerate(spans):
-            k, v = (side.to(half) for side in read(x, i, keys.stop - keys.start))
+            k, v = (side.to(half) for side in read(x, i, keys))
             x.out[rows] = _sdpa(x.q[rows].to(half), k, v, scale=qk_scale(p, x), causal=p.causal) * x.v_scale
         return x.out
 

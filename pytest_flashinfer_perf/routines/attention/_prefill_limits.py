@@ -65,10 +65,14 @@ def _flash(p: GroupedParams, backend: str) -> Iterator[str]:
 
 
 def _blackwell_context(p: GroupedParams, backend: str, device: Device) -> Iterator[str]:
-    if device.capability is not None and device.capability[0] != 10:
-        yield f"{backend} prefills on compute capability 10.x only: use trtllm-fmha-v2"
+    yield from _blackwell(backend, device)
     if not p.causal:
         yield f"{backend} prefills causally only: set causal"
+
+
+def _blackwell(backend: str, device: Device) -> Iterator[str]:
+    if device.capability is not None and device.capability[0] != 10:
+        yield f"{backend} prefills on compute capability 10.x only: use trtllm-fmha-v2"
 
 
 def cudnn(p: GroupedParams, backend: str, device: Device) -> Iterator[str]:
@@ -91,8 +95,7 @@ def context(p: PagedPrefill, backend: str, device: Device) -> Iterator[str]:
 
 
 def deepseek(p: RaggedPrefill, backend: str, device: Device) -> Iterator[str]:
-    if device.capability is not None and device.capability[0] != 10:
-        yield f"{backend} prefills on compute capability 10.x only: use trtllm-fmha-v2"
+    yield from _blackwell(backend, device)
     if (p.head_dim_qk, p.head_dim_out) not in ((192, 128), (128, 128), (256, 256)):
         yield f"{backend} has heads of 192/128, 128/128 or 256/256, not {p.head_dim_qk}/{p.head_dim_out}: use fa2"
     if is_fp8(p.out):
@@ -120,8 +123,8 @@ def ragged_fmha_v2(p: RaggedPrefill, backend: str, device: Device) -> Iterator[s
         yield f"{backend} is wrong where there are more keys than queries: set s_qo to s_kv, or use fa3"
 
 
-def prims_ts(p: GroupedParams, backend: str, device: Device) -> Iterator[str]:
-    yield from _shared.no_lse(p, backend, device)
+def prims_ts(p: GroupedParams, backend: str, _device: Device) -> Iterator[str]:
+    yield from _shared.no_lse(p, backend)
     if p.q_dtype != p.kv_dtype:
         yield f"{backend} needs queries and keys of one type: use fa2"
     if p.head_dim_qk != p.head_dim_out or p.head_dim_qk not in (128, 256):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from pytest_flashinfer_perf.routines.attention._paged import pages_per_request
 
 SCORES_AT_ONCE = 1 << 27
 
@@ -43,9 +46,18 @@ def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, last_seen: Tenso
     return Answer(out.flatten(1, 2), lse.permute(2, 0, 1).flatten(1, 2))
 
 
+def requests(
+    q: Tensor, k: Tensor, v: Tensor, block_tables: Tensor, lens: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Each one's rows, as many for all, and its keys and values out of the pages that the table says are its own."""
+    for rows, owned, length in zip(q.chunk(len(lens)), block_tables, lens.tolist(), strict=True):
+        yield rows, read_pages(k, owned, length), read_pages(v, owned, length)
+
+
 def read_pages(side: Tensor, owned: Tensor, length: int) -> Tensor:
     """A request's tokens [heads, length, dim] out of its pages [heads, page, dim], in the order of its page table."""
-    return side[owned].transpose(0, 1).flatten(1, 2)[:, :length]
+    used = owned[: pages_per_request(length, side.shape[2])]
+    return side[used].transpose(0, 1).flatten(1, 2)[:, :length]
 
 
 def joined(answers: list[Answer], v_scale: float, *, lse: bool) -> tuple[Tensor, ...]:

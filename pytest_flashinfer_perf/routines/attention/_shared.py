@@ -15,6 +15,7 @@ from pytest_flashinfer_perf.dtypes import is_fp8
 from pytest_flashinfer_perf.routines.attention._params import AttentionParams
 
 WORKSPACE_BYTES = 512 << 20
+ALIASES = {"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"}
 # Of few tokens: kernels add up probabilities that are rounded to bf16, by 2^-9, which is 0.003 in base 2.
 LSE = Tolerance(rtol=1e-3, atol=2e-3, scale=1e-3)
 

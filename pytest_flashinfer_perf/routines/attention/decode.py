@@ -14,7 +14,15 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.params import Fault, flag
 from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
-from pytest_flashinfer_perf.routines.attention import _decode_limits, _lengths, _paged, _prims, _reference, _shared
+from pytest_flashinfer_perf.routines.attention import (
+    _decode_limits,
+    _drawn,
+    _lengths,
+    _paged,
+    _prims,
+    _reference,
+    _shared,
+)
 from pytest_flashinfer_perf.routines.attention._decode_limits import CUDNN, NATIVE, PRIMS, WRAPPER, native_kernels
 from pytest_flashinfer_perf.routines.attention._params import GroupedParams, one_head_size
 
@@ -46,9 +54,8 @@ class Inputs(NamedTuple):
 
 
 def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> Inputs:
-    made_in = torch.bfloat16 if is_fp8(p.q_dtype) else TORCH[p.q_dtype]
     rows = (p.batch_size * p.s_qo, p.num_qo_heads)
-    q = torch.randn(*rows, p.head_dim_qk, dtype=made_in, device=device, generator=rand).to(TORCH[p.q_dtype])
+    q = _drawn.unquantised((*rows, p.head_dim_qk), p.q_dtype, rand).to(TORCH[p.q_dtype])
     lens = _lengths.draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).clamp_min(p.s_qo)
     pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
     return Inputs(
@@ -63,12 +70,8 @@ def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> Input
 
 
 def reference(p: BatchDecode, x: Inputs) -> tuple[Tensor, ...]:
-    """Request by request, each page looked up where the table says it is."""
-    answers = []
-    for q, owned, length in zip(x.q.split(p.s_qo), x.table.block_tables, x.seq_lens.tolist(), strict=True):
-        used = owned[: _paged.pages_per_request(length, p.page_size)]
-        k, v = (_reference.read_pages(side, used, length) for side in (x.kv.k, x.kv.v))
-        answers.append(_reference.attend(q, k, v, scale=x.kv.k_scale * p.scale, causal=p.masked))
+    requests = _reference.requests(x.q, x.kv.k, x.kv.v, x.table.block_tables, x.seq_lens)
+    answers = [_reference.attend(*one, scale=x.kv.k_scale * p.scale, causal=p.masked) for one in requests]
     return _reference.joined(answers, x.kv.v_scale, lse=p.return_lse)
 
 
@@ -101,7 +104,7 @@ decode = Routine(
     tolerances=lambda p, backend: _shared.tolerances(p, rounds_queries=backend == "trtllm-native"),
     footprint=footprint,
     cuda_graph=True,
-    aliases={"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"},
+    aliases=_shared.ALIASES,
 )
 
 

@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.dtypes import HALF, TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.params import flag
 from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
+from pytest_flashinfer_perf.routines._offsets import indptr
 from pytest_flashinfer_perf.routines.attention import (
     _drawn,
     _lengths,
@@ -96,19 +97,17 @@ def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> Inputs:
         kv_scale=kv_scale,
         table=_paged.page_table(lens, p.s_kv, p.page_size, rand),
         seq_lens=lens,
-        q_indptr=_lengths.indptr(torch.full_like(lens, p.s_qo)),
+        q_indptr=indptr(torch.full_like(lens, p.s_qo)),
         out=torch.empty(*q.shape[:2], p.head_dim_ckv, dtype=TORCH[p.out], device=device),
         lse=_shared.empty_lse(p, q),
     )
 
 
 def reference(p: BatchMLA, x: Inputs) -> tuple[Tensor, ...]:
-    """Request by request, each page looked up where the table says it is; the values are the keys' latent part."""
-    answers = []
-    for q, owned, length in zip(x.q.split(p.s_qo), x.table.block_tables, x.seq_lens.tolist(), strict=True):
-        used = owned[: _paged.pages_per_request(length, p.page_size)]
-        k = _reference.read_pages(x.kv[:, None], used, length)
-        answers.append(_reference.attend(q, k, k[..., : p.head_dim_ckv], scale=x.scale * p.scale, causal=p.masked))
+    """The values are the keys' latent part."""
+    keys = x.kv[:, None]
+    requests = _reference.requests(x.q, keys, keys[..., : p.head_dim_ckv], x.table.block_tables, x.seq_lens)
+    answers = [_reference.attend(*one, scale=x.scale * p.scale, causal=p.masked) for one in requests]
     return _reference.joined(answers, x.kv_scale, lse=p.return_lse)
 
 
@@ -151,7 +150,7 @@ mla = Routine(
     tolerances=tolerances,
     footprint=footprint,
     cuda_graph=True,
-    aliases={"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"},
+    aliases=_shared.ALIASES,
 )
 
 

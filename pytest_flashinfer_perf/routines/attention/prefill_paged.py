@@ -83,11 +83,12 @@ def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> Inpu
 def reference(p: PagedPrefill, x: Inputs) -> tuple[Tensor, ...]:
     """Request by request, each page looked up where the table says it is."""
 
-    def read(x: Inputs, i: int, length: int) -> tuple[Tensor, Tensor]:
-        used = x.table.block_tables[i, : _paged.pages_per_request(length, p.page_size)]
-        return _reference.read_pages(x.k, used, length), _reference.read_pages(x.v, used, length)
+    return _prefill.reference(p, x, _read)
 
-    return _prefill.reference(p, x, read)
+
+def _read(x: Inputs, i: int, keys: slice) -> tuple[Tensor, Tensor]:
+    owned, length = x.table.block_tables[i], keys.stop - keys.start
+    return _reference.read_pages(x.k, owned, length), _reference.read_pages(x.v, owned, length)
 
 
 def cost(p: PagedPrefill, x: Inputs) -> Cost:
@@ -113,7 +114,7 @@ paged_prefill = Routine(
     tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
     footprint=footprint,
     cuda_graph=True,
-    aliases={"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"},
+    aliases=_shared.ALIASES,
 )
 
 
@@ -217,7 +218,8 @@ paged_prefill.backend("prims-ts", api=PAGED_PRIMS, limits=_prefill_limits.paged_
 
 @paged_prefill.backend("torch", limits=_shared.no_lse)
 def _torch(p: PagedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
-    def read(x: Inputs, i: int, length: int) -> tuple[Tensor, Tensor]:
+    def read(x: Inputs, i: int, keys: slice) -> tuple[Tensor, Tensor]:
+        length = keys.stop - keys.start
         k, v = _shared.gathered(x.k, x.v, x.table.block_tables[i : i + 1], TORCH[p.half])
         return k[0, :, :length], v[0, :, :length]
 

@@ -64,9 +64,8 @@ def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> Inp
     )
 
 
-def _read(x: Inputs, i: int, length: int) -> tuple[Tensor, Tensor]:
-    start = int(x.lens.kv[:i].sum())
-    return x.k[start : start + length].transpose(0, 1), x.v[start : start + length].transpose(0, 1)
+def _read(x: Inputs, _i: int, keys: slice) -> tuple[Tensor, Tensor]:
+    return x.k[keys].transpose(0, 1), x.v[keys].transpose(0, 1)
 
 
 def reference(p: RaggedPrefill, x: Inputs) -> tuple[Tensor, ...]:
@@ -96,7 +95,7 @@ ragged_prefill = Routine(
     tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
     footprint=footprint,
     cuda_graph=True,
-    aliases={"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"},
+    aliases=_shared.ALIASES,
 )
 
 
@@ -218,12 +217,7 @@ ragged_prefill.backend("prims-ts", api=RAGGED_PRIMS, limits=_prefill_limits.prim
 
 @ragged_prefill.backend("torch", limits=_shared.no_lse)
 def _torch(p: RaggedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
-    keys = [span for _rows, span in x.lens.spans]
-
-    def read(x: Inputs, i: int, _length: int) -> tuple[Tensor, Tensor]:
-        return x.k[keys[i]].transpose(0, 1), x.v[keys[i]].transpose(0, 1)
-
-    return _prefill.build_torch(p, x, read)
+    return _prefill.build_torch(p, x, _read)
 
 
 SMOKE = RaggedPrefill(batch_size=3, s_qo=40, s_kv=70, num_qo_heads=8, num_kv_heads=2, head_dim_qk=64)

@@ -19,6 +19,8 @@ from pytest_flashinfer_perf.params import Fault, Params, flag
 from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
 from pytest_flashinfer_perf.routines.attention import _decode_limits, _nvfp4_output, _paged, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._decode_limits import NATIVE, WRAPPER, native_kernels
+from pytest_flashinfer_perf.routines.attention._drawn import unquantised
+from pytest_flashinfer_perf.routines.attention._params import whole_groups
 
 TYPES = (*HALF, FP8[0])
 NVFP4 = "nvfp4"
@@ -48,8 +50,7 @@ class VllmDecode(Params):
         return len({self.q_dtype, self.kv_dtype, self.out_dtype}) == 1 and self.q_dtype in HALF
 
     def faults(self) -> Iterator[Fault]:
-        if self.num_qo_heads % self.num_kv_heads:
-            yield "num_qo_heads", f"{self.num_qo_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+        yield from whole_groups(self.num_qo_heads, self.num_kv_heads)
 
 
 class Inputs(NamedTuple):
@@ -86,8 +87,7 @@ def inputs(p: VllmDecode, rand: torch.Generator, device: torch.device) -> Inputs
 
 
 def _drawn(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> tuple[Tensor, float]:
-    made_in = torch.bfloat16 if is_fp8(dtype) else TORCH[dtype]
-    drawn = torch.randn(shape, dtype=made_in, device=rand.device, generator=rand)
+    drawn = unquantised(shape, dtype, rand)
     if not is_fp8(dtype):
         return drawn, 1.0
     values, scale = to_float8(drawn)
@@ -104,14 +104,13 @@ def _sides(p: VllmDecode, kv: Tensor) -> tuple[Tensor, Tensor]:
     return heads_first[:, 0], heads_first[:, 1]
 
 
+def _scale(p: VllmDecode, x: Inputs) -> float:
+    return x.q_scale * x.kv_scale * p.scale
+
+
 def _attention(p: VllmDecode, x: Inputs) -> Tensor:
-    answers = []
-    k, v = _sides(p, x.kv)
-    for q, owned, length in zip(x.q.split(1), x.table.block_tables, x.seq_lens.tolist(), strict=True):
-        used = owned[: _paged.pages_per_request(length, p.block_size)]
-        keys, values = (_reference.read_pages(side, used, length) for side in (k, v))
-        scale = x.q_scale * x.kv_scale * p.scale
-        answers.append(_reference.attend(q, keys, values, scale=scale, causal=False))
+    requests = _reference.requests(x.q, *_sides(p, x.kv), x.table.block_tables, x.seq_lens)
+    answers = [_reference.attend(*one, scale=_scale(p, x), causal=False) for one in requests]
     return _reference.joined(answers, x.kv_scale, lse=False)[0]
 
 
@@ -203,7 +202,7 @@ def _trtllm(p: VllmDecode, x: Inputs, _how: How) -> Built[Inputs]:
             block_tables=x.table.block_tables,
             seq_lens=x.seq_lens,
             max_seq_len=p.max_seq_len,
-            bmm1_scale=x.q_scale * x.kv_scale * p.scale,
+            bmm1_scale=_scale(p, x),
             bmm2_scale=x.kv_scale / x.o_scale,
             o_sf_scale=_nvfp4_output.O_SF_SCALE if p.out_dtype == NVFP4 else None,
             kv_layout=p.kv_layout,
@@ -240,7 +239,7 @@ def _torch(p: VllmDecode, _x: Inputs, _how: How) -> Built[Inputs]:
 
     def launch(x: Inputs) -> object:
         gathered = _shared.gathered(*_sides(p, x.kv), x.table.block_tables, half)
-        out = _shared.folded_sdpa(x.q[:, None], gathered, x.seq_lens[:, None], x.q_scale * x.kv_scale * p.scale)
+        out = _shared.folded_sdpa(x.q[:, None], gathered, x.seq_lens[:, None], _scale(p, x))
         scaled = out[:, 0] * (x.kv_scale / x.o_scale)
         if x.out_scales is None:
             x.out.copy_(scaled)

@@ -37,6 +37,11 @@ class GroupwiseParams(Params):
             yield "mma_sm", f"must be 1 or 2, got {self.mma_sm}"
 
 
+def limits(p: GroupwiseParams, backend: str) -> Iterator[str]:
+    if backend == "cutile" and p.scale_major_mode != "K":
+        yield "cutile takes K-major scales only: set scale_major_mode to K"
+
+
 def activations(p: GroupwiseParams, rows: int, rand: torch.Generator) -> tuple[Tensor, Tensor]:
     """Values [rows, k], and their scales in the order asked for."""
     return _in_order(p, _drawn(rand, (rows, p.k), 1, p.input_dtype))

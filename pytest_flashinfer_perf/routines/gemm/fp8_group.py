@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import TORCH, bytes_of
 from pytest_flashinfer_perf.params import Fault, flag
 from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.routines._offsets import indptr, slices
 from pytest_flashinfer_perf.routines.gemm import _groupwise, _shared
 from pytest_flashinfer_perf.routines.gemm._groupwise import GroupwiseParams
 
@@ -45,18 +45,16 @@ class Inputs(NamedTuple):
 
     @property
     def groups(self) -> list[slice]:
-        """Each group's rows, on the host."""
-        return [slice(start, end) for start, end in itertools.pairwise(self.m_indptr.tolist())]
+        return slices(self.m_indptr)
 
 
 def inputs(p: Fp8Group, rand: torch.Generator, device: torch.device) -> Inputs:
-    indptr = torch.zeros(p.group_size + 1, dtype=torch.int32, device=device)
-    indptr[1:] = _rows(p, rand).cumsum(0)
-    total = int(indptr[-1])
+    m_indptr = indptr(_rows(p, rand))
+    total = int(m_indptr[-1])
     a, a_scale = _groupwise.activations(p, total, rand)
     b, b_scale = _groupwise.weights(p, rand, p.group_size)
     out = torch.empty(total, p.n, dtype=TORCH[p.out_dtype], device=device)
-    return Inputs(a, b, a_scale, b_scale, indptr, out)
+    return Inputs(a, b, a_scale, b_scale, m_indptr, out)
 
 
 def _rows(p: Fp8Group, rand: torch.Generator) -> Tensor:
@@ -105,8 +103,7 @@ fp8_group = Routine(
 
 
 def _limits(p: Fp8Group, backend: str, _device: Device) -> Iterator[str]:
-    if backend == "cutile" and p.scale_major_mode != "K":
-        yield "cutile takes K-major scales only: set scale_major_mode to K"
+    yield from _groupwise.limits(p, backend)
     if p.n % 8:
         yield f"{backend} needs an n in steps of 8, not {p.n}"
 

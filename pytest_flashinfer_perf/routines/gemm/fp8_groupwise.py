@@ -74,8 +74,7 @@ fp8_groupwise = Routine(
 def _limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str]:
     if backend == "cutlass" and p.m % 4:
         yield f"cutlass needs an m in steps of 4, not {p.m}: pad it"
-    if backend == "cutile" and p.scale_major_mode != "K":
-        yield "cutile takes K-major scales only: set scale_major_mode to K"
+    yield from _groupwise.limits(p, backend)
     if backend == "trtllm" and p.scale_major_mode != "MN":
         yield "trtllm takes MN-major scales only: set scale_major_mode to MN"
     if backend == "trtllm" and p.k < 256:
