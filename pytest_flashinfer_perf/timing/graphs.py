@@ -39,7 +39,16 @@ def _captured(call: Call, pool: Any) -> Call:
     except Exception as error:
         with suppress(RuntimeError):  # a capture that failed ends with an error of its own, which says nothing
             graph.capture_end()
+        _forget_it(pool)
         reason = str(error).splitlines()[0]
         raise CaptureError(f"the call cannot be captured, use --perf-cuda-graph=off: {reason}") from error
     graph.capture_end()
     return graph.replay
+
+
+def _forget_it(pool: Any) -> None:
+    """A capture that holds: torch's random numbers believe that the failed one goes on until another has ended."""
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin(pool=pool)
+    torch.zeros(1, device="cuda")
+    graph.capture_end()
