@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
+import os
 import re
+import shutil
+import typing
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,13 +39,17 @@ HARDWARE: dict[str, tuple[str, ...]] = {
     "trtllm-fmha-v2": ("9.0", "12.0"),
     "xqa": ("9.0", "10.0+"),
     "prims-ts": ("10.0", "10.3"),
+    "trtllm_low_latency": ("10.0", "10.3", "10.7"),
+    "fp8_blockscale_gemm_sm90": ("9.0",),
 }
 
 PACKAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "cudnn": (("cudnn", "nvidia-cudnn-frontend"),),
     "cudnn-native": (("cudnn", "nvidia-cudnn-frontend"),),
-    "cute-dsl": (("cutlass", "nvidia-cutlass-dsl"),),
-    "prims-ts": (("cutlass", "nvidia-cutlass-dsl"),),
+    "cutile": (("cuda.tile", "cuda-tile"),),
+    **dict.fromkeys(
+        ("cute-dsl", "prims-ts", "tgv", "b12x", "cutedsl_low_latency"), (("cutlass", "nvidia-cutlass-dsl"),)
+    ),
 }
 
 
@@ -53,15 +61,17 @@ def missing(requirements: tuple[Requirement, ...], device: Device) -> str | None
 def backend(name: str, *apis: str) -> tuple[Requirement, ...]:
     """Everything that a backend needs wherever it is used, and what the library says of the APIs it calls."""
     packages = tuple(package(module, dist, name) for module, dist in PACKAGES.get(name, ()))
-    return (gpu(name), hardware(name, *apis), *packages, flashinfer(*apis))
+    compilers = (tile_compiler,) if name == "cutile" else ()
+    return (gpu(name), hardware(name, *apis), *packages, *compilers, flashinfer(*apis))
 
 
 def hardware(name: str, *apis: str) -> Requirement:
     """What the APIs' decorators say of this backend; what HARDWARE says where they have none."""
 
     def require(device: Device) -> str | None:
-        declaring = [declared_by(a, name if _has_choices(api(a)) else None) for a in apis if _declares(api(a))]
-        return missing(tuple(declaring) or (compute_capability(name, *HARDWARE.get(name, ())),), device)
+        declaring = [declared_by(a, name if _chooses(api(a), name) else None) for a in apis if _declares(api(a))]
+        known = (compute_capability(name, *HARDWARE[name]),) if name in HARDWARE else ()
+        return missing(tuple(declaring) or known, device)
 
     return require
 
@@ -70,8 +80,9 @@ def _declares(function: Any) -> bool:
     return hasattr(function, "is_compute_capability_supported")
 
 
-def _has_choices(function: Any) -> bool:
-    return bool(getattr(function, "has_backend_choices", bool)())
+def _chooses(function: Any, name: str) -> bool:
+    """Whether the API has this name among its backends; `auto` is any of them."""
+    return name != "auto" and bool(getattr(function, "has_backend_choices", bool)())
 
 
 def gpu(what: str) -> Requirement:
@@ -115,6 +126,15 @@ def package(module: str, distribution: str, what: str) -> Requirement:
         return f"{what} needs {distribution}: pip install {distribution}"
 
     return require
+
+
+def tile_compiler(_device: Device) -> str | None:
+    """cuda.tile's own, of its extra or of CUDA 13.1: on the path, or in the toolkit."""
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")
+    found = shutil.which("tileiras") or shutil.which("tileiras", path=str(toolkit))
+    if found or any(importlib.metadata.distributions(name="nvidia-cuda-tileiras")):
+        return None
+    return "cutile needs its compiler, tileiras: pip install 'cuda-tile[tileiras]'"
 
 
 def _is_there(module: str) -> bool:
@@ -188,6 +208,17 @@ def _declared(function: Any, name: str, backend_name: str | None, capability: tu
         return None
     subject = f"{name} with backend {backend_name}" if backend_name else name
     return f"flashinfer declares no support of {subject} on compute capability {capability[0]}.{capability[1]}"
+
+
+def listed(name: str, backend_name: str) -> bool:
+    """Whether the installed API's `backend` may be this one, by its annotation."""
+    annotation = inspect.signature(api(name)).parameters["backend"].annotation  # type: ignore[arg-type] # it is there
+    return backend_name in typing.get_args(annotation)
+
+
+def documented(name: str, words: str) -> bool:
+    """Whether the installed API's documentation says so, where neither its signature nor its decorators do."""
+    return words in " ".join((inspect.getdoc(api(name)) or "").split())
 
 
 def accepts(function: Any, parameter: str) -> bool:

@@ -21,6 +21,7 @@ class Case:
     backend_name: str
     seed: int = DEFAULT_SEED
     tag: str | None = None
+    autotune_cache: str | None = None
 
     @property
     def params(self) -> Any:
@@ -39,6 +40,7 @@ class Case:
         """The case as flags, in upstream's syntax; `read` gives it back."""
         extras = ["--random_seed", str(self.seed)] if self.seed != DEFAULT_SEED else []
         extras += ["--case_tag", self.tag] if self.tag is not None else []
+        extras += ["--autotune_cache", self.autotune_cache] if self.autotune_cache is not None else []
         return ["--routine", self.routine.name, "--backends", self.backend_name, *flags.write(self.params), *extras]
 
     @property
@@ -68,11 +70,13 @@ def read(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
     general.add_argument("--backends", nargs="+")
     general.add_argument("--random_seed", type=int, default=DEFAULT_SEED)
     general.add_argument("--case_tag")
+    general.add_argument("--autotune_cache")
     known, rest = general.parse_known_args(list(line))
     routine = routine_named(known.routine, routines)
     shape = Shape(flags.read(routine.params, rest))
     names = [backend_named(name, routine) for name in known.backends or routine.backends]
-    return [Case(routine, shape, name, known.random_seed, known.case_tag) for name in names]
+    said = (known.random_seed, known.case_tag, known.autotune_cache)
+    return [Case(routine, shape, name, *said) for name in names]
 
 
 def routine_named(name: str, routines: dict[str, AnyRoutine]) -> AnyRoutine:

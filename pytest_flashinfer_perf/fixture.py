@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf import record, row
+from pytest_flashinfer_perf.autotune import CacheError
 from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.check import WrongAnswerError
 from pytest_flashinfer_perf.cost import Cost
@@ -46,6 +47,8 @@ class Perf:
                 walked = walk(case, self._measuring, self._device)
             except CannotRunError as reason:
                 pytest.skip(str(reason))
+            except CacheError as error:
+                pytest.fail(str(error), pytrace=False)
             except WrongAnswerError as wrong:
                 pytest.fail(f"wrong answer: {wrong}\nrun it again: {case.repro}", pytrace=False)
             self._benchmark.params = case.json_params

@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N")
     group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
     group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
+    group.addoption("--perf-autotune-cache", metavar="FILE", default=None, help="tactics that FlashInfer's tuner kept")
     group.addoption(
         "--perf-strict-skips", metavar="GLOB", action="append", default=[], help="fail skips whose id matches"
     )
@@ -114,6 +115,7 @@ def _settings(config: pytest.Config) -> Settings:
         device=config.getoption("perf_device"),
         seed=config.getoption("perf_seed"),
         case_tag=config.getoption("perf_case_tag"),
+        autotune_cache=config.getoption("perf_autotune_cache"),
         strict_skips=tuple(config.getoption("perf_strict_skips")),
         measuring=Measuring(**{name: config.getoption(f"perf_{name}") for name in measuring}),
     )

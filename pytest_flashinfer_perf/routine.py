@@ -87,6 +87,8 @@ class Backend(Generic[P, X]):
     api: str = ""
     requires: tuple[Requirement, ...] = ()
     limits: Callable[[P, str, Device], Iterable[str]] = _no_limits
+    tunes: bool = False
+    runs_as: str = ""
 
 
 @dataclass
@@ -116,16 +118,19 @@ class Routine(Generic[P, X]):
         api: str = "",
         runs_as: str = "",
         limits: Callable[[P, str, Device], Iterable[str]] = _no_limits,
+        tunes: bool = False,
     ) -> Callable[[Callable[[P, X, How], Built[X]]], Callable[[P, X, How], Built[X]]]:
         """Declare one or more backends that the decorated function builds, by calling this FlashInfer API.
 
-        `runs_as` is the name that capabilities know a backend by, where the routine calls it otherwise.
+        `runs_as` is the name that capabilities know a backend by, where the routine calls it otherwise. One that
+        `tunes` asks FlashInfer's autotuner for its kernel.
         """
 
         def declare(build: Callable[[P, X, How], Built[X]]) -> Callable[[P, X, How], Built[X]]:
             for name in names:
-                requires = capability.backend(runs_as or name, api) if api else ()
-                self.backends[name] = Backend(name, build, api, requires, limits)
+                known_as = runs_as or name
+                requires = capability.backend(known_as, api) if api else ()
+                self.backends[name] = Backend(name, build, api, requires, limits, tunes, known_as)
             return build
 
         return declare

@@ -41,5 +41,6 @@ class Settings:
     device: str = "auto"
     seed: int | None = None
     case_tag: str | None = None
+    autotune_cache: str | None = None
     strict_skips: tuple[str, ...] = ()
     measuring: Measuring = Measuring()

@@ -73,7 +73,7 @@ def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str
     shapes = [_own(routine, params) for params in own] or _listed(routine, settings)
     asked = list(backends_of(routine, settings))
     wanted = ((s, b) for s in shapes for b in asked if b in (s.backends or asked))
-    return _distinct([Case(routine, s, b, *_seed_and_tag(settings)) for s, b in wanted])
+    return _distinct([Case(routine, s, b, *_said(settings)) for s, b in wanted])
 
 
 def _listed(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
@@ -91,8 +91,8 @@ def backends_of(routine: AnyRoutine, settings: Settings) -> Iterator[str]:
     return iter(dict.fromkeys(backend.name for backend in asked if backend is not None))
 
 
-def _seed_and_tag(settings: Settings) -> tuple[int, str | None]:
-    return (DEFAULT_SEED if settings.seed is None else settings.seed, settings.case_tag)
+def _said(settings: Settings) -> tuple[int, str | None, str | None]:
+    return (DEFAULT_SEED if settings.seed is None else settings.seed, settings.case_tag, settings.autotune_cache)
 
 
 def _distinct(made: list[Case]) -> list[Case]:

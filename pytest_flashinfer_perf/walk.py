@@ -8,7 +8,8 @@ from functools import partial
 
 import torch
 
-from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf import autotune, capability
+from pytest_flashinfer_perf.autotune import Choice
 from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
@@ -27,6 +28,7 @@ class Walked:
     measurement: Measurement
     cost: Cost
     resolved: str
+    choice: Choice | None = None
 
 
 def obstacle(case: Case, device: Device) -> str | None:
@@ -34,7 +36,13 @@ def obstacle(case: Case, device: Device) -> str | None:
     reason = capability.missing(case.backend.requires, device)
     if reason is None:
         reason = next(iter(case.backend.limits(case.params, case.backend_name, device)), None)
-    return reason or _too_large(case, device)
+    return reason or _untunable(case) or _too_large(case, device)
+
+
+def _untunable(case: Case) -> str | None:
+    if not getattr(case.params, "autotune", False) or case.backend.tunes:
+        return None
+    return f"{case.backend_name} has nothing to autotune: leave out --autotune"
 
 
 def _too_large(case: Case, device: Device) -> str | None:
@@ -63,15 +71,28 @@ def _measured(case: Case, measuring: Measuring, device: Device) -> Walked:
     x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
     graph = uses_graph(measuring, device, routine.cuda_graph)
     built = case.backend.build(p, x, How(case.backend_name, graph))
+    target = Target(built.launch, (x if built.takes is None else built.takes,), outputs=routine.outputs(x))
+    choice = _settled(case, target)
     cost = routine.cost(p, x)
     measurement = measure_target(
-        Target(built.launch, (x if built.takes is None else built.takes,), outputs=routine.outputs(x)),
+        target,
         Expected(routine.reference(p, x), routine.tolerances(p, case.backend_name), partial(routine.decoded, p)),
         measuring,
         device,
         cuda_graph=graph,
     )
-    return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, built.resolved)
+    resolved = choice.backend(routine.backends) if choice and built.resolved == "auto" else built.resolved
+    return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, resolved, choice)
+
+
+def _settled(case: Case, target: Target) -> Choice | None:
+    """Which kernel FlashInfer's autotuner has chosen, before anything is timed."""
+    if not case.backend.tunes:
+        return None
+    tune = getattr(case.params, "autotune", False)
+    if case.autotune_cache:
+        autotune.verify(case.autotune_cache, tune=tune)
+    return autotune.settle(target, tune=tune, cache=case.autotune_cache)
 
 
 def _give_back_memory(device: Device) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -27,8 +28,13 @@ def to_e2m1(x: Tensor) -> Tensor:
 
 
 def from_e2m1(codes: Tensor) -> Tensor:
-    table = torch.tensor((*E2M1, *(-value for value in E2M1)), device=codes.device)
-    return table[codes.long()]
+    return _values(codes.device)[codes.long()]
+
+
+@functools.cache
+def _values(device: torch.device) -> Tensor:
+    """Kept on the device: nothing is copied to it while a CUDA graph is captured."""
+    return torch.tensor((*E2M1, *(-value for value in E2M1)), device=device)
 
 
 def packed(codes: Tensor) -> Tensor:

@@ -1,176 +1,165 @@
-"""GEMM without a GPU: references, planted faults, costs, and the arguments of each backend."""
-
-import inspect
-from dataclasses import replace
-from unittest.mock import create_autospec
+"""Every GEMM routine without a GPU: its reference in double precision, its torch backend, its cost, its tiers."""
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from pytest_flashinfer_perf import capability, check, models
+from pytest_flashinfer_perf import models
 from pytest_flashinfer_perf.params import ParamError
-from pytest_flashinfer_perf.routine import How
-from pytest_flashinfer_perf.routines.gemm.fp8_groupwise import API, Fp8Groupwise, fp8_groupwise
+from pytest_flashinfer_perf.quantise import blocks
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.strategies import params_of
 from pytest_flashinfer_perf.timing import cold
 
-few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-PLAIN = Fp8Groupwise(m=40, n=200, k=384)
+few = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+GEMM = {name: routine for name, routine in all_routines().items() if routine.family == "gemm"}
+everywhere = pytest.mark.parametrize("routine", GEMM.values(), ids=GEMM)
 
 
-def made(p, seed=42):
-    return fp8_groupwise.inputs(p, torch.Generator().manual_seed(seed), torch.device("cpu"))
-
-
-def launched(p, x, backend="torch"):
-    check.poison(fp8_groupwise.outputs(x))
-    fp8_groupwise.backends[backend].build(p, x, How(backend, cuda_graph=False)).launch(x)
-    return x.out
-
-
-def rule(p, out, x):
-    return check.compare(out, fp8_groupwise.reference(p, x)[0], *fp8_groupwise.tolerances(p, "torch")).rule
-
-
-@few
-@given(params_of(Fp8Groupwise))
-def test_the_reference_is_the_product_tile_by_tile(p):
-    """Each tile of the operands by its own scale, in double precision."""
-    x = made(p)
+def tile_by_tile(p, x):
+    """Each 128 columns of the operands by their own scales."""
+    by_column = p.scale_major_mode == "MN"
     out = torch.zeros(p.m, p.n, dtype=torch.float64)
     for i in range(p.k // 128):
         columns = slice(128 * i, 128 * i + 128)
-        a_scale, b_scale = (s[i] if p.scale_major_mode == "MN" else s[:, i] for s in (x.a_scale, x.b_scale))
+        a_scale, b_scale = (s[i] if by_column else s[:, i] for s in (x.a_scale, x.b_scale))
         partial = x.a[:, columns].double() @ x.b[:, columns].double().T
         out += partial * a_scale.double()[:, None] * b_scale.double().repeat_interleave(128)[: p.n]
-    assert torch.allclose(fp8_groupwise.reference(p, x)[0].double(), out, rtol=1e-4, atol=1e-5)
+    return out
 
 
+def row_by_row(p, x, a, b):
+    """Rows with the weights of the group that they belong to."""
+    group_of = torch.repeat_interleave(torch.arange(p.group_size), x.m_indptr.diff())
+    return torch.einsum("mk,mnk->mn", a, b[group_of])
+
+
+def scaled_rows(p, x):
+    a_scale, b_scale = (s.mT if p.scale_major_mode == "MN" else s for s in (x.a_scale, x.b_scale))
+    a = x.a.double() * a_scale.double().repeat_interleave(128, 1)
+    b = x.b.double() * b_scale.double().repeat_interleave(128, 1)[:, : p.n].repeat_interleave(128, 2)
+    return row_by_row(p, x, a, b)
+
+
+def fp4(values, scales, block):
+    """As bytes say it: the first value in the low half, sign, two bits of exponent, one of mantissa."""
+    codes = torch.stack((values % 16, values // 16), -1).flatten(-2).long()
+    magnitude = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)[codes % 8]
+    unit = scales.double() if scales.dtype != torch.uint8 else torch.exp2(scales.double() - 127)
+    return torch.where(codes < 8, magnitude, -magnitude) * unit.repeat_interleave(block, 1)
+
+
+def of_fp4(p, x):
+    product = fp4(x.a, x.a_scale, p.block) @ fp4(x.b, x.b_scale, p.block).T
+    return product if x.alpha is None else product * x.alpha.double()
+
+
+MEANING = {
+    "gemm_fp8_nt_groupwise": tile_by_tile,
+    "group_gemm_fp8_nt_groupwise": scaled_rows,
+    "bmm_fp8": lambda _p, x: torch.einsum("bmk,bnk->bmn", x.a.double() * x.a_scale, x.b.double() * x.b_scale),
+    "bmm_bf16": lambda _p, x: torch.einsum("bmk,bnk->bmn", x.a.double(), x.b.double()),
+    "mm_bf16": lambda p, x: x.a.double() @ x.b.double().T + (x.bias.double() if p.bias else 0),
+    "mm_fp8": lambda _p, x: (x.a.double() @ x.b.double().T) * x.alpha.double(),
+    "mm_fp4": of_fp4,
+    "grouped_mm_bf16": lambda p, x: row_by_row(p, x, x.a.double(), x.b.double()),
+    "grouped_mm_fp8": lambda p, x: row_by_row(p, x, x.a.double() * x.alpha, x.b.double()),
+}
+
+
+@everywhere
 @few
-@given(params_of(Fp8Groupwise))
-def test_the_torch_backend_agrees_with_the_reference(p):
-    x = made(p)
-    assert rule(p, launched(p, x), x) == ""
+@given(data=st.data())
+def test_the_reference_is_what_the_operands_mean(routine, on_cpu, data):
+    p = data.draw(params_of(routine.params))
+    x = on_cpu(routine).inputs(p)
+    wanted = MEANING[routine.name](p, x)
+    size = wanted.square().mean().sqrt().item()
+    assert torch.allclose(routine.reference(p, x)[0].double(), wanted, rtol=1e-4, atol=1e-5 * size)
 
 
-def dropped_scale(x):
-    return x._replace(a_scale=torch.ones_like(x.a_scale))
-
-
-def transposed_scales(x):
-    return x._replace(b_scale=x.b_scale.flip(0, 1))
-
-
-def one_tile_off(x):
-    return x._replace(b=x.b.roll(128, 1))
-
-
-def lost_last_tile(x):
-    b = x.b.clone()
-    b[:, -128:] = 0
-    return x._replace(b=b)
-
-
-@pytest.mark.parametrize("fault", [dropped_scale, transposed_scales, one_tile_off, lost_last_tile])
-@pytest.mark.parametrize("mode", ["MN", "K"])
-def test_a_kernel_on_wrong_operands_is_caught(fault, mode):
-    p = replace(PLAIN, scale_major_mode=mode)
-    assert rule(p, launched(p, fault(made(p))), made(p))
-
-
-def times_1_02(out):
-    out *= 1.02
-
-
-def one_nan(out):
-    out[3, 5] = float("nan")
-
-
-def zeros(out):
-    out.zero_()
-
-
-def unwritten_last_columns(out):
-    out[:, -72:] = float("nan")
-
-
-@pytest.mark.parametrize("fault", [times_1_02, one_nan, zeros, unwritten_last_columns])
-def test_a_kernel_that_writes_wrongly_is_caught(fault):
-    x = made(PLAIN)
-    out = launched(PLAIN, x)
-    fault(out)
-    assert rule(PLAIN, out, x)
-
-
+@everywhere
 @few
-@given(params_of(Fp8Groupwise))
-def test_work_is_counted_with_the_scales(p):
-    x = made(p)
-    cost, tiles = fp8_groupwise.cost(p, x), p.k // 128
-    assert cost.flops == 2 * p.m * p.n * p.k
-    assert cost.bytes == (p.m + p.n) * p.k + 4 * tiles * (p.m + -(-p.n // 128)) + 2 * p.m * p.n
-    assert sum(t.untyped_storage().nbytes() for t in cold.tensors(x)) <= fp8_groupwise.footprint(p)
+@given(data=st.data())
+def test_the_torch_backend_agrees_with_the_reference(routine, on_cpu, data):
+    p = data.draw(params_of(routine.params))
+    x = on_cpu(routine).inputs(p)
+    assert on_cpu(routine).rule(p, on_cpu(routine).launched(p, x), x) == ""
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [({"tile_size": 64}, "tile_size: "), ({"k": 100}, "k: 100 is not a multiple of 128"), ({"mma_sm": 3}, "mma_sm: ")],
-)
-def test_what_no_kernel_has_is_an_error(change, sentence):
-    with pytest.raises(ParamError, match=sentence):
-        replace(PLAIN, **change)
+def width(p, side):
+    """Bytes of a value, and of the scales of a row's 128 columns or a weight's 128 x 128."""
+    return {"fp8_e4m3": 1, "fp8_e5m2": 1}[getattr(p, side)]
 
 
-@pytest.mark.parametrize("backend", ["cutlass", "trtllm", "cutile"])
-def test_calls_fit_the_librarys_signature(backend, blackwell, monkeypatch):
-    gemm = pytest.importorskip("flashinfer.gemm", exc_type=ImportError)
-    api = create_autospec(gemm.gemm_fp8_nt_groupwise)
-    monkeypatch.setattr("flashinfer.gemm.gemm_fp8_nt_groupwise", api)
-    limits = fp8_groupwise.backends[backend].limits
-    shapes = [shape.params for shape in fp8_groupwise.tiers["smoke"]()]
-    shapes = [p for p in shapes if not list(limits(p, backend, blackwell))]
-    for p in shapes:
-        x = made(p)
-        fp8_groupwise.backends[backend].build(p, x, How(backend, cuda_graph=True)).launch(x)
-        assert api.call_args.kwargs["backend"] == backend
-        assert api.call_args.kwargs["out"] is x.out
-    assert api.call_count == len(shapes) >= 1
+def dense_bytes(p, of_value, of_output=None):
+    batch = getattr(p, "batch_size", 1)
+    output = {"float32": 4}.get(p.out_dtype, 2)
+    return batch * ((p.m + p.n) * p.k * of_value + p.m * p.n * output) + (of_output or 0)
 
 
-def test_the_librarys_own_reference_agrees_on_the_arguments_we_pass():
-    """Its trace template reads K-major scales only."""
-    templates = pytest.importorskip("flashinfer.trace.templates.gemm", exc_type=ImportError)
-    template = templates.gemm_fp8_nt_groupwise_trace
-    p = replace(PLAIN, scale_major_mode="K", n=256)
-    x = made(p)
-    names = list(inspect.signature(template.reference).parameters)[:4]
-    theirs = template.reference(**dict(zip(names, (x.a, x.b, x.a_scale, x.b_scale), strict=True)))
-    assert rule(p, theirs, x) == ""
+def grouped_bytes(p, x, of_value, of_weight_scales=0, of_row=0):
+    """Of the weights those of groups that have rows."""
+    rows = x.m_indptr.diff().tolist()
+    weights = sum(count > 0 for count in rows) * (p.n * p.k * of_value + of_weight_scales)
+    output = {"float32": 4}.get(p.out_dtype, 2)
+    return weights + sum(rows) * (p.k * of_value + of_row + p.n * output) + 4 * (p.group_size + 1)
 
 
-@pytest.mark.parametrize(
-    ("change", "backend", "sentence"),
-    [
-        ({"m": 1}, "cutlass", "m in steps of 4, not 1"),
-        ({}, "cutile", "set scale_major_mode to K"),
-        ({"scale_major_mode": "K"}, "trtllm", "set scale_major_mode to MN"),
-        ({"k": 128}, "trtllm", "k of at least 256, not 128"),
-        ({"out_dtype": "float16"}, "trtllm", "writes bfloat16 only"),
-    ],
-)
-def test_a_limit_is_a_sentence_with_a_way_out(blackwell, change, backend, sentence):
-    limits = fp8_groupwise.backends[backend].limits(replace(PLAIN, **change), backend, blackwell)
-    assert sentence in next(iter(limits))
+def tiles(p):
+    return p.k // 128, -(-p.n // 128)
 
 
-def test_where_it_runs_is_what_its_decorators_say(hopper, blackwell, cpu, monkeypatch):
-    pytest.importorskip("flashinfer", exc_type=ImportError)
-    monkeypatch.setattr("pytest_flashinfer_perf.devices.Device.is_gpu", property(lambda self: self is not cpu))
-    unmet = capability.missing(capability.backend("cutlass", API), hopper)
-    assert unmet == f"flashinfer declares no support of {API} with backend cutlass on compute capability 9.0"
-    assert capability.hardware("cutlass", API)(blackwell) is None
-    assert capability.hardware("fa3", "BatchPrefillWithPagedKVCacheWrapper")(hopper) is None
+BYTES = {
+    "gemm_fp8_nt_groupwise": lambda p, _x: dense_bytes(p, 1, 4 * tiles(p)[0] * (p.m + tiles(p)[1])),
+    "group_gemm_fp8_nt_groupwise": lambda p, x: grouped_bytes(p, x, 1, 4 * tiles(p)[0] * tiles(p)[1], 4 * tiles(p)[0]),
+    "bmm_fp8": lambda p, _x: dense_bytes(p, 1, 8),
+    "bmm_bf16": lambda p, _x: dense_bytes(p, 2),
+    "mm_bf16": lambda p, _x: dense_bytes(p, 2, 2 * p.n * p.bias),
+    "mm_fp8": lambda p, _x: dense_bytes(p, 1, 4),
+    "mm_fp4": lambda p, _x: dense_bytes(p, 0.5, (p.m + p.n) * p.k / p.block + 4 * p.use_nvfp4),
+    "grouped_mm_bf16": lambda p, x: grouped_bytes(p, x, 2),
+    "grouped_mm_fp8": lambda p, x: grouped_bytes(p, x, 1) + 4,
+}
+
+
+@everywhere
+@few
+@given(data=st.data())
+def test_work_is_counted_with_batch_groups_scales_and_alpha(routine, on_cpu, data):
+    p = data.draw(params_of(routine.params))
+    x = on_cpu(routine).inputs(p)
+    cost = routine.cost(p, x)
+    rows = int(x.m_indptr[-1]) if hasattr(p, "group_size") else p.m * getattr(p, "batch_size", 1)
+    assert cost.flops == 2 * rows * p.n * p.k
+    assert cost.bytes == BYTES[routine.name](p, x)
+    assert sum(t.untyped_storage().nbytes() for t in cold.tensors(x)) <= routine.footprint(p) + 4096
+
+
+def test_upstreams_sample_is_its_true_traffic():
+    """Upstream leaves the batch out, and says 0.06 TB/s."""
+    bmm = GEMM["bmm_fp8"]
+    p = bmm.params(batch_size=64, m=4, n=1024, k=7168)
+    x = bmm.inputs(p, torch.Generator().manual_seed(0), torch.device("cpu"))
+    assert bmm.cost(p, x).bytes / 0.12e-3 / 1e12 == pytest.approx(3.9, rel=0.02)
+
+
+@everywhere
+def test_every_tier_is_of_distinct_cases(routine):
+    for tier in ("smoke", "default", "full"):
+        ids = [shape.id for shape in routine.tiers[tier]()]
+        assert len(set(ids)) == len(ids) >= 6
+
+
+def test_models_projections_are_in_the_tiers():
+    ids = [shape.id for shape in GEMM["gemm_fp8_nt_groupwise"].tiers["default"]()]
+    assert "llama-3.1-70b-gate-up-m4096" in ids
+    assert "llama-3.1-70b-tp8-o-m16-K" in ids
+    full = [shape.id for shape in GEMM["mm_bf16"].tiers["full"]()]
+    assert {"llama-3.1-405b-lm-head-m8192", "qwen3-8b-tp2-down-m1"} <= set(full)
 
 
 def test_projections_have_the_sizes_of_the_models():
@@ -181,8 +170,39 @@ def test_projections_have_the_sizes_of_the_models():
     assert models.projections("qwen3-32b", 8).settles["o"] == {"n": 5120, "k": 1024}
 
 
-def test_every_tier_is_of_distinct_cases():
-    for tier in ("smoke", "default", "full"):
-        ids = [shape.id for shape in fp8_groupwise.tiers[tier]()]
-        assert len(set(ids)) == len(ids) >= 6
-    assert "llama-3.1-70b-tp8-qkv-m16-K" in [shape.id for shape in fp8_groupwise.tiers["default"]()]
+@pytest.mark.parametrize("name", [name for name in GEMM if "group_" in name or "grouped" in name])
+@few
+@given(data=st.data())
+def test_groups_are_as_asked_for(name, on_cpu, data):
+    routine = GEMM[name]
+    p = data.draw(params_of(routine.params))
+    rows = on_cpu(routine).inputs(p).m_indptr.diff().tolist()
+    assert max(rows) == p.m
+    assert all(count % p.row_step == 0 for count in rows)
+    assert set(rows) == {p.m} if not p.ragged else rows[0] == 0 or p.group_size == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "sentence"),
+    [
+        ("gemm_fp8_nt_groupwise", {"tile_size": 64}, "tile_size: "),
+        ("gemm_fp8_nt_groupwise", {"k": 100}, "k: 100 is not a multiple of 128"),
+        ("gemm_fp8_nt_groupwise", {"mma_sm": 3}, "mma_sm: "),
+        ("group_gemm_fp8_nt_groupwise", {"m": 6}, "6 is not a multiple of 4"),
+        ("mm_fp4", {"k": 48}, "k: 48 is not a multiple of 32"),
+        ("mm_fp8", {"out_dtype": "float16"}, "out_dtype: must be one of bfloat16"),
+        ("bmm_fp8", {"input_dtype": "bfloat16"}, "input_dtype: must be one of fp8_e4m3, fp8_e5m2"),
+    ],
+)
+def test_what_no_kernel_has_is_an_error(name, change, sentence):
+    with pytest.raises(ParamError, match=sentence):
+        GEMM[name].params(**{"m": 16, "n": 256, "k": 256, **change})
+
+
+def test_mxfp4_and_nvfp4_differ_in_block_and_alpha(on_cpu):
+    fp4 = on_cpu(GEMM["mm_fp4"])
+    mx, nv = (fp4.inputs(GEMM["mm_fp4"].params(m=4, n=16, k=64, use_nvfp4=use)) for use in (False, True))
+    assert mx.alpha is None
+    assert mx.a_scale.shape == (4, 64 // blocks.MX_BLOCK)
+    assert nv.alpha.shape == (1,)
+    assert nv.a_scale.shape == (4, 64 // blocks.NV_BLOCK)

@@ -50,7 +50,7 @@ class BatchMLA(AttentionParams):
     mla_cute_dsl_impl: str | None = flag(
         "cute-dsl: which implementation", default=None, letter="impl", choices=("auto", "modular", "monolithic")
     )
-    autotune: bool = flag("tune the native API's auto before it is timed", default=False, letter="tuned")
+    autotune: bool = flag("tune the native API's auto before it is timed", default=False, letter="autotune")
 
     @property
     def out(self) -> str:
@@ -159,7 +159,7 @@ mla.backend("cutlass", api=WRAPPER, limits=_mla_limits.cutlass)(_mla_wrapper.bui
 mla.backend("prims-ts", api=PRIMS, limits=_mla_limits.prims_ts)(_prims.build_mla)
 
 
-@mla.backend("auto", api=WRAPPER, limits=_mla_limits.auto)
+@mla.backend("auto", api=WRAPPER, limits=_mla_limits.auto, tunes=True)
 def _auto(p: BatchMLA, x: Inputs, how: How) -> Built[Inputs]:
     return (_native if chosen_natively(devices.of(x.q)) else _mla_wrapper.build_flash)(p, x, how)
 
@@ -195,8 +195,6 @@ def _native(p: BatchMLA, x: Inputs, how: How) -> Built[Inputs]:
             **_shared.returning(x.lse),
         )
 
-    if p.autotune and kernels == "auto":
-        _tune(launch, x)
     return Built(launch, kernels)
 
 
@@ -209,13 +207,6 @@ def _choices(p: BatchMLA) -> dict[str, Any]:
     if p.mla_cute_dsl_impl is not None:
         chosen["cute_dsl_impl"] = p.mla_cute_dsl_impl
     return chosen
-
-
-def _tune(launch: Any, x: Inputs) -> None:
-    from flashinfer import autotune
-
-    with autotune(True):
-        launch(x)
 
 
 @mla.backend("torch", limits=_shared.no_lse)

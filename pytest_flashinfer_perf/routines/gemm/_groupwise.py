@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH
-from pytest_flashinfer_perf.params import Fault, Params, flag
+from pytest_flashinfer_perf.dtypes import FP8, TORCH
+from pytest_flashinfer_perf.params import Fault, flag
 from pytest_flashinfer_perf.quantise import blocks, layouts
+from pytest_flashinfer_perf.routines.gemm._shared import Product, drawn
 
 
 @dataclass(frozen=True)
-class GroupwiseParams(Params):
+class GroupwiseParams(Product):
     """The flags of both routines."""
 
-    m: int = flag("rows of the activations", letter="m", minimum=1, draw=(1, 4, 130))
-    n: int = flag("rows of the weights", letter="n", minimum=1, draw=(8, 128, 200))
-    k: int = flag("columns of both", letter="k", minimum=1, draw=(128, 256, 384))
     tile_size: int = flag("rows and columns that share a scale", default=blocks.GROUP, letter="t", minimum=1)
     scale_major_mode: str = flag("order of the scales", default="MN", choices=("MN", "K"))
     mma_sm: int = flag("cutlass: SMs that share a tile, 1 or 2", default=1, letter="sm", minimum=1)
     input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
     mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
-    out_dtype: str = flag("type of the output", default=HALF[0], letter="o", choices=HALF)
 
     def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
         if self.tile_size != blocks.GROUP:
             yield "tile_size", f"the kernels have scales for {blocks.GROUP} columns, not {self.tile_size}"
         if self.k % blocks.GROUP:
@@ -57,23 +54,24 @@ def _in_order(p: GroupwiseParams, q: blocks.Groupwise) -> tuple[Tensor, Tensor]:
 
 
 def _drawn(rand: torch.Generator, shape: tuple[int, ...], tile_rows: int, dtype: str) -> blocks.Groupwise:
-    """The product's elements are near 1; tiles differ in size, or a wrong scale would not be seen."""
+    """Tiles differ in size, or a wrong scale would not be seen."""
     *groups, rows, k = shape
-    drawn = torch.randn(shape, device=rand.device, generator=rand) / math.sqrt(math.sqrt(k))
     tiles = (*groups, -(-rows // tile_rows), k // blocks.GROUP)
     sizes = torch.randint(-2, 3, tiles, device=rand.device, generator=rand).float().exp2()
     by_row = sizes.repeat_interleave(tile_rows, -2)[..., :rows, :]
-    return blocks.groupwise(drawn * by_row.repeat_interleave(blocks.GROUP, -1), tile_rows, TORCH[dtype])
+    values = drawn(rand, *shape) * by_row.repeat_interleave(blocks.GROUP, -1)[..., :k]
+    return blocks.groupwise(values, tile_rows, TORCH[dtype])
 
 
 def meant_activations(p: GroupwiseParams, values: Tensor, scales: Tensor) -> Tensor:
     """What the kernel really multiplies."""
-    return blocks.Groupwise(values, _linear(p, scales), 1).dequantised()
+    return blocks.Groupwise(values, linear(p, scales), 1).dequantised()
 
 
 def meant_weights(p: GroupwiseParams, values: Tensor, scales: Tensor) -> Tensor:
-    return blocks.Groupwise(values, _linear(p, scales), blocks.GROUP).dequantised()
+    return blocks.Groupwise(values, linear(p, scales), blocks.GROUP).dequantised()
 
 
-def _linear(p: GroupwiseParams, scales: Tensor) -> Tensor:
-    return scales.transpose(-1, -2) if p.scale_major_mode == "MN" else scales
+def linear(p: GroupwiseParams, scales: Tensor) -> Tensor:
+    """A view of the scales [..., rows, k / 128], whatever their order."""
+    return scales.mT if p.scale_major_mode == "MN" else scales

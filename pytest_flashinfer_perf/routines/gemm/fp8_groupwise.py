@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import models
-from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import TORCH, bytes_of
-from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
-from pytest_flashinfer_perf.routines.gemm import _groupwise, _shared
+from pytest_flashinfer_perf.dtypes import FP8, TORCH
+from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.routines.gemm import _groupwise, _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._groupwise import GroupwiseParams
+from pytest_flashinfer_perf.routines.gemm._shared import Operands
 
 API = "gemm.gemm_fp8_nt_groupwise"
+SM90 = "fp8_blockscale_gemm_sm90"
 
 
 @dataclass(frozen=True)
@@ -39,36 +39,14 @@ def inputs(p: Fp8Groupwise, rand: torch.Generator, device: torch.device) -> Inpu
     return Inputs(a, b, a_scale, b_scale, torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
 
 
-def _meant(p: Fp8Groupwise, x: Inputs) -> tuple[Tensor, Tensor]:
-    return _groupwise.meant_activations(p, x.a, x.a_scale), _groupwise.meant_weights(p, x.b, x.b_scale)
+def _operands(p: Fp8Groupwise, x: Inputs) -> Operands:
+    return Operands(
+        _groupwise.meant_activations(p, x.a, x.a_scale),
+        _groupwise.meant_weights(p, x.b, x.b_scale),
+    )
 
 
-def reference(p: Fp8Groupwise, x: Inputs) -> tuple[Tensor]:
-    return (_shared.product(*_meant(p, x)),)
-
-
-def cost(p: Fp8Groupwise, x: Inputs) -> Cost:
-    """Both operands with their scales, and the output, once each."""
-    return Cost(2 * p.m * p.n * p.k, sum(t.nbytes for t in x), p.input_dtype)
-
-
-def footprint(p: Fp8Groupwise) -> int:
-    """Operands in fp32, scaled and stored, one at a time; both again for the reference; the output and its check."""
-    return 13 * max(p.m, p.n) * p.k + 5 * (p.m + p.n) * p.k + (bytes_of(p.out_dtype) + 24) * p.m * p.n
-
-
-fp8_groupwise = Routine(
-    "gemm_fp8_nt_groupwise",
-    family="gemm",
-    params=Fp8Groupwise,
-    inputs=inputs,
-    outputs=lambda x: (x.out,),
-    reference=reference,
-    cost=cost,
-    tolerances=lambda p, _backend: (_shared.tolerance(p.out_dtype),),
-    footprint=footprint,
-    cuda_graph=True,
-)
+fp8_groupwise = _shared.routine("gemm_fp8_nt_groupwise", Fp8Groupwise, inputs, _operands, FP8[0])
 
 
 def _limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str]:
@@ -102,47 +80,40 @@ def _gemm(p: Fp8Groupwise, _x: Inputs, how: How) -> Built[Inputs]:
     return Built(launch, how.backend)
 
 
-@fp8_groupwise.backend("torch")
-def _torch(p: Fp8Groupwise, _x: Inputs, _how: How) -> Built[Inputs]:
-    half = TORCH[p.out_dtype]
+def _sm90_limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str]:
+    if p.n % 64:
+        yield f"{backend} needs an n in steps of 64, not {p.n}"
+    if (p.input_dtype, p.mat2_dtype) != (FP8[0], FP8[0]):
+        yield f"{backend} multiplies {FP8[0]} only"
+    if p.out_dtype != "bfloat16":
+        yield f"{backend} writes bfloat16, whatever type its output has"
+    if p.mma_sm != 1:
+        yield f"{backend} has no mma_sm to choose: leave it 1"
+
+
+@fp8_groupwise.backend(SM90, api=f"gemm.{SM90}", limits=_sm90_limits)
+def _sm90(p: Fp8Groupwise, x: Inputs, _how: How) -> Built[Inputs]:
+    """Hopper's kernel: the activations' scales lie by columns, padded to 16 bytes, the weights' by rows."""
+    from flashinfer.gemm import fp8_blockscale_gemm_sm90
+
+    a_scale = _groupwise.linear(p, x.a_scale)
+    columns = torch.nn.functional.pad(a_scale.mT, (0, -p.m % 4)).contiguous()
+    takes = x._replace(a_scale=columns, b_scale=_groupwise.linear(p, x.b_scale).contiguous())
 
     def launch(x: Inputs) -> object:
-        a, b = _meant(p, x)
-        return torch.mm(a.to(half), b.to(half).transpose(0, 1), out=x.out)
+        return fp8_blockscale_gemm_sm90(x.a, x.b, x.a_scale.mT[: p.m], x.b_scale, out=x.out)
 
-    return Built(launch, "torch")
-
-
-SMOKE = Fp8Groupwise(m=16, n=256, k=512)
+    return Built(launch, SM90, takes)
 
 
-@fp8_groupwise.tier("smoke")
-def _smoke() -> Iterator[Shape[Fp8Groupwise]]:
-    changes: tuple[dict[str, Any], ...] = (
-        {},
-        {"scale_major_mode": "K"},
-        {"out_dtype": "float16"},
-        {"n": 200},
-        {"m": 1, "k": 128},
-        {"mma_sm": 2},
-    )
-    yield from (Shape(replace(SMOKE, **change)) for change in changes)
-
-
-def _of(projection: Model, m: int, **more: Any) -> Shape[Fp8Groupwise]:
-    return Shape(Fp8Groupwise(m=m, **{**projection.settles, **more}), projection)
-
-
-@fp8_groupwise.tier("default")
-def _default() -> Iterator[Shape[Fp8Groupwise]]:
-    """Models' projections, from one token to a large prompt, in both orders of scales."""
-    for projection in _shared.projections(models.projections("llama-3.1-70b")):
-        yield from (_of(projection, m) for m in (16, 256, 4096))
-    for projection in _shared.projections(models.projections("llama-3.1-70b", 8))[:2]:
-        yield from (_of(projection, m, scale_major_mode="K") for m in (16, 4096))
-
-
-@fp8_groupwise.sweep(models.projections)
-def _sweep(model: Model) -> Iterator[Shape[Fp8Groupwise]]:
-    for projection in _shared.projections(model):
-        yield from (_of(projection, m) for m in projection.batches(*_shared.M))
+_tiers.smoke(
+    fp8_groupwise,
+    Fp8Groupwise(m=16, n=256, k=512),
+    {"scale_major_mode": "K"},
+    {"out_dtype": "float16"},
+    {"n": 200},
+    {"m": 1, "k": 128},
+    {"m": 130},
+    {"mma_sm": 2},
+)
+_tiers.of_models(fp8_groupwise, {}, {"scale_major_mode": "K"})

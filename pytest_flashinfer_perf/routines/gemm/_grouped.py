@@ -1,0 +1,115 @@
+"""Products for groups of rows, each group with weights of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.cost import Cost
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.params import Fault, Params, flag
+from pytest_flashinfer_perf.routine import Built, How, Routine
+from pytest_flashinfer_perf.routines._offsets import indptr, slices
+from pytest_flashinfer_perf.routines.gemm import _shared
+from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
+from pytest_flashinfer_perf.timing.cold import tensors
+
+CUDNN = 92100  # the first with these products
+
+
+@dataclass(frozen=True)
+class Groups(Params):
+    group_size: int = flag("groups", default=1, letter="g", minimum=1, draw=(1, 2, 5))
+    ragged: bool = flag("draw each group's rows, from none to m", default=False, letter="ragged")
+
+
+@dataclass(frozen=True)
+class Grouped(Product, Groups):
+    """`m` is the rows of each group, or with `ragged` the most that one has; the first is empty then."""
+
+    row_step: ClassVar[int] = 1  # groups may start at its multiples
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if self.m % self.row_step:
+            yield "m", f"{self.m} is not a multiple of {self.row_step}, which groups of rows are"
+
+
+class Inputs(Protocol):
+    """A routine's tensors: rows of all groups, all groups' weights, where each group starts, the output."""
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]: ...
+    @property
+    def m_indptr(self) -> Tensor: ...
+    @property
+    def out(self) -> Tensor: ...
+
+
+P = TypeVar("P", bound=Grouped)
+X = TypeVar("X", bound=Inputs)
+
+
+def starts(p: Grouped, rand: torch.Generator) -> Tensor:
+    """Where each group's rows start, and the last ones end."""
+    if not p.ragged:
+        return indptr(torch.full((p.group_size,), p.m, device=rand.device))
+    rows = torch.randint(0, p.m // p.row_step + 1, (p.group_size,), device=rand.device, generator=rand) * p.row_step
+    rows[0], rows[-1] = (0, p.m) if p.group_size > 1 else (p.m, p.m)
+    return indptr(rows)
+
+
+def routine(
+    name: str,
+    params: type[P],
+    inputs: Callable[[P, torch.Generator, torch.device], X],
+    operands: Callable[[P, X], Operands],
+    dtype: str,
+) -> Routine[P, X]:
+    """A torch backend, and the rest from `operands`: dequantised, all rows [rows, k] and all weights [groups, n, k]."""
+    made = Routine(
+        name,
+        family="gemm",
+        params=params,
+        inputs=inputs,
+        outputs=lambda x: (x.out,),
+        reference=lambda p, x: (torch.cat([one.product() for _, one in _of_each(operands(p, x), slices(x.m_indptr))]),),
+        cost=lambda p, x: Cost(2 * x.out.numel() * p.k, _bytes(x), dtype),
+        tolerances=lambda p, backend: (_shared.tolerance(p, backend, dtype),),
+        footprint=lambda p: _shared.footprint(p, p.group_size),
+        cuda_graph=True,
+    )
+
+    @made.backend("torch")
+    def _torch(p: P, x: X, _how: How) -> Built[X]:
+        groups = slices(x.m_indptr)  # on the host before anything is captured
+        return Built(lambda x: _by_torch(x.out, operands(p, x), groups), "torch")
+
+    return made
+
+
+def cudnn_limits(_p: Grouped, _backend: str, _device: Device) -> Iterator[str]:
+    version = torch.backends.cudnn.version() or 0
+    if version < CUDNN:
+        yield f"cuDNN has grouped products from {CUDNN} on, this is {version}: pip install -U nvidia-cudnn-cu13"
+
+
+def _bytes(x: Inputs) -> int:
+    """Everything once; of the weights those of groups that have rows."""
+    empty = int((x.m_indptr.diff() == 0).sum())
+    unused = sum(t[0].nbytes for t in x.weights) * empty
+    return sum(t.nbytes for t in tensors(x)) - unused
+
+
+def _of_each(operands: Operands, groups: list[slice]) -> Iterator[tuple[slice, Operands]]:
+    for rows, b in zip(groups, operands.b, strict=True):
+        yield rows, Operands(operands.a[rows], b, operands.factor)
+
+
+def _by_torch(out: Tensor, operands: Operands, groups: list[slice]) -> None:
+    for rows, of_group in _of_each(operands, groups):
+        _shared.by_torch(out[rows], of_group)

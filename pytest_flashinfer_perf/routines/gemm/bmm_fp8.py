@@ -1,0 +1,89 @@
+"""bmm_fp8: batched products of FP8 tensors that have one scale each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.dtypes import FP8, TORCH
+from pytest_flashinfer_perf.params import flag
+from pytest_flashinfer_perf.quantise import blocks
+from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
+from pytest_flashinfer_perf.routines.gemm._shared import Batched, Operands, Product
+
+API = "gemm.bmm_fp8"
+
+
+@dataclass(frozen=True)
+class BmmFp8(Product, Batched):
+    input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
+    mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
+    autotune: bool = _shared.autotune()
+
+
+class Inputs(NamedTuple):
+    a: Tensor  # [batch, m, k]
+    b: Tensor  # [batch, n, k]: a call gets its transposed view
+    a_scale: Tensor
+    b_scale: Tensor
+    out: Tensor
+
+
+def inputs(p: BmmFp8, rand: torch.Generator, device: torch.device) -> Inputs:
+    a = blocks.per_tensor(_shared.drawn(rand, p.batch_size, p.m, p.k), TORCH[p.input_dtype])
+    b = blocks.per_tensor(_shared.drawn(rand, p.batch_size, p.n, p.k), TORCH[p.mat2_dtype])
+    scales = torch.tensor([a.scale, b.scale], device=device)
+    out = torch.empty(p.batch_size, p.m, p.n, dtype=TORCH[p.out_dtype], device=device)
+    return Inputs(a.values, b.values, scales[0].clone(), scales[1].clone(), out)
+
+
+def _operands(_p: BmmFp8, x: Inputs) -> Operands:
+    return Operands(x.a, x.b, x.a_scale * x.b_scale)
+
+
+bmm_fp8 = _shared.routine("bmm_fp8", BmmFp8, inputs, _operands, FP8[0])
+
+
+def _limits(p: BmmFp8, backend: str, _device: Device) -> Iterator[str]:
+    types = (p.input_dtype, p.mat2_dtype)
+    if backend == "cutlass" and FP8[1] in types:
+        yield f"cutlass multiplies {FP8[0]} only: use cublas"
+    if backend == "cublas" and types == (FP8[1], FP8[1]):
+        yield f"cublas multiplies {FP8[1]} by {FP8[0]} only"
+    if p.n % 16 or p.k % 16:
+        yield f"{backend} needs n and k in steps of 16, not {p.n} and {p.k}"
+    if backend == "cute-dsl" and p.m % 16:
+        yield f"cute-dsl needs an m in steps of 16, not {p.m}"
+    if backend == "cute-dsl" and p.input_dtype != p.mat2_dtype:
+        yield "cute-dsl multiplies tensors of one type"
+
+
+@bmm_fp8.backend("cublas", "cudnn", "cutlass", "cute-dsl", "auto", api=API, limits=_limits, tunes=True)
+def _bmm(p: BmmFp8, _x: Inputs, how: How) -> Built[Inputs]:
+    from flashinfer.gemm import bmm_fp8
+
+    half = TORCH[p.out_dtype]
+
+    def launch(x: Inputs) -> object:
+        return bmm_fp8(x.a, x.b.mT, x.a_scale, x.b_scale, half, out=x.out, backend=how.backend)
+
+    return Built(launch, how.backend)
+
+
+_tiers.smoke(
+    bmm_fp8,
+    BmmFp8(batch_size=3, m=16, n=256, k=512),
+    {"m": 1},
+    {"n": 208, "k": 272},
+    {"out_dtype": "float16"},
+    {"input_dtype": "fp8_e5m2"},
+    {"mat2_dtype": "fp8_e5m2"},
+    {"autotune": True},
+)
+_tiers.of_batches(bmm_fp8, {"out_dtype": "float16"}, {"autotune": True}, {"m": 256}, {"m": 256, "autotune": True})

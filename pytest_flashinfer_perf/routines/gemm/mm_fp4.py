@@ -1,0 +1,148 @@
+"""mm_fp4: a product in NVFP4 or MXFP4, e2m1 with a scale for each 16 or 32 columns of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.dtypes import TORCH
+from pytest_flashinfer_perf.params import Fault, flag
+from pytest_flashinfer_perf.quantise import blocks, layouts
+from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
+from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
+
+API = "gemm.mm_fp4"
+NVFP4_ONLY = ("trtllm", "cutlass", "cake")
+BACKENDS = ("cudnn", "cutlass", "trtllm", "cute-dsl", "cutedsl_low_latency", "b12x", "cake", "auto")
+
+
+@dataclass(frozen=True)
+class MmFp4(Product):
+    """Upstream's defaults: MXFP4, and scales in tiles of 8 x 4, which trtllm alone takes, and it NVFP4 alone."""
+
+    use_128x4_sf_layout: bool = flag("scales in tiles of 128 x 4, not 8 x 4", default=False, letter="128x4")
+    use_nvfp4: bool = flag("NVFP4, not MXFP4", default=False, letter="nvfp4")
+    enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
+    autotune: bool = _shared.autotune()
+
+    @property
+    def block(self) -> int:
+        return blocks.NV_BLOCK if self.use_nvfp4 else blocks.MX_BLOCK
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if self.k % blocks.MX_BLOCK:
+            yield "k", f"{self.k} is not a multiple of {blocks.MX_BLOCK}"
+
+
+class Inputs(NamedTuple):
+    """As drawn, scales are linear; a backend takes them in tiles, as rows and columns of its operands."""
+
+    a: Tensor  # [m, k / 2]
+    b: Tensor  # [n, k / 2]: a call gets its transposed view, as of its scales
+    a_scale: Tensor  # [m, k / block]
+    b_scale: Tensor  # [n, k / block]
+    alpha: Tensor | None  # what both scales are in units of; MXFP4 has none
+    out: Tensor
+
+
+def inputs(p: MmFp4, rand: torch.Generator, device: torch.device) -> Inputs:
+    a, b = (_quantised(p, _drawn(p, rand, rows)) for rows in (p.m, p.n))
+    alpha = torch.tensor([a.factor * b.factor], device=device) if p.use_nvfp4 else None
+    out = torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device)
+    return Inputs(a.values, b.values, a.scales, b.scales, alpha, out)
+
+
+def _drawn(p: MmFp4, rand: torch.Generator, rows: int) -> Tensor:
+    """Blocks differ in size, or a wrong scale would not be seen."""
+    sizes = torch.randint(-2, 3, (rows, p.k // blocks.MX_BLOCK), device=rand.device, generator=rand).float().exp2()
+    return _shared.drawn(rand, rows, p.k) * sizes.repeat_interleave(blocks.MX_BLOCK, 1)
+
+
+def _quantised(p: MmFp4, x: Tensor) -> blocks.Blocked:
+    return blocks.nvfp4(x, blocks.nvfp4_global_scale(x)) if p.use_nvfp4 else blocks.mxfp4(x)
+
+
+def _operands(p: MmFp4, x: Inputs) -> Operands:
+    a, b = blocks.Blocked(x.a, x.a_scale, p.block), blocks.Blocked(x.b, x.b_scale, p.block)
+    return Operands(a.dequantised(), b.dequantised(), x.alpha)
+
+
+mm_fp4 = _shared.routine("mm_fp4", MmFp4, inputs, _operands, "fp4")
+
+
+def _limits(p: MmFp4, backend: str, _device: Device) -> Iterator[str]:
+    if backend != "trtllm" and not p.use_128x4_sf_layout:
+        yield f"{backend} takes scales in tiles of 128 x 4: set use_128x4_sf_layout"
+    if backend in NVFP4_ONLY and not p.use_nvfp4:
+        yield f"{backend} multiplies NVFP4 only: set use_nvfp4, or use cudnn"
+    if backend == "trtllm" and p.out_dtype != "bfloat16":
+        yield "trtllm writes bfloat16 only: use cudnn"
+    if backend == "trtllm" and p.n % 128:
+        yield f"trtllm shuffles weights by 128 rows, which {p.n} is no multiple of"
+    if backend == "cutedsl_low_latency" and (p.m > 8 or p.k % (4 * p.block)):
+        yield f"{backend} needs an m of at most 8 and a k in steps of {4 * p.block}, not {p.m} and {p.k}"
+    if backend == "cake" and (p.n % 8 or p.k % 256):
+        yield f"cake needs an n in steps of 8 and a k in steps of 256, not {p.n} and {p.k}"
+    if backend == "cute-dsl" and p.n % 8:
+        yield f"cute-dsl needs an n in steps of 8, not {p.n}"
+    if p.autotune and backend == "cake":
+        yield "cake is not tuned by --autotune: leave it out"
+
+
+@mm_fp4.backend(*BACKENDS, api=API, limits=_limits, tunes=True)
+def _mm(p: MmFp4, x: Inputs, how: How) -> Built[Inputs]:
+    from flashinfer.gemm import mm_fp4
+
+    said = {
+        "block_size": p.block,
+        "use_8x4_sf_layout": not p.use_128x4_sf_layout,
+        "use_nvfp4": p.use_nvfp4,
+        "enable_pdl": p.enable_pdl,
+        "backend": how.backend,
+    }
+    out_dtype = TORCH[p.out_dtype]
+
+    def launch(x: Inputs) -> object:
+        return mm_fp4(x.a, x.b.mT, x.a_scale, x.b_scale.mT, x.alpha, out_dtype, x.out, **said)
+
+    return Built(launch, how.backend, _takes(p, x, how.backend))
+
+
+def _takes(p: MmFp4, x: Inputs, backend: str) -> Inputs:
+    in_tiles = layouts.swizzled_128x4 if p.use_128x4_sf_layout else layouts.swizzled_8x4
+    b, b_scale = x.b, x.b_scale
+    if backend == "trtllm":
+        b, b_scale = layouts.shuffled_rows(b), layouts.shuffled_rows(b_scale.view(torch.uint8)).view(b_scale.dtype)
+    return Inputs(x.a, b, in_tiles(x.a_scale), layouts.swizzled_128x4(b_scale), _alpha(p, x, backend), x.out)
+
+
+def _alpha(p: MmFp4, x: Inputs, backend: str) -> Tensor | None:
+    """cute-dsl and b12x want one for MXFP4 too, cake one for each row."""
+    if backend in ("cute-dsl", "b12x") and x.alpha is None:
+        return torch.ones(1, device=x.a.device)
+    return x.alpha.repeat(p.m) if backend == "cake" and x.alpha is not None else x.alpha
+
+
+TILED = {"use_128x4_sf_layout": True}
+NVFP4 = {**TILED, "use_nvfp4": True}
+
+_tiers.smoke(
+    mm_fp4,
+    MmFp4(m=16, n=256, k=512, use_nvfp4=True),
+    {"use_nvfp4": False},
+    TILED,
+    {**TILED, "use_nvfp4": False},
+    {**TILED, "m": 1},
+    {**TILED, "n": 208, "k": 288},
+    {**TILED, "out_dtype": "float16"},
+    {**TILED, "enable_pdl": True},
+    {**TILED, "autotune": True},
+)
+_tiers.of_models(mm_fp4, NVFP4, TILED | {"use_nvfp4": False}, {"autotune": True}, {"use_128x4_sf_layout": False})

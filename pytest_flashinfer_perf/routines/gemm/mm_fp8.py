@@ -1,0 +1,95 @@
+"""mm_fp8: a product of FP8 tensors that have one scale each, whose product is `alpha`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.dtypes import FP8, TORCH
+from pytest_flashinfer_perf.params import flag
+from pytest_flashinfer_perf.quantise import blocks, layouts
+from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
+from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
+
+API = "gemm.mm_fp8"
+PREPARED = "trtllm_low_latency"
+BLOCK = 128
+
+
+@dataclass(frozen=True)
+class MmFp8(Product):
+    out_dtype: str = flag("type of the output", default="bfloat16", letter="o", choices=("bfloat16",))
+    input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
+    mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
+    autotune: bool = _shared.autotune()
+
+
+class Inputs(NamedTuple):
+    a: Tensor  # [m, k]
+    b: Tensor  # [n, k], or as trtllm_low_latency takes it
+    alpha: Tensor
+    out: Tensor
+
+
+def inputs(p: MmFp8, rand: torch.Generator, device: torch.device) -> Inputs:
+    a = blocks.per_tensor(_shared.drawn(rand, p.m, p.k), TORCH[p.input_dtype])
+    b = blocks.per_tensor(_shared.drawn(rand, p.n, p.k), TORCH[p.mat2_dtype])
+    alpha = torch.tensor(a.scale * b.scale, device=device)
+    return Inputs(a.values, b.values, alpha, torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
+
+
+mm_fp8 = _shared.routine("mm_fp8", MmFp8, inputs, lambda _p, x: Operands(x.a, x.b, x.alpha), FP8[0])
+
+
+def _limits(p: MmFp8, backend: str, _device: Device) -> Iterator[str]:
+    types = (p.input_dtype, p.mat2_dtype)
+    if not capability.listed(API, backend):
+        yield f"mm_fp8 has no {backend} in this flashinfer: use flashinfer 0.7.2, or bmm_fp8"
+    if backend in (PREPARED, "cutlass") and FP8[1] in types:
+        yield f"{backend} multiplies {FP8[0]} only: use cublas"
+    if backend == "cublas" and types == (FP8[1], FP8[1]):
+        yield f"cublas multiplies {FP8[1]} by {FP8[0]} only"
+    if backend == PREPARED and (p.k % BLOCK or p.n % 32):
+        yield f"{backend} needs a k in steps of {BLOCK} and an n in steps of 32, not {p.k} and {p.n}"
+    if backend == "cutedsl_low_latency" and (p.m > 8 or p.k % BLOCK):
+        yield f"{backend} needs an m of at most 8 and a k in steps of {BLOCK}, not {p.m} and {p.k}"
+    if p.n % 16 or p.k % 16:
+        yield f"{backend} needs n and k in steps of 16, not {p.n} and {p.k}"
+
+
+BACKENDS = ("cublas", "cudnn", "cutlass", PREPARED, "cutedsl_low_latency", "auto")
+
+
+@mm_fp8.backend(*BACKENDS, api=API, limits=_limits, tunes=True)
+def _mm(_p: MmFp8, x: Inputs, how: How) -> Built[Inputs]:
+    from flashinfer.gemm import mm_fp8
+
+    def launch(x: Inputs) -> object:
+        return mm_fp8(x.a, x.b, x.alpha, out=x.out, backend=how.backend)
+
+    return Built(launch, how.backend, x._replace(b=_prepared(x.b)) if how.backend == PREPARED else None)
+
+
+def _prepared(weights: Tensor) -> Tensor:
+    """Rows shuffled, then blocks of columns [k / 128, n, 128]."""
+    by_block: Tensor = layouts.shuffled_rows(weights.view(torch.uint8)).unflatten(1, (-1, BLOCK))
+    return by_block.permute(1, 0, 2).contiguous().view(weights.dtype)
+
+
+_tiers.smoke(
+    mm_fp8,
+    MmFp8(m=16, n=256, k=512),
+    {"m": 1},
+    {"n": 208, "k": 272},
+    {"input_dtype": "fp8_e5m2"},
+    {"mat2_dtype": "fp8_e5m2"},
+    {"autotune": True},
+)
+_tiers.of_models(mm_fp8, {}, {}, {"autotune": True})

@@ -1,0 +1,155 @@
+"""Autotuning with the library's own tuner, whose stopwatch alone is replaced: there is no GPU to time."""
+
+import json
+
+import pytest
+import torch
+
+from pytest_flashinfer_perf import autotune
+from pytest_flashinfer_perf.autotune import CacheError, Choice
+
+tuner = pytest.importorskip("flashinfer.autotuner", exc_type=ImportError)
+MICROSECONDS = {0: 5.0, 1: 3.0, 2: 4.0}
+
+
+class CublasFp8GemmRunner(tuner.TunableRunner):
+    def get_valid_tactics(self, _inputs, _profile):
+        return list(MICROSECONDS)
+
+    def forward(self, _inputs, tactic=-1, **_more):
+        return tactic
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """A product that asks the tuner as FlashInfer's do, for an operation of this test's own."""
+
+    def stopwatch(_self, _runner, _inputs, tactic, *_more, **_options):
+        return MICROSECONDS[tactic]
+
+    monkeypatch.setattr(tuner.AutoTuner, "_profile_single_kernel", stopwatch)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    made, inputs = tuner.AutoTuner.get(), [torch.zeros(4, 8)]
+    yield lambda: made.choose_one("a_test", [CublasFp8GemmRunner()], tuner.TuningConfig(), inputs)
+    made.clear_cache()
+
+
+def test_an_untuned_call_takes_the_default(call):
+    assert autotune.settle(call, tune=False, cache=None) == Choice("CublasFp8GemmRunner", -1)
+
+
+def test_a_tuned_call_takes_the_fastest_and_leaves_nothing_behind(call):
+    assert autotune.settle(call, tune=True, cache=None).tactic == 1
+    assert autotune.settle(call, tune=False, cache=None).tactic == -1
+
+
+def test_a_cache_is_written_by_tuning_and_read_without(call, tmp_path):
+    kept = str(tmp_path / "tactics.json")
+    assert autotune.settle(call, tune=True, cache=kept).tactic == 1
+    assert autotune.settle(call, tune=False, cache=kept).tactic == 1
+    assert autotune.settle(call, tune=False, cache=None).tactic == -1
+
+
+def test_a_call_that_asks_nobody_has_no_choice():
+    assert autotune.settle(lambda: None, tune=False, cache=None) is None
+
+
+def test_the_tuner_is_itself_again(call):
+    autotune.settle(call, tune=False, cache=None)
+    assert "choose_one" not in vars(tuner.AutoTuner.get())
+
+
+@pytest.mark.parametrize(
+    ("runner", "backend"),
+    [
+        ("CublasFp8GemmRunner", "cublas"),
+        ("CublasltBf16GemmRunner", "cublaslt"),
+        ("CudnnBf16GemmRunner", "cudnn"),
+        ("TinyGemmBf16GemmRunner", "tinygemm"),
+        ("CutedslLowLatencyBlockscaledGemmRunner", "cutedsl_low_latency"),
+        ("CuteDSLFp4GemmRunner", "cute-dsl"),
+        ("SomebodyElsesRunner", "SomebodyElsesRunner"),
+    ],
+)
+def test_a_runner_is_known_by_its_backend(runner, backend):
+    known = ["cublas", "cublaslt", "cudnn", "tinygemm", "cute-dsl", "cutedsl_low_latency", "auto", "torch"]
+    assert Choice(runner, 0).backend(known) == backend
+
+
+def test_a_choice_reads_as_runner_and_tactic():
+    assert Choice("CudnnFp8GemmRunner", -1).sentence == "CudnnFp8GemmRunner default"
+    assert Choice("CudnnFp8GemmRunner", (7, 3)).sentence == "CudnnFp8GemmRunner (7, 3)"
+
+
+def test_what_is_no_cache_is_an_error(tmp_path):
+    broken, absent = tmp_path / "broken.json", tmp_path / "absent.json"
+    broken.write_text("{")
+    for tune in (False, True):
+        with pytest.raises(CacheError, match="is no cache of tactics"):
+            autotune.verify(str(broken), tune=tune)
+    with pytest.raises(CacheError, match="No such file or directory; a case with --autotune writes it"):
+        autotune.verify(str(absent), tune=False)
+    autotune.verify(str(absent), tune=True)
+    with pytest.raises(CacheError):
+        autotune.verify(str(tmp_path / "nowhere" / "absent.json"), tune=True)
+
+
+ON_CPU = """
+    import pytest
+    import torch
+    from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
+    from pytest_flashinfer_perf.routine import Built
+    from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+
+    class CublasFp8GemmRunner(TunableRunner):
+        def get_valid_tactics(self, inputs, profile):
+            return [0, 1]
+
+        def forward(self, inputs, tactic=-1, **more):
+            return None
+
+    AutoTuner._profile_single_kernel = lambda self, runner, inputs, tactic, *a, **k: 2.0 - tactic
+    torch.cuda.is_current_stream_capturing = lambda: False
+
+    @bmm_fp8.backend("auto", tunes=True)
+    def _auto(p, x, how):
+        plain, always = bmm_fp8.backends["torch"].build(p, x, how).launch, [torch.zeros(4, 8)]
+
+        def launch(x):
+            AutoTuner.get().choose_one("a_test", [CublasFp8GemmRunner()], TuningConfig(), always)
+            return plain(x)
+
+        return Built(launch, "auto")
+
+    @pytest.mark.perf_cases(bmm_fp8, *(f"--n 16 --k 32 --m {more}" for more in ("4", "4 --autotune", "8")))
+    def test_bmm(perf, case):
+        perf(case)
+"""
+
+
+def run(pytester, *options):
+    pytester.makepyfile(ON_CPU)
+    result = pytester.runpytest_subprocess("--perf-iters=2", "--benchmark-json=run.json", *options)
+    report = json.loads((pytester.path / "run.json").read_text())
+    return result, {row["extra_info"]["case"]: row["extra_info"] for row in report["benchmarks"]}
+
+
+def test_the_row_says_that_and_what_was_tuned(pytester):
+    result, rows = run(pytester, "--perf-backends=auto,torch")
+    result.assert_outcomes(passed=5, skipped=1)
+    result.stdout.fnmatch_lines(["*1  torch has nothing to autotune: leave out --autotune"])
+    untuned, tuned = (rows[f"bmm_fp8/m4-n16-k32{tag}-auto"] for tag in ("", "-autotune"))
+    assert (untuned["autotuned"], untuned["tactic"]) == (False, "CublasFp8GemmRunner default")
+    assert (tuned["autotuned"], tuned["tactic"]) == (True, "CublasFp8GemmRunner 1")
+    assert tuned["resolved_backend"] == "cublas"
+    assert rows["bmm_fp8/m8-n16-k32-auto"]["tactic"] == "CublasFp8GemmRunner default"
+    assert rows["bmm_fp8/m4-n16-k32-torch"]["tactic"] is None
+
+
+def test_a_cache_is_an_error_until_a_tuned_case_wrote_it(pytester):
+    result, rows = run(pytester, "--perf-backends=auto", "--perf-autotune-cache=kept.json")
+    result.assert_outcomes(failed=1, passed=2)
+    result.stdout.fnmatch_lines(["*kept.json: No such file or directory; a case with --autotune writes it"])
+    row = rows["bmm_fp8/m8-n16-k32-auto"]
+    assert (row["autotuned"], row["tactic"], row["autotune_cache"]) == (False, "CublasFp8GemmRunner 1", "kept.json")
+    assert "--autotune_cache kept.json" in row["repro"]

@@ -1,0 +1,240 @@
+"""Each backend's call against the installed library: its signature, its own references, our decoders, its limits."""
+
+import inspect
+import itertools
+from dataclasses import replace
+from unittest.mock import create_autospec
+
+import pytest
+import torch
+
+from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf.routines import all_routines
+
+pytest.importorskip("flashinfer.gemm", exc_type=ImportError)
+templates = pytest.importorskip("flashinfer.trace.templates.gemm", exc_type=ImportError)
+
+GEMM = {name: routine for name, routine in all_routines().items() if routine.family == "gemm"}
+BACKENDS = [(name, backend) for name, r in GEMM.items() for backend in r.backends if backend != "torch"]
+LIBRARYS_NAME = {("group_gemm_fp8_nt_groupwise", "cutlass"): "trtllm"}
+
+
+@pytest.fixture
+def called(on_cpu, monkeypatch):
+    """What a backend passes to the library's function, by the names of its parameters."""
+
+    def call(routine, p, backend, x):
+        home, _, function = routine.backends[backend].api.rpartition(".")
+        api = create_autospec(capability.api(f"{home}.{function}"))
+        with monkeypatch.context() as patch:
+            patch.setattr(f"flashinfer.{home}.{function}", api)
+            on_cpu(routine).launched(p, x, backend)
+        passed = inspect.signature(api).bind(*api.call_args.args, **api.call_args.kwargs)
+        passed.apply_defaults()
+        return passed.arguments
+
+    return call
+
+
+def runnable(routine, backend, device):
+    shapes = [shape.params for shape in routine.tiers["smoke"]()]
+    return [p for p in shapes if not list(routine.backends[backend].limits(p, backend, device))]
+
+
+@pytest.fixture(autouse=True)
+def gpu_software(monkeypatch):
+    """A GPU, its cuDNN, the DSL: what this machine has not is not what is tested here."""
+    monkeypatch.setattr("pytest_flashinfer_perf.devices.Device.is_gpu", True)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92300)
+    monkeypatch.setattr(capability, "_is_there", lambda _module: True)
+
+
+@pytest.mark.parametrize(("name", "backend"), BACKENDS)
+def test_calls_fit_the_librarys_signature(name, backend, blackwell, on_cpu, called):
+    routine = GEMM[name]
+    shapes = runnable(routine, backend, blackwell)
+    if name == "mm_fp8" and not capability.listed(routine.backends[backend].api, backend):
+        assert not shapes
+        return
+    for p in shapes:
+        x = on_cpu(routine).inputs(p)
+        arguments = called(routine, p, backend, x)
+        assert arguments["out"] is x.out
+        assert arguments.get("backend", backend) == LIBRARYS_NAME.get((name, backend), backend)
+        assert arguments.get("out_dtype") in (None, x.out.dtype, torch.bfloat16)
+    assert shapes
+
+
+TRUSTED = [
+    ("gemm_fp8_nt_groupwise", "cutlass", "gemm_fp8_nt_groupwise_trace", {"scale_major_mode": "K"}),
+    ("gemm_fp8_nt_groupwise", "fp8_blockscale_gemm_sm90", "fp8_blockscale_gemm_sm90_trace", {}),
+    ("gemm_fp8_nt_groupwise", "fp8_blockscale_gemm_sm90", "fp8_blockscale_gemm_sm90_trace", {"scale_major_mode": "K"}),
+    ("bmm_fp8", "cublas", "bmm_fp8_trace", {"batch_size": 3}),
+    ("bmm_fp8", "cudnn", "bmm_fp8_trace", {"batch_size": 3, "mat2_dtype": "fp8_e5m2"}),
+    ("mm_bf16", "cudnn", "mm_bf16_trace", {}),
+    ("mm_bf16", "tinygemm", "mm_bf16_trace", {}),
+    ("bmm_bf16", "cudnn", "bmm_bf16_trace", {"batch_size": 3}),
+]
+
+
+@pytest.mark.parametrize("trusted", TRUSTED, ids=lambda trusted: "-".join(map(str, trusted[:3])))
+def test_the_librarys_own_reference_agrees_on_the_arguments_we_pass(trusted, on_cpu, called):
+    name, backend, template, flags = trusted
+    routine = GEMM[name]
+    p = routine.params(m=40, n=256, k=384, **flags)
+    x = on_cpu(routine).inputs(p)
+    arguments = called(routine, p, backend, x)
+    reference = getattr(templates, template).reference
+    told = {name.lower(): value for name, value in arguments.items()}  # one of them calls a and b A and B
+    wanted = [name for name in inspect.signature(reference).parameters if name.lower() in told]
+    theirs = reference(**{name: told[name.lower()] for name in wanted})
+    assert on_cpu(routine).rule(p, theirs, x) == ""
+
+
+def in_tiles(flat, rows, columns, tile_rows):
+    """Scales read where a kernel reads them: in tiles of 128 x 4 or 8 x 4, by the formula of the byte's place."""
+    flat, tiles = flat.flatten(), -(-columns // 4)
+    within = (lambda r: r % 32 * 16 + r // 32 * 4) if tile_rows == 128 else (lambda r: r * 4)
+    place = [
+        [(r // tile_rows * tiles + c // 4) * tile_rows * 4 + within(r % tile_rows) + c % 4 for c in range(columns)]
+        for r in range(rows)
+    ]
+    return flat[torch.tensor(place)]
+
+
+def unshuffled(rows):
+    """trtllm's order of rows undone: of each 32, row 4 i + j lies at 8 j + i."""
+    count = rows.shape[0]
+    return rows[[start + j * 8 + i for start, i, j in itertools.product(range(0, count, 32), range(8), range(4))]]
+
+
+def meant(values, scales, block):
+    codes = torch.stack((values % 16, values // 16), -1).flatten(-2).long()
+    magnitude = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)[codes % 8]
+    unit = torch.exp2(scales.double() - 127) if scales.dtype == torch.uint8 else scales.double()
+    return torch.where(codes < 8, magnitude, -magnitude) * unit.repeat_interleave(block, 1)
+
+
+@pytest.mark.parametrize("backend", [backend for backend in GEMM["mm_fp4"].backends if backend != "torch"])
+def test_mm_fp4_is_passed_what_its_kernels_read_as_the_reference(backend, blackwell, on_cpu, called):
+    """Decoded from the call's arguments, tile by tile and byte by byte."""
+    routine = GEMM["mm_fp4"]
+    shapes = runnable(routine, backend, blackwell)
+    for p in shapes:
+        x = on_cpu(routine).inputs(p)
+        told = called(routine, p, backend, x)
+        rows = 8 if told["use_8x4_sf_layout"] else 128
+        b, scales = told["b"].T, in_tiles(told["b_descale"].T.contiguous(), p.n, p.k // p.block, 128)
+        if backend == "trtllm":
+            b, scales = unshuffled(b), unshuffled(scales)
+        a = meant(told["a"], in_tiles(told["a_descale"], p.m, p.k // p.block, rows), told["block_size"])
+        alpha = 1.0 if told["alpha"] is None else told["alpha"].double()[:, None]
+        theirs = (a @ meant(b, scales, told["block_size"]).T * alpha).float()
+        assert torch.allclose(theirs, routine.reference(p, x)[0], rtol=1e-4, atol=1e-4)
+        assert told["use_nvfp4"] == p.use_nvfp4
+    assert shapes
+
+
+def test_prepared_weights_of_mm_fp8_are_the_librarys(on_cpu, called, blackwell):
+    routine = GEMM["mm_fp8"]
+    p = routine.params(m=4, n=256, k=384)
+    assert not list(routine.backends["trtllm_low_latency"].limits(p, "trtllm_low_latency", blackwell))
+    x = on_cpu(routine).inputs(p)
+    theirs = capability.api("prepare_low_latency_gemm_weights")(x.b.view(torch.uint8), {})
+    assert torch.equal(called(routine, p, "trtllm_low_latency", x)["b"].view(torch.uint8), theirs)
+
+
+@pytest.mark.parametrize(("name", "flags"), [("grouped_mm_bf16", {}), ("grouped_mm_fp8", {"mat2_dtype": "fp8_e5m2"})])
+def test_grouped_products_are_passed_what_means_the_reference(name, flags, on_cpu, called):
+    routine = GEMM[name]
+    p = routine.params(group_size=4, m=24, n=208, k=256, ragged=True, **flags)
+    x = on_cpu(routine).inputs(p)
+    told = called(routine, p, "cudnn", x)
+    out = torch.zeros(x.out.shape)
+    for group, (start, end) in enumerate(itertools.pairwise(told["m_indptr"].tolist())):
+        for row in range(start, end):
+            out[row] = told["b"][group].float() @ told["a"][row].float() * told.get("alpha", 1.0)
+    assert torch.allclose(out, routine.reference(p, x)[0], rtol=1e-4, atol=1e-4)
+    assert told["m_indptr"].dtype == torch.int32
+
+
+def test_blockscale_scales_lie_as_hopper_reads_them(on_cpu, called):
+    """By columns, each of them padded to a multiple of 4 rows; the weights' by rows."""
+    routine = GEMM["gemm_fp8_nt_groupwise"]
+    p = routine.params(m=41, n=192, k=384)
+    x = on_cpu(routine).inputs(p)
+    told = called(routine, p, "fp8_blockscale_gemm_sm90", x)
+    assert told["input_scale"].shape == (41, 3)
+    assert told["input_scale"].stride() == (1, 44)
+    assert told["weight_scale"].shape == (2, 3)
+    assert told["weight_scale"].is_contiguous()
+
+
+LIMITS = [
+    ("gemm_fp8_nt_groupwise", "cutlass", {"m": 1}, "m in steps of 4, not 1"),
+    ("gemm_fp8_nt_groupwise", "cutile", {}, "set scale_major_mode to K"),
+    ("gemm_fp8_nt_groupwise", "trtllm", {"scale_major_mode": "K"}, "set scale_major_mode to MN"),
+    ("gemm_fp8_nt_groupwise", "trtllm", {"k": 128}, "k of at least 256, not 128"),
+    ("gemm_fp8_nt_groupwise", "trtllm", {"out_dtype": "float16"}, "writes bfloat16 only"),
+    ("gemm_fp8_nt_groupwise", "fp8_blockscale_gemm_sm90", {"n": 200}, "n in steps of 64, not 200"),
+    ("gemm_fp8_nt_groupwise", "fp8_blockscale_gemm_sm90", {"out_dtype": "float16"}, "writes bfloat16, whatever"),
+    ("gemm_fp8_nt_groupwise", "fp8_blockscale_gemm_sm90", {"input_dtype": "fp8_e5m2"}, "multiplies fp8_e4m3 only"),
+    ("gemm_fp8_nt_groupwise", "fp8_blockscale_gemm_sm90", {"mma_sm": 2}, "leave it 1"),
+    ("group_gemm_fp8_nt_groupwise", "cutile", {}, "set scale_major_mode to K"),
+    ("group_gemm_fp8_nt_groupwise", "cutlass", {"n": 201}, "n in steps of 8, not 201"),
+    ("bmm_fp8", "cutlass", {"mat2_dtype": "fp8_e5m2"}, "use cublas"),
+    ("bmm_fp8", "cublas", {"input_dtype": "fp8_e5m2", "mat2_dtype": "fp8_e5m2"}, "fp8_e5m2 by fp8_e4m3 only"),
+    ("bmm_fp8", "cudnn", {"n": 200}, "n and k in steps of 16, not 200 and 256"),
+    ("bmm_fp8", "cute-dsl", {"m": 4}, "m in steps of 16, not 4"),
+    ("bmm_bf16", "tgv", {"out_dtype": "float16"}, "use cudnn"),
+    ("bmm_bf16", "cake", {"k": 512}, "a k of 64, 256, 1024, not 256 and 512"),
+    ("bmm_bf16", "cutile", {"autotune": True}, "leave it out"),
+    ("mm_bf16", "tinygemm", {"out_dtype": "float32"}, "tinygemm writes bfloat16 only"),
+    ("mm_bf16", "tinygemm", {"n": 200}, "n in steps of 16, not 200"),
+    ("mm_bf16", "cutlass", {"bias": True}, "adds no bias"),
+    ("mm_bf16", "cublaslt", {"enable_pdl": True}, "use tinygemm or tgv"),
+    ("mm_fp4", "cudnn", {"use_nvfp4": True}, "set use_128x4_sf_layout"),
+    ("mm_fp4", "trtllm", {}, "set use_nvfp4"),
+    ("mm_fp4", "trtllm", {"use_nvfp4": True, "n": 200}, "by 128 rows, which 200"),
+    ("mm_fp4", "cutedsl_low_latency", {"use_128x4_sf_layout": True, "m": 9}, "m of at most 8"),
+]
+
+
+@pytest.mark.parametrize(("name", "backend", "flags", "sentence"), LIMITS)
+def test_a_limit_is_a_sentence_with_a_way_out(name, backend, flags, sentence, blackwell):
+    p = GEMM[name].params(**{"m": 16, "n": 256, "k": 256, **flags})
+    assert sentence in " ".join(GEMM[name].backends[backend].limits(p, backend, blackwell))
+
+
+def test_cudnn_says_which_version_groups_need(monkeypatch, hopper):
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
+    routine = GEMM["grouped_mm_fp8"]
+    p = routine.params(m=16, n=256, k=256)
+    assert "from 92100 on, this is 91900" in next(iter(routine.backends["cudnn"].limits(p, "cudnn", hopper)))
+
+
+ON_HOPPER = {
+    ("gemm_fp8_nt_groupwise", "cutlass"): False,
+    ("gemm_fp8_nt_groupwise", "fp8_blockscale_gemm_sm90"): True,
+    ("group_gemm_fp8_nt_groupwise", "cutlass"): False,
+    ("bmm_fp8", "cublas"): True,
+    ("bmm_fp8", "auto"): True,
+    ("mm_fp4", "auto"): False,
+    ("mm_bf16", "tinygemm"): True,
+    ("grouped_mm_bf16", "cudnn"): True,
+}
+
+
+@pytest.mark.parametrize(("name", "backend"), ON_HOPPER)
+def test_where_it_runs_is_what_the_library_says(name, backend, hopper, blackwell):
+    unmet = capability.hardware(backend, GEMM[name].backends[backend].api)
+    assert (unmet(hopper) is None) == ON_HOPPER[name, backend]
+    assert (unmet(blackwell) is None) == (backend != "fp8_blockscale_gemm_sm90")
+
+
+def test_a_mode_of_scales_does_not_change_the_answer(on_cpu):
+    routine = GEMM["gemm_fp8_nt_groupwise"]
+    p = routine.params(m=16, n=256, k=256)
+    by_columns, by_rows = (replace(p, scale_major_mode=mode) for mode in ("MN", "K"))
+    references = [routine.reference(q, on_cpu(routine).inputs(q))[0] for q in (by_columns, by_rows)]
+    assert torch.equal(*references)

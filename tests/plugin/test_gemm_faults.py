@@ -1,0 +1,138 @@
+"""Kernels that are wrong, planted: each must break a rule of the check, with every tolerance that a backend has."""
+
+import pytest
+import torch
+
+from pytest_flashinfer_perf.params import fields_of
+from pytest_flashinfer_perf.routines import all_routines
+
+GEMM = {name: routine for name, routine in all_routines().items() if routine.family == "gemm"}
+PLAIN = {
+    "gemm_fp8_nt_groupwise": {"m": 40, "n": 200, "k": 384},
+    "group_gemm_fp8_nt_groupwise": {"group_size": 4, "m": 24, "n": 200, "k": 384, "ragged": True},
+    "bmm_fp8": {"batch_size": 3, "m": 40, "n": 208, "k": 384},
+    "bmm_bf16": {"batch_size": 3, "m": 40, "n": 208, "k": 384},
+    "mm_bf16": {"m": 40, "n": 208, "k": 384, "bias": True},
+    "mm_fp8": {"m": 40, "n": 208, "k": 384},
+    "mm_fp4": {"m": 40, "n": 208, "k": 384, "use_nvfp4": True},
+    "grouped_mm_bf16": {"group_size": 4, "m": 24, "n": 208, "k": 384, "ragged": True},
+    "grouped_mm_fp8": {"group_size": 4, "m": 24, "n": 208, "k": 384, "ragged": True},
+}
+
+
+def out_dtypes(routine):
+    return next(field.flag.choices for field in fields_of(routine.params) if field.name == "out_dtype")
+
+
+def dropped(field):
+    return lambda x: x._replace(**{field: torch.ones_like(getattr(x, field))})
+
+
+def no_bias(x):
+    return x._replace(bias=torch.zeros_like(x.bias))
+
+
+def transposed_scales(x):
+    """Scales of a square part, rows for columns."""
+    side = min(x.b_scale.shape[-2:])
+    scales = x.b_scale.clone()
+    scales[..., :side, :side] = x.b_scale[..., :side, :side].mT
+    return x._replace(b_scale=scales)
+
+
+def other_rows_scales(x):
+    return x._replace(a_scale=x.a_scale.roll(1, -1 if x.a_scale.shape[-1] == x.a.shape[0] else 0))
+
+
+def one_tile_off(x):
+    return x._replace(b=x.b.view(torch.uint8).roll(32, -1).view(x.b.dtype))
+
+
+def lost_last_tile(x):
+    b = x.b.clone()
+    b.view(torch.uint8)[..., -32:] = 0
+    return x._replace(b=b)
+
+
+def next_weights(x):
+    return x._replace(b=x.b.roll(1, 0))
+
+
+def boundary_off(x):
+    indptr = x.m_indptr.clone()
+    indptr[2] += 4
+    return x._replace(m_indptr=indptr)
+
+
+def last_group_lost(x):
+    indptr = x.m_indptr.clone()
+    indptr[-1] = indptr[-2]
+    return x._replace(m_indptr=indptr)
+
+
+def all_fields(*names):
+    return lambda x: all(getattr(x, name, None) is not None for name in names)
+
+
+OPERANDS = {
+    "dropped alpha": (dropped("alpha"), all_fields("alpha")),
+    "dropped scale": (dropped("a_scale"), all_fields("a_scale")),
+    "dropped bias": (no_bias, all_fields("bias")),
+    "transposed scales": (transposed_scales, lambda x: hasattr(x, "b_scale") and x.b_scale.dim() > 1),
+    "another row's scales": (other_rows_scales, lambda x: hasattr(x, "a_scale") and x.a_scale.dim() > 1),
+    "one tile off": (one_tile_off, all_fields("b")),
+    "last tile lost": (lost_last_tile, all_fields("b")),
+    "the next weights": (next_weights, lambda x: x.b.dim() > 2),
+    "a group's boundary off": (boundary_off, all_fields("m_indptr")),
+    "last group lost": (last_group_lost, all_fields("m_indptr")),
+}
+
+
+def applicable():
+    for name, routine in GEMM.items():
+        x = routine.inputs(routine.params(**PLAIN[name]), torch.Generator().manual_seed(0), torch.device("cpu"))
+        yield from ((name, fault) for fault, (_, applies) in OPERANDS.items() if applies(x))
+
+
+@pytest.mark.parametrize(("name", "fault"), list(applicable()))
+def test_a_kernel_on_wrong_operands_is_caught(name, fault, on_cpu):
+    plant, _ = OPERANDS[fault]
+    p, run = GEMM[name].params(**PLAIN[name]), on_cpu(GEMM[name])
+    out = run.launched(p, plant(run.inputs(p)))
+    for backend in GEMM[name].backends:
+        assert run.rule(p, out, run.inputs(p), backend), backend
+
+
+def times_1_02(out):
+    out *= 1.02
+
+
+def one_nan(out):
+    out[..., 3, 5] = float("nan")
+
+
+def one_infinite(out):
+    out[..., 3, 5] = float("inf")
+
+
+def zeros(out):
+    out.zero_()
+
+
+def unwritten_last_columns(out):
+    out[..., -72:] = float("nan")
+
+
+def zeroed_last_row(out):
+    out[..., -1, :] = 0
+
+
+@pytest.mark.parametrize("fault", [times_1_02, one_nan, one_infinite, zeros, unwritten_last_columns, zeroed_last_row])
+@pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, r in GEMM.items() for d in out_dtypes(r)])
+def test_a_kernel_that_writes_wrongly_is_caught(name, dtype, fault, on_cpu):
+    run, p = on_cpu(GEMM[name]), GEMM[name].params(**PLAIN[name], out_dtype=dtype)
+    x = run.inputs(p)
+    out = run.launched(p, x)
+    assert all(run.rule(p, out, x, backend) == "" for backend in run.routine.backends)
+    fault(out)
+    assert all(run.rule(p, out, x, backend) for backend in run.routine.backends)
