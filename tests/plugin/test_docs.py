@@ -72,3 +72,13 @@ def test_the_architecture_names_the_rooms_that_are():
     assert {name for name in names if name not in text} == set()
     for name in re.findall(r"\b[a-z_]+\.py\b", text):
         assert list(package.rglob(name)) or list((ROOT / "tests").rglob(name)), name
+
+
+def test_the_support_matrix_is_what_the_library_and_the_evidence_say():
+    written = (ROOT / "docs" / "support-matrix.md").read_text()
+    installed = pytest.importorskip("flashinfer", exc_type=ImportError).__version__
+    if f"with FlashInfer {installed} installed" not in written:
+        pytest.skip(f"the matrix is of another FlashInfer than {installed}, which declares other backends")
+    script = ROOT / "benchmarks" / "support_matrix.py"
+    made = subprocess.run([sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=True).stdout
+    assert made == written

@@ -1,0 +1,86 @@
+"""What runs where, and what has been seen to: python benchmarks/support_matrix.py > docs/support-matrix.md
+
+Where a backend runs is asked of the installed FlashInfer; what ran is read from the tables in docs/evidence.
+"""
+
+import re
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.routines import all_routines
+
+EVIDENCE = Path(__file__).parents[1] / "docs" / "evidence"
+GPUS = {(8, 0): "A100", (8, 9): "L40S", (9, 0): "H200", (10, 0): "B200", (10, 3): "B300", (12, 0): "RTX 5090"}
+INTRODUCTION = """# Support matrix
+
+Written by `benchmarks/support_matrix.py` with FlashInfer {version} installed; a test keeps it true.
+
+*Declared for*: the compute capabilities, of {asked}, for which FlashInfer's decorators name the backend,
+or our table in `capability.py` where it has none. A shape may still be refused, with a sentence.
+*Ran on an H200*: how many rows of the tables in [evidence](evidence) were measured with this backend there, each
+checked against the fp32 reference before and after. *CPU only*: never on a GPU of ours; its call is bound to the
+signature of the installed library, and its arguments are decoded again where a kernel has a layout of its own.
+"""
+
+
+def device(capability_of):
+    return Device(torch.device("cuda", 0), GPUS[capability_of], capability_of, "", 0, 0)
+
+
+def declared_for(backend):
+    if not backend.api:
+        return "any device"
+    where = capability.hardware(backend.runs_as, backend.api)
+    return ", ".join(f"{a}.{b}" for a, b in GPUS if where(device((a, b))) is None) or "none"
+
+
+ROUTINE = re.compile(r"(\w+) on cuda:\d+ NVIDIA H200:")
+ROW = re.compile(r"[* ] (\S+)(?: \(\S+\))? +[\d.]+ [mu]?s +[\d.]+%")
+PAIR = re.compile(r"  \S+ +[\d.]+ [mu]?s +[\d.]+ [mu]?s +-?[\d.]+%")  # of vllm_decode's table
+
+
+def measured():
+    """Rows per routine, backend and FlashInfer, as the terminal printed them."""
+    seen = Counter()
+    for page in sorted(EVIDENCE.glob("*.md")):
+        release = re.search(r"^# .*FlashInfer (\d+\.\d+\.\d+)", page.read_text())
+        if release:
+            seen.update((*at, release[1]) for at in rows(page))
+    return seen
+
+
+def rows(page):
+    routine = None
+    for line in page.read_text().splitlines():
+        heading, row = ROUTINE.match(line), ROW.match(line)
+        routine = heading[1] if heading else None if line.startswith("```") else routine
+        if routine and row:
+            yield routine, row[1]
+        if PAIR.match(line):
+            yield from (("vllm_decode", "trtllm"), ("vllm_decode", "baseline"))
+
+
+def ran(seen, routine, backend):
+    cases = [f"{count} with {at}" for (r, b, at), count in sorted(seen.items()) if (r, b) == (routine, backend)]
+    return "; ".join(cases) or "CPU only"
+
+
+def lines():
+    yield INTRODUCTION.format(version=version("flashinfer-python"), asked=", ".join(f"{a}.{b}" for a, b in GPUS))
+    seen = measured()
+    for routine in sorted(all_routines().values(), key=lambda r: (r.family, r.name)):
+        yield f"## {routine.name}\n"
+        yield "| backend | FlashInfer API | declared for | ran on an H200, cases |\n|---|---|---|---|"
+        for backend in routine.backends.values():
+            api = f"`{backend.api}`" if backend.api else ""
+            yield f"| {backend.name} | {api} | {declared_for(backend)} | {ran(seen, routine.name, backend.name)} |"
+        yield ""
+
+
+if __name__ == "__main__":
+    print("\n".join(lines()).rstrip())
