@@ -24,6 +24,7 @@ class Latent:
     """Multi-head latent attention: DeepSeek's sizes, which its descendants kept."""
 
     num_qo_heads: int
+    q_lora_rank: int = 1536
     kv_lora_rank: int = 512
     qk_nope_head_dim: int = 128
     qk_rope_head_dim: int = 64
@@ -31,12 +32,12 @@ class Latent:
 
 
 @dataclass(frozen=True)
-class Dense:
-    """The projections of a model whose feed-forward layers are dense."""
+class Widths:
+    """What a model's projections lead from and to; `intermediate` is that of its dense layers, if it has any."""
 
-    attention: Attention
+    attention: Attention | Latent
     hidden: int
-    intermediate: int
+    intermediate: int | None
     vocabulary: int
 
     @property
@@ -44,7 +45,7 @@ class Dense:
         return self.attention.num_qo_heads
 
 
-L = TypeVar("L", Attention, Latent, "Attention | Latent", Dense)
+L = TypeVar("L", Attention, Latent, "Attention | Latent", Widths)
 
 
 @dataclass(frozen=True)
@@ -98,18 +99,30 @@ def _expanded(layer: Attention | Latent, tp: int) -> dict[str, Any]:
     }
 
 
-def _projections(layer: Dense, tp: int) -> dict[str, Any]:
+def _projections(layer: Widths, tp: int) -> dict[str, Any]:
     """Each one's n and k: first and last are split by columns, the inner ones by rows."""
-    grouped = _grouped(layer.attention, tp)
-    heads = grouped["num_qo_heads"] * layer.attention.head_dim
-    keys = grouped["num_kv_heads"] * layer.attention.head_dim
+    qkv, heads = _attended(layer.attention, tp)
+    feed_forward = {} if layer.intermediate is None else _feed_forward(layer.hidden, layer.intermediate // tp)
     return {
-        "qkv": {"n": heads + 2 * keys, "k": layer.hidden},
+        "qkv": {"n": qkv, "k": layer.hidden},
         "o": {"n": layer.hidden, "k": heads},
-        "gate-up": {"n": 2 * layer.intermediate // tp, "k": layer.hidden},
-        "down": {"n": layer.hidden, "k": layer.intermediate // tp},
+        **feed_forward,
         "lm-head": {"n": layer.vocabulary // tp, "k": layer.hidden},
     }
+
+
+def _attended(attention: Attention | Latent, tp: int) -> tuple[int, int]:
+    """How wide the queries, keys and values are together, and the output; each GPU has all of what is latent."""
+    if isinstance(attention, Latent):
+        latent = attention.q_lora_rank + attention.kv_lora_rank + attention.qk_rope_head_dim
+        return latent, attention.num_qo_heads // tp * attention.v_head_dim
+    grouped = _grouped(attention, tp)
+    heads, keys = (grouped[name] * attention.head_dim for name in ("num_qo_heads", "num_kv_heads"))
+    return heads + 2 * keys, heads
+
+
+def _feed_forward(hidden: int, intermediate: int) -> dict[str, Any]:
+    return {"gate-up": {"n": 2 * intermediate, "k": hidden}, "down": {"n": hidden, "k": intermediate}}
 
 
 _ATTENTION = {
@@ -138,19 +151,33 @@ _LATENT = {
     "kimi-k2": Latent(64),
 }
 
-_DENSE = {
-    name: Dense(_ATTENTION[name], *sizes)
-    for name, sizes in {
-        "llama-3.1-8b": (4096, 14336, 128256),
-        "llama-3.1-70b": (8192, 28672, 128256),
-        "llama-3.1-405b": (16384, 53248, 128256),
-        "qwen3-8b": (4096, 12288, 151936),
-        "qwen3-14b": (5120, 17408, 151936),
-        "qwen3-32b": (5120, 25600, 151936),
-    }.items()
+# Hidden size, that of dense feed-forward layers, vocabulary; where all of them are experts there is no second.
+_WIDTHS = {
+    "llama-3.1-8b": (4096, 14336, 128256),
+    "llama-3.1-70b": (8192, 28672, 128256),
+    "llama-3.1-405b": (16384, 53248, 128256),
+    "llama-4-scout": (5120, None, 202048),
+    "llama-4-maverick": (5120, 16384, 202048),
+    "mixtral-8x7b": (4096, None, 32000),
+    "mixtral-8x22b": (6144, None, 32000),
+    "qwen3-0.6b": (1024, 3072, 151936),
+    "qwen3-1.7b": (2048, 6144, 151936),
+    "qwen3-4b": (2560, 9728, 151936),
+    "qwen3-8b": (4096, 12288, 151936),
+    "qwen3-14b": (5120, 17408, 151936),
+    "qwen3-32b": (5120, 25600, 151936),
+    "qwen3-30b-a3b": (2048, None, 151936),
+    "qwen3-235b-a22b": (4096, None, 151936),
+    "gpt-oss-20b": (2880, None, 201088),
+    "gpt-oss-120b": (2880, None, 201088),
+    "gemma-3-12b": (3840, 15360, 262208),
+    "deepseek-v3": (7168, 18432, 129280),
+    "deepseek-r1": (7168, 18432, 129280),
+    "kimi-k2": (7168, 18432, 163840),
 }
 
 attention = Presets(_ATTENTION, _grouped)
 latent = Presets(_LATENT, _absorbed)
-expanded: Presets[Any] = Presets({**_ATTENTION, **_LATENT}, _expanded)
-projections = Presets(_DENSE, _projections)
+_ALL: dict[str, Attention | Latent] = {**_ATTENTION, **_LATENT}
+expanded: Presets[Any] = Presets(_ALL, _expanded)
+projections = Presets({name: Widths(layer, *_WIDTHS[name]) for name, layer in _ALL.items()}, _projections)

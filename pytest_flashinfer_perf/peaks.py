@@ -16,16 +16,16 @@ from pytest_flashinfer_perf.timing import nvrtc
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Work
 from pytest_flashinfer_perf.timing.telemetry import driver_version
 
-# Dense rates by the vendor's datasheets: TB/s, then TFLOP/s of bf16 and fp16, then of fp8.
+# Dense rates by the vendor's datasheets: TB/s, then TFLOP/s of bf16 and fp16, of fp8, of fp4.
 DATASHEET = {
-    "NVIDIA A100-SXM4-80GB": (2.039, 312.0, None),
-    "NVIDIA L40S": (0.864, 362.0, 733.0),
-    "NVIDIA H100 80GB HBM3": (3.35, 989.4, 1978.9),
-    "NVIDIA H100 PCIe": (2.0, 756.0, 1513.0),
-    "NVIDIA H200": (4.8, 989.4, 1978.9),
-    "NVIDIA GH200 480GB": (4.0, 989.4, 1978.9),
-    "NVIDIA B200": (8.0, 2250.0, 4500.0),
-    "NVIDIA GB200": (8.0, 2500.0, 5000.0),
+    "NVIDIA A100-SXM4-80GB": (2.039, 312.0, None, None),
+    "NVIDIA L40S": (0.864, 362.0, 733.0, None),
+    "NVIDIA H100 80GB HBM3": (3.35, 989.4, 1978.9, None),
+    "NVIDIA H100 PCIe": (2.0, 756.0, 1513.0, None),
+    "NVIDIA H200": (4.8, 989.4, 1978.9, None),
+    "NVIDIA GH200 480GB": (4.0, 989.4, 1978.9, None),
+    "NVIDIA B200": (8.0, 2250.0, 4500.0, 9000.0),
+    "NVIDIA GB200": (8.0, 2500.0, 5000.0, 10000.0),
 }
 
 COPY_BYTES = 2 << 30
@@ -53,10 +53,9 @@ extern "C" __global__ void read(uint4* words, unsigned long long count) {
 def datasheet(device: Device) -> Peaks | None:
     if device.name not in DATASHEET:
         return None
-    memory, half, fp8 = DATASHEET[device.name]
-    flops = {"bfloat16": half * 1e12, "float16": half * 1e12}
-    flops |= {} if fp8 is None else {"fp8_e4m3": fp8 * 1e12}
-    return Peaks(memory * 1e12, flops, "datasheet")
+    memory, half, fp8, fp4 = DATASHEET[device.name]
+    rates = {"bfloat16": half, "float16": half, "fp8_e4m3": fp8, "fp4": fp4}
+    return Peaks(memory * 1e12, {name: rate * 1e12 for name, rate in rates.items() if rate is not None}, "datasheet")
 
 
 @functools.cache
