@@ -15,7 +15,15 @@ from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
 
 EVIDENCE = Path(__file__).parents[1] / "docs" / "evidence"
-GPUS = {(8, 0): "A100", (8, 9): "L40S", (9, 0): "H200", (10, 0): "B200", (10, 3): "B300", (12, 0): "RTX 5090"}
+GPUS = {
+    (8, 0): "A100",
+    (8, 9): "L40S",
+    (9, 0): "H200",
+    (10, 0): "B200",
+    (10, 3): "B300",
+    (10, 7): "Rubin",
+    (12, 0): "RTX 5090",
+}
 INTRODUCTION = """# Support matrix
 
 Written by `benchmarks/support_matrix.py` with FlashInfer {version} installed; a test keeps it true.

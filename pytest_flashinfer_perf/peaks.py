@@ -32,7 +32,7 @@ COPY_BYTES = 2 << 30
 # m, n, k: no one product is the fastest of every type, and a large square one already meets the power cap.
 PRODUCTS = ((8192, 8192, 8192), (4096, 4096, 7168), (4096, 8192, 8192), (4096, 8192, 28672))
 METHOD = 2  # of measuring: a roof kept from another one is not used
-REPEATS = 20
+ROUNDS, CALLS = 10, 10  # an idle GPU's clock takes a while to rise, a busy one's falls at the power cap
 READ_BLOCKS_PER_SM = 4
 
 # Sums 16-byte words and writes a sum that no data has, so that the compiler keeps the reads.
@@ -126,9 +126,10 @@ def _seconds(call: Call, device: Device) -> float:
     """The fastest, since it is a roof; by the instrument of the cases, between whose calls a GPU cools as well."""
     cupti = INSTRUMENTS["cupti"]
     if cupti.missing(device) is None:
-        return min(cupti.sample(Work((call,), flush=False, device=device), REPEATS, 1))
+        work = Work((call,), flush=False, device=device)
+        return min(seconds for _ in range(ROUNDS) for seconds in cupti.sample(work, CALLS, 1))
     call()
-    return min(_by_events(call) for _ in range(REPEATS))
+    return min(_by_events(call) for _ in range(ROUNDS * CALLS))
 
 
 def _by_events(call: Call) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.timing.instruments import Call
+from pytest_flashinfer_perf.timing.instruments import Call, without_gc
 
 WARMUPS = 3
 
@@ -25,7 +26,9 @@ def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:
         for _ in range(WARMUPS):
             calls[0]()
         torch.cuda.synchronize()
-        replays = tuple(_captured(call, pool) for call in calls)
+        gc.collect()  # freed while another is captured, a graph ends the capture: an autotuner leaves some behind
+        with without_gc():
+            replays = tuple(_captured(call, pool) for call in calls)
     torch.cuda.current_stream().wait_stream(stream)
     return replays
 
@@ -39,16 +42,16 @@ def _captured(call: Call, pool: Any) -> Call:
     except Exception as error:
         with suppress(RuntimeError):  # a capture that failed ends with an error of its own, which says nothing
             graph.capture_end()
-        _forget_it(pool)
+        _forget_it()
         reason = str(error).splitlines()[0]
         raise CaptureError(f"the call cannot be captured, use --perf-cuda-graph=off: {reason}") from error
     graph.capture_end()
     return graph.replay
 
 
-def _forget_it(pool: Any) -> None:
+def _forget_it() -> None:
     """A capture that holds: torch's random numbers believe that the failed one goes on until another has ended."""
     graph = torch.cuda.CUDAGraph()
-    graph.capture_begin(pool=pool)
+    graph.capture_begin()
     torch.zeros(1, device="cuda")
     graph.capture_end()

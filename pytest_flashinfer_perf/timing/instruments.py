@@ -138,7 +138,7 @@ class Wall:
         call = work.round_robin()
         for _ in range(warmup):
             call()
-        with _without_gc():
+        with without_gc():
             return [self._once(call, work) for _ in range(count)]
 
     def _once(self, call: Call, work: Work) -> float:
@@ -156,7 +156,7 @@ def _twice_the_cache(device: Device) -> torch.Tensor:
 
 
 @contextmanager
-def _without_gc() -> Iterator[None]:
+def without_gc() -> Iterator[None]:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
