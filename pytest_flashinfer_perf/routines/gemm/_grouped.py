@@ -70,19 +70,11 @@ def routine(
     operands: Callable[[P, X], Operands],
     dtype: str,
 ) -> Routine[P, X]:
-    """A torch backend, and the rest from `operands`: dequantised, all rows [rows, k] and all weights [groups, n, k]."""
-    made = Routine(
-        name,
-        family="gemm",
-        params=params,
-        inputs=inputs,
-        outputs=lambda x: (x.out,),
-        reference=lambda p, x: (torch.cat([one.product() for _, one in _of_each(operands(p, x), slices(x.m_indptr))]),),
-        cost=lambda p, x: Cost(2 * x.out.numel() * p.k, _bytes(x), dtype),
-        tolerances=lambda p, backend: (_shared.tolerance(p, backend, dtype),),
-        footprint=lambda p: _shared.footprint(p, p.group_size),
-        cuda_graph=True,
-    )
+    """As a dense one, but that `operands` are all rows [rows, k] and all weights [groups, n, k]."""
+    made = _shared.routine(name, params, inputs, operands, dtype)
+    made.reference = lambda p, x: (torch.cat([o.product() for _, o in _of_each(operands(p, x), slices(x.m_indptr))]),)
+    made.cost = lambda p, x: Cost(2 * x.out.numel() * p.k, _bytes(x), dtype)
+    made.footprint = lambda p: _shared.footprint(p, p.group_size)
 
     @made.backend("torch")
     def _torch(p: P, x: X, _how: How) -> Built[X]:
