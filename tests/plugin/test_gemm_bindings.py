@@ -158,6 +158,26 @@ def test_grouped_products_are_passed_what_means_the_reference(name, flags, on_cp
     assert told["m_indptr"].dtype == torch.int32
 
 
+@pytest.mark.parametrize("mode", ["MN", "K"])
+def test_grouped_fp8_is_passed_what_means_the_reference(mode, on_cpu, called):
+    """Row by row, 128 columns at a time, each scale looked up where the mode says that it lies."""
+    routine = GEMM["group_gemm_fp8_nt_groupwise"]
+    p = routine.params(group_size=3, m=8, n=136, k=256, ragged=True, scale_major_mode=mode)
+    x = on_cpu(routine).inputs(p)
+    told = called(routine, p, "cutlass", x)
+    of = (
+        (lambda scales, row, tile: scales[tile, row]) if mode == "MN" else (lambda scales, row, tile: scales[row, tile])
+    )
+    out = torch.zeros(x.out.shape)
+    for group, (start, end) in enumerate(itertools.pairwise(told["m_indptr"].tolist())):
+        for row, column, tile in itertools.product(range(start, end), range(p.n), range(2)):
+            part = slice(128 * tile, 128 * tile + 128)
+            scale = of(told["a_scale"], row, tile) * of(told["b_scale"][group], column // 128, tile)
+            out[row, column] += told["a"][row, part].float() @ told["b"][group, column, part].float() * scale
+    assert torch.allclose(out, routine.reference(p, x)[0], rtol=1e-4, atol=1e-4)
+    assert told["scale_major_mode"] == mode
+
+
 def test_blockscale_scales_lie_as_hopper_reads_them(on_cpu, called):
     """By columns, each of them padded to a multiple of 4 rows; the weights' by rows."""
     routine = GEMM["gemm_fp8_nt_groupwise"]
