@@ -78,6 +78,10 @@ def _as_written(_params: Any, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.
     return outputs
 
 
+def _no_facts(_params: Any, _inputs: Any) -> Mapping[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Backend(Generic[P, X]):
     """One way to run a routine, the FlashInfer API it calls, and what it needs."""
@@ -106,6 +110,7 @@ class Routine(Generic[P, X]):
     footprint: Callable[[P], int]
     cuda_graph: bool
     decoded: Callable[[P, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] = _as_written
+    facts: Callable[[P, X], Mapping[str, Any]] = _no_facts
     aliases: Mapping[str, str] = field(default_factory=dict)
     backends: dict[str, Backend[P, X]] = field(default_factory=dict)
     tiers: dict[str, Callable[[], Iterable[Shape[P]]]] = field(default_factory=dict)

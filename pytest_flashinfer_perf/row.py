@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.walk import Walked
 def of_case(case: Case, walked: Walked, peaks_choice: PeaksChoice) -> dict[str, Any]:
     return {
         **of_measurement(walked.measurement, walked.cost, peaks_choice),
+        **walked.facts,
         "routine": case.routine.name,
         "family": case.routine.family,
         "backend": case.backend_name,

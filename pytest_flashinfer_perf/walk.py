@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -29,6 +31,7 @@ class Walked:
     cost: Cost
     resolved: str
     choice: Choice | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def obstacle(case: Case, device: Device) -> str | None:
@@ -82,7 +85,7 @@ def _measured(case: Case, measuring: Measuring, device: Device) -> Walked:
         cuda_graph=graph,
     )
     resolved = choice.backend(routine.backends) if choice and built.resolved == "auto" else built.resolved
-    return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, resolved, choice)
+    return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, resolved, choice, routine.facts(p, x))
 
 
 def _settled(case: Case, target: Target) -> Choice | None:

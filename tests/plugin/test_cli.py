@@ -31,7 +31,7 @@ def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, py
 
 
 def test_bench_in_a_checkout_uses_its_tests():
-    assert [path.name for path in suite.paths()] == ["attention", "gemm"]
+    assert [path.name for path in suite.paths()] == ["attention", "gemm", "moe"]
     assert suite.root() / "tests" / "attention" in suite.paths()
 
 

@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.dtypes import HALF, TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.params import flag
 from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
+from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines._offsets import indptr
 from pytest_flashinfer_perf.routines.attention import (
     _drawn,
@@ -50,7 +51,7 @@ class BatchMLA(AttentionParams):
     mla_cute_dsl_impl: str | None = flag(
         "cute-dsl: which implementation", default=None, letter="impl", choices=("auto", "modular", "monolithic")
     )
-    autotune: bool = flag("tune the native API's auto before it is timed", default=False, letter="autotune")
+    autotune: bool = _tuning.autotune()
 
     @property
     def out(self) -> str:

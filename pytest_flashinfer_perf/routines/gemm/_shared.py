@@ -37,10 +37,6 @@ class Batched(Params):
     batch_size: int = flag("products", default=1, letter="b", minimum=1, draw=(1, 3))
 
 
-def autotune() -> Any:
-    return flag("tune FlashInfer's kernels for the case before it is timed", default=False, letter="autotune")
-
-
 def out_dtype_or_float32() -> Any:
     return flag("type of the output", default=HALF[0], letter="o", choices=(*HALF, "float32"))
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import TORCH
 from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Batched, Operands, Product
 
@@ -22,7 +23,7 @@ CAKE_K = (64, 256, 1024)
 @dataclass(frozen=True)
 class BmmBf16(Product, Batched):
     out_dtype: str = _shared.out_dtype_or_float32()
-    autotune: bool = _shared.autotune()
+    autotune: bool = _tuning.autotune()
 
 
 class Inputs(NamedTuple):

@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.params import flag
 from pytest_flashinfer_perf.quantise import blocks
 from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Batched, Operands, Product
 
@@ -24,7 +25,7 @@ API = "gemm.bmm_fp8"
 class BmmFp8(Product, Batched):
     input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
     mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
-    autotune: bool = _shared.autotune()
+    autotune: bool = _tuning.autotune()
 
 
 class Inputs(NamedTuple):

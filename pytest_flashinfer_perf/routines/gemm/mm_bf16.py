@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import TORCH
 from pytest_flashinfer_perf.params import flag
 from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 
@@ -28,7 +29,7 @@ class MmBf16(Product):
     out_dtype: str = _shared.out_dtype_or_float32()
     bias: bool = flag("add one to each row", default=False, letter="bias")
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
-    autotune: bool = _shared.autotune()
+    autotune: bool = _tuning.autotune()
 
 
 class Inputs(NamedTuple):

@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.dtypes import TORCH
 from pytest_flashinfer_perf.params import Fault, flag
 from pytest_flashinfer_perf.quantise import blocks, layouts
 from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 
@@ -29,7 +30,7 @@ class MmFp4(Product):
     use_128x4_sf_layout: bool = flag("scales in tiles of 128 x 4, not 8 x 4", default=False, letter="128x4")
     use_nvfp4: bool = flag("NVFP4, not MXFP4", default=False, letter="nvfp4")
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
-    autotune: bool = _shared.autotune()
+    autotune: bool = _tuning.autotune()
 
     @property
     def block(self) -> int:

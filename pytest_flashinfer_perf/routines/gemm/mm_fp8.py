@@ -15,6 +15,7 @@ from pytest_flashinfer_perf.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.params import flag
 from pytest_flashinfer_perf.quantise import blocks, layouts
 from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 
@@ -28,7 +29,7 @@ class MmFp8(Product):
     out_dtype: str = flag("type of the output", default="bfloat16", letter="o", choices=("bfloat16",))
     input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
     mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
-    autotune: bool = _shared.autotune()
+    autotune: bool = _tuning.autotune()
 
 
 class Inputs(NamedTuple):

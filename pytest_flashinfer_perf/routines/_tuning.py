@@ -1,0 +1,11 @@
+"""The flag of every routine that has a backend which FlashInfer's autotuner tunes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_flashinfer_perf.params import flag
+
+
+def autotune() -> Any:
+    return flag("tune FlashInfer's kernels for the case before it is timed", default=False, letter="autotune")
