@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 Requirement = Callable[["Device"], "str | None"]
 
-# Where each backend's kernels exist, for APIs without a capability decorator: "9.0" is that one, "8.0+" it and later.
+# Where each backend's kernels exist, for APIs without a capability decorator and for tests that name a backend alone:
+# "9.0" is that one, "8.0+" it and later.
 HARDWARE: dict[str, tuple[str, ...]] = {
     "fa2": ("7.5+",),
     "fa2_tc": ("8.0+",),
@@ -39,7 +40,16 @@ HARDWARE: dict[str, tuple[str, ...]] = {
     "trtllm-fmha-v2": ("9.0", "12.0"),
     "xqa": ("9.0", "10.0+"),
     "prims-ts": ("10.0", "10.3"),
+    "cublas": ("8.9+",),
+    "cublaslt": ("8.0+",),
+    "tinygemm": ("9.0", "10.0", "10.3", "11.0+"),
+    "cutile": ("9.0", "10.0+"),
+    "trtllm": ("10.0", "10.3", "10.7"),
+    "tgv": ("10.0", "10.3", "10.7"),
+    "cake": ("10.0", "10.3"),
+    "b12x": ("12.0+",),
     "trtllm_low_latency": ("10.0", "10.3", "10.7"),
+    "cutedsl_low_latency": ("10.0", "10.3", "10.7"),
     "fp8_blockscale_gemm_sm90": ("9.0",),
     "cutlass_fused_moe": ("8.9", "9.0", "10.0", "10.3", "10.7", "11.0", "12.0", "12.1"),
 }
