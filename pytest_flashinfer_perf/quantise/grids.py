@@ -23,18 +23,18 @@ _FROM = (_just_above(0.25), 0.75, _just_above(1.25), 1.75, _just_above(2.5), 3.5
 
 def to_e2m1(x: Tensor) -> Tensor:
     """Codes 0 to 15 of the nearest values, ties to even, saturated; the sign is the highest bit."""
-    magnitude = torch.bucketize(x.float().abs(), torch.tensor(_FROM, device=x.device), right=True)
+    magnitude = torch.bucketize(x.float().abs(), _kept(_FROM, x.device), right=True)
     return (magnitude | (torch.signbit(x).long() << 3)).to(torch.uint8)
 
 
 def from_e2m1(codes: Tensor) -> Tensor:
-    return _values(codes.device)[codes.long()]
+    return _kept((*E2M1, *(-value for value in E2M1)), codes.device)[codes.long()]
 
 
 @functools.cache
-def _values(device: torch.device) -> Tensor:
+def _kept(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Kept on the device: nothing is copied to it while a CUDA graph is captured."""
-    return torch.tensor((*E2M1, *(-value for value in E2M1)), device=device)
+    return torch.tensor(values, device=device)
 
 
 def packed(codes: Tensor) -> Tensor:

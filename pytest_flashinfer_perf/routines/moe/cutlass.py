@@ -12,16 +12,17 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.check import Tolerance
 from pytest_flashinfer_perf.cost import Cost
+from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH
 from pytest_flashinfer_perf.params import Fault, Params, flag
-from pytest_flashinfer_perf.quantise import blocks
 from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
 from pytest_flashinfer_perf.routines import _tuning
-from pytest_flashinfer_perf.routines.moe import _experts, _load
+from pytest_flashinfer_perf.routines.moe import _experts, _load, _stored
+from pytest_flashinfer_perf.routines.moe._stored import Stored
 from pytest_flashinfer_perf.timing.cold import tensors
 
 API = "fused_moe.cutlass_fused_moe"
-BETWEEN = 16.0  # FP8 between the products: values near 1 with a few near 20 use the type's range
+BETWEEN_BYTES = {"base": 2, "fp8": 1, "nvfp4": 0.5625}  # of a value between the products, its share of a scale included
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class CutlassFusedMoe(Params):
     intermediate_size: int = flag("width between an expert's products", letter="i", minimum=16, draw=(32, 48))
     num_experts: int = flag("experts of the layer", letter="e", minimum=1, draw=(4, 8))
     top_k: int = flag("experts that a token chooses", letter="k", minimum=1, draw=(1, 2, 4))
-    cutlass_variant: str = flag("how weights and tokens are stored", default="base", choices=("base", "fp8"))
+    cutlass_variant: str = flag("how weights and tokens are stored", default="base", choices=("base", "fp8", "nvfp4"))
+    quantized_input: bool = flag("nvfp4: tokens too, before the call", default=False, letter="qin")
     input_dtype: str = flag("type of tokens and output, before they are quantised", default="bfloat16", choices=HALF)
     activation_type: str = flag("between the products", default="Swiglu", choices=_experts.ACTIVATIONS)
     expert_load: str = flag("how tokens choose: evenly, by zipf, all the same", default="uniform", choices=_load.LOADS)
@@ -44,12 +46,16 @@ class CutlassFusedMoe(Params):
     def faults(self) -> Iterator[Fault]:
         if self.top_k > self.num_experts:
             yield "top_k", f"{self.top_k} is more than the {self.num_experts} experts there are"
+        if self.quantized_input and self.cutlass_variant != "nvfp4":
+            yield "quantized_input", f"is for cutlass_variant nvfp4, not {self.cutlass_variant}"
         for way, what in (("tp", "intermediate_size"), ("ep", "num_experts")):
             size, rank, shared = getattr(self, f"{way}_size"), getattr(self, f"{way}_rank"), getattr(self, what)
             if rank >= size:
                 yield f"{way}_rank", f"{rank} is not one of {size} GPUs, which count from 0"
             if shared % size:
                 yield f"{way}_size", f"{size} GPUs cannot share {what} {shared} evenly"
+        if self.cutlass_variant == "nvfp4" and (self.hidden_size % 32 or self.local_intermediate % 32):
+            yield "cutlass_variant", "nvfp4 needs a hidden_size, and an intermediate_size on each GPU, in steps of 32"
 
     @property
     def local_experts(self) -> int:
@@ -61,12 +67,9 @@ class CutlassFusedMoe(Params):
 
 
 class Inputs(NamedTuple):
-    x: Tensor  # [tokens, hidden]
     selected: Tensor  # [tokens, top_k], of all experts
     weights: Tensor  # [tokens, top_k]
-    first: Tensor  # [experts here, columns, hidden]: up, then gate
-    second: Tensor  # [experts here, hidden, intermediate]
-    scales: tuple[Tensor, ...]  # of FP8: first's by x's, what is between is multiplied by, second's by that, x's
+    stored: Stored  # tokens, and the experts' weights: up, then gate
     out: Tensor
 
 
@@ -77,9 +80,16 @@ def inputs(p: CutlassFusedMoe, rand: torch.Generator, device: torch.device) -> I
     first = _weights(p, rand, _experts.columns(p.activation_type, p.local_intermediate), p.hidden_size)
     second = _weights(p, rand, p.hidden_size, p.local_intermediate)
     out = torch.empty(p.num_tokens, p.hidden_size, dtype=TORCH[p.input_dtype], device=device)
-    if p.cutlass_variant == "base":
-        return Inputs(x.to(out.dtype), selected, weights, first, second, (), out)
-    return _in_fp8(Inputs(x, selected, weights, first, second, (), out))
+    return Inputs(selected, weights, _stored_as(p, x, first, second), out)
+
+
+def _stored_as(p: CutlassFusedMoe, x: Tensor, first: Tensor, second: Tensor) -> Stored:
+    if p.cutlass_variant == "fp8":
+        return _stored.in_fp8(x, first, second)
+    if p.cutlass_variant == "nvfp4":
+        dtype = TORCH[p.input_dtype]
+        return _stored.in_nvfp4(x, first, second, quantised_input=p.quantized_input, dtype=dtype)
+    return Stored(x.to(first.dtype), None, first, second, ())
 
 
 def _with_outliers(x: Tensor, rand: torch.Generator) -> Tensor:
@@ -96,20 +106,6 @@ def _weights(p: CutlassFusedMoe, rand: torch.Generator, rows: int, columns: int)
     return out
 
 
-def _in_fp8(x: Inputs) -> Inputs:
-    tokens = blocks.per_tensor(x.x)
-    (first, first_scales), (second, second_scales) = map(_each_in_fp8, (x.first, x.second))
-    between, scale = (torch.tensor(value, device=x.x.device) for value in (BETWEEN, tokens.scale))
-    scales = (first_scales * scale, between, second_scales / between, scale)
-    return x._replace(x=tokens.values, first=first, second=second, scales=scales)
-
-
-def _each_in_fp8(weights: Tensor) -> tuple[Tensor, Tensor]:
-    quantised = [blocks.per_tensor(expert.float()) for expert in weights]
-    scales = torch.tensor([q.scale for q in quantised], device=weights.device)
-    return torch.stack([q.values.view(torch.uint8) for q in quantised]).view(torch.float8_e4m3fn), scales
-
-
 def _chosen(p: CutlassFusedMoe, x: Inputs) -> list[_experts.Chosen]:
     return list(_experts.chosen(x.selected, p.ep_rank * p.local_experts, p.local_experts))
 
@@ -120,32 +116,28 @@ def reference(p: CutlassFusedMoe, x: Inputs) -> tuple[Tensor]:
 
 
 def _combined(p: CutlassFusedMoe, x: Inputs, here: list[_experts.Chosen], dtype: torch.dtype) -> Tensor:
-    """With products in this type. FP8 is what is between them, too: it is rounded as the scales ask for."""
+    """With products in this type. What is between them is rounded as the variant rounds it."""
+    meant = _stored.meant(x.stored)
 
     def expert(number: int, rows: Tensor) -> Tensor:
-        products = x.x[rows].to(dtype) @ x.first[number].to(dtype).T
-        if not x.scales:
-            return _experts.activated(products, p.activation_type) @ x.second[number].to(dtype).T
-        by_first, between, by_second, _ = x.scales
-        activated = _to_fp8(_experts.activated(products * by_first[number], p.activation_type) * between)
-        return activated.to(dtype) @ x.second[number].to(dtype).T * by_second[number]
+        products = meant.tokens[rows].to(dtype) @ meant.first(number).to(dtype).T
+        products = products if meant.by_first is None else products * meant.by_first[number]
+        between = meant.rounded(_experts.activated(products, p.activation_type))
+        answer = between.to(dtype) @ meant.second(number).to(dtype).T
+        return answer if meant.by_second is None else answer * meant.by_second[number]
 
     return _experts.combined(here, x.weights, p.hidden_size, expert)
-
-
-def _to_fp8(x: Tensor) -> Tensor:
-    limit = torch.finfo(torch.float8_e4m3fn).max
-    return x.clamp(-limit, limit).to(torch.float8_e4m3fn)
 
 
 def cost(p: CutlassFusedMoe, x: Inputs) -> Cost:
     """Products of the choices that fall on experts here; these experts' weights, tokens, choices and output once."""
     seen = facts(p, x)
     used = seen["active_experts"] / p.local_experts
-    weights = sum(t.nbytes for t in (x.first, x.second))
+    weights = sum(t.nbytes for t in (x.stored.first, x.stored.second, *x.stored.scales) if t.dim() == 3)
     around = sum(t.nbytes for t in tensors(x)) - weights
-    per_choice = 2 * (x.first.shape[1] + x.second.shape[2]) * p.hidden_size
-    dtype = p.input_dtype if p.cutlass_variant == "base" else FP8[0]
+    columns = _experts.columns(p.activation_type, p.local_intermediate)
+    per_choice = 2 * (columns + p.local_intermediate) * p.hidden_size
+    dtype = {"base": p.input_dtype, "fp8": FP8[0], "nvfp4": "fp4"}[p.cutlass_variant]
     return Cost(seen["expert_tokens"] * per_choice, round(used * weights) + around, dtype)
 
 
@@ -156,7 +148,7 @@ def facts(p: CutlassFusedMoe, x: Inputs) -> Mapping[str, Any]:
         "active_experts": len(loads),
         "expert_tokens": sum(loads),
         "largest_load": max(loads, default=0),
-        "intermediate_bytes": 2 * sum(loads) * p.local_intermediate * x.x.itemsize,
+        "intermediate_bytes": 2 * sum(loads) * p.local_intermediate * BETWEEN_BYTES[p.cutlass_variant],
     }
 
 
@@ -164,7 +156,12 @@ def _tolerances(p: CutlassFusedMoe, _backend: str) -> tuple[Tolerance]:
     """What is between the products is rounded to 16 bits, or to FP8, where another order of sums may tip it over. A
     single token's output hangs on a few such values, so that their rounding may look like a common factor.
     """
-    return (Tolerance(1e-2, 3e-2, 1e-2) if p.cutlass_variant == "base" else Tolerance(2e-2, 8e-2, 1.5e-2),)
+    of_variant = {
+        "base": Tolerance(1e-2, 3e-2, 1e-2),
+        "fp8": Tolerance(2e-2, 8e-2, 1.5e-2),
+        "nvfp4": Tolerance(5e-2, 2e-1, 1.5e-2),
+    }
+    return (of_variant[p.cutlass_variant],)
 
 
 def footprint(p: CutlassFusedMoe) -> int:
@@ -190,8 +187,15 @@ cutlass_moe = Routine(
 )
 
 
-@cutlass_moe.backend("cutlass", api=API, runs_as="cutlass_fused_moe", tunes=True)
-def _cutlass(p: CutlassFusedMoe, _x: Inputs, _how: How) -> Built[Inputs]:
+def _limits(p: CutlassFusedMoe, backend: str, device: Device) -> Iterator[str]:
+    if p.cutlass_variant == "nvfp4" and device.capability is not None and device.capability < (10, 0):
+        yield f"{backend} has nvfp4 on compute capability 10.0 or later: use base or fp8"
+    if p.cutlass_variant == "nvfp4" and (p.hidden_size % 128 or p.local_intermediate % 128):
+        yield f"{backend} needs a hidden_size, and an intermediate_size on each GPU, in steps of 128 for nvfp4"
+
+
+@cutlass_moe.backend("cutlass", api=API, runs_as="cutlass_fused_moe", limits=_limits, tunes=True)
+def _cutlass(p: CutlassFusedMoe, x: Inputs, _how: How) -> Built[Inputs]:
     from flashinfer.fused_moe import cutlass_fused_moe
     from flashinfer.tllm_enums import ActivationType
 
@@ -200,26 +204,27 @@ def _cutlass(p: CutlassFusedMoe, _x: Inputs, _how: How) -> Built[Inputs]:
 
     def launch(x: Inputs) -> object:
         return cutlass_fused_moe(
-            x.x,
+            x.stored.x,
             x.selected,
             x.weights,
-            x.first,
-            x.second,
+            x.stored.first,
+            x.stored.second,
             out_dtype,
-            list(x.scales) or None,
+            list(x.stored.scales) or None,
+            input_sf=x.stored.x_blocks,
             output=x.out,
             activation_type=activation,
             **shared,
         )
 
-    return Built(launch, "cutlass")
+    return Built(launch, "cutlass", x._replace(stored=_stored.as_passed(x.stored)))
 
 
 @cutlass_moe.backend("torch")
 def _torch(p: CutlassFusedMoe, x: Inputs, _how: How) -> Built[Inputs]:
-    """FP8 in fp32: products rounded to 16 bits would often be rounded to another FP8 value between."""
+    """FP8 and NVFP4 in fp32: products rounded to 16 bits would often be rounded to another value between."""
     here = _chosen(p, x)  # on the host before anything is captured
-    dtype = torch.float32 if x.scales else x.out.dtype
+    dtype = torch.float32 if x.stored.scales else x.out.dtype
     return Built(lambda x: x.out.copy_(_combined(p, x, here, dtype)), "torch")
 
 
@@ -231,6 +236,8 @@ def _smoke() -> Iterator[Shape[CutlassFusedMoe]]:
     changes: tuple[dict[str, Any], ...] = (
         {},
         {"cutlass_variant": "fp8"},
+        {"cutlass_variant": "nvfp4"},
+        {"cutlass_variant": "nvfp4", "quantized_input": True},
         {"input_dtype": "float16"},
         {"activation_type": "Geglu"},
         {"activation_type": "Relu2"},
