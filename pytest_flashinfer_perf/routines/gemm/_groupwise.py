@@ -8,21 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.dtypes import FP8, TORCH
+from pytest_flashinfer_perf.dtypes import TORCH
 from pytest_flashinfer_perf.params import Fault, flag
 from pytest_flashinfer_perf.quantise import blocks, layouts
-from pytest_flashinfer_perf.routines.gemm._shared import Product, drawn
+from pytest_flashinfer_perf.routines.gemm._shared import Fp8, Product, drawn
 
 
 @dataclass(frozen=True)
-class GroupwiseParams(Product):
-    """The flags of both routines."""
+class Tiled(Product):
+    """Scales for tiles of the operands."""
 
     tile_size: int = flag("rows and columns that share a scale", default=blocks.GROUP, letter="t", minimum=1)
     scale_major_mode: str = flag("order of the scales", default="MN", choices=("MN", "K"))
     mma_sm: int = flag("cutlass: SMs that share a tile, 1 or 2", default=1, letter="sm", minimum=1)
-    input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
-    mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
@@ -32,6 +30,11 @@ class GroupwiseParams(Product):
             yield "k", f"{self.k} is not a multiple of {blocks.GROUP}"
         if self.mma_sm > 2:
             yield "mma_sm", f"must be 1 or 2, got {self.mma_sm}"
+
+
+@dataclass(frozen=True)
+class GroupwiseParams(Fp8, Tiled):
+    """The flags of both routines."""
 
 
 def limits(p: GroupwiseParams, backend: str) -> Iterator[str]:

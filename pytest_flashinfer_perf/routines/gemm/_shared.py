@@ -37,6 +37,27 @@ class Batched(Params):
     batch_size: int = flag("products", default=1, letter="b", minimum=1, draw=(1, 3))
 
 
+@dataclass(frozen=True)
+class Fp8(Product):
+    """Both operands are stored in FP8."""
+
+    input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
+    mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
+
+
+def fp8_type_limits(p: Fp8, backend: str) -> Iterator[str]:
+    types = (p.input_dtype, p.mat2_dtype)
+    if backend in ("cutlass", "trtllm_low_latency") and FP8[1] in types:
+        yield f"{backend} multiplies {FP8[0]} only: use cublas"
+    if backend == "cublas" and types == (FP8[1], FP8[1]):
+        yield f"cublas multiplies {FP8[1]} by {FP8[0]} only"
+
+
+def fp8_size_limits(p: Fp8, backend: str) -> Iterator[str]:
+    if p.n % 16 or p.k % 16:
+        yield f"{backend} needs n and k in steps of 16, not {p.n} and {p.k}"
+
+
 def out_dtype_or_float32() -> Any:
     return flag("type of the output", default=HALF[0], letter="o", choices=(*HALF, "float32"))
 

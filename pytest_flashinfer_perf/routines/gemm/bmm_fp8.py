@@ -11,20 +11,17 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.params import flag
 from pytest_flashinfer_perf.quantise import blocks
 from pytest_flashinfer_perf.routine import Built, How
 from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
-from pytest_flashinfer_perf.routines.gemm._shared import Batched, Operands, Product
+from pytest_flashinfer_perf.routines.gemm._shared import Batched, Fp8, Operands
 
 API = "gemm.bmm_fp8"
 
 
 @dataclass(frozen=True)
-class BmmFp8(Product, Batched):
-    input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
-    mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
+class BmmFp8(Fp8, Batched):
     autotune: bool = _tuning.autotune()
 
 
@@ -52,13 +49,8 @@ bmm_fp8 = _shared.routine("bmm_fp8", BmmFp8, inputs, _operands, FP8[0])
 
 
 def _limits(p: BmmFp8, backend: str, _device: Device) -> Iterator[str]:
-    types = (p.input_dtype, p.mat2_dtype)
-    if backend == "cutlass" and FP8[1] in types:
-        yield f"cutlass multiplies {FP8[0]} only: use cublas"
-    if backend == "cublas" and types == (FP8[1], FP8[1]):
-        yield f"cublas multiplies {FP8[1]} by {FP8[0]} only"
-    if p.n % 16 or p.k % 16:
-        yield f"{backend} needs n and k in steps of 16, not {p.n} and {p.k}"
+    yield from _shared.fp8_type_limits(p, backend)
+    yield from _shared.fp8_size_limits(p, backend)
     if backend == "cute-dsl" and p.m % 16:
         yield f"cute-dsl needs an m in steps of 16, not {p.m}"
     if backend == "cute-dsl" and p.input_dtype != p.mat2_dtype:

@@ -9,21 +9,18 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.params import flag
 from pytest_flashinfer_perf.quantise import blocks
 from pytest_flashinfer_perf.routine import Built, How
 from pytest_flashinfer_perf.routines.gemm import _grouped, _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._grouped import Grouped
-from pytest_flashinfer_perf.routines.gemm._shared import Operands
+from pytest_flashinfer_perf.routines.gemm._shared import Fp8, Operands
 
 API = "grouped_mm.grouped_mm_fp8"
 
 
 @dataclass(frozen=True)
-class GroupedMmFp8(Grouped):
+class GroupedMmFp8(Fp8, Grouped):
     out_dtype: str = _shared.out_dtype_or_float32()
-    input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
-    mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
 
 
 class Inputs(NamedTuple):

@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.quantise import blocks, layouts
 from pytest_flashinfer_perf.routine import Built, How
 from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
-from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
+from pytest_flashinfer_perf.routines.gemm._shared import Fp8, Operands
 
 API = "gemm.mm_fp8"
 PREPARED = "trtllm_low_latency"
@@ -25,10 +25,8 @@ BLOCK = 128
 
 
 @dataclass(frozen=True)
-class MmFp8(Product):
+class MmFp8(Fp8):
     out_dtype: str = flag("type of the output", default="bfloat16", letter="o", choices=("bfloat16",))
-    input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
-    mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
     autotune: bool = _tuning.autotune()
 
 
@@ -50,19 +48,14 @@ mm_fp8 = _shared.routine("mm_fp8", MmFp8, inputs, lambda _p, x: Operands(x.a, x.
 
 
 def _limits(p: MmFp8, backend: str, _device: Device) -> Iterator[str]:
-    types = (p.input_dtype, p.mat2_dtype)
     if not capability.listed(API, backend):
         yield f"mm_fp8 has no {backend} in this flashinfer: use flashinfer 0.7.2, or bmm_fp8"
-    if backend in (PREPARED, "cutlass") and FP8[1] in types:
-        yield f"{backend} multiplies {FP8[0]} only: use cublas"
-    if backend == "cublas" and types == (FP8[1], FP8[1]):
-        yield f"cublas multiplies {FP8[1]} by {FP8[0]} only"
+    yield from _shared.fp8_type_limits(p, backend)
     if backend == PREPARED and (p.k % BLOCK or p.n % 32):
         yield f"{backend} needs a k in steps of {BLOCK} and an n in steps of 32, not {p.k} and {p.n}"
     if backend == "cutedsl_low_latency" and (p.m > 8 or p.k % BLOCK):
         yield f"{backend} needs an m of at most 8 and a k in steps of {BLOCK}, not {p.m} and {p.k}"
-    if p.n % 16 or p.k % 16:
-        yield f"{backend} needs n and k in steps of 16, not {p.n} and {p.k}"
+    yield from _shared.fp8_size_limits(p, backend)
 
 
 BACKENDS = ("cublas", "cudnn", "cutlass", PREPARED, "cutedsl_low_latency", "auto")
