@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -44,14 +45,6 @@ def scaled_rows(p, x):
     return row_by_row(p, x, a, b)
 
 
-def fp4(values, scales, block):
-    """As bytes say it: the first value in the low half, sign, two bits of exponent, one of mantissa."""
-    codes = torch.stack((values % 16, values // 16), -1).flatten(-2).long()
-    magnitude = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)[codes % 8]
-    unit = scales.double() if scales.dtype != torch.uint8 else torch.exp2(scales.double() - 127)
-    return torch.where(codes < 8, magnitude, -magnitude) * unit.repeat_interleave(block, 1)
-
-
 def of_fp4(p, x):
     product = fp4(x.a, x.a_scale, p.block) @ fp4(x.b, x.b_scale, p.block).T
     return product if x.alpha is None else product * x.alpha.double()
@@ -90,23 +83,20 @@ def test_the_torch_backend_agrees_with_the_reference(routine, on_cpu, data):
     assert on_cpu(routine).rule(p, on_cpu(routine).launched(p, x), x) == ""
 
 
-def width(p, side):
-    """Bytes of a value, and of the scales of a row's 128 columns or a weight's 128 x 128."""
-    return {"fp8_e4m3": 1, "fp8_e5m2": 1}[getattr(p, side)]
+def output_width(p):
+    return {"float32": 4}.get(p.out_dtype, 2)
 
 
 def dense_bytes(p, of_value, of_output=None):
     batch = getattr(p, "batch_size", 1)
-    output = {"float32": 4}.get(p.out_dtype, 2)
-    return batch * ((p.m + p.n) * p.k * of_value + p.m * p.n * output) + (of_output or 0)
+    return batch * ((p.m + p.n) * p.k * of_value + p.m * p.n * output_width(p)) + (of_output or 0)
 
 
 def grouped_bytes(p, x, of_value, of_weight_scales=0, of_row=0):
     """Of the weights those of groups that have rows."""
     rows = x.m_indptr.diff().tolist()
     weights = sum(count > 0 for count in rows) * (p.n * p.k * of_value + of_weight_scales)
-    output = {"float32": 4}.get(p.out_dtype, 2)
-    return weights + sum(rows) * (p.k * of_value + of_row + p.n * output) + 4 * (p.group_size + 1)
+    return weights + sum(rows) * (p.k * of_value + of_row + p.n * output_width(p)) + 4 * (p.group_size + 1)
 
 
 def tiles(p):

@@ -7,6 +7,7 @@ from unittest.mock import create_autospec
 
 import pytest
 import torch
+from decoding import fp4
 
 from pytest_flashinfer_perf import capability
 from pytest_flashinfer_perf.routines import all_routines
@@ -108,13 +109,6 @@ def unshuffled(rows):
     return rows[[start + j * 8 + i for start, i, j in itertools.product(range(0, count, 32), range(8), range(4))]]
 
 
-def meant(values, scales, block):
-    codes = torch.stack((values % 16, values // 16), -1).flatten(-2).long()
-    magnitude = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)[codes % 8]
-    unit = torch.exp2(scales.double() - 127) if scales.dtype == torch.uint8 else scales.double()
-    return torch.where(codes < 8, magnitude, -magnitude) * unit.repeat_interleave(block, 1)
-
-
 @pytest.mark.parametrize("backend", [backend for backend in GEMM["mm_fp4"].backends if backend != "torch"])
 def test_mm_fp4_is_passed_what_its_kernels_read_as_the_reference(backend, blackwell, on_cpu, called):
     """Decoded from the call's arguments, tile by tile and byte by byte."""
@@ -127,9 +121,9 @@ def test_mm_fp4_is_passed_what_its_kernels_read_as_the_reference(backend, blackw
         b, scales = told["b"].T, in_tiles(told["b_descale"].T.contiguous(), p.n, p.k // p.block, 128)
         if backend == "trtllm":
             b, scales = unshuffled(b), unshuffled(scales)
-        a = meant(told["a"], in_tiles(told["a_descale"], p.m, p.k // p.block, rows), told["block_size"])
+        a = fp4(told["a"], in_tiles(told["a_descale"], p.m, p.k // p.block, rows), told["block_size"])
         alpha = 1.0 if told["alpha"] is None else told["alpha"].double()[:, None]
-        theirs = (a @ meant(b, scales, told["block_size"]).T * alpha).float()
+        theirs = (a @ fp4(b, scales, told["block_size"]).T * alpha).float()
         assert torch.allclose(theirs, routine.reference(p, x)[0], rtol=1e-4, atol=1e-4)
         assert told["use_nvfp4"] == p.use_nvfp4
     assert shapes

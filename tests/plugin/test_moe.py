@@ -7,6 +7,7 @@ from unittest.mock import create_autospec
 
 import pytest
 import torch
+from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,16 +33,9 @@ def moe(on_cpu):
     return on_cpu(cutlass_moe)
 
 
-def fp4(values, scales):
-    """As bytes say it: the first value in the low half, sign, two bits of exponent, one of mantissa."""
-    codes = torch.stack((values % 16, values // 16), -1).flatten(-2).long()
-    magnitude = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)[codes % 8]
-    return torch.where(codes < 8, magnitude, -magnitude) * scales.double().repeat_interleave(16, -1)
-
-
 def rounded(x, unit):
     q = blocks.nvfp4(x.float(), unit.item())
-    return fp4(q.values, q.scales)
+    return fp4(q.values, q.scales, 16)
 
 
 def layer(p, x):
@@ -55,8 +49,8 @@ def layer(p, x):
         to_fp8 = lambda act: (act.float() * between).clamp(-448, 448).to(torch.float8_e4m3fn).double()  # noqa: E731
         return s.x.double(), s.first.double(), s.second.double(), by_first, by_second, to_fp8
     unit, first, by_first, between, second, by_second = s.scales
-    tokens = fp4(s.x, s.x_blocks) if p.quantized_input else rounded(s.x, unit)
-    weights = (fp4(s.first, first), fp4(s.second, second))
+    tokens = fp4(s.x, s.x_blocks, 16) if p.quantized_input else rounded(s.x, unit)
+    weights = (fp4(s.first, first, 16), fp4(s.second, second, 16))
     return tokens, *weights, by_first, by_second, lambda act: rounded(act, between)
 
 
