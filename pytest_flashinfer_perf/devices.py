@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +76,9 @@ def _gpu(index: int) -> Device:
     )
 
 
+CACHE_OF_A_CORE_KIB = 32 << 10
+
+
 @functools.cache
 def _cpu() -> Device:
     return Device(torch.device("cpu"), _cpu_name(), None, None, _last_level_cache(), torch.get_num_threads())
@@ -86,9 +90,10 @@ def _cpu_name() -> str:
 
 
 def _last_level_cache() -> int:
-    """The largest cache that the kernel lists, or 32 MiB where it lists none."""
+    """The largest cache that the kernel lists, which of a virtual machine may be all that its host has."""
     sizes = [_kib(p.read_text()) for p in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    return max(sizes, default=32 << 10) << 10
+    believed = CACHE_OF_A_CORE_KIB * (os.cpu_count() or 1)
+    return min(max(sizes, default=CACHE_OF_A_CORE_KIB), believed) << 10
 
 
 def _kib(size: str) -> int:

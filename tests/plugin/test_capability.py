@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf import capability, devices
 from pytest_flashinfer_perf.devices import Device
 
 
@@ -91,3 +91,8 @@ def test_a_test_may_name_any_backend_of_the_suite():
 
     named = {backend.runs_as for routine in all_routines().values() for backend in routine.backends.values()}
     assert named - set(capability.HARDWARE) <= {"torch"}
+
+
+def test_a_cpus_cache_is_not_larger_than_its_cores_could_have(monkeypatch):
+    monkeypatch.setattr(devices.os, "cpu_count", lambda: 1)
+    assert devices._last_level_cache() <= 32 << 20
