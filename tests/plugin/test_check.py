@@ -52,6 +52,32 @@ def test_a_planted_fault_is_caught(name, dtype):
     assert compare(output, answer()).rule
 
 
+ROUNDED_ON_THE_WAY = check.Tolerance(1e-2, 2e-2, 5e-3, matched=0.99)
+
+
+@pytest.mark.parametrize(
+    ("share", "by", "rule"),
+    [
+        (0.005, 0.06, ""),
+        (0.02, 0.06, "of which 1 % may"),
+        (0.005, 1.0, "by more than 4 times rtol 0.01"),
+    ],
+)
+def test_a_few_elements_may_be_further_off_where_a_tolerance_says_so(share, by, rule):
+    output = answer().clone()
+    few = torch.rand(output.shape, generator=torch.Generator().manual_seed(5)) < share
+    output[few] += by
+    assert rule in compare(output, answer(), ROUNDED_ON_THE_WAY).rule
+    assert bool(rule) == bool(compare(output, answer(), ROUNDED_ON_THE_WAY).rule)
+
+
+@pytest.mark.parametrize("name", sorted(set(FAULTS) - {"global scale 1.02"}))
+def test_a_planted_fault_is_caught_all_the_same(name):
+    output = answer().clone()
+    FAULTS[name](output)
+    assert compare(output, answer(), check.Tolerance(5e-2, 1.5e-1, 1.5e-2, matched=0.99)).rule
+
+
 @given(st.floats(1e-6, 1e6))
 def test_the_verdict_does_not_depend_on_the_size_of_the_numbers(size):
     right, wrong = answer(8).double() * size, answer(8).double() * size
