@@ -28,32 +28,35 @@ def _params_parser(params: type[Params]) -> argparse.ArgumentParser:
     made = parser()
     for field in fields_of(params):
         _add(made, field)
+    for name in params.ignores:
+        made.add_argument(f"--{name}", nargs="?")
     return made
 
 
 def _add(to: argparse.ArgumentParser, field: Field) -> None:
-    name = f"--{field.name}"
+    names = [f"--{name}" for name in field.spellings]
     if field.type is bool:
-        to.add_argument(name, action="store_true", default=field.default, help=field.flag.help)
+        to.add_argument(*names, dest=field.name, action="store_true", default=field.default, help=field.flag.help)
     elif field.required:
-        to.add_argument(name, type=field.type, required=True, help=field.flag.help)
+        to.add_argument(*names, dest=field.name, type=field.reader, required=True, help=field.flag.help)
     else:
-        to.add_argument(name, type=field.type, default=field.default, help=field.flag.help)
+        to.add_argument(*names, dest=field.name, type=field.reader, default=field.default, help=field.flag.help)
 
 
 def read(params: type[P], words: Sequence[str]) -> P:
-    return params(**vars(_params_parser(params).parse_args(list(words))))
+    said = _params_parser(params).parse_args(list(words))
+    return params(**{field.name: getattr(said, field.name) for field in fields_of(params)})
 
 
 def write(params: Params) -> list[str]:
     """Flags that give these Params again; what equals its default is left out."""
     words: list[str] = []
     for field in fields_of(type(params)):
-        value = getattr(params, field.name)
+        value, name = getattr(params, field.name), f"--{field.spellings[0]}"
         if value is True and field.default is not True:
-            words.append(f"--{field.name}")
+            words.append(name)
         elif value not in (None, False) and (field.required or value != field.default):
-            words += [f"--{field.name}", str(value)]
+            words += [name, str(value)]
     return words
 
 

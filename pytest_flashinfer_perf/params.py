@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 Value = int | float | str | bool | None
 Fault = tuple[str, str]
@@ -27,6 +27,7 @@ class Flag:
     choices: tuple[str, ...] = ()
     minimum: int | None = None
     draw: tuple[Value, ...] = ()
+    spellings: tuple[str, ...] = ()
 
 
 def flag(  # noqa: PLR0913 - one argument per fact that a flag has
@@ -39,11 +40,13 @@ def flag(  # noqa: PLR0913 - one argument per fact that a flag has
     choices: tuple[str, ...] = (),
     minimum: int | None = None,
     draw: tuple[Value, ...] = (),
+    spellings: tuple[str, ...] = (),
 ) -> Any:
     """Declare a field. In ids `letter` stands before its value, and what goes without saying is left out: a `usual`
-    value, or the one of the field that it is `same_as` by default. `draw` is what fuzzing tries.
+    value (nothing does if it is ""), or the one of the field that it is `same_as` by default. `draw` is what fuzzing
+    tries. `spellings` are the flag's names, upstream's of today first, where they are not the field's.
     """
-    declared = Flag(help, letter, usual, same_as, choices, minimum, draw or choices)
+    declared = Flag(help, letter, usual, same_as, choices, minimum, draw or choices, spellings)
     return dataclasses.field(default=default, kw_only=True, metadata={"flag": declared})
 
 
@@ -60,6 +63,16 @@ class Field:
     @property
     def required(self) -> bool:
         return self.default is dataclasses.MISSING
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return self.flag.spellings or (self.name,)
+
+    @property
+    def reader(self) -> Callable[[str], Any]:
+        """Of a flag's word; capitals do not matter where there is a choice of words."""
+        by_word = {choice.lower(): choice for choice in self.flag.choices}
+        return (lambda word: by_word.get(word.lower(), word)) if by_word else self.type
 
     def faults(self, value: Any) -> Iterator[Fault]:
         if value is None and self.optional:
@@ -105,7 +118,12 @@ def _field(declared: dataclasses.Field[Any], hint: Any) -> Field:
 
 @dataclass(frozen=True)
 class Params:
-    """The shape and types of a problem, validated when they are made."""
+    """The shape and types of a problem, validated when they are made.
+
+    `ignores` are upstream's flags that it takes in a line of this routine and that say nothing there.
+    """
+
+    ignores: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         faults = [fault for field in fields_of(type(self)) for fault in field.faults(getattr(self, field.name))]
@@ -127,7 +145,7 @@ class Params:
     def slug(self, covered: Mapping[str, Value] | None = None) -> str:
         """The id's words for this problem, without those that a model's name already covers."""
         known = covered or {}
-        tokens = (self._token(f) for f in fields_of(type(self)) if f.name not in known)
+        tokens = (self._token(f) for f in fields_of(type(self)) if f.name not in known or f.flag.usual == "")
         return "-".join(token for token in tokens if token)
 
     def _token(self, field: Field) -> str:
