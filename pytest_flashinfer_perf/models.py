@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pytest_flashinfer_perf.params import ParamError
-from pytest_flashinfer_perf.routine import Model
+from pytest_flashinfer_perf.routine import Model, Spread
+
+
+class Layer(Protocol):
+    def shared(self, over: Spread) -> Iterator[tuple[int, str, int]]:
+        """How many of what so many GPUs share evenly."""
+        ...
 
 
 @dataclass(frozen=True)
-class Attention:
+class _Heads:
+    num_qo_heads: int
+
+    def shared(self, over: Spread) -> Iterator[tuple[int, str, int]]:
+        yield self.num_qo_heads, "query heads", over.tp
+
+
+@dataclass(frozen=True)
+class Attention(_Heads):
     """Grouped-query attention as the model's configuration states it."""
 
-    num_qo_heads: int
     num_kv_heads: int
     head_dim: int
 
 
 @dataclass(frozen=True)
-class Latent:
+class Latent(_Heads):
     """Multi-head latent attention: DeepSeek's sizes, which its descendants kept."""
 
-    num_qo_heads: int
     q_lora_rank: int = 1536
     kv_lora_rank: int = 512
     qk_nope_head_dim: int = 128
@@ -40,12 +52,26 @@ class Widths:
     intermediate: int | None
     vocabulary: int
 
-    @property
-    def num_qo_heads(self) -> int:
-        return self.attention.num_qo_heads
+    def shared(self, over: Spread) -> Iterator[tuple[int, str, int]]:
+        return self.attention.shared(over)
 
 
-L = TypeVar("L", Attention, Latent, "Attention | Latent", Widths)
+@dataclass(frozen=True)
+class Experts:
+    """Those of each layer that has any, and how they are chosen; in few models in groups, or with a bias."""
+
+    hidden: int
+    intermediate: int
+    count: int
+    top_k: int
+    routing: Mapping[str, Any]
+
+    def shared(self, over: Spread) -> Iterator[tuple[int, str, int]]:
+        yield self.count, "experts", over.ep
+        yield self.intermediate, "columns of an expert", over.tp
+
+
+L = TypeVar("L", bound=Layer)
 
 
 @dataclass(frozen=True)
@@ -53,76 +79,99 @@ class Presets(Generic[L]):
     """The models that have a kind of layer; called with a name, the parameters that it settles on one GPU."""
 
     layers: Mapping[str, L]
-    settles: Callable[[L, int], dict[str, Any]]
+    settles: Callable[[L, Spread], dict[str, Any]]
+    usual: tuple[Spread, ...] = tuple(Spread(tp) for tp in (1, 2, 4, 8))
 
-    def __call__(self, name: str, tp: int = 1, dp: int = 1) -> Model:
-        layer = self.layers[name]
-        if layer.num_qo_heads % tp:
-            raise ParamError(f"{name} has {layer.num_qo_heads} query heads, which {tp} GPUs cannot share evenly")
-        spread = f"-tp{tp}" * (tp > 1) + f"-dp{dp}" * (dp > 1)
-        return Model(name + spread, self.settles(layer, tp), dp)
+    def __call__(self, name: str, tp: int = 1, dp: int = 1, ep: int = 1) -> Model:
+        over = Spread(tp, dp, ep)
+        for count, what, gpus in self._uneven(name, over):
+            raise ParamError(f"{name} has {count} {what}, which {gpus} GPUs cannot share evenly")
+        spread = "".join(f"-{way}{gpus}" for way, gpus in over._asdict().items() if gpus > 1)
+        return Model(name + spread, self.settles(self.layers[name], over), dp)
+
+    def _uneven(self, name: str, over: Spread) -> list[tuple[int, str, int]]:
+        return [(count, what, gpus) for count, what, gpus in self.layers[name].shared(over) if count % gpus]
 
     def everywhere(self) -> Iterator[Model]:
         """Each model on each usual number of GPUs."""
-        for name, layer in self.layers.items():
-            yield from (self(name, tp) for tp in (1, 2, 4, 8) if layer.num_qo_heads % tp == 0)
+        yield from (self(name, *over) for name in self.layers for over in self.usual if not self._uneven(name, over))
 
 
-def _grouped(layer: Attention, tp: int) -> dict[str, Any]:
+def _grouped(layer: Attention, over: Spread) -> dict[str, Any]:
     """Key and value heads are replicated where there are fewer than GPUs."""
     return {
-        "num_qo_heads": layer.num_qo_heads // tp,
-        "num_kv_heads": max(1, layer.num_kv_heads // tp),
+        "num_qo_heads": layer.num_qo_heads // over.tp,
+        "num_kv_heads": max(1, layer.num_kv_heads // over.tp),
         "head_dim_qk": layer.head_dim,
         "head_dim_vo": layer.head_dim,
     }
 
 
-def _absorbed(layer: Latent, tp: int) -> dict[str, Any]:
+def _absorbed(layer: Latent, over: Spread) -> dict[str, Any]:
     """Decoding: the queries meet the latent cache itself."""
     return {
-        "num_qo_heads": layer.num_qo_heads // tp,
+        "num_qo_heads": layer.num_qo_heads // over.tp,
         "head_dim_ckv": layer.kv_lora_rank,
         "head_dim_kpe": layer.qk_rope_head_dim,
     }
 
 
-def _expanded(layer: Attention | Latent, tp: int) -> dict[str, Any]:
+def _expanded(layer: Attention | Latent, over: Spread) -> dict[str, Any]:
     """Prefilling: a latent layer's keys and values are expanded, a head for each query head."""
     if isinstance(layer, Attention):
-        return _grouped(layer, tp)
+        return _grouped(layer, over)
     return {
-        "num_qo_heads": layer.num_qo_heads // tp,
-        "num_kv_heads": layer.num_qo_heads // tp,
+        "num_qo_heads": layer.num_qo_heads // over.tp,
+        "num_kv_heads": layer.num_qo_heads // over.tp,
         "head_dim_qk": layer.qk_nope_head_dim + layer.qk_rope_head_dim,
         "head_dim_vo": layer.v_head_dim,
     }
 
 
-def _projections(layer: Widths, tp: int) -> dict[str, Any]:
+def _projections(layer: Widths, over: Spread) -> dict[str, Any]:
     """Each one's n and k: first and last are split by columns, the inner ones by rows."""
-    qkv, heads = _attended(layer.attention, tp)
-    feed_forward = {} if layer.intermediate is None else _feed_forward(layer.hidden, layer.intermediate // tp)
+    qkv, heads = _attended(layer.attention, over)
+    feed_forward = {} if layer.intermediate is None else _feed_forward(layer.hidden, layer.intermediate // over.tp)
     return {
         "qkv": {"n": qkv, "k": layer.hidden},
         "o": {"n": layer.hidden, "k": heads},
         **feed_forward,
-        "lm-head": {"n": layer.vocabulary // tp, "k": layer.hidden},
+        "lm-head": {"n": layer.vocabulary // over.tp, "k": layer.hidden},
     }
 
 
-def _attended(attention: Attention | Latent, tp: int) -> tuple[int, int]:
+def _attended(attention: Attention | Latent, over: Spread) -> tuple[int, int]:
     """How wide the queries, keys and values are together, and the output; each GPU has all of what is latent."""
     if isinstance(attention, Latent):
         latent = attention.q_lora_rank + attention.kv_lora_rank + attention.qk_rope_head_dim
-        return latent, attention.num_qo_heads // tp * attention.v_head_dim
-    grouped = _grouped(attention, tp)
+        return latent, attention.num_qo_heads // over.tp * attention.v_head_dim
+    grouped = _grouped(attention, over)
     heads, keys = (grouped[name] * attention.head_dim for name in ("num_qo_heads", "num_kv_heads"))
     return heads + 2 * keys, heads
 
 
 def _feed_forward(hidden: int, intermediate: int) -> dict[str, Any]:
     return {"gate-up": {"n": 2 * intermediate, "k": hidden}, "down": {"n": hidden, "k": intermediate}}
+
+
+def _experts(layer: Experts, over: Spread) -> dict[str, Any]:
+    """Each expert's part on this GPU, and the first of those that are here."""
+    return {
+        "hidden_size": layer.hidden,
+        "intermediate_size": layer.intermediate // over.tp,
+        "num_experts": layer.count,
+        "local_num_experts": layer.count // over.ep,
+        "local_expert_offset": 0,
+        "top_k": layer.top_k,
+        **UNGROUPED,
+        **layer.routing,
+    }
+
+
+def _chosen_experts(layer: Experts, over: Spread) -> dict[str, Any]:
+    """Of a kernel that is told which are chosen."""
+    sizes = {"hidden_size": layer.hidden, "intermediate_size": layer.intermediate, "num_experts": layer.count}
+    return {**sizes, "top_k": layer.top_k, "tp_size": over.tp, "tp_rank": 0, "ep_size": over.ep, "ep_rank": 0}
 
 
 _ATTENTION = {
@@ -151,6 +200,27 @@ _LATENT = {
     "kimi-k2": Latent(64),
 }
 
+UNGROUPED = {"n_group": None, "topk_group": None, "use_routing_bias": False}
+_SOFTMAX = {"routing_method": "renormalize"}
+_SIGMOID = {"routing_method": "llama4"}
+_DEEPSEEK = {"routing_method": "deepseek_v3", "use_routing_bias": True}
+_IN_GROUPS = {**_DEEPSEEK, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5}
+
+_EXPERTS = {
+    "deepseek-v3": Experts(7168, 2048, 256, 8, _IN_GROUPS),
+    "deepseek-r1": Experts(7168, 2048, 256, 8, _IN_GROUPS),
+    "kimi-k2": Experts(7168, 2048, 384, 8, {**_DEEPSEEK, "routed_scaling_factor": 2.827}),
+    "qwen3-30b-a3b": Experts(2048, 768, 128, 8, _SOFTMAX),
+    "qwen3-235b-a22b": Experts(4096, 1536, 128, 8, _SOFTMAX),
+    "qwen3.5-35b-a3b": Experts(2048, 512, 256, 8, _SOFTMAX),
+    "gpt-oss-20b": Experts(2880, 2880, 32, 4, _SOFTMAX),
+    "gpt-oss-120b": Experts(2880, 2880, 128, 4, _SOFTMAX),
+    "llama-4-scout": Experts(5120, 8192, 16, 1, _SIGMOID),
+    "llama-4-maverick": Experts(5120, 8192, 128, 1, _SIGMOID),
+    "mixtral-8x7b": Experts(4096, 14336, 8, 2, _SOFTMAX),
+    "mixtral-8x22b": Experts(6144, 16384, 8, 2, _SOFTMAX),
+}
+
 # Hidden size, that of dense feed-forward layers, vocabulary; where all of them are experts there is no second.
 _WIDTHS = {
     "llama-3.1-8b": (4096, 14336, 128256),
@@ -175,6 +245,11 @@ _WIDTHS = {
     "deepseek-r1": (7168, 18432, 129280),
     "kimi-k2": (7168, 18432, 163840),
 }
+
+TOKENS = (1, 8, 64, 512, 4096, 8192)
+_OF_EXPERTS = (*(Spread(ep=ep) for ep in (1, 8, 32)), *(Spread(tp=tp) for tp in (2, 8)))
+experts = Presets(_EXPERTS, _experts, _OF_EXPERTS)
+chosen_experts = Presets(_EXPERTS, _chosen_experts, _OF_EXPERTS)
 
 attention = Presets(_ATTENTION, _grouped)
 latent = Presets(_LATENT, _absorbed)

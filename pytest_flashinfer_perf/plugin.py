@@ -39,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--perf-model", metavar="NAME", default=None, help="measure this model's shapes instead of a tier")
     group.addoption("--perf-tp", metavar="N", type=_positive, default=None, help="GPUs that share its heads (1)")
     group.addoption("--perf-dp", metavar="N", type=_positive, default=None, help="groups that share its requests (1)")
+    group.addoption("--perf-ep", metavar="N", type=_positive, default=None, help="GPUs that share its experts (1)")
     group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N")
     group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
     group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
@@ -111,7 +112,7 @@ def _settings(config: pytest.Config) -> Settings:
         suite=config.getoption("perf_suite"),
         backends=tuple(config.getoption("perf_backends").replace(",", " ").split()),
         cases=tuple(config.getoption("perf_case")),
-        **{name: config.getoption(f"perf_{name}") for name in ("model", "tp", "dp")},
+        **{name: config.getoption(f"perf_{name}") for name in ("model", "tp", "dp", "ep")},
         device=config.getoption("perf_device"),
         seed=config.getoption("perf_seed"),
         case_tag=config.getoption("perf_case_tag"),
@@ -123,7 +124,7 @@ def _settings(config: pytest.Config) -> Settings:
 
 def pytest_collection(session: pytest.Session) -> None:
     settings = session.config.stash[SETTINGS]
-    if settings.backends or settings.cases or settings.model or settings.tp or settings.dp:
+    if settings.backends or settings.cases or settings.model or settings.tp or settings.dp or settings.ep:
         from pytest_flashinfer_perf import suite
         from pytest_flashinfer_perf.params import ParamError
 

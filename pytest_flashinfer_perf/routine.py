@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from pytest_flashinfer_perf import capability
 from pytest_flashinfer_perf.capability import Requirement
@@ -40,6 +40,14 @@ class Built(Generic[X]):
     launch: Callable[[X], object]
     resolved: str
     takes: X | None = None
+
+
+class Spread(NamedTuple):
+    """GPUs that share each layer, groups of them that share a model's requests, GPUs that share its experts."""
+
+    tp: int = 1
+    dp: int = 1
+    ep: int = 1
 
 
 @dataclass(frozen=True)
@@ -161,11 +169,11 @@ class Routine(Generic[P, X]):
 
         return declare
 
-    def shapes_of_model(self, name: str, tp: int, dp: int) -> Iterable[Shape[P]]:
+    def shapes_of_model(self, name: str, over: Spread) -> Iterable[Shape[P]]:
         """Nothing for a model that has no such layer."""
         if self.presets is None or self.model_shapes is None or name not in self.presets.layers:
             return ()
-        return self.model_shapes(self.presets(name, tp, dp))
+        return self.model_shapes(self.presets(name, *over))
 
     def backend_named(self, name: str) -> Backend[P, X] | None:
         return self.backends.get(self.aliases.get(name, name))

@@ -38,6 +38,7 @@ class Settings:
     model: str | None = None
     tp: int | None = None
     dp: int | None = None
+    ep: int | None = None
     device: str = "auto"
     seed: int | None = None
     case_tag: str | None = None

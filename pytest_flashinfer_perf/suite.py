@@ -10,7 +10,7 @@ from pytest_flashinfer_perf import case as cases
 from pytest_flashinfer_perf import flags
 from pytest_flashinfer_perf.case import DEFAULT_SEED, Case
 from pytest_flashinfer_perf.params import ParamError, Params
-from pytest_flashinfer_perf.routine import AnyRoutine, Shape
+from pytest_flashinfer_perf.routine import AnyRoutine, Shape, Spread
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.settings import Settings
 
@@ -40,8 +40,8 @@ def verify(settings: Settings) -> None:
 
 def _verify_model(settings: Settings) -> None:
     if settings.model is None:
-        if settings.tp or settings.dp:
-            raise ParamError("--perf-tp and --perf-dp need --perf-model")
+        if settings.tp or settings.dp or settings.ep:
+            raise ParamError("--perf-tp, --perf-dp and --perf-ep need --perf-model")
         return
     known = sorted({name for r in all_routines().values() if r.presets for name in r.presets.layers})
     if settings.model not in known:
@@ -51,7 +51,8 @@ def _verify_model(settings: Settings) -> None:
 
 
 def _model_shapes(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
-    return list(routine.shapes_of_model(settings.model or "", settings.tp or 1, settings.dp or 1))
+    over = Spread(settings.tp or 1, settings.dp or 1, settings.ep or 1)
+    return list(routine.shapes_of_model(settings.model or "", over))
 
 
 def asked_for(settings: Settings) -> list[Case]:

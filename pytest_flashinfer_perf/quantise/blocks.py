@@ -38,8 +38,10 @@ class Groupwise:
 
     def dequantised(self) -> Tensor:
         rows, columns = self.values.shape[-2:]
-        by_row = self.scales.repeat_interleave(self.tile_rows, -2)[..., :rows, :]
-        return self.values.float() * by_row.repeat_interleave(GROUP, -1)[..., :columns]
+        by_row = self.scales.repeat_interleave(self.tile_rows, -2)[..., :rows, :, None]
+        tiles: Tensor = torch.nn.functional.pad(self.values.float(), (0, -columns % GROUP)).unflatten(-1, (-1, GROUP))
+        whole: Tensor = (tiles * by_row).flatten(-2)
+        return whole[..., :columns]
 
 
 @dataclass(frozen=True)

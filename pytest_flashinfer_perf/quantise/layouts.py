@@ -45,5 +45,17 @@ def mn_major(scales: Tensor) -> Tensor:
 def shuffled_rows(weights: Tensor, epilogue_tile_m: int = 128) -> Tensor:
     """Rows as trtllm's epilogue wants them: of each block of 32 (16 for small tiles) every fourth (second) together."""
     block = 16 if epilogue_tile_m % 128 else 32
-    grouped: Tensor = weights.unflatten(0, (-1, 8, block // 8))
-    return grouped.transpose(1, 2).flatten(0, 2)
+    grouped: Tensor = weights.unflatten(-2, (-1, 8, block // 8))
+    return grouped.transpose(-2, -3).flatten(-4, -2)
+
+
+def paired_rows(weights: Tensor) -> Tensor:
+    """Rows of the first half and of the second in turn, as a gated epilogue wants them."""
+    halves: Tensor = weights.unflatten(-2, (2, -1))
+    return halves.transpose(-2, -3).flatten(-3, -2)
+
+
+def block_major(weights: Tensor, block: int) -> Tensor:
+    """Weights [..., rows, k] as [..., k / block, rows, block]."""
+    blocks: Tensor = weights.unflatten(-1, (-1, block))
+    return blocks.transpose(-2, -3).contiguous()

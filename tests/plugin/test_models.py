@@ -7,7 +7,8 @@ from pytest_flashinfer_perf.params import ParamError
 from pytest_flashinfer_perf.routine import Model
 from pytest_flashinfer_perf.routines import all_routines
 
-PRESETS = (models.attention, models.latent, models.expanded)
+PRESETS = (models.attention, models.latent, models.expanded, models.chosen_experts)
+MOE = [routine for routine in all_routines().values() if routine.family == "moe"]
 
 
 def test_a_share_of_a_model_has_its_share_of_heads_and_at_least_one_of_keys():
@@ -17,6 +18,17 @@ def test_a_share_of_a_model_has_its_share_of_heads_and_at_least_one_of_keys():
     expanded = models.expanded("deepseek-v3").settles
     assert (expanded["num_kv_heads"], expanded["head_dim_qk"], expanded["head_dim_vo"]) == (128, 192, 128)
     assert models.expanded("mixtral-8x7b").settles == models.attention("mixtral-8x7b").settles
+
+
+def test_a_share_of_a_model_has_its_share_of_experts_or_of_each():
+    part = models.experts("deepseek-v3", 2, 1, 32).settles
+    assert (part["num_experts"], part["local_num_experts"], part["intermediate_size"]) == (256, 8, 1024)
+    assert (part["n_group"], part["topk_group"], part["routed_scaling_factor"]) == (8, 4, 2.5)
+    told = models.chosen_experts("qwen3-30b-a3b", 8, 1, 8).settles
+    assert (told["intermediate_size"], told["tp_size"], told["ep_size"]) == (768, 8, 8)
+    assert models.experts("kimi-k2", ep=32).name == "kimi-k2-ep32"
+    with pytest.raises(ParamError, match="mixtral-8x7b has 8 experts, which 32 GPUs cannot share evenly"):
+        models.experts("mixtral-8x7b", ep=32)
 
 
 def test_a_name_says_how_it_is_spread():
@@ -45,6 +57,13 @@ def test_every_preset_makes_valid_shapes_on_every_usual_number_of_gpus(presets):
             assert list(routine.model_shapes(model))
 
 
+def test_every_model_with_experts_has_shapes_but_what_fp4_cannot_store():
+    """An eighth of 2880 columns is no multiple of 32."""
+    over = ((routine, model) for routine in MOE for model in routine.presets.everywhere())
+    without = {(routine.name, model.name) for routine, model in over if not list(routine.model_shapes(model))}
+    assert without == {("trtllm_fp4_block_scale_moe", f"gpt-oss-{size}-tp8") for size in ("20b", "120b")}
+
+
 COLLECT = ("--collect-only", "-q", "--import-mode=importlib", "--perf-backends=torch")
 
 
@@ -69,7 +88,7 @@ def test_a_model_replaces_the_tier(pytester, pytestconfig):
         (["--perf-model=llama-3.1-80b"], "unknown name 'llama-3.1-80b', did you mean llama-3.1-8"),
         (["--perf-model=kimi-k3"], "known are deepseek-r1, deepseek-v3, gemma-3-12b,"),
         (["--perf-model=mixtral-8x22b", "--perf-tp=5"], "48 query heads, which 5 GPUs cannot share evenly"),
-        (["--perf-tp=8"], "--perf-tp and --perf-dp need --perf-model"),
+        (["--perf-tp=8"], "--perf-tp, --perf-dp and --perf-ep need --perf-model"),
     ],
 )
 def test_a_model_that_cannot_be_is_one_clear_error(pytester, pytestconfig, arguments, sentence):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.params import ParamError
 from pytest_flashinfer_perf.quantise import blocks
-from pytest_flashinfer_perf.routines.moe import _load
+from pytest_flashinfer_perf.routines.moe import _drawn, _experts
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
 from pytest_flashinfer_perf.strategies import params_of
 from pytest_flashinfer_perf.timing import cold
@@ -22,9 +22,31 @@ few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 PLAIN = CutlassFusedMoe(num_tokens=33, hidden_size=64, intermediate_size=64, num_experts=8, top_k=2)
+VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")
+
+
+def cdf(x):
+    return (1 + torch.erf(x / 2**0.5)) / 2
+
+
+def bent(x, limit):
+    return limit * torch.tanh(x / limit)
+
+
 ACT = {
     "Swiglu": lambda up, gate: up * gate * torch.sigmoid(gate),
-    "Geglu": lambda up, gate: up * gate * (1 + torch.erf(gate / 2**0.5)) / 2,
+    "SwigluBias": lambda up, gate: up * gate * torch.sigmoid(gate),
+    "Geglu": lambda up, gate: up * gate * cdf(gate),
+    "GegluTanh": lambda up, gate: up * gate * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3))) / 2,
+    "SwigluStep": lambda up, gate: up.clamp(-7, 7) * (gate * torch.sigmoid(gate)).clamp(max=7),
+    "Situ": lambda up, gate: bent(gate, 4) * torch.sigmoid(gate) * bent(up, 25),
+}
+UNGATED = {
+    "Gelu": lambda x: x * cdf(x),
+    "Relu": lambda x: x.clamp_min(0),
+    "Silu": lambda x: x * torch.sigmoid(x),
+    "Relu2": lambda x: x.clamp_min(0) ** 2,
+    "Identity": lambda x: x,
 }
 
 
@@ -38,20 +60,26 @@ def rounded(x, unit):
     return fp4(q.values, q.scales, 16)
 
 
+def by_tiles(weights, scales):
+    rows, columns = weights.shape[-2:]
+    wide = scales.double().repeat_interleave(128, -2).repeat_interleave(128, -1)
+    return weights.double() * wide[..., :rows, :columns]
+
+
 def layer(p, x):
     """Tokens, both weights, the factors of their products, and what happens between, in double precision."""
-    s = x.stored
+    s, ones = x.stored, torch.ones(len(p.here))
     if p.cutlass_variant == "base":
-        ones = torch.ones(p.local_experts)
         return s.x.double(), s.first.double(), s.second.double(), ones, ones, lambda act: act
+    if p.cutlass_variant == "deepseek_fp8_block_scale":
+        weights = (by_tiles(s.first, s.first_scales), by_tiles(s.second, s.second_scales))
+        return s.x.double(), *weights, ones, ones, lambda act: act
     if p.cutlass_variant == "fp8":
-        by_first, between, by_second, _ = s.scales
-        to_fp8 = lambda act: (act.float() * between).clamp(-448, 448).to(torch.float8_e4m3fn).double()  # noqa: E731
-        return s.x.double(), s.first.double(), s.second.double(), by_first, by_second, to_fp8
-    unit, first, by_first, between, second, by_second = s.scales
-    tokens = fp4(s.x, s.x_blocks, 16) if p.quantized_input else rounded(s.x, unit)
-    weights = (fp4(s.first, first, 16), fp4(s.second, second, 16))
-    return tokens, *weights, by_first, by_second, lambda act: rounded(act, between)
+        to_fp8 = lambda act: (act.float() * s.between).clamp(-448, 448).to(torch.float8_e4m3fn).double()  # noqa: E731
+        return s.x.double(), s.first.double(), s.second.double(), s.by_first, s.by_second, to_fp8
+    tokens = fp4(s.x, s.x_blocks, 16) if p.quantized_input else rounded(s.x, s.unit)
+    weights = (fp4(s.first, s.first_blocks, 16), fp4(s.second, s.second_blocks, 16))
+    return tokens, *weights, s.by_first, s.by_second, lambda act: rounded(act, s.between)
 
 
 def one_token(p, x, token):
@@ -59,13 +87,13 @@ def one_token(p, x, token):
     tokens, first, second, by_first, by_second, between = layer(p, x)
     out = torch.zeros(p.hidden_size, dtype=torch.float64)
     for choice, weight in zip(x.selected[token].tolist(), x.weights[token].double(), strict=True):
-        expert = choice - p.ep_rank * p.local_experts
-        if not 0 <= expert < p.local_experts:
+        expert = choice - p.here.start
+        if choice not in p.here:
             continue
         rows = first[expert] @ tokens[token] * by_first[expert].double()
         half = len(rows) // 2
         gated = p.activation_type in ACT
-        act = ACT[p.activation_type](rows[:half], rows[half:]) if gated else rows.clamp_min(0) ** 2
+        act = ACT[p.activation_type](rows[:half], rows[half:]) if gated else UNGATED[p.activation_type](rows)
         out += weight * (second[expert] @ between(act)) * by_second[expert].double()
     return out
 
@@ -77,7 +105,7 @@ def test_the_reference_is_the_sum_over_each_tokens_experts(moe, p):
     wanted = torch.stack([one_token(p, x, token) for token in range(p.num_tokens)])
     got = cutlass_moe.reference(p, x)[0].double()
     # A narrow value between the products may be tipped over by another order of sums.
-    tipped_over = {"base": 1e-4, "fp8": 0.02, "nvfp4": 0.15}[p.cutlass_variant]
+    tipped_over = {"fp8": 0.02, "nvfp4": 0.15}.get(p.cutlass_variant, 1e-4)
     assert bool(((got - wanted).abs() <= tipped_over * wanted.square().mean().sqrt() + 1e-4 * wanted.abs()).all())
 
 
@@ -92,8 +120,7 @@ def test_the_torch_backend_agrees_with_the_reference(moe, p):
 @given(params_of(CutlassFusedMoe))
 def test_work_is_that_of_the_experts_here(moe, p):
     x = moe.inputs(p)
-    here = range(p.ep_rank * p.local_experts, (p.ep_rank + 1) * p.local_experts)
-    choices = [choice for choice in x.selected.flatten().tolist() if choice in here]
+    choices = [choice for choice in x.selected.flatten().tolist() if choice in p.here]
     facts, cost = cutlass_moe.facts(p, x), cutlass_moe.cost(p, x)
     assert facts["expert_tokens"] == len(choices)
     assert facts["active_experts"] == len(set(choices))
@@ -102,22 +129,19 @@ def test_work_is_that_of_the_experts_here(moe, p):
     assert cost.flops == 2 * len(choices) * p.hidden_size * (columns + p.local_intermediate)
     token, weight, scales = {
         "base": (2, 2, 0),
-        "fp8": (1, 1, 2 * p.local_experts + 2),
-        "nvfp4": (0.5625 if p.quantized_input else 2, 0.5625, 2 * p.local_experts + 2),
+        "fp8": (1, 1, 2 * len(p.here) + 2),
+        "nvfp4": (0.5625 if p.quantized_input else 2, 0.5625, 2 * len(p.here) + 2),
+        "deepseek_fp8_block_scale": (2, 1, 0),
     }[p.cutlass_variant]
-    weights = len(set(choices)) * p.hidden_size * (columns + p.local_intermediate) * weight
+    tiles = [-(-size // 128) for size in (p.hidden_size, columns, p.local_intermediate)]
+    of_tiles = 4 * tiles[0] * (tiles[1] + tiles[2]) * (p.cutlass_variant == "deepseek_fp8_block_scale")
+    weights = len(set(choices)) * (p.hidden_size * (columns + p.local_intermediate) * weight + of_tiles)
     assert cost.bytes == weights + 4 * scales + p.num_tokens * (p.hidden_size * (token + 2) + 8 * p.top_k)
     assert sum(t.untyped_storage().nbytes() for t in cold.tensors(x)) <= cutlass_moe.footprint(p) + 4096
 
 
 def stored(x, **changes):
     return x._replace(stored=x.stored._replace(**changes))
-
-
-def scale(x, place, change):
-    scales = list(x.stored.scales)
-    scales[place] = change(scales[place])
-    return stored(x, scales=tuple(scales))
 
 
 @pytest.mark.parametrize("way", ["ep", "tp"])
@@ -139,19 +163,30 @@ def test_the_parts_of_all_gpus_add_up_to_the_whole(moe, way):
     assert torch.allclose(sum(parts), cutlass_moe.reference(PLAIN, whole)[0], rtol=1e-4, atol=1e-5)
 
 
-@given(st.sampled_from(_load.LOADS), st.integers(1, 8), st.integers(0, 99))
+@given(st.sampled_from(_drawn.LOADS), st.integers(1, 8), st.integers(0, 99))
 def test_a_load_is_what_it_is_called(load, top_k, seed):
     rand = torch.Generator().manual_seed(seed)
-    experts, weights = _load.renormalised(_load.logits(load, 512, 64, top_k, rand), top_k)
-    assert all(len(set(row)) == top_k for row in experts.tolist())
-    assert torch.allclose(weights.sum(-1), torch.ones(512))
-    counts = torch.bincount(experts.flatten(), minlength=64).sort(descending=True).values
+    popular = _drawn.popularity(load, 64, range(5, 5 + top_k), rand)
+    experts = _drawn.logits(popular, 512, rand).topk(top_k).indices
+    counts = torch.bincount(experts.flatten(), minlength=64)
     if load == "one":
-        assert counts[:top_k].tolist() == [512] * top_k
-    elif load == "uniform":
-        assert counts[0] <= 512 * top_k / 64 * 3 + 12
-    elif top_k == 1:
-        assert counts[0] > 3 * counts[7]
+        assert counts[5 : 5 + top_k].tolist() == [512] * top_k
+    most = counts.sort(descending=True).values
+    if load == "uniform":
+        assert most[0] <= 512 * top_k / 64 * 3 + 12
+    elif load == "zipf" and top_k == 1:
+        assert most[0] > 3 * most[7]
+
+
+@pytest.mark.parametrize("name", _experts.ACTIVATIONS)
+def test_an_activation_is_flashinfers(moe, name):
+    """Each name is one of the library's, gated where the library says so."""
+    enums = pytest.importorskip("flashinfer.tllm_enums", exc_type=ImportError)
+    assert enums.is_gated_activation(enums.ActivationType[name]) == (name in _experts.GATED)
+    p = replace(PLAIN, activation_type=name, num_tokens=3)
+    x = moe.inputs(p)
+    wanted = torch.stack([one_token(p, x, token) for token in range(3)])
+    assert torch.allclose(cutlass_moe.reference(p, x)[0].double(), wanted, rtol=1e-4, atol=1e-5)
 
 
 def swapped_experts(x):
@@ -163,15 +198,24 @@ def swapped_gate_and_up(x):
 
 
 def another_experts_scale(x):
-    return scale(x, 0 if len(x.stored.scales) == 4 else 2, lambda by_first: by_first.roll(1))
+    return stored(x, by_first=x.stored.by_first.roll(1))
 
 
 def dropped_scale(x):
-    return scale(x, -2 if len(x.stored.scales) == 4 else -1, torch.ones_like)
+    return stored(x, by_second=torch.ones_like(x.stored.by_second))
 
 
 def another_rows_blocks(x):
-    return scale(x, 1, lambda first: first.view(torch.uint8).roll(1, 1).view(first.dtype))
+    blocks = x.stored.first_blocks
+    return stored(x, first_blocks=blocks.view(torch.uint8).roll(1, 1).view(blocks.dtype))
+
+
+def another_experts_tiles(x):
+    return stored(x, first_scales=x.stored.first_scales.roll(1, 0))
+
+
+def dropped_tiles(x):
+    return stored(x, second_scales=torch.ones_like(x.stored.second_scales))
 
 
 def equal_weights(x):
@@ -202,13 +246,16 @@ PLANTED = [
     *(("base", fault) for fault in FAULTS),
     *(("fp8", fault) for fault in FAULTS + OF_SCALES),
     *(("nvfp4", fault) for fault in (*FAULTS, *OF_SCALES, another_rows_blocks)),
+    *(("deepseek_fp8_block_scale", fault) for fault in (*FAULTS, another_experts_tiles, dropped_tiles)),
 ]
 
 
 @pytest.mark.parametrize(("variant", "fault"), PLANTED)
 def test_a_wrong_kernel_is_caught(moe, variant, fault):
     p = replace(PLAIN, cutlass_variant=variant)
-    assert moe.rule(p, moe.launched(p, fault(moe.inputs(p))), moe.inputs(p))
+    wrong = moe.launched(p, fault(moe.inputs(p)))
+    assert moe.rule(p, wrong, moe.inputs(p))
+    assert moe.rule(p, wrong, moe.inputs(p), "cutlass")
 
 
 def test_an_expert_that_nobody_chose_is_not_counted_in(moe):
@@ -223,7 +270,7 @@ def test_an_expert_that_nobody_chose_is_not_counted_in(moe):
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), 1.02])
 def test_a_wrong_output_is_caught(moe, value):
-    for variant in ("base", "fp8", "nvfp4"):
+    for variant in VARIANTS:
         p = replace(PLAIN, cutlass_variant=variant)
         x = moe.inputs(p)
         out = moe.launched(p, x)
@@ -253,9 +300,10 @@ def test_calls_fit_the_librarys_signature(moe, called):
         assert told["activation_type"].name == shape.params.activation_type
         assert told["token_selected_experts"].dtype == torch.int32
         assert told["token_final_scales"].dtype == torch.float32
-        count = {"base": 0, "fp8": 4, "nvfp4": 6}[shape.params.cutlass_variant]
+        count = dict(zip(VARIANTS, (0, 4, 6, 2), strict=True))[shape.params.cutlass_variant]
+        assert told.get("use_deepseek_fp8_block_scale", False) == (count == 2)
         assert len(told["quant_scales"] or ()) == count
-        assert (told["input_sf"] is not None) == shape.params.quantized_input
+        assert (told.get("input_sf") is not None) == shape.params.quantized_input
         assert told["ep_rank"] == shape.params.ep_rank
 
 
@@ -277,7 +325,7 @@ def test_nvfp4_is_passed_as_the_binding_reads_it(moe, called):
     assert told["quant_scales"][1].shape == (8, 256, 256 // 16 // 4)
     assert told["quant_scales"][4].shape == (8, 256, 128 // 16 // 4)
     assert {scales.dtype for scales in told["quant_scales"][1::3]} == {torch.int32}
-    flat, linear = told["quant_scales"][1][5].view(torch.uint8).flatten(), x.stored.scales[1][5].view(torch.uint8)
+    flat, linear = told["quant_scales"][1][5].view(torch.uint8).flatten(), x.stored.first_blocks[5].view(torch.uint8)
     for row, block in ((0, 0), (1, 3), (37, 5), (130, 15), (255, 8)):
         tile = row // 128 * 4 + block // 4
         assert flat[tile * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4] == linear[row, block]
@@ -292,7 +340,7 @@ def test_nvfp4_is_passed_as_the_binding_reads_it(moe, called):
         ({"ep_size": 2, "ep_rank": 2}, "ep_rank: 2 is not one of 2 GPUs"),
         ({"quantized_input": True}, "quantized_input: is for cutlass_variant nvfp4, not base"),
         ({"cutlass_variant": "nvfp4", "hidden_size": 48}, "cutlass_variant: nvfp4 needs a hidden_size"),
-        ({"cutlass_variant": "int4"}, "cutlass_variant: must be one of base, fp8, nvfp4"),
+        ({"cutlass_variant": "int4"}, "cutlass_variant: must be one of base, fp8, nvfp4, deepseek_fp8_block_scale"),
     ],
 )
 def test_what_cannot_be_is_an_error(change, sentence):

@@ -3,14 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-GATED: dict[str, Callable[[Tensor], Tensor]] = {"Swiglu": functional.silu, "Geglu": functional.gelu}
-ACTIVATIONS = (*GATED, "Relu2")
+from pytest_flashinfer_perf.routines.moe._stored import Layer
+
+Gated = Callable[[Tensor, Tensor], Tensor]
+STEP = 7.0  # FlashInfer's own constants, of calls that state no other
+SITU_GATE, SITU_UP = 4.0, 25.0
+
+
+def _by(gated: Callable[[Tensor], Tensor]) -> Gated:
+    return lambda up, gate: up * gated(gate)
+
+
+def _step(up: Tensor, gate: Tensor) -> Tensor:
+    return up.clamp(-STEP, STEP) * functional.silu(gate).clamp_max(STEP)
+
+
+def _situ(up: Tensor, gate: Tensor) -> Tensor:
+    return _bent(up, SITU_UP) * _bent(gate, SITU_GATE) * gate.sigmoid()
+
+
+def _bent(x: Tensor, limit: float) -> Tensor:
+    return limit * torch.tanh(x / limit)
+
+
+GATED: dict[str, Gated] = {
+    "Swiglu": _by(functional.silu),
+    "Geglu": _by(functional.gelu),
+    "GegluTanh": _by(partial(functional.gelu, approximate="tanh")),
+    "SwigluBias": _by(functional.silu),  # without the numbers that would make it another
+    "SwigluStep": _step,
+    "Situ": _situ,
+}
+UNGATED: dict[str, Callable[[Tensor], Tensor]] = {
+    "Gelu": functional.gelu,
+    "Relu": functional.relu,
+    "Silu": functional.silu,
+    "Relu2": lambda x: x.relu().square(),
+    "Identity": torch.Tensor.contiguous,
+}
+ACTIVATIONS = ("Swiglu", "Geglu", "Relu2", *sorted({*GATED, *UNGATED} - {"Swiglu", "Geglu", "Relu2"}))
 
 
 def columns(activation: str, intermediate: int) -> int:
@@ -19,10 +57,9 @@ def columns(activation: str, intermediate: int) -> int:
 
 
 def activated(products: Tensor, activation: str) -> Tensor:
-    if activation not in GATED:
-        return products.relu().square()
-    up, gate = products.chunk(2, -1)
-    return up * GATED[activation](gate)
+    if activation in GATED:
+        return GATED[activation](*products.chunk(2, -1))
+    return UNGATED[activation](products)
 
 
 class Chosen(NamedTuple):
@@ -41,9 +78,25 @@ def chosen(selected: Tensor, first: int, count: int) -> Iterator[Chosen]:
             yield Chosen(expert, rows, slots)
 
 
-def combined(selected: list[Chosen], weights: Tensor, hidden: int, expert: Callable[[int, Tensor], Tensor]) -> Tensor:
-    """The sum over its experts of what each makes of a token, weighted; `expert` takes its number and the rows."""
-    out = torch.zeros(weights.shape[0], hidden, device=weights.device)
-    for number, rows, slots in selected:
-        out.index_add_(0, rows, expert(number, rows).float() * weights[rows, slots, None])
-    return out
+class Choices(NamedTuple):
+    """Experts by token, and the weights of what each makes of it, or of its first products."""
+
+    selected: Tensor  # [tokens, top_k]
+    weights: Tensor  # [tokens, top_k]
+    on_input: bool = False
+
+
+def answer(layer: Layer, activation: str, choices: Choices, here: list[Chosen], dtype: torch.dtype) -> Tensor:
+    """The sum over its experts of what each makes of a token, with products in this type."""
+    total = torch.zeros(layer.tokens.shape, device=layer.tokens.device)
+    for number, rows, slots in here:
+        weights = choices.weights[rows, slots, None]
+        products = _times(layer.tokens[rows].to(dtype) @ layer.first(number).to(dtype).T, layer.by_first, number)
+        between = layer.rounded(activated(products * weights if choices.on_input else products, activation))
+        made = _times(between.to(dtype) @ layer.second(number).to(dtype).T, layer.by_second, number).float()
+        total.index_add_(0, rows, made if choices.on_input else made * weights)
+    return total
+
+
+def _times(x: Tensor, factors: Tensor | None, number: int) -> Tensor:
+    return x if factors is None else x * factors[number]

@@ -1,68 +1,25 @@
-"""How cutlass_fused_moe stores weights and tokens, and what a call reads out of that."""
+"""How a MoE's tokens and weights are stored, one class per way, and what a call reads out of that.
+
+Weights are [experts, rows, columns]; of the first ones, the rows of what is gated come before those of its gate.
+Scales of blocks are linear here; a backend that wants them otherwise says so in what it takes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.quantise import blocks, layouts
+from pytest_flashinfer_perf.quantise.blocks import GROUP, MX_BLOCK, NV_BLOCK, Blocked, Groupwise
 
 BETWEEN = 16.0  # FP8 between the products: values near 1 with a few near 20 use the type's range
 BETWEEN_FP4 = 128.0  # of the block scales there, in NVFP4
 
 
-class Stored(NamedTuple):
-    """`scales` are the call's; NVFP4's of blocks are linear, [experts, rows, blocks], till a backend has them."""
-
-    x: Tensor  # [tokens, hidden]
-    x_blocks: Tensor | None  # [tokens, hidden / 16], of tokens in NVFP4
-    first: Tensor  # [experts, columns, hidden]
-    second: Tensor  # [experts, hidden, intermediate]
-    scales: tuple[Tensor, ...]
-
-
-def in_fp8(x: Tensor, first: Tensor, second: Tensor) -> Stored:
-    """Scales: each first's by the tokens', what multiplies what is between, each second's by that, the tokens'."""
-    tokens = blocks.per_tensor(x)
-    by_expert = [[blocks.per_tensor(expert.float()) for expert in weights] for weights in (first, second)]
-    between, scale = _numbers(x, BETWEEN, tokens.scale)
-    firsts, seconds = (torch.tensor([q.scale for q in of], device=x.device) for of in by_expert)
-    first, second = (_together([q.values for q in of]) for of in by_expert)
-    return Stored(tokens.values, None, first, second, (firsts * scale, between, seconds / between, scale))
-
-
-def in_nvfp4(x: Tensor, first: Tensor, second: Tensor, *, quantised_input: bool, dtype: torch.dtype) -> Stored:
-    """Scales, of each product: what multiplies tokens, the weights' blocks', what undoes both."""
-    unit = blocks.nvfp4_global_scale(x)
-    units = [[blocks.nvfp4_global_scale(expert.float()) for expert in weights] for weights in (first, second)]
-    quantised = [
-        [blocks.nvfp4(expert.float(), by) for expert, by in zip(weights, of, strict=True)]
-        for weights, of in zip((first, second), units, strict=True)
-    ]
-    scales = [
-        part
-        for q, of, by in zip(quantised, units, (unit, BETWEEN_FP4), strict=True)
-        for part in (*_numbers(x, by), _together([e.scales for e in q]), 1.0 / (by * torch.tensor(of, device=x.device)))
-    ]
-    tokens = blocks.nvfp4(x, unit)
-    first, second = (_together([e.values for e in q]) for q in quantised)
-    if quantised_input:
-        return Stored(tokens.values, tokens.scales, first, second, tuple(scales))
-    return Stored(x.to(dtype), None, first, second, tuple(scales))
-
-
-def _numbers(like: Tensor, *values: float) -> list[Tensor]:
-    return [torch.tensor(value, device=like.device) for value in values]
-
-
-def _together(parts: Sequence[Tensor]) -> Tensor:
-    return torch.stack([part.view(torch.uint8) for part in parts]).view(parts[0].dtype)
-
-
-class Meant(NamedTuple):
+class Layer(NamedTuple):
     """What is multiplied: tokens and an expert's weights, by which factors, and how what is between is rounded."""
 
     tokens: Tensor
@@ -73,23 +30,199 @@ class Meant(NamedTuple):
     rounded: Callable[[Tensor], Tensor] = torch.Tensor.contiguous
 
 
-def meant(x: Stored) -> Meant:
-    if not x.scales:
-        return Meant(x.x, x.first.__getitem__, x.second.__getitem__)
-    if len(x.scales) == 4:
-        by_first, between, by_second, _ = x.scales
-        return Meant(
-            x.x, x.first.__getitem__, x.second.__getitem__, by_first, by_second, lambda act: _to_fp8(act * between)
+class Stored(Protocol):
+    def layer(self) -> Layer: ...
+
+    @property
+    def of_experts(self) -> tuple[Tensor, ...]:
+        """What is read of an expert only if a token chose it."""
+        ...
+
+
+class Plain(NamedTuple):
+    x: Tensor  # [tokens, hidden]
+    first: Tensor
+    second: Tensor
+
+    @property
+    def of_experts(self) -> tuple[Tensor, ...]:
+        return (self.first, self.second)
+
+    def layer(self) -> Layer:
+        return Layer(self.x, self.first.__getitem__, self.second.__getitem__)
+
+
+class Fp8(NamedTuple):
+    """A scale for the tokens, one for each expert's weights; what is between is multiplied by one before it is FP8."""
+
+    x: Tensor
+    unit: Tensor  # the tokens' scale
+    first: Tensor
+    by_first: Tensor  # [experts], the tokens' scale included
+    between: Tensor
+    second: Tensor
+    by_second: Tensor  # [experts], `between` taken out again
+
+    @property
+    def of_experts(self) -> tuple[Tensor, ...]:
+        return (self.first, self.second)
+
+    def layer(self) -> Layer:
+        return Layer(
+            self.x,
+            self.first.__getitem__,
+            self.second.__getitem__,
+            self.by_first,
+            self.by_second,
+            lambda act: _to_fp8(act * self.between),
         )
-    unit, first, by_first, between, second, by_second = x.scales
-    return Meant(
-        _units(x.x, x.x_blocks) if x.x_blocks is not None else _rounded_to_nvfp4(x.x, unit),
-        lambda number: _units(x.first[number], first[number]),
-        lambda number: _units(x.second[number], second[number]),
-        by_first,
-        by_second,
-        lambda act: _rounded_to_nvfp4(act, between),
+
+
+def in_fp8(x: Tensor, first: Tensor, second: Tensor) -> Fp8:
+    tokens, (between,) = blocks.per_tensor(x), _numbers(x, BETWEEN)
+    by_expert = [[blocks.per_tensor(expert.float()) for expert in weights] for weights in (first, second)]
+    firsts, seconds = (torch.tensor([q.scale for q in of], device=x.device) for of in by_expert)
+    first, second = (_together([q.values for q in of]) for of in by_expert)
+    (unit,) = _numbers(x, tokens.scale)
+    return Fp8(tokens.values, unit, first, firsts * unit, between, second, seconds / between)
+
+
+class Nvfp4(NamedTuple):
+    """In units of a tensor's scale, or an expert's; tokens may be left to the kernel to quantise."""
+
+    x: Tensor
+    x_blocks: Tensor | None  # [tokens, hidden / 16]
+    unit: Tensor  # what multiplies tokens
+    first: Tensor
+    first_blocks: Tensor
+    by_first: Tensor  # [experts], undoes both units
+    between: Tensor
+    second: Tensor
+    second_blocks: Tensor
+    by_second: Tensor
+
+    @property
+    def of_experts(self) -> tuple[Tensor, ...]:
+        return (self.first, self.first_blocks, self.second, self.second_blocks)
+
+    def layer(self) -> Layer:
+        return Layer(
+            _rounded_to_nvfp4(self.x, self.unit) if self.x_blocks is None else _nvfp4(self.x, self.x_blocks),
+            lambda number: _nvfp4(self.first[number], self.first_blocks[number]),
+            lambda number: _nvfp4(self.second[number], self.second_blocks[number]),
+            self.by_first,
+            self.by_second,
+            lambda act: _rounded_to_nvfp4(act, self.between),
+        )
+
+
+def in_nvfp4(x: Tensor, first: Tensor, second: Tensor, *, left: torch.dtype | None = None) -> Nvfp4:
+    """Tokens are left in this type, if any, for the kernel to quantise."""
+    unit = blocks.nvfp4_global_scale(x)
+    tokens = blocks.nvfp4(x, unit)
+    (by_x, between), parts = _numbers(x, unit, BETWEEN_FP4), (_experts_in_nvfp4(first), _experts_in_nvfp4(second))
+    (first, first_blocks, firsts), (second, second_blocks, seconds) = parts
+    return Nvfp4(
+        tokens.values if left is None else x.to(left),
+        tokens.scales if left is None else None,
+        by_x,
+        first,
+        first_blocks,
+        1.0 / (by_x * firsts),
+        between,
+        second,
+        second_blocks,
+        1.0 / (between * seconds),
     )
+
+
+def _experts_in_nvfp4(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    units = [blocks.nvfp4_global_scale(expert.float()) for expert in weights]
+    quantised = [blocks.nvfp4(expert.float(), unit) for expert, unit in zip(weights, units, strict=True)]
+    values, scales = (_together(parts) for parts in zip(*((q.values, q.scales) for q in quantised), strict=True))
+    return values, scales, torch.tensor(units, device=weights.device)
+
+
+class Mxfp4(NamedTuple):
+    """Weights in MXFP4; tokens in MXFP8, or in 16 bits, without scales."""
+
+    x: Tensor
+    x_blocks: Tensor | None  # [tokens, hidden / 32], exponents
+    first: Tensor
+    first_blocks: Tensor
+    second: Tensor
+    second_blocks: Tensor
+
+    @property
+    def of_experts(self) -> tuple[Tensor, ...]:
+        return (self.first, self.first_blocks, self.second, self.second_blocks)
+
+    def layer(self) -> Layer:
+        return Layer(
+            self.x if self.x_blocks is None else Blocked(self.x, self.x_blocks, MX_BLOCK).dequantised(),
+            lambda number: Blocked(self.first[number], self.first_blocks[number], MX_BLOCK).dequantised(),
+            lambda number: Blocked(self.second[number], self.second_blocks[number], MX_BLOCK).dequantised(),
+        )
+
+
+def in_mxfp4(x: Tensor, first: Tensor, second: Tensor, *, left: torch.dtype | None = None) -> Mxfp4:
+    """Tokens are in MXFP8, or left in this type."""
+    tokens = blocks.mxfp8(x)
+    of_x = (tokens.values, tokens.scales) if left is None else (x.to(left), None)
+    weights = [[blocks.mxfp4(expert.float()) for expert in weights] for weights in (first, second)]
+    parts = (_together(part) for of in weights for part in ([q.values for q in of], [q.scales for q in of]))
+    return Mxfp4(*of_x, *parts)
+
+
+class Blockwise(NamedTuple):
+    """FP8 as DeepSeek has it: a scale for each 128 x 128 of weights, and for each 128 of a token unless it is left."""
+
+    x: Tensor
+    x_scales: Tensor | None  # [tokens, hidden / 128]
+    first: Tensor
+    first_scales: Tensor
+    second: Tensor
+    second_scales: Tensor
+
+    @property
+    def of_experts(self) -> tuple[Tensor, ...]:
+        return (self.first, self.first_scales, self.second, self.second_scales)
+
+    @property
+    def weights(self) -> tuple[Tensor, Tensor]:
+        return (self.first, self.second)
+
+    def tokens(self) -> Tensor:
+        return self.x if self.x_scales is None else Groupwise(self.x, self.x_scales, 1).dequantised()
+
+    def layer(self) -> Layer:
+        return Layer(
+            self.tokens(),
+            lambda number: Groupwise(self.first[number], self.first_scales[number], GROUP).dequantised(),
+            lambda number: Groupwise(self.second[number], self.second_scales[number], GROUP).dequantised(),
+        )
+
+
+def in_blocks(x: Tensor, first: Tensor, second: Tensor, *, left: torch.dtype | None = None) -> Blockwise:
+    """Tokens are in FP8 too, or left in this type."""
+    tokens = blocks.groupwise(x, 1)
+    of_x = (tokens.values, tokens.scales) if left is None else (x.to(left), None)
+    weights = [[blocks.groupwise(expert.float(), GROUP) for expert in weights] for weights in (first, second)]
+    parts = (_together(part) for of in weights for part in ([q.values for q in of], [q.scales for q in of]))
+    return Blockwise(*of_x, *parts)
+
+
+def in_tiles(scales: Tensor) -> Tensor:
+    """Each expert's in tiles of 128 x 4."""
+    return torch.stack([layouts.swizzled_128x4(of_expert.view(torch.uint8)) for of_expert in scales])
+
+
+def _numbers(like: Tensor, *values: float) -> list[Tensor]:
+    return [torch.tensor(value, device=like.device) for value in values]
+
+
+def _together(parts: Sequence[Tensor]) -> Tensor:
+    return torch.stack([part.view(torch.uint8) for part in parts]).view(parts[0].dtype)
 
 
 def _to_fp8(x: Tensor) -> Tensor:
@@ -97,26 +230,11 @@ def _to_fp8(x: Tensor) -> Tensor:
     return x.clamp(-limit, limit).to(torch.float8_e4m3fn)
 
 
-def _units(values: Tensor, scales: Tensor) -> Tensor:
-    """NVFP4 in units of its tensor's scale."""
-    return blocks.Blocked(values, scales, blocks.NV_BLOCK).dequantised()
+def _nvfp4(values: Tensor, scales: Tensor) -> Tensor:
+    """In units of its tensor's scale."""
+    return Blocked(values, scales, NV_BLOCK).dequantised()
 
 
 def _rounded_to_nvfp4(x: Tensor, unit: Tensor) -> Tensor:
     q = blocks.nvfp4(x.float() * unit, 1.0)  # a number on the host could not be captured in a CUDA graph
-    return _units(q.values, q.scales)
-
-
-def as_passed(x: Stored) -> Stored:
-    """NVFP4 as the kernel takes it: blocks' scales in tiles of 128 x 4, four to an int32; weights 16 to an int64."""
-    if len(x.scales) != 6:
-        return x
-    unit, first, by_first, between, second, by_second = x.scales
-    in_tiles = (_in_tiles(scales).view(torch.int32) for scales in (first, second))
-    scales = (unit, next(in_tiles), by_first, between, next(in_tiles), by_second)
-    x_blocks = None if x.x_blocks is None else layouts.swizzled_128x4(x.x_blocks)
-    return Stored(x.x, x_blocks, x.first.view(torch.int64), x.second.view(torch.int64), scales)
-
-
-def _in_tiles(scales: Tensor) -> Tensor:
-    return torch.stack([layouts.swizzled_128x4(of_expert.view(torch.uint8)) for of_expert in scales])
+    return _nvfp4(q.values, q.scales)

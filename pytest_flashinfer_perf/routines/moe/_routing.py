@@ -1,0 +1,63 @@
+"""How each routing method chooses a token's experts and weighs them, as the kernels do it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe
+
+# By FlashInfer's RoutingMethodType. renormalize is softmax over the chosen, and renormalize_naive the same in the end.
+METHODS = {"renormalize": 1, "deepseek_v3": 2, "llama4": 3, "renormalize_naive": 4, "topk": 5}
+SIGMOIDS = ("deepseek_v3", "llama4")
+BEST_OF_A_GROUP = 2
+
+
+class Routed(NamedTuple):
+    """`margin`, of each token: by how much the worst that was chosen is ahead of the best that was not."""
+
+    experts: Tensor  # [tokens, top_k]
+    weights: Tensor  # [tokens, top_k]
+    margin: Tensor  # [tokens]
+
+
+def routed(p: TrtllmMoe, logits: Tensor, bias: Tensor | None) -> Routed:
+    """The bias has a say in deepseek_v3's choice alone, and not in its weights, nor do other methods scale these."""
+    logits = logits.float()
+    if p.routing_method != "deepseek_v3":
+        experts, margin = _best(logits, p.top_k)
+        return Routed(experts, _weights(p.routing_method, logits.gather(-1, experts)), margin)
+    scores = logits.sigmoid()
+    ranked, group_margin = _of_best_groups(p, scores if bias is None else scores + bias.float())
+    experts, margin = _best(ranked, p.top_k)
+    weights = scores.gather(-1, experts)
+    shares = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    return Routed(experts, shares * p.routed_scaling_factor, margin.minimum(group_margin))
+
+
+def _weights(method: str, chosen: Tensor) -> Tensor:
+    if method == "topk":
+        return chosen
+    return chosen.sigmoid() if method == "llama4" else chosen.softmax(-1)
+
+
+def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The places of the largest, and how far they are ahead of the rest."""
+    values, places = scores.topk(min(count + 1, scores.shape[-1]))
+    if count == scores.shape[-1]:
+        return places, torch.full(scores.shape[:-1], math.inf, device=scores.device)
+    return places[..., :count], values[..., count - 1] - values[..., count]
+
+
+def _of_best_groups(p: TrtllmMoe, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """A group is as good as its two best experts; the scores of groups that are not chosen are lost."""
+    groups = scores.unflatten(-1, (p.groups, -1))
+    if p.groups == 1:
+        return scores, torch.full(scores.shape[:-1], math.inf, device=scores.device)
+    kept, margin = _best(groups.topk(BEST_OF_A_GROUP).values.sum(-1), p.kept_groups)
+    lost = torch.ones(groups.shape[:-1], dtype=torch.bool, device=scores.device).scatter(-1, kept, False)
+    return groups.masked_fill(lost[..., None], -math.inf).flatten(-2), margin

@@ -1,0 +1,168 @@
+"""What the MoE routines have in common: their flags, the choices that fall on experts here, their work, `torch`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.check import Tolerance
+from pytest_flashinfer_perf.cost import Cost
+from pytest_flashinfer_perf.dtypes import HALF, TORCH
+from pytest_flashinfer_perf.params import Fault, Params, flag
+from pytest_flashinfer_perf.routine import Built, How, Routine
+from pytest_flashinfer_perf.routines.moe import _drawn, _experts
+from pytest_flashinfer_perf.routines.moe._experts import Choices, Chosen
+from pytest_flashinfer_perf.routines.moe._stored import Stored
+from pytest_flashinfer_perf.timing.cold import tensors
+
+
+@dataclass(frozen=True)
+class Moe(Params):
+    num_tokens: int = flag("tokens", letter="t", minimum=1, draw=(1, 7, 33))
+    hidden_size: int = flag("width of a token", letter="h", minimum=16, draw=(128, 160))
+    intermediate_size: int = flag("width between an expert's products", letter="i", minimum=16, draw=(64, 160))
+    num_experts: int = flag("experts of the layer", letter="e", minimum=1, draw=(8, 16))
+    top_k: int = flag("experts that a token chooses", letter="k", minimum=1, draw=(1, 2, 4))
+    input_dtype: str = flag("type of tokens, before they are quantised", default="bfloat16", choices=HALF)
+    activation_type: str = flag(
+        "between the products",
+        default="Swiglu",
+        choices=_experts.ACTIVATIONS,
+        spellings=("activation-type", "activation_type", "gated_act"),
+    )
+    expert_load: str = flag("how tokens choose: evenly, by zipf, all the same", default="uniform", choices=_drawn.LOADS)
+
+    def faults(self) -> Iterator[Fault]:
+        if self.top_k > self.num_experts:
+            yield "top_k", f"{self.top_k} is more than the {self.num_experts} experts there are"
+
+    @property
+    @abstractmethod
+    def here(self) -> range:
+        """The experts on this GPU."""
+
+    @property
+    @abstractmethod
+    def local_intermediate(self) -> int:
+        """This GPU's part of each."""
+
+    @property
+    def columns(self) -> int:
+        return _experts.columns(self.activation_type, self.local_intermediate)
+
+
+class Inputs(Protocol):
+    @property
+    def stored(self) -> Stored: ...
+    @property
+    def out(self) -> Tensor: ...
+
+
+M = TypeVar("M", bound=Moe)
+X = TypeVar("X", bound=Inputs)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of numbers: what is multiplied, bytes of a value between the products, and how far an answer may be off: that
+    of kernels more, where they round what is between the products by scales of their own.
+    """
+
+    dtype: str
+    between_bytes: float
+    tolerance: Tolerance
+    of_kernels: Tolerance | None = None
+
+
+def drawn(p: Moe, dtype: torch.dtype, rand: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, and both weights of the experts here."""
+    x = _drawn.tokens(p.num_tokens, p.hidden_size, rand)
+    first = _drawn.weights(len(p.here), p.columns, p.hidden_size, dtype, rand)
+    return x, first, _drawn.weights(len(p.here), p.hidden_size, p.local_intermediate, dtype, rand)
+
+
+def output(p: Moe, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty(p.num_tokens, p.hidden_size, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
+class _Computation(Generic[M, X]):
+    """What is asked of a routine whose experts are stored as its inputs say, and chosen as `choices` says."""
+
+    choices: Callable[[M, X], Choices]
+    kind: Callable[[M], Kind]
+
+    def chosen(self, p: M, x: X) -> list[Chosen]:
+        return list(_experts.chosen(self.choices(p, x).selected, p.here.start, len(p.here)))
+
+    def answer(self, p: M, x: X, here: list[Chosen], dtype: torch.dtype) -> Tensor:
+        return _experts.answer(x.stored.layer(), p.activation_type, self.choices(p, x), here, dtype)
+
+    def reference(self, p: M, x: X) -> tuple[Tensor]:
+        return (self.answer(p, x, self.chosen(p, x), torch.float32),)
+
+    def tolerances(self, p: M, backend: str) -> tuple[Tolerance]:
+        kind = self.kind(p)
+        return (kind.tolerance if backend == "torch" or kind.of_kernels is None else kind.of_kernels,)
+
+    def cost(self, p: M, x: X) -> Cost:
+        """Products of the choices that fall on experts here; these experts' weights once, and all the rest."""
+        of_experts = sum(t.nbytes for t in x.stored.of_experts)
+        around = sum(t.nbytes for t in tensors(x)) - of_experts
+        seen, per_choice = self.facts(p, x), 2 * (p.columns + p.local_intermediate) * p.hidden_size
+        used = seen["active_experts"] / len(p.here)
+        return Cost(seen["expert_tokens"] * per_choice, round(used * of_experts) + around, self.kind(p).dtype)
+
+    def facts(self, p: M, x: X) -> Mapping[str, Any]:
+        """What the load came to, and the bytes between the products, which a fused kernel need not write."""
+        loads = [len(rows) for _, rows, _ in self.chosen(p, x)]
+        return {
+            "active_experts": len(loads),
+            "expert_tokens": sum(loads),
+            "largest_load": max(loads, default=0),
+            "intermediate_bytes": 2 * sum(loads) * p.local_intermediate * self.kind(p).between_bytes,
+        }
+
+    def in_torch(self, p: M, x: X, _how: How) -> Built[X]:
+        """What is rounded between the products, in fp32: in 16 bits it would often be rounded to another value."""
+        here = self.chosen(p, x)  # on the host before anything is captured
+        dtype = TORCH[self.kind(p).dtype] if self.kind(p).dtype in HALF else torch.float32
+        return Built(lambda x: x.out.copy_(self.answer(p, x, here, dtype)), "torch")
+
+
+def routine(
+    name: str,
+    params: type[M],
+    inputs: Callable[[M, torch.Generator, torch.device], X],
+    choices: Callable[[M, X], Choices],
+    kind: Callable[[M], Kind],
+) -> Routine[M, X]:
+    """The reference and `torch` compute what is stored means; they differ in the type of 16-bit products."""
+    computation = _Computation(choices, kind)
+    made = Routine(
+        name,
+        family="moe",
+        params=params,
+        inputs=inputs,
+        outputs=lambda x: (x.out,),
+        reference=computation.reference,
+        cost=computation.cost,
+        tolerances=computation.tolerances,
+        footprint=_footprint,
+        cuda_graph=True,
+        facts=computation.facts,
+    )
+    made.backend("torch")(computation.in_torch)
+    return made
+
+
+def _footprint(p: Moe) -> int:
+    """Weights as drawn, as stored, and as a backend wants them; an expert in fp32; each choice's row in fp32."""
+    expert = (p.columns + p.local_intermediate) * p.hidden_size
+    between = p.num_tokens * p.top_k * (3 * p.columns + 2 * p.hidden_size) * 4
+    return (len(p.here) * 5 + 12) * expert + between + p.num_tokens * (p.num_experts * 24 + p.hidden_size * 48)

@@ -1,0 +1,221 @@
+"""What the three trtllm routines share: flags, routing as part of the call, and what their kernels ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.dtypes import HALF, TORCH
+from pytest_flashinfer_perf.params import Fault, flag
+from pytest_flashinfer_perf.quantise import layouts
+from pytest_flashinfer_perf.routines import _tuning
+from pytest_flashinfer_perf.routines.moe import _drawn, _experts, _routing, _shared
+from pytest_flashinfer_perf.routines.moe._experts import Choices
+from pytest_flashinfer_perf.routines.moe._stored import Fp8, Nvfp4, Stored
+
+CLEAR = 1e-4  # a margin that no rounding of scores decides
+GROUPED = "deepseek_v3"
+
+
+@dataclass(frozen=True)
+class TrtllmMoe(_shared.Moe):
+    ignores: ClassVar[tuple[str, ...]] = (
+        *("tile_tokens_dim", "cutlass_variant", "quantized_input", "tp_size", "tp_rank", "ep_size", "ep_rank"),
+    )
+
+    weight_dtype: str = flag("type of weights, before they are quantised", default="bfloat16", letter="w", choices=HALF)
+    routing_method: str = flag("how experts are chosen", default=GROUPED, usual="", choices=tuple(_routing.METHODS))
+    n_group: int | None = flag("groups of experts", default=None, letter="g", minimum=1, draw=(None, 2, 4))
+    topk_group: int | None = flag("groups to choose from", default=None, letter="of", minimum=1, draw=(None, 1, 2))
+    routed_scaling_factor: float = flag("of deepseek_v3's weights", default=2.5, letter="x", draw=(1.0, 2.5))
+    use_routing_bias: bool = flag("a bias in deepseek_v3's choice", default=False, letter="bias")
+    local_expert_offset: int = flag("first expert on this GPU", default=0, letter="from", minimum=0, draw=(0, 4))
+    local_num_experts: int | None = flag("how many are here", default=None, letter="l", minimum=1, draw=(None, 4))
+    use_shuffled_weight: bool = flag("weights' rows as the epilogue wants them", default=False, letter="shuf")
+    weight_layout: int = flag("0 MajorK, 1 MajorMn, 2 BlockMajorK", default=0, letter="layout", minimum=0)
+    autotune: bool = _tuning.autotune()
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        yield from self._routing_faults()
+        if self.weight_layout > 2:
+            yield "weight_layout", f"must be 0, 1 or 2, got {self.weight_layout}"
+        if self.here.stop > self.num_experts:
+            last = f"{self.here.stop - 1} is the last expert here"
+            yield "local_num_experts", f"{last}, but there are only {self.num_experts}"
+
+    def _routing_faults(self) -> Iterator[Fault]:
+        if self.routing_method == "llama4" and self.top_k != 1:
+            yield "top_k", f"llama4 chooses one expert: --top_k 1, not {self.top_k}"
+        for name in ("n_group", "topk_group"):
+            if self.routing_method != GROUPED and (getattr(self, name) or 1) > 1:
+                yield name, f"only {GROUPED} has groups: leave it out, or --routing_method {GROUPED}"
+        if (self.n_group is None) != (self.topk_group is None):
+            yield "topk_group", "--n_group and --topk_group go together"
+        elif self.num_experts % self.groups:
+            yield "n_group", f"{self.num_experts} experts cannot be in {self.groups} groups of one size"
+        elif self.kept_groups > self.groups:
+            yield "topk_group", f"{self.kept_groups} groups cannot be chosen of {self.groups}"
+        elif self.groups > 1 and self.group_size < _routing.BEST_OF_A_GROUP:
+            yield "n_group", "a group's score is that of its two best experts: it must have two"
+        elif self.top_k > self.kept_groups * self.group_size:
+            yield (
+                "top_k",
+                f"{self.top_k} is more than the {self.kept_groups * self.group_size} experts of chosen groups",
+            )
+
+    @property
+    def groups(self) -> int:
+        return self.n_group or 1
+
+    @property
+    def kept_groups(self) -> int:
+        return self.topk_group or 1
+
+    @property
+    def group_size(self) -> int:
+        return self.num_experts // self.groups
+
+    @property
+    def here(self) -> range:
+        count = self.num_experts if self.local_num_experts is None else self.local_num_experts
+        return range(self.local_expert_offset, self.local_expert_offset + count)
+
+    @property
+    def local_intermediate(self) -> int:
+        return self.intermediate_size
+
+    @property
+    def weighs_input(self) -> bool:
+        return False
+
+    @property
+    def favourites(self) -> range:
+        """Of a load on few experts: such as are here, in as few groups as hold them."""
+        size = self.group_size if self.groups > 1 else 1
+        spanned = -(-self.top_k // size) * size
+        first = min(self.local_expert_offset // size * size, self.num_experts - spanned)
+        return range(first, first + self.top_k)
+
+
+S = TypeVar("S", bound=Stored)
+
+
+@dataclass(frozen=True)
+class Inputs(Generic[S]):
+    logits: Tensor
+    bias: Tensor | None
+    stored: S
+    out: Tensor
+
+
+def choices(p: TrtllmMoe, x: Inputs[Any]) -> Choices:
+    chosen = _routing.routed(p, x.logits, x.bias)
+    return Choices(chosen.experts, chosen.weights, p.weighs_input)
+
+
+def inputs(p: TrtllmMoe, stored: S, dtype: torch.dtype, rand: torch.Generator) -> Inputs[S]:
+    """With logits of this type."""
+    bias = _drawn.bias(p.num_experts, rand) if p.use_routing_bias else None
+    out = _shared.output(p, torch.bfloat16, rand.device)
+    return Inputs(_clear_logits(p, bias, dtype, rand), bias, stored, out)
+
+
+def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    x, first, second = _shared.drawn(p, TORCH[p.weight_dtype], rand)
+    return x.to(TORCH[p.input_dtype]).float(), first, second
+
+
+def _clear_logits(p: TrtllmMoe, bias: Tensor | None, dtype: torch.dtype, rand: torch.Generator) -> Tensor:
+    """Tokens whose choice rounding could tip over are drawn again: either answer would be right."""
+    popular = _drawn.popularity(p.expert_load, p.num_experts, p.favourites, rand)
+    popular -= _drawn.AVERSION * (p.routing_method in _routing.SIGMOIDS)
+    logits = _drawn.logits(popular, p.num_tokens, rand).to(dtype)
+    while len(unclear := (_routing.routed(p, logits, bias).margin < CLEAR).nonzero()[:, 0]):
+        logits[unclear] = _drawn.logits(popular, len(unclear), rand).to(dtype)
+    return logits
+
+
+def by_method(p: TrtllmMoe) -> Mapping[str, Any]:
+    """The arguments that say how to route, and which experts are here; without groups there is one."""
+    grouped = p.routing_method == GROUPED
+    return {
+        "num_experts": p.num_experts,
+        "top_k": p.top_k,
+        "n_group": p.groups if grouped else None,
+        "topk_group": p.kept_groups if grouped else None,
+        "intermediate_size": p.intermediate_size,
+        "local_expert_offset": p.local_expert_offset,
+        "local_num_experts": len(p.here),
+        "routed_scaling_factor": p.routed_scaling_factor,
+        "routing_method_type": _routing.METHODS[p.routing_method],
+    }
+
+
+def limits(p: TrtllmMoe, backend: str, _device: Device) -> Iterator[str]:
+    """As the launchers in FlashInfer's csrc have them."""
+    if p.hidden_size % 128 or p.intermediate_size % 128:
+        yield f"{backend} needs a hidden_size and an intermediate_size in steps of 128"
+    if p.num_experts % 4:
+        yield f"{backend} needs a num_experts in steps of 4"
+    if p.num_experts <= p.top_k:
+        yield f"{backend} needs more experts than a token chooses: --top_k below {p.num_experts}"
+    yield from _grouped_limits(p, backend) if p.groups > 1 else _ungrouped_limits(p, backend)
+
+
+def _grouped_limits(p: TrtllmMoe, backend: str) -> Iterator[str]:
+    most = 8 if p.num_experts <= 384 else 22
+    if p.top_k > most:
+        yield f"{backend} has {GROUPED} up to --top_k {most} of {p.num_experts} experts"
+    if p.top_k == p.kept_groups * p.group_size:
+        yield f"{backend} needs more experts in the chosen groups than a token chooses: another --topk_group"
+    if p.kept_groups > 4 or p.groups > 8:
+        yield f"{backend} has up to --n_group 8 and --topk_group 4"
+    if p.group_size > 32 or p.num_experts > 512:
+        yield f"{backend} has groups of up to 32 experts and up to 512 of these: more --n_group"
+
+
+def _ungrouped_limits(p: TrtllmMoe, backend: str) -> Iterator[str]:
+    if p.top_k > 32 or (p.routing_method == GROUPED and p.num_experts <= 384 and p.top_k > 8):
+        yield f"{backend} has {p.routing_method} up to --top_k {8 if p.routing_method == GROUPED else 32}"
+    if p.routing_method == "llama4" and p.num_experts > 128:
+        yield f"{backend} has llama4 up to 128 experts"
+    if p.num_experts > 2048:
+        yield f"{backend} has up to 2048 experts"
+
+
+def only_major_k(p: TrtllmMoe, backend: str) -> Iterator[str]:
+    if p.weight_layout != 0:
+        yield f"{backend} takes weights in MajorK alone: --weight_layout 0"
+
+
+EPILOGUES = ("Swiglu", "Geglu", "Relu2", "Identity")
+
+
+def activation_limits(p: TrtllmMoe, backend: str, api: str, *, stepped: bool = True) -> Iterator[str]:
+    has = EPILOGUES + ("SwigluStep",) * (stepped and capability.documented(api, "SwigluStep"))
+    if p.activation_type not in has:
+        yield f"{backend} has {', '.join(has)} here, not {p.activation_type}"
+
+
+def activation(p: TrtllmMoe) -> int:
+    from flashinfer.tllm_enums import ActivationType
+
+    return int(ActivationType[p.activation_type])
+
+
+def to_between(p: TrtllmMoe, stored: Fp8 | Nvfp4) -> Tensor:
+    """What multiplies an activation, [experts]: where it has a gate, what is gated is still in stored units."""
+    units = stored.by_first if p.activation_type in _experts.GATED else torch.ones_like(stored.by_first)
+    return stored.between * units
+
+
+def first_rows(p: TrtllmMoe, weights: Tensor) -> Tensor:
+    """What is gated and its gate in turn, then shuffled: the activation is in the product's epilogue."""
+    return layouts.shuffled_rows(layouts.paired_rows(weights) if p.activation_type in _experts.GATED else weights)

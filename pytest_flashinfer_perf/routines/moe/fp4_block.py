@@ -1,0 +1,145 @@
+"""trtllm_fp4_block_scale_moe: routing and experts in one call, weights in FP4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf.check import Tolerance
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.dtypes import FP8, TORCH
+from pytest_flashinfer_perf.params import Fault, flag
+from pytest_flashinfer_perf.quantise import layouts
+from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
+from pytest_flashinfer_perf.routines.moe._shared import Kind
+from pytest_flashinfer_perf.routines.moe._stored import Mxfp4, Nvfp4
+from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
+
+API = "fused_moe.trtllm_fp4_block_scale_moe"
+MODES = ("nvfp4", "mxfp4_mxfp8", "mxfp4_bf16")
+In = Inputs["Nvfp4 | Mxfp4"]
+
+
+@dataclass(frozen=True)
+class TrtllmFp4BlockScaleMoe(TrtllmMoe):
+    ignores = (*TrtllmMoe.ignores, "use_routing_scales_on_input")
+
+    fp4_mode: str = flag("types of weights and tokens", default=MODES[0], usual="", choices=MODES)
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if self.hidden_size % 32 or self.intermediate_size % 32:
+            yield "fp4_mode", "FP4 needs a hidden_size and an intermediate_size in steps of 32"
+
+
+def inputs(p: TrtllmFp4BlockScaleMoe, rand: torch.Generator, _device: torch.device) -> In:
+    logits = torch.float32 if p.routing_method == _trtllm.GROUPED else torch.bfloat16
+    return _trtllm.inputs(p, _stored_as(p, *_trtllm.drawn(p, rand)), logits, rand)
+
+
+def _stored_as(p: TrtllmFp4BlockScaleMoe, x: Tensor, first: Tensor, second: Tensor) -> Nvfp4 | Mxfp4:
+    if p.fp4_mode == "nvfp4":
+        return _stored.in_nvfp4(x, first, second)
+    return _stored.in_mxfp4(x, first, second, left=TORCH[p.input_dtype] if p.fp4_mode == "mxfp4_bf16" else None)
+
+
+def kind(p: TrtllmFp4BlockScaleMoe) -> Kind:
+    """In MXFP4's modes the kernel rounds what is between to MXFP8 by scales it finds itself, or to 16 bits."""
+    return {
+        "nvfp4": Kind("fp4", 0.5625, Tolerance(5e-2, 2e-1, 1.5e-2)),
+        "mxfp4_mxfp8": Kind(FP8[0], 1 + 1 / 32, Tolerance(1e-2, 2e-2, 5e-3), Tolerance(5e-2, 1.5e-1, 1.5e-2, 0.99)),
+        "mxfp4_bf16": Kind(p.input_dtype, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
+    }[p.fp4_mode]
+
+
+fp4_block = _shared.routine("trtllm_fp4_block_scale_moe", TrtllmFp4BlockScaleMoe, inputs, _trtllm.choices, kind)
+
+
+def _limits(p: TrtllmFp4BlockScaleMoe, backend: str, device: Device) -> Iterator[str]:
+    yield from _trtllm.activation_limits(p, backend, API, stepped=p.fp4_mode == "nvfp4")
+    if p.fp4_mode == "mxfp4_bf16" and p.input_dtype != "bfloat16":
+        yield f"{backend} has mxfp4_bf16 with --input_dtype bfloat16"
+    yield from _trtllm.only_major_k(p, backend)
+    yield from _trtllm.limits(p, backend, device)
+
+
+@fp4_block.backend("trtllm", api=API, limits=_limits, tunes=True)
+def _launcher(p: TrtllmFp4BlockScaleMoe, x: In, _how: How) -> Built[In]:
+    from flashinfer.fused_moe import trtllm_fp4_block_scale_moe
+
+    activation, linear = _trtllm.activation(p), _linear_scales_of_tokens()
+
+    def launch(x: In) -> object:
+        return trtllm_fp4_block_scale_moe(
+            routing_logits=x.logits,
+            routing_bias=x.bias,
+            hidden_states=x.stored.x,
+            hidden_states_scale=x.stored.x_blocks,
+            gemm1_weights=x.stored.first,
+            gemm1_weights_scale=x.stored.first_blocks,
+            gemm1_bias=None,
+            gemm1_alpha=None,
+            gemm1_beta=None,
+            gemm1_clamp_limit=None,
+            gemm2_weights=x.stored.second,
+            gemm2_weights_scale=x.stored.second_blocks,
+            gemm2_bias=None,
+            activation_type=activation,
+            output=x.out,
+            **_scalars(x.stored),
+            **_trtllm.by_method(p),
+            **linear,
+        )
+
+    return Built(launch, "trtllm", replace(x, stored=_as_passed(p, x.stored)))
+
+
+def _linear_scales_of_tokens() -> dict[str, Any]:
+    """Which FlashInfer wants to be told, where it can be told."""
+    if not capability.accepts(capability.api(API), "hidden_states_scale_layout"):
+        return {}
+    from flashinfer.tllm_enums import SfLayout
+
+    return {"hidden_states_scale_layout": SfLayout.layout_linear}
+
+
+def _scalars(stored: Nvfp4 | Mxfp4) -> dict[str, Tensor | None]:
+    """What multiplies what is between the products, the gate before that, and the answer."""
+    names = ("output1_scale_scalar", "output1_scale_gate_scalar", "output2_scale_scalar")
+    if isinstance(stored, Mxfp4):
+        return dict.fromkeys(names)
+    return dict(zip(names, (stored.between, stored.by_first, stored.by_second), strict=True))
+
+
+def _as_passed(p: TrtllmFp4BlockScaleMoe, stored: Nvfp4 | Mxfp4) -> Nvfp4 | Mxfp4:
+    """Rows as the epilogue wants them; scales in their order, in tiles of 128 x 4, and as FP8 whatever they are."""
+    if isinstance(stored, Nvfp4):
+        stored = stored._replace(between=_trtllm.to_between(p, stored))
+    return stored._replace(
+        x_blocks=None if stored.x_blocks is None else stored.x_blocks.view(torch.float8_e4m3fn),
+        first=_trtllm.first_rows(p, stored.first),
+        first_blocks=_in_tiles(_trtllm.first_rows(p, stored.first_blocks.view(torch.uint8))),
+        second=layouts.shuffled_rows(stored.second),
+        second_blocks=_in_tiles(layouts.shuffled_rows(stored.second_blocks.view(torch.uint8))),
+    )
+
+
+def _in_tiles(scales: Tensor) -> Tensor:
+    return _stored.in_tiles(scales).view(torch.float8_e4m3fn)
+
+
+_tiers.declare(
+    fp4_block,
+    TrtllmFp4BlockScaleMoe(**_tiers.SMOKE),
+    smoke=(
+        *({"fp4_mode": mode} for mode in MODES[1:]),
+        *({"activation_type": name} for name in ("Geglu", "Relu2", "Identity", "SwigluStep")),
+    ),
+    each=({}, {"fp4_mode": "mxfp4_mxfp8"}),
+)
