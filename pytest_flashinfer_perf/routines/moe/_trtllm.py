@@ -142,10 +142,15 @@ def _clear_logits(p: TrtllmMoe, bias: Tensor | None, dtype: torch.dtype, rand: t
     return logits
 
 
-def by_method(p: TrtllmMoe) -> Mapping[str, Any]:
-    """The arguments that say how to route, and which experts are here; without groups there is one."""
+def arguments(p: TrtllmMoe, x: Inputs[Any]) -> Mapping[str, Any]:
+    """Those that the three calls have in common; without groups there is one."""
     grouped = p.routing_method == GROUPED
     return {
+        "routing_logits": x.logits,
+        "routing_bias": x.bias,
+        "hidden_states": x.stored.x,
+        "gemm1_weights": x.stored.first,
+        "gemm2_weights": x.stored.second,
         "num_experts": p.num_experts,
         "top_k": p.top_k,
         "n_group": p.groups if grouped else None,
@@ -155,6 +160,7 @@ def by_method(p: TrtllmMoe) -> Mapping[str, Any]:
         "local_num_experts": len(p.here),
         "routed_scaling_factor": p.routed_scaling_factor,
         "routing_method_type": _routing.METHODS[p.routing_method],
+        "output": x.out,
     }
 
 

@@ -77,23 +77,17 @@ def _launcher(p: TrtllmFp4BlockScaleMoe, x: In, _how: How) -> Built[In]:
 
     def launch(x: In) -> object:
         return trtllm_fp4_block_scale_moe(
-            routing_logits=x.logits,
-            routing_bias=x.bias,
-            hidden_states=x.stored.x,
+            **_trtllm.arguments(p, x),
             hidden_states_scale=x.stored.x_blocks,
-            gemm1_weights=x.stored.first,
             gemm1_weights_scale=x.stored.first_blocks,
             gemm1_bias=None,
             gemm1_alpha=None,
             gemm1_beta=None,
             gemm1_clamp_limit=None,
-            gemm2_weights=x.stored.second,
             gemm2_weights_scale=x.stored.second_blocks,
             gemm2_bias=None,
             activation_type=activation,
-            output=x.out,
             **_scalars(x.stored),
-            **_trtllm.by_method(p),
             **linear,
         )
 

@@ -59,18 +59,12 @@ def _launcher(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _how: How) -> Bui
 
     def launch(x: Inputs[Blockwise]) -> object:
         return trtllm_fp8_block_scale_moe(
-            routing_logits=x.logits,
-            routing_bias=x.bias,
-            hidden_states=x.stored.x,
+            **_trtllm.arguments(p, x),
             hidden_states_scale=x.stored.x_scales,
-            gemm1_weights=x.stored.first,
             gemm1_weights_scale=x.stored.first_scales,
-            gemm2_weights=x.stored.second,
             gemm2_weights_scale=x.stored.second_scales,
             use_shuffled_weight=p.use_shuffled_weight,
             weight_layout=p.weight_layout,
-            output=x.out,
-            **_trtllm.by_method(p),
         )
 
     return Built(launch, "trtllm", replace(x, stored=_as_passed(p, x.stored)))

@@ -65,18 +65,12 @@ def _launcher(p: TrtllmFp8PerTensorScaleMoe, x: Inputs[Fp8], _how: How) -> Built
 
     def launch(x: Inputs[Fp8]) -> object:
         return trtllm_fp8_per_tensor_scale_moe(
-            routing_logits=x.logits,
-            routing_bias=x.bias,
-            hidden_states=x.stored.x,
-            gemm1_weights=x.stored.first,
+            **_trtllm.arguments(p, x),
             output1_scales_scalar=x.stored.between,
             output1_scales_gate_scalar=x.stored.by_first,
-            gemm2_weights=x.stored.second,
             output2_scales_scalar=x.stored.by_second,
             use_routing_scales_on_input=p.use_routing_scales_on_input,
             activation_type=activation,
-            output=x.out,
-            **_trtllm.by_method(p),
         )
 
     return Built(launch, "trtllm", replace(x, stored=_as_passed(p, x.stored)))
