@@ -297,6 +297,7 @@ def test_calls_fit_the_librarys_signature(moe, called):
         x = moe.inputs(shape.params)
         told = called(shape.params, x)
         assert told["output"] is x.out
+        assert told["enable_pdl"] is False
         assert told["activation_type"].name == shape.params.activation_type
         assert told["token_selected_experts"].dtype == torch.int32
         assert told["token_final_scales"].dtype == torch.float32

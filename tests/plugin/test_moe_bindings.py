@@ -59,6 +59,7 @@ def test_calls_fit_the_librarys_signature(moe, called, routine):
         told = called(p, x)
         assert told["output"] is x.out
         assert told["routing_logits"] is x.logits
+        assert told["enable_pdl"] is False
         method = enums.RoutingMethodType(told["routing_method_type"]).name
         assert method.lower() == p.routing_method.replace("_", "")
         assert enums.ActivationType(told.get("activation_type", 3)).name == p.activation_type
@@ -285,6 +286,7 @@ MONO_LIMITS = [
     ({"local_num_experts": 128}, "on one GPU"),
     ({"routing_method": "deepseek_v3"}, "routes as renormalize, renormalize_naive, llama4, not deepseek_v3"),
     ({"activation_type": "Geglu"}, "has Swiglu alone"),
+    ({"enable_pdl": True}, "is one kernel: leave out --enable_pdl"),
 ]
 
 

@@ -36,6 +36,7 @@ class Moe(Params):
         spellings=("activation-type", "activation_type", "gated_act"),
     )
     expert_load: str = flag("how tokens choose: evenly, by zipf, all the same", default="uniform", choices=_drawn.LOADS)
+    enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
 
     def faults(self) -> Iterator[Fault]:
         if self.top_k > self.num_experts:

@@ -160,6 +160,7 @@ def arguments(p: TrtllmMoe, x: Inputs[Any]) -> Mapping[str, Any]:
         "local_num_experts": len(p.here),
         "routed_scaling_factor": p.routed_scaling_factor,
         "routing_method_type": _routing.METHODS[p.routing_method],
+        "enable_pdl": p.enable_pdl,
         "output": x.out,
     }
 

@@ -150,6 +150,7 @@ def _cutlass(p: CutlassFusedMoe, x: Inputs, _how: How) -> Built[Inputs]:
             _scales(x.stored),
             output=x.out,
             activation_type=activation,
+            enable_pdl=p.enable_pdl,
             **_said_of(x.stored),
             **shared,
         )

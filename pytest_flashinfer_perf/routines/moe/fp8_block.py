@@ -91,6 +91,8 @@ def _mono_limits(p: TrtllmFp8BlockScaleMoe, backend: str, _device: Device) -> It
         yield f"{backend} routes as {', '.join(SCORED)}, not {p.routing_method}"
     if p.activation_type != "Swiglu":
         yield f"{backend} has Swiglu alone"
+    if p.enable_pdl:
+        yield f"{backend} is one kernel: leave out --enable_pdl"
 
 
 @fp8_block.backend("mono_moe", api="fused_moe.mono_moe", limits=_mono_limits)
