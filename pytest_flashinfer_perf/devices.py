@@ -76,7 +76,7 @@ def _gpu(index: int) -> Device:
     )
 
 
-CACHE_OF_A_CORE_KIB = 32 << 10
+CACHE_OF_A_CORE_KIB = 16 << 10
 
 
 @functools.cache

@@ -95,4 +95,4 @@ def test_a_test_may_name_any_backend_of_the_suite():
 
 def test_a_cpus_cache_is_not_larger_than_its_cores_could_have(monkeypatch):
     monkeypatch.setattr(devices.os, "cpu_count", lambda: 1)
-    assert devices._last_level_cache() <= 32 << 20
+    assert devices._last_level_cache() <= 16 << 20
