@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from pytest_flashinfer_perf import flags
-from pytest_flashinfer_perf.params import ParamError, Value
+from pytest_flashinfer_perf.params import ParamError, Value, fields_of
 from pytest_flashinfer_perf.routine import AnyRoutine, Backend, Shape
+from pytest_flashinfer_perf.settings import Measuring
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.devices import Device
 
 DEFAULT_SEED = 42
+# Upstream's general flags that say nothing here: checks are always made, and repro commands always written.
+SAY_NOTHING = ("--use_cupti", "--refcheck", "--allow_output_mismatch", "--generate_repro_command")
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a line of flags wants its case measured, where that is not as the run is."""
+
+    num_iters: int | None = None
+    dry_run_iters: int | None = None
+    no_cuda_graph: bool = False
+    use_cuda_events: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_iters", 1), ("dry_run_iters", 0)):
+            if (getattr(self, name) or least) < least:
+                raise ParamError(f"{name}: must be at least {least}, got {getattr(self, name)}")
+
+    @property
+    def words(self) -> list[str]:
+        counts = ((f"--{name}", str(getattr(self, name))) for name in COUNTS if getattr(self, name) is not None)
+        return [word for words in counts for word in words] + [f"--{name}" for name in SWITCHES if getattr(self, name)]
+
+    def over(self, run: Measuring, device: Device) -> Measuring:
+        """CUDA's events are a GPU's: elsewhere there is one clock, and the row says which."""
+        asked: dict[str, Any] = {"iters": self.num_iters, "warmup": self.dry_run_iters}
+        asked["cuda_graph"] = "off" if self.no_cuda_graph else None
+        asked["instrument"] = "events" if self.use_cuda_events and device.is_gpu else None
+        return replace(run, **{name: value for name, value in asked.items() if value is not None})
+
+
+COUNTS = ("num_iters", "dry_run_iters")
+SWITCHES = ("no_cuda_graph", "use_cuda_events")
 
 
 @dataclass(frozen=True)
@@ -22,6 +60,7 @@ class Case:
     seed: int = DEFAULT_SEED
     tag: str | None = None
     autotune_cache: str | None = None
+    said: Said = Said()
 
     @property
     def params(self) -> Any:
@@ -41,7 +80,15 @@ class Case:
         extras = ["--random_seed", str(self.seed)] if self.seed != DEFAULT_SEED else []
         extras += ["--case_tag", self.tag] if self.tag is not None else []
         extras += ["--autotune_cache", self.autotune_cache] if self.autotune_cache is not None else []
-        return ["--routine", self.routine.name, "--backends", self.backend_name, *flags.write(self.params), *extras]
+        return [
+            "--routine",
+            self.routine.name,
+            "--backends",
+            self.backend_name,
+            *flags.write(self.params),
+            *extras,
+            *self.said.words,
+        ]
 
     @property
     def repro(self) -> str:
@@ -65,18 +112,37 @@ class Case:
 
 def read(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
     """One testlist line's cases, a case per backend."""
+    known, rest = _general().parse_known_args(list(line))
+    routine = routine_named(known.routine, routines)
+    shape = Shape(flags.read(routine.params, rest, beside=_of_family(routine, routines)))
+    names = [backend_named(name, routine) for name in known.backends or routine.backends]
+    said = Said(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES)})
+    beside = (known.random_seed, known.case_tag, known.autotune_cache, said)
+    return [Case(routine, shape, name, *beside) for name in names]
+
+
+def _general() -> argparse.ArgumentParser:
+    """Upstream's flags of any routine."""
     general = flags.parser()
     general.add_argument("--routine", "-R", required=True)
     general.add_argument("--backends", nargs="+")
     general.add_argument("--random_seed", type=int, default=DEFAULT_SEED)
-    general.add_argument("--case_tag")
-    general.add_argument("--autotune_cache")
-    known, rest = general.parse_known_args(list(line))
-    routine = routine_named(known.routine, routines)
-    shape = Shape(flags.read(routine.params, rest))
-    names = [backend_named(name, routine) for name in known.backends or routine.backends]
-    said = (known.random_seed, known.case_tag, known.autotune_cache)
-    return [Case(routine, shape, name, *said) for name in names]
+    general.add_argument("--num_iters", "-n", type=int)
+    general.add_argument("--dry_run_iters", "-d", type=int)
+    general.add_argument("--verbose", "-v", action="count")
+    for name in ("--case_tag", "--autotune_cache", "--output_path", "--repro_command"):
+        general.add_argument(name)
+    for name in (*(f"--{name}" for name in SWITCHES), *SAY_NOTHING):
+        general.add_argument(name, action="store_true")
+    return general
+
+
+def _of_family(routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> set[str]:
+    """Flags that upstream takes in a line of any routine of a family, and of PDL in a line of any."""
+    family = [r.params for r in routines.values() if r.family == routine.family]
+    return {spelling for params in family for field in fields_of(params) for spelling in field.spellings} | {
+        "enable_pdl"
+    }
 
 
 def routine_named(name: str, routines: dict[str, AnyRoutine]) -> AnyRoutine:

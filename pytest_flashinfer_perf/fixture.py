@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import TORCH
 from pytest_flashinfer_perf.measurement import Measurement, Outputs, Reference, measure
-from pytest_flashinfer_perf.settings import Settings
+from pytest_flashinfer_perf.settings import Measuring, Settings
 from pytest_flashinfer_perf.timing.cold import tensors
 from pytest_flashinfer_perf.walk import CannotRunError, walk
 
@@ -38,13 +38,14 @@ class Perf:
         asked_not_to = request.config.getoption("benchmark_disable")
         if hasattr(request.config, "workerinput") and not asked_not_to:
             raise pytest.UsageError("pytest-benchmark is off under xdist, every row would be lost: run without -n")
+        self._only_once = asked_not_to
         self._measuring = replace(settings.measuring, iters=1, warmup=0) if asked_not_to else settings.measuring
 
     def __call__(self, case: Case) -> Measurement:
         """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row."""
         with self._row_or_nothing():
             try:
-                walked = walk(case, self._measuring, self._device)
+                walked = walk(case, self._measuring_of(case), self._device)
             except CannotRunError as reason:
                 pytest.skip(str(reason))
             except CacheError as error:
@@ -55,6 +56,9 @@ class Perf:
             extra_info = row.of_case(case, walked, self._settings.measuring.peaks)
             self._record(walked.measurement, extra_info, case.json_params)
         return walked.measurement
+
+    def _measuring_of(self, case: Case) -> Measuring:
+        return self._measuring if self._only_once else case.said.over(self._measuring, self._device)
 
     def time(
         self,

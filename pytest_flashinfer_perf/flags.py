@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import shlex
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from pytest_flashinfer_perf.params import Field, ParamError, Params, fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 P = TypeVar("P", bound=Params)
 
@@ -24,11 +25,12 @@ def parser() -> argparse.ArgumentParser:
     return _Parser(add_help=False, allow_abbrev=False)
 
 
-def _params_parser(params: type[Params]) -> argparse.ArgumentParser:
+def _params_parser(params: type[Params], beside: Collection[str]) -> argparse.ArgumentParser:
     made = parser()
     for field in fields_of(params):
         _add(made, field)
-    for name in params.ignores:
+    own = {spelling for field in fields_of(params) for spelling in field.spellings}
+    for name in sorted({*params.ignores, *beside} - own):
         made.add_argument(f"--{name}", nargs="?")
     return made
 
@@ -43,9 +45,20 @@ def _add(to: argparse.ArgumentParser, field: Field) -> None:
         to.add_argument(*names, dest=field.name, type=field.reader, default=field.default, help=field.flag.help)
 
 
-def read(params: type[P], words: Sequence[str]) -> P:
-    said = _params_parser(params).parse_args(list(words))
+def read(params: type[P], words: Sequence[str], beside: Collection[str] = ()) -> P:
+    """Flags `beside` the routine's own are taken, and say nothing."""
+    known = _params_parser(params, beside)
+    said, strange = known.parse_known_args(list(words))
+    if strange:
+        raise ParamError(_unknown(strange[0], known))
     return params(**{field.name: getattr(said, field.name) for field in fields_of(params)})
+
+
+def _unknown(word: str, known: argparse.ArgumentParser) -> str:
+    name = word.partition("=")[0]
+    close = difflib.get_close_matches(name, known.format_usage().replace("[", " ").replace("]", " ").split(), n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"unknown flag {name}{hint}" if name.startswith("-") else f"{name!r} belongs to no flag"
 
 
 def write(params: Params) -> list[str]:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_flashinfer_perf import case as cases
 from pytest_flashinfer_perf import flags
 from pytest_flashinfer_perf.params import ParamError
 from pytest_flashinfer_perf.routines import all_routines
@@ -188,11 +189,13 @@ def test_upstreams_samples_and_its_own_defaults_can_run(blackwell, params, words
 
 
 def test_flags_are_read_as_upstream_spells_them_now_and_before():
-    line = "--num_tokens 1 --hidden_size 128 --intermediate_size 128 --num_experts 8 --top_k 2 --tile_tokens_dim 8"
+    """What only its neighbours have is taken, and says nothing."""
+    line = f"--routine {fp8_tensor.name} --backends torch --tile_tokens_dim 8 --tp_size 2 --quantized_input "
+    line += "--num_tokens 1 --hidden_size 128 --intermediate_size 128 --num_experts 8 --top_k 2"
     for words in ("--gated_act geglu", "--activation-type Geglu", "--activation_type geglu"):
-        p = flags.read(TrtllmFp8PerTensorScaleMoe, flags.split(f"{line} {words} --tp_size 2 --quantized_input"))
-        assert p == TrtllmFp8PerTensorScaleMoe(**SIZES, activation_type="Geglu")
-        assert flags.write(p)[-2:] == ["--activation-type", "Geglu"]
+        [case] = cases.read(flags.split(f"{line} {words}"), all_routines())
+        assert case.params == TrtllmFp8PerTensorScaleMoe(**SIZES, activation_type="Geglu")
+        assert flags.write(case.params)[-2:] == ["--activation-type", "Geglu"]
 
 
 def test_the_id_has_the_routing_method_as_its_flag_spells_it():

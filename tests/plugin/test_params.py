@@ -3,15 +3,17 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import case as cases
 from pytest_flashinfer_perf import flags
-from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.case import Case, Said
 from pytest_flashinfer_perf.params import ParamError
 from pytest_flashinfer_perf.routine import Shape
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
+from pytest_flashinfer_perf.settings import Measuring
 from pytest_flashinfer_perf.strategies import params_of
 
 
@@ -20,15 +22,54 @@ def test_flags_round_trip(params):
     assert flags.read(BatchDecode, flags.write(params)) == params
 
 
-@given(params_of(BatchDecode))
-def test_both_repro_commands_give_the_case_again(params):
-    case = Case(decode, Shape(params), "fa2_tc", seed=7, tag='it\'s "quoted"')
+measured_as = st.builds(
+    Said,
+    num_iters=st.none() | st.integers(1, 99),
+    dry_run_iters=st.none() | st.integers(0, 9),
+    no_cuda_graph=st.booleans(),
+    use_cuda_events=st.booleans(),
+)
+any_case = st.sampled_from(list(all_routines().values())).flatmap(
+    lambda routine: st.builds(
+        Case,
+        st.just(routine),
+        params_of(routine.params).map(Shape),
+        st.sampled_from(list(routine.backends)),
+        st.integers(0, 9),
+        st.none() | st.just('it\'s "quoted"'),
+        st.none() | st.just("a file"),
+        measured_as,
+    )
+)
+
+
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@given(any_case)
+def test_both_repro_commands_give_the_case_again(case):
     pytest_command, upstream_command = shlex.split(case.repro), shlex.split(case.repro_upstream)
     assert pytest_command[0] == "pytest"
     again = shlex.split(pytest_command[1].removeprefix("--perf-case="))
     assert cases.read(again, all_routines()) == [case]
     assert upstream_command[:2] == ["python3", "flashinfer_benchmark.py"]
     assert cases.read(upstream_command[2:], all_routines()) == [case]
+
+
+DECODE = "--routine BatchDecodeWithPagedKVCacheWrapper --batch_size 1 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 "
+
+
+def test_a_line_says_how_its_case_is_measured(cpu, hopper):
+    words = "--page_size 4 --head_dim_qk 16 --backends torch -n 30 -d 5 --no_cuda_graph --use_cuda_events -vv"
+    [case] = cases.read(shlex.split(DECODE + words), all_routines())
+    asked = case.said.over(Measuring(), hopper)
+    assert (asked.iters, asked.warmup, asked.cuda_graph, asked.instrument) == (30, 5, "off", "events")
+    assert case.said.over(Measuring(), cpu).instrument == "auto"
+    assert Said().over(Measuring(iters=7), hopper) == Measuring(iters=7)
+
+
+def test_flags_of_a_neighbour_and_of_any_routine_say_nothing():
+    line = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
+    wider = f"{line} --mma_sm 2 --scale_major_mode K --enable_pdl --generate_repro_command --output_path out.csv"
+    assert cases.read(shlex.split(wider), all_routines()) == cases.read(shlex.split(line), all_routines())
 
 
 @given(params_of(BatchDecode), params_of(BatchDecode))

@@ -173,7 +173,7 @@ def test_strict_skips_fail(suite):
         ([f"--perf-case=--routine {DECODE} {TINY} --page_size 0"], "page_size: must be at least 1, got 0"),
         ([f"--perf-case=--routine {DECODE} {TINY} --s_qo 17 --causal"], "s_qo: 17 is more than s_kv 16"),
         ([f"--perf-case=--routine {DECODE} {TINY} --backends fa9"], "backends: unknown name 'fa9'"),
-        ([f"--perf-case=--routine {DECODE} {TINY} --foo 1"], "unrecognized arguments: --foo 1"),
+        ([f"--perf-case=--routine {DECODE} {TINY} --foo 1"], "unknown flag --foo"),
         (["--perf-case=--routine 'x"], "No closing quotation"),
     ],
 )

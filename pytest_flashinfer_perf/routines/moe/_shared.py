@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from pytest_flashinfer_perf.timing.cold import tensors
 
 @dataclass(frozen=True)
 class Moe(Params):
+    ignores: ClassVar[tuple[str, ...]] = ("tile_tokens_dim",)
+
     num_tokens: int = flag("tokens", letter="t", minimum=1, draw=(1, 7, 33))
     hidden_size: int = flag("width of a token", letter="h", minimum=16, draw=(128, 160))
     intermediate_size: int = flag("width between an expert's products", letter="i", minimum=16, draw=(64, 160))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,10 +25,6 @@ GROUPED = "deepseek_v3"
 
 @dataclass(frozen=True)
 class TrtllmMoe(_shared.Moe):
-    ignores: ClassVar[tuple[str, ...]] = (
-        *("tile_tokens_dim", "cutlass_variant", "quantized_input", "tp_size", "tp_rank", "ep_size", "ep_rank"),
-    )
-
     weight_dtype: str = flag("type of weights, before they are quantised", default="bfloat16", letter="w", choices=HALF)
     routing_method: str = flag("how experts are chosen", default=GROUPED, usual="", choices=tuple(_routing.METHODS))
     n_group: int | None = flag("groups of experts", default=None, letter="g", minimum=1, draw=(None, 2, 4))

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,12 +30,6 @@ VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")
 
 @dataclass(frozen=True)
 class CutlassFusedMoe(_shared.Moe):
-    ignores: ClassVar[tuple[str, ...]] = (
-        *("tile_tokens_dim", "weight_dtype", "routing_method", "n_group", "topk_group", "routed_scaling_factor"),
-        *("use_routing_bias", "use_routing_scales_on_input", "use_shuffled_weight", "weight_layout"),
-        *("local_expert_offset", "local_num_experts", "fp4_mode"),
-    )
-
     cutlass_variant: str = flag("how weights and tokens are stored", default="base", choices=VARIANTS)
     quantized_input: bool = flag("nvfp4: tokens too, before the call", default=False, letter="qin")
     tp_size: int = flag("GPUs that share each expert", default=1, letter="tp", minimum=1, draw=(1, 2))

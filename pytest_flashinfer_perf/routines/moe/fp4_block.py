@@ -28,8 +28,6 @@ In = Inputs["Nvfp4 | Mxfp4"]
 
 @dataclass(frozen=True)
 class TrtllmFp4BlockScaleMoe(TrtllmMoe):
-    ignores = (*TrtllmMoe.ignores, "use_routing_scales_on_input")
-
     fp4_mode: str = flag("types of weights and tokens", default=MODES[0], usual="", choices=MODES)
 
     def faults(self) -> Iterator[Fault]:

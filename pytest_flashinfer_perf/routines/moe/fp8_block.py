@@ -27,7 +27,7 @@ SCORED = {"renormalize": ("softmax", True), "renormalize_naive": ("softmax", Tru
 
 @dataclass(frozen=True)
 class TrtllmFp8BlockScaleMoe(TrtllmMoe):
-    ignores = (*TrtllmMoe.ignores, "fp4_mode", "use_routing_scales_on_input")
+    """With the flags that all three have."""
 
 
 def inputs(p: TrtllmFp8BlockScaleMoe, rand: torch.Generator, _device: torch.device) -> Inputs[Blockwise]:

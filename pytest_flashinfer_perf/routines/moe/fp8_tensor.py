@@ -23,8 +23,6 @@ API = "fused_moe.trtllm_fp8_per_tensor_scale_moe"
 
 @dataclass(frozen=True)
 class TrtllmFp8PerTensorScaleMoe(TrtllmMoe):
-    ignores = (*TrtllmMoe.ignores, "fp4_mode")
-
     use_routing_scales_on_input: bool = flag("llama4: weights before the experts", default=False, letter="oninput")
 
     def faults(self) -> Iterator[Fault]:
