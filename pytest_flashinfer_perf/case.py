@@ -6,7 +6,7 @@ import argparse
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_flashinfer_perf import flags
 from pytest_flashinfer_perf.params import ParamError, Value, fields_of
@@ -32,8 +32,9 @@ class Said:
 
     def __post_init__(self) -> None:
         for name, least in (("num_iters", 1), ("dry_run_iters", 0)):
-            if (getattr(self, name) or least) < least:
-                raise ParamError(f"{name}: must be at least {least}, got {getattr(self, name)}")
+            said = getattr(self, name)
+            if said is not None and said < least:
+                raise ParamError(f"{name}: must be at least {least}, got {said}")
 
     @property
     def words(self) -> list[str]:
@@ -61,6 +62,7 @@ class Case:
     tag: str | None = None
     autotune_cache: str | None = None
     said: Said = Said()
+    nth: int = 1  # of those that a testlist has of it
 
     @property
     def params(self) -> Any:
@@ -72,7 +74,7 @@ class Case:
 
     @property
     def id(self) -> str:
-        return f"{self.shape.id}-{self.backend_name}"
+        return f"{self.shape.id}-{self.backend_name}" + f"-{self.nth}" * (self.nth > 1)
 
     @property
     def words(self) -> list[str]:
@@ -110,15 +112,31 @@ class Case:
         return {"routine": self.routine.name, "backend": self.backend_name, **self.params.as_json()}
 
 
+class Line(NamedTuple):
+    """What one testlist line says."""
+
+    routine: AnyRoutine
+    shape: Shape[Any]
+    backends: tuple[str, ...]
+    beside: tuple[int, str | None, str | None, Said]
+
+    def case(self, backend: str) -> Case:
+        return Case(self.routine, self.shape, backend_named(backend, self.routine), *self.beside)
+
+
 def read(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
-    """One testlist line's cases, a case per backend."""
+    """A line's cases, a case per backend."""
+    said = parse(line, routines)
+    return [said.case(name) for name in said.backends or said.routine.backends]
+
+
+def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
     known, rest = _general().parse_known_args(list(line))
     routine = routine_named(known.routine, routines)
     shape = Shape(flags.read(routine.params, rest, beside=_of_family(routine, routines)))
-    names = [backend_named(name, routine) for name in known.backends or routine.backends]
     said = Said(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES)})
     beside = (known.random_seed, known.case_tag, known.autotune_cache, said)
-    return [Case(routine, shape, name, *beside) for name in names]
+    return Line(routine, shape, tuple(known.backends or ()), beside)
 
 
 def _general() -> argparse.ArgumentParser:
@@ -145,9 +163,15 @@ def _of_family(routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> set[str]
     }
 
 
+class UnknownRoutineError(ParamError):
+    def __init__(self, name: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.name = name
+
+
 def routine_named(name: str, routines: dict[str, AnyRoutine]) -> AnyRoutine:
     if name not in routines:
-        raise ParamError(f"routine: {unknown(name, routines)}")
+        raise UnknownRoutineError(name, f"routine: {unknown(name, routines)}")
     return routines[name]
 
 

@@ -26,8 +26,11 @@ def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settin
 
 
 def _param(case: Case) -> object:
-    marks = [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.family)]
-    return pytest.param(case, id=case.id, marks=marks)
+    return pytest.param(case, id=case.id, marks=marks(case))
+
+
+def marks(case: Case) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.family)]
 
 
 def give_clocks(items: list[pytest.Item]) -> None:

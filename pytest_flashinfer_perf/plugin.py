@@ -13,6 +13,8 @@ from pytest_flashinfer_perf.report.board import Board
 from pytest_flashinfer_perf.settings import Measuring, Settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_flashinfer_perf.devices import Device
     from pytest_flashinfer_perf.fixture import Perf
 
@@ -36,6 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--perf-suite", choices=("smoke", "default", "full"), default="default", help="tier of shapes")
     group.addoption("--perf-backends", metavar="A,B", default="", help="measure these backends only")
     group.addoption("--perf-case", metavar="FLAGS", action="append", default=[], help="measure exactly this case")
+    group.addoption(
+        "--perf-testlist", metavar="FILE", action="append", default=[], help="measure the lines of this file"
+    )
     group.addoption("--perf-model", metavar="NAME", default=None, help="measure this model's shapes instead of a tier")
     group.addoption("--perf-tp", metavar="N", type=_positive, default=None, help="GPUs that share its heads (1)")
     group.addoption("--perf-dp", metavar="N", type=_positive, default=None, help="groups that share its requests (1)")
@@ -100,10 +105,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     settings = config.stash[SETTINGS] = _settings(config)
     config.pluginmanager.register(Board(), "flashinfer-perf-board")
-    if settings.cases and config.args_source is not pytest.Config.ArgsSource.ARGS:
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    if settings.cases and not named:
         from pytest_flashinfer_perf import suite
 
         config.args[:] = map(str, suite.paths())
+    if settings.testlists:
+        config.args[:] = [*(config.args if named or settings.cases else ()), *settings.testlists]
 
 
 def _settings(config: pytest.Config) -> Settings:
@@ -112,6 +120,7 @@ def _settings(config: pytest.Config) -> Settings:
         suite=config.getoption("perf_suite"),
         backends=tuple(config.getoption("perf_backends").replace(",", " ").split()),
         cases=tuple(config.getoption("perf_case")),
+        testlists=tuple(config.getoption("perf_testlist")),
         **{name: config.getoption(f"perf_{name}") for name in ("model", "tp", "dp", "ep")},
         device=config.getoption("perf_device"),
         seed=config.getoption("perf_seed"),
@@ -132,6 +141,29 @@ def pytest_collection(session: pytest.Session) -> None:
             suite.verify(settings)
         except ParamError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """A testlist that was asked for; instead of doctest's, which takes any .txt that was."""
+    others = yield
+    if not parent.session.isinitpath(file_path) or not _is_testlist(file_path, parent.config):
+        return others
+    from pytest_flashinfer_perf.items import Testlist
+
+    return [Testlist.from_parent(parent, path=file_path)]
+
+
+def _is_testlist(path: Path, config: pytest.Config) -> bool:
+    if any(path.samefile(config.invocation_params.dir / name) for name in config.stash[SETTINGS].testlists):
+        return True
+    if path.suffix != ".txt":
+        return False
+    from pytest_flashinfer_perf.formats import testlist
+
+    return testlist.is_testlist(path)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

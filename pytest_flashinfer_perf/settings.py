@@ -35,6 +35,7 @@ class Settings:
     suite: str = "default"
     backends: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
+    testlists: tuple[str, ...] = ()
     model: str | None = None
     tp: int | None = None
     dp: int | None = None

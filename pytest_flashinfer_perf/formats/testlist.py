@@ -1,0 +1,97 @@
+"""A file of `flashinfer_benchmark.py` lines: what each of them asks for, or why it cannot be had."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_flashinfer_perf import capability, flags
+from pytest_flashinfer_perf import case as cases
+from pytest_flashinfer_perf.case import Case, Line, UnknownRoutineError
+from pytest_flashinfer_perf.formats import upstream
+from pytest_flashinfer_perf.params import ParamError
+from pytest_flashinfer_perf.routines import all_routines
+
+STARTS = re.compile(r"\s*(--routine|-R)\b")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A case; or what this project has not got, which is a skip; or what cannot be understood, which is a failure."""
+
+    name: str
+    case: Case | None = None
+    missing: str = ""
+    problem: str = ""
+
+
+def is_testlist(path: Path) -> bool:
+    """Whether any line names a routine; a text that is something else is left to others."""
+    return any(map(STARTS.match, _lines(path)))
+
+
+def read(path: Path) -> list[Entry]:
+    """An entry for each backend of each line, and one for each line that has none; equal ones are numbered."""
+    found: list[Entry] = []
+    for number, line in enumerate(_lines(path), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            found += _entries(line, f"{path.name}:{number}")
+    return list(_numbered(found))
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines()
+
+
+def _entries(line: str, where: str) -> list[Entry]:
+    try:
+        read = cases.parse(flags.split(line), all_routines())
+    except UnknownRoutineError as error:
+        if error.name in upstream.ROUTINES:
+            return [Entry(_slug(line), missing=f"{where}: {error.name} is a routine that this project does not have")]
+        return [Entry(_slug(line), problem=f"{where}: {error}")]
+    except ParamError as error:
+        return [Entry(_slug(line), problem=f"{where}: {error}")]
+    return [_entry(read, name, where) for name in read.backends or _default(read)]
+
+
+def _default(line: Line) -> Iterable[str]:
+    """Upstream's, where it is one of the routine's."""
+    usual = upstream.DEFAULT_BACKEND.get(line.routine.family, "")
+    return [usual] if usual in line.routine.backends else line.routine.backends
+
+
+def _entry(line: Line, backend: str, where: str) -> Entry:
+    name = f"{line.routine.name}[{line.shape.id}-{backend}]"
+    try:
+        case = line.case(backend)
+    except ParamError as error:
+        if backend in capability.HARDWARE or backend in _backends_of_any():
+            return Entry(name, missing=f"{where}: {line.routine.name} has no backend {backend} in this project")
+        return Entry(name, problem=f"{where}: {error}")
+    return Entry(f"{case.routine.name}[{case.id}]", case)
+
+
+def _backends_of_any() -> set[str]:
+    return {name for routine in all_routines().values() for name in (*routine.backends, *routine.aliases)}
+
+
+def _slug(line: str) -> str:
+    words = re.sub(r"[^\w.=,-]+", "_", line.strip().replace("--routine ", "", 1)).strip("_-")
+    return f"line[{words[:80]}]"
+
+
+def _numbered(entries: Iterable[Entry]) -> Iterator[Entry]:
+    seen: Counter[str] = Counter()
+    for entry in entries:
+        seen[entry.name] += 1
+        if (nth := seen[entry.name]) == 1:
+            yield entry
+        elif entry.case is None:
+            yield replace(entry, name=f"{entry.name[:-1]}-{nth}]")
+        else:
+            again = replace(entry.case, nth=nth)
+            yield Entry(f"{again.routine.name}[{again.id}]", again)

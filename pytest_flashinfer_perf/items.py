@@ -1,0 +1,40 @@
+"""Items of files: an ordinary test function for each line of a testlist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_flashinfer_perf import collection
+from pytest_flashinfer_perf.formats import testlist
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.fixture import Perf
+    from pytest_flashinfer_perf.formats.testlist import Entry
+
+
+class Testlist(pytest.File):
+    def collect(self) -> list[pytest.Function]:
+        entries = testlist.read(self.path)
+        if not entries:
+            raise self.CollectError(f"{self.path}: no line asks for anything; one is --routine NAME and its flags")
+        return [self._item(entry) for entry in entries]
+
+    def _item(self, entry: Entry) -> pytest.Function:
+        item = pytest.Function.from_parent(self, name=entry.name, callobj=_call(entry))
+        for mark in collection.marks(entry.case) if entry.case else ():
+            item.add_marker(mark)
+        return item
+
+
+def _call(entry: Entry) -> Callable[..., None]:
+    case = entry.case
+    if case is None:
+        return lambda: pytest.skip(entry.missing) if entry.missing else pytest.fail(entry.problem, pytrace=False)
+
+    def measured(perf: Perf) -> None:
+        perf(case)
+
+    return measured

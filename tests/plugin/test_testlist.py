@@ -1,0 +1,133 @@
+"""Files of `flashinfer_benchmark.py` lines as pytest collects, runs and reports them; no line is ever lost."""
+
+import json
+import random
+import string
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_flashinfer_perf.formats import testlist, upstream
+from pytest_flashinfer_perf.routines import all_routines
+
+GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
+DECODE = "--routine BatchDecodeWithPagedKVCacheWrapper --page_size 4 --batch_size 1 --s_kv 8 --num_qo_heads 2"
+DECODE += " --num_kv_heads 1 --head_dim_qk 16 --backends torch"
+LINES = f"""
+# a comment
+
+{GEMM} --num_iters 3 --dry_run_iters 0 -vv --refcheck
+{GEMM} -n 4
+  {DECODE} -n 2 --case_tag "two words"
+"""
+OPTIONS = ("--import-mode=importlib", "-p", "no:cacheprovider")
+
+
+@pytest.fixture
+def run(pytester):
+    def run(text, *arguments, name="lines.txt"):
+        (pytester.path / name).write_text(text)
+        return pytester.runpytest(*OPTIONS, *arguments)
+
+    return run
+
+
+def test_each_line_is_measured_as_it_says(run, pytester):
+    run(LINES, "lines.txt", "--benchmark-json=run.json").assert_outcomes(passed=3)
+    rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+    assert [row["stats"]["rounds"] for row in rows] == [3, 4, 2]
+    assert [row["name"] for row in rows] == [
+        "bmm_fp8[m4-n16-k16-torch]",
+        "bmm_fp8[m4-n16-k16-torch-2]",
+        "BatchDecodeWithPagedKVCacheWrapper[b1-s8-h2-kv1-d16-p4-torch]",
+    ]
+    assert rows[0]["extra_info"]["case"] == "bmm_fp8/m4-n16-k16-torch"
+    assert rows[2]["extra_info"]["case_tag"] == "two words"
+    assert "--num_iters 3 --dry_run_iters 0" in rows[0]["extra_info"]["repro"]
+
+
+def test_lines_are_selected_as_any_other_test(run):
+    run(LINES, "lines.txt", "-k", "bmm_fp8").assert_outcomes(passed=2, deselected=1)
+    run(LINES, "lines.txt", "-m", "attention").assert_outcomes(passed=1, deselected=2)
+    run(LINES, "lines.txt::bmm_fp8[m4-n16-k16-torch-2]").assert_outcomes(passed=1)
+
+
+BAD = [
+    (f"{GEMM} --iterations 3", "unknown flag --iterations"),
+    (f"{GEMM} --batch_sise 3", "unknown flag --batch_sise (did you mean --batch_size?)"),
+    (GEMM.replace("--k 16", ""), "the following arguments are required: --k"),
+    (GEMM.replace("bmm_fp8", "bmm_fp7"), "routine: unknown name 'bmm_fp7', did you mean bmm_fp8?"),
+    (GEMM.replace("torch", "troch"), "backends: unknown name 'troch', did you mean torch?"),
+    (f"{GEMM} --case_tag 'open", "No closing quotation"),
+    (f"{GEMM} --num_iters 0", "num_iters: must be at least 1, got 0"),
+    ("--batch_size 1", "the following arguments are required: --routine/-R"),
+]
+
+
+@pytest.mark.parametrize(("line", "sentence"), BAD)
+def test_a_line_that_cannot_be_understood_fails_and_stops_no_other(run, line, sentence):
+    result = run(f"{GEMM} -n 1\n{line}\n{DECODE} -n 1\n", "lines.txt")
+    result.assert_outcomes(passed=2, failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert f"lines.txt:2: {sentence}" in result.stdout.str()
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_what_only_upstream_has_is_skipped_with_a_sentence(run):
+    lines = f"--routine rmsnorm --batch_size 1 --hidden_size 64\n{GEMM} fa2 -n 1\n"
+    result = run(lines, "lines.txt", "-rs")
+    result.assert_outcomes(passed=1, skipped=2)
+    result.stdout.fnmatch_lines(["*lines.txt:1: rmsnorm is a routine that this project does not have*"])
+    result.stdout.fnmatch_lines(["*lines.txt:2: bmm_fp8 has no backend fa2 in this project*"])
+
+
+def test_an_option_names_a_list_whatever_it_is_called_and_replaces_the_configured_paths(run, pytester):
+    pytester.makeini("[pytest]\ntestpaths = elsewhere")
+    pytester.mkdir("elsewhere")
+    run(LINES, "--perf-testlist=my.list", name="my.list").assert_outcomes(passed=3)
+
+
+def test_a_list_that_asks_for_nothing_is_an_error(run):
+    result = run("# nothing\n", "--perf-testlist=lines.txt")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*lines.txt: no line asks for anything; one is --routine NAME and its flags"])
+    assert run("", "--perf-testlist=not-there.txt").ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_text_of_doctests_is_left_to_doctest(run):
+    run(">>> 1 + 1\n2\n", "lines.txt").assert_outcomes(passed=1)
+    run("words about --routine\n\n>>> 1 + 1\n3\n", "lines.txt").assert_outcomes(failed=1)
+
+
+def test_without_backends_upstreams_default_or_all():
+    lines = f"{DECODE}\n{GEMM.replace('bmm_fp8', 'mm_fp8')}\n".replace(" --backends torch", "")
+    assert [e.case.backend_name for e in _read(lines)] == ["fa2", "cudnn"]
+
+
+def test_no_routine_is_both_here_and_missing():
+    assert not upstream.ROUTINES & set(all_routines())
+
+
+def _read(text):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "list.txt")
+        path.write_text(text)
+        return testlist.read(path)
+
+
+@settings(max_examples=2000)
+@given(st.randoms(use_true_random=False), st.integers(0, 30), st.sampled_from([GEMM, DECODE]))
+def test_a_mutated_line_is_an_entry_or_a_comment(rand: random.Random, changes, line):
+    letters = list(line)
+    for _ in range(changes):
+        place = rand.randrange(len(letters) + 1)
+        letters[place : place + rand.choice([0, 1])] = rand.choice(string.printable)
+    text = "".join(letters)
+    asked = [part for part in text.splitlines() if part.strip() and not part.lstrip().startswith("#")]
+    entries = _read(text)
+    assert len(entries) >= len(asked)
+    assert len({entry.name for entry in entries}) == len(entries)
+    assert all(bool(entry.case) + bool(entry.missing) + bool(entry.problem) == 1 for entry in entries)
