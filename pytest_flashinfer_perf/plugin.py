@@ -70,6 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
     )
+    group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
     group.addoption(
         "--perf-vllm-csv", metavar="DIR", type=_folder, default=None, help="write vllm_decode's table as vLLM does"
     )
@@ -105,6 +106,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     settings = config.stash[SETTINGS] = _settings(config)
     config.pluginmanager.register(Board(), "flashinfer-perf-board")
+    if config.getoption("perf_csv"):
+        from pytest_flashinfer_perf.formats.csv_rows import CsvFile
+
+        path = config.invocation_params.dir / config.getoption("perf_csv")
+        config.pluginmanager.register(CsvFile(path), "flashinfer-perf-csv")
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     if settings.cases and not named:
         from pytest_flashinfer_perf import suite

@@ -1,5 +1,7 @@
 """Files of `flashinfer_benchmark.py` lines as pytest collects, runs and reports them; no line is ever lost."""
 
+import csv
+import io
 import json
 import random
 import string
@@ -131,3 +133,37 @@ def test_a_mutated_line_is_an_entry_or_a_comment(rand: random.Random, changes, l
     assert len(entries) >= len(asked)
     assert len({entry.name for entry in entries}) == len(entries)
     assert all(bool(entry.case) + bool(entry.missing) + bool(entry.problem) == 1 for entry in entries)
+
+
+def _rows(path):
+    return list(csv.DictReader(io.StringIO(path.read_text(), newline="")))
+
+
+def test_a_csv_is_read_as_any_other(run, pytester):
+    run(LINES, "lines.txt", "--perf-csv=run.csv", "--benchmark-json=run.json").assert_outcomes(passed=3)
+    rows = _rows(pytester.path / "run.csv")
+    made = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+    assert list(rows[0])[:4] == ["routine", "median_time", "std_time", "tflops"]
+    assert len(set(rows[0])) == len(rows[0])
+    assert [float(row["median_time"]) for row in rows] == pytest.approx([1e3 * b["stats"]["median"] for b in made])
+    assert [row["avg_actual_seq_len"] for row in rows] == ["", "", "8"]
+    assert (rows[2]["case_tag"], rows[2]["s_kv"], rows[2]["n"]) == ("two words", "8", "")
+    assert (rows[0]["k"], rows[0]["random_seed"], rows[0]["use_cupti"], rows[0]["refcheck"]) == (
+        "16",
+        "42",
+        "False",
+        "True",
+    )
+    assert rows[0]["repro_command"].startswith("python3 flashinfer_benchmark.py --routine bmm_fp8 ")
+
+
+def test_a_killed_run_keeps_its_rows(pytester):
+    pytester.makepyfile("""
+        import os
+
+        def test_z():
+            os._exit(9)
+    """)
+    (pytester.path / "lines.txt").write_text(LINES)
+    pytester.runpytest_subprocess(*OPTIONS, "lines.txt", "test_a_killed_run_keeps_its_rows.py", "--perf-csv=run.csv")
+    assert len(_rows(pytester.path / "run.csv")) == 3

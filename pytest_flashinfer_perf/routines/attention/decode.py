@@ -104,6 +104,7 @@ decode = Routine(
     tolerances=lambda p, backend: _shared.tolerances(p, rounds_queries=backend == "trtllm-native"),
     footprint=footprint,
     cuda_graph=True,
+    facts=lambda _p, x: _lengths.facts(x.seq_lens),
     aliases=_shared.ALIASES,
 )
 

@@ -151,6 +151,7 @@ mla = Routine(
     tolerances=tolerances,
     footprint=footprint,
     cuda_graph=True,
+    facts=lambda _p, x: _lengths.facts(x.seq_lens),
     aliases=_shared.ALIASES,
 )
 

@@ -17,7 +17,14 @@ from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.params import Fault, Params, flag
 from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
-from pytest_flashinfer_perf.routines.attention import _decode_limits, _nvfp4_output, _paged, _reference, _shared
+from pytest_flashinfer_perf.routines.attention import (
+    _decode_limits,
+    _lengths,
+    _nvfp4_output,
+    _paged,
+    _reference,
+    _shared,
+)
 from pytest_flashinfer_perf.routines.attention._decode_limits import NATIVE, WRAPPER, native_kernels
 from pytest_flashinfer_perf.routines.attention._drawn import unquantised
 from pytest_flashinfer_perf.routines.attention._params import whole_groups
@@ -169,6 +176,7 @@ vllm_decode = Routine(
     decoded=decoded,
     footprint=footprint,
     cuda_graph=True,
+    facts=lambda _p, x: _lengths.facts(x.seq_lens),
 )
 
 
