@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf import suite
+from pytest_flashinfer_perf import flags, suite
 
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet")
+SCRIPT = "flashinfer_benchmark.py"
+RUN_EXAMPLE = "example: flashinfer-perf run --testlist my_benchmarks.txt --output_path run.csv -- -k bmm_fp8"
 BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite=smoke --benchmark-json=run.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["bench"] and words[1:2] not in (["-h"], ["--help"]):
-        return bench(words[1:])
+    command = {"bench": bench, "run": run}.get(words[0] if words else "")
+    if command is not None and words[1:2] not in (["-h"], ["--help"]):
+        return command(words[1:])
     _parser().parse_args(words)
     return 0
 
@@ -33,7 +36,36 @@ def _parser() -> argparse.ArgumentParser:
         description="Run the performance suite, from a checkout or a wheel. Every argument is pytest's.",
         epilog=BENCH_EXAMPLE,
     )
+    commands.add_parser(
+        "run",
+        usage="flashinfer-perf run FLAGS [-- PYTEST_ARGS]",
+        help=f"measure what {SCRIPT} would, from the same flags",
+        description=f"Takes a command line of {SCRIPT}, with or without its first words. Flags beside --testlist are "
+        "said of every line, whose own win.",
+        epilog=RUN_EXAMPLE,
+    )
     return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """A single case is one of the suite; the lines of a testlist are tests of their own."""
+    words, beside = _split(list(arguments))
+    known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    known.add_argument("--testlist")
+    known.add_argument("--output_path")
+    said, rest = known.parse_known_args(words)
+    written = [f"--perf-csv={said.output_path}"] if said.output_path else []
+    if said.testlist is None:
+        return bench([f"--perf-case={flags.join(rest)}", *written, *beside])
+    lines = [f"--perf-testlist={said.testlist}", f"--perf-flags={flags.join(rest)}"]
+    return int(pytest.main([*lines, *QUIETLY, *written, *beside]))
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """The old command without what starts it, and pytest's arguments."""
+    end = words.index("--") if "--" in words else len(words)
+    start = next((at + 1 for at, word in enumerate(words[:end]) if word.endswith(SCRIPT)), 0)
+    return words[start:end], words[end + 1 :]
 
 
 def bench(arguments: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_flashinfer_perf import collection
 from pytest_flashinfer_perf.formats import testlist
+from pytest_flashinfer_perf.plugin import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.fixture import Perf
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 class Testlist(pytest.File):
     def collect(self) -> list[pytest.Function]:
-        entries = testlist.read(self.path)
+        entries = testlist.read(self.path, self.config.stash[SETTINGS].flags)
         if not entries:
             raise self.CollectError(f"{self.path}: no line asks for anything; one is --routine NAME and its flags")
         return [self._item(entry) for entry in entries]

@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-testlist", metavar="FILE", action="append", default=[], help="measure the lines of this file"
     )
+    group.addoption("--perf-flags", metavar="FLAGS", default="", help="said of every line of testlists; its own win")
     group.addoption("--perf-model", metavar="NAME", default=None, help="measure this model's shapes instead of a tier")
     group.addoption("--perf-tp", metavar="N", type=_positive, default=None, help="GPUs that share its heads (1)")
     group.addoption("--perf-dp", metavar="N", type=_positive, default=None, help="groups that share its requests (1)")
@@ -127,6 +128,7 @@ def _settings(config: pytest.Config) -> Settings:
         backends=tuple(config.getoption("perf_backends").replace(",", " ").split()),
         cases=tuple(config.getoption("perf_case")),
         testlists=tuple(config.getoption("perf_testlist")),
+        flags=config.getoption("perf_flags"),
         **{name: config.getoption(f"perf_{name}") for name in ("model", "tp", "dp", "ep")},
         device=config.getoption("perf_device"),
         seed=config.getoption("perf_seed"),

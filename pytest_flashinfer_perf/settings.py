@@ -36,6 +36,7 @@ class Settings:
     backends: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     testlists: tuple[str, ...] = ()
+    flags: str = ""
     model: str | None = None
     tp: int | None = None
     dp: int | None = None

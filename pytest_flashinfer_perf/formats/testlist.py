@@ -33,12 +33,12 @@ def is_testlist(path: Path) -> bool:
     return any(map(STARTS.match, _lines(path)))
 
 
-def read(path: Path) -> list[Entry]:
+def read(path: Path, said_of_all: str = "") -> list[Entry]:
     """An entry for each backend of each line, and one for each line that has none; equal ones are numbered."""
     found: list[Entry] = []
     for number, line in enumerate(_lines(path), 1):
         if line.strip() and not line.lstrip().startswith("#"):
-            found += _entries(line, f"{path.name}:{number}")
+            found += _entries(f"{said_of_all} {line}".strip(), f"{path.name}:{number}")
     return list(_numbered(found))
 
 
