@@ -48,6 +48,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str]) -> int:
+    return int(pytest.main(as_pytest(arguments)))
+
+
+def as_pytest(arguments: Sequence[str]) -> list[str]:
     """A single case is one of the suite; the lines of a testlist are tests of their own."""
     words, beside = _split(list(arguments))
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -56,9 +60,8 @@ def run(arguments: Sequence[str]) -> int:
     said, rest = known.parse_known_args(words)
     written = [f"--perf-csv={said.output_path}"] if said.output_path else []
     if said.testlist is None:
-        return bench([f"--perf-case={flags.join(rest)}", *written, *beside])
-    lines = [f"--perf-testlist={said.testlist}", f"--perf-flags={flags.join(rest)}"]
-    return int(pytest.main([*lines, *QUIETLY, *written, *beside]))
+        return of_suite([f"--perf-case={flags.join(rest)}", *written, *beside])
+    return [f"--perf-testlist={said.testlist}", f"--perf-flags={flags.join(rest)}", *QUIETLY, *written, *beside]
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -69,8 +72,12 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def bench(arguments: Sequence[str]) -> int:
+    return int(pytest.main(of_suite(arguments)))
+
+
+def of_suite(arguments: Sequence[str]) -> list[str]:
     """The suite's own folder gives the same ids as a checkout; what a run writes stays where the user is."""
     here = Path.cwd()
     outputs = ["-o", f"cache_dir={here / '.pytest_cache'}", f"--benchmark-storage=file://{here / '.benchmarks'}"]
     tests = [str(path) for path in suite.paths()]
-    return int(pytest.main([*tests, f"--rootdir={suite.root()}", *QUIETLY, *outputs, *arguments]))
+    return [*tests, f"--rootdir={suite.root()}", *QUIETLY, *outputs, *arguments]

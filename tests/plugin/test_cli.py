@@ -1,5 +1,6 @@
 import csv
 import io
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -55,31 +56,36 @@ def test_an_unknown_command_is_an_error(capsys):
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
 
 
-def ran(folder, command):
-    """As a user types it, in a folder of theirs."""
-    program = f"import shlex, sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(shlex.split({command!r})))"
-    return subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+@pytest.fixture
+def ran(pytester):
+    """What `flashinfer-perf run` gives to pytest, in a folder of the user's."""
+    return lambda command: pytester.runpytest(*cli.as_pytest(shlex.split(command)))
+
+
+def rows(pytester):
+    return list(csv.DictReader(io.StringIO((pytester.path / "out.csv").read_text())))
 
 
 @pytest.mark.parametrize("prefix", ["", "python3 flashinfer_benchmark.py ", "python a/flashinfer_benchmark.py "])
-def test_run_takes_the_old_scripts_command(tmp_path, prefix):
-    done = ran(tmp_path, f"run {prefix}{GEMM} --num_iters 3 -vv --output_path out.csv -- -v --perf-case-tag=ci")
-    assert done.returncode == 0, done.stdout + done.stderr
-    [row] = csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text()))
+def test_run_takes_the_old_scripts_command(ran, pytester, prefix):
+    done = ran(f"{prefix}{GEMM} --num_iters 3 -vv --output_path out.csv -- -v --perf-case-tag=ci")
+    done.assert_outcomes(passed=1)
+    [row] = rows(pytester)
     assert (row["routine"], row["m"]) == ("bmm_fp8", "4")
-    assert "test_bmm_fp8[m4-n16-k16-torch]" in done.stdout
+    done.stdout.fnmatch_lines(["*test_bmm_fp8[[]m4-n16-k16-torch[]]*"])
 
 
-def test_run_takes_its_testlist_and_says_the_flags_beside_it_of_each_line(tmp_path):
-    (tmp_path / "my.txt").write_text(f"{GEMM}\n{GEMM} --m 8 --random_seed 5\n--routine bmm_fp9\n")
-    done = ran(tmp_path, "run --testlist my.txt --output_path out.csv --num_iters 2 --random_seed 7 --case_tag 'a b'")
-    assert done.returncode == 1
-    assert "my.txt:3: routine: unknown name 'bmm_fp9'" in done.stdout
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
-    assert [(row["m"], row["random_seed"], row["case_tag"]) for row in rows] == [("4", "7", "a b"), ("8", "5", "a b")]
+def test_run_takes_its_testlist_and_says_the_flags_beside_it_of_each_line(ran, pytester):
+    lines = f"{GEMM}\n{GEMM} --m 8 --random_seed 5\n--routine bmm_fp9\n"
+    (pytester.path / "my.txt").write_text(lines)
+    done = ran("--testlist my.txt --output_path out.csv --num_iters 2 --random_seed 7 --case_tag 'a b'")
+    done.assert_outcomes(passed=2, failed=1)
+    done.stdout.fnmatch_lines(["*my.txt:3: routine: unknown name 'bmm_fp9'*"])
+    written = [(row["m"], row["random_seed"], row["case_tag"]) for row in rows(pytester)]
+    assert written == [("4", "7", "a b"), ("8", "5", "a b")]
 
 
-def test_run_says_what_it_does_not_understand(tmp_path):
-    done = ran(tmp_path, f"run {GEMM} --batch_sise 3")
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "unknown flag --batch_sise (did you mean --batch_size?)" in done.stderr
+def test_run_says_what_it_does_not_understand(ran):
+    done = ran(f"{GEMM} --batch_sise 3")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert "unknown flag --batch_sise (did you mean --batch_size?)" in done.stderr.str()
