@@ -120,7 +120,7 @@ def _read(text):
         return testlist.read(path)
 
 
-@settings(max_examples=2000)
+@settings(max_examples=300)
 @given(st.randoms(use_true_random=False), st.integers(0, 30), st.sampled_from([GEMM, DECODE]))
 def test_a_mutated_line_is_an_entry_or_a_comment(rand: random.Random, changes, line):
     letters = list(line)
