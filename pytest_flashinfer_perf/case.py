@@ -82,15 +82,8 @@ class Case:
         extras = ["--random_seed", str(self.seed)] if self.seed != DEFAULT_SEED else []
         extras += ["--case_tag", self.tag] if self.tag is not None else []
         extras += ["--autotune_cache", self.autotune_cache] if self.autotune_cache is not None else []
-        return [
-            "--routine",
-            self.routine.name,
-            "--backends",
-            self.backend_name,
-            *flags.write(self.params),
-            *extras,
-            *self.said.words,
-        ]
+        known = ["--routine", self.routine.name, "--backends", self.backend_name]
+        return [*known, *flags.write(self.params), *extras, *self.said.words]
 
     @property
     def repro(self) -> str:
@@ -158,9 +151,7 @@ def _general() -> argparse.ArgumentParser:
 def _of_family(routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> set[str]:
     """Flags that upstream takes in a line of any routine of a family, and of PDL in a line of any."""
     family = [r.params for r in routines.values() if r.family == routine.family]
-    return {spelling for params in family for field in fields_of(params) for spelling in field.spellings} | {
-        "enable_pdl"
-    }
+    return {"enable_pdl", *(word for params in family for field in fields_of(params) for word in field.spellings)}
 
 
 class UnknownRoutineError(ParamError):

@@ -25,12 +25,11 @@ def parser() -> argparse.ArgumentParser:
     return _Parser(add_help=False, allow_abbrev=False)
 
 
-def _params_parser(params: type[Params], beside: Collection[str]) -> argparse.ArgumentParser:
+def _params_parser(params: type[Params], says_nothing: Collection[str]) -> argparse.ArgumentParser:
     made = parser()
     for field in fields_of(params):
         _add(made, field)
-    own = {spelling for field in fields_of(params) for spelling in field.spellings}
-    for name in sorted({*params.ignores, *beside} - own):
+    for name in says_nothing:
         made.add_argument(f"--{name}", nargs="?")
     return made
 
@@ -47,16 +46,17 @@ def _add(to: argparse.ArgumentParser, field: Field) -> None:
 
 def read(params: type[P], words: Sequence[str], beside: Collection[str] = ()) -> P:
     """Flags `beside` the routine's own are taken, and say nothing."""
-    known = _params_parser(params, beside)
-    said, strange = known.parse_known_args(list(words))
+    own = {spelling for field in fields_of(params) for spelling in field.spellings}
+    says_nothing = sorted({*params.ignores, *beside} - own)
+    said, strange = _params_parser(params, says_nothing).parse_known_args(list(words))
     if strange:
-        raise ParamError(_unknown(strange[0], known))
+        raise ParamError(_unknown(strange[0], [f"--{name}" for name in (*own, *says_nothing)]))
     return params(**{field.name: getattr(said, field.name) for field in fields_of(params)})
 
 
-def _unknown(word: str, known: argparse.ArgumentParser) -> str:
+def _unknown(word: str, known: Collection[str]) -> str:
     name = word.partition("=")[0]
-    close = difflib.get_close_matches(name, known.format_usage().replace("[", " ").replace("]", " ").split(), n=1)
+    close = difflib.get_close_matches(name, sorted(known), n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     return f"unknown flag {name}{hint}" if name.startswith("-") else f"{name!r} belongs to no flag"
 

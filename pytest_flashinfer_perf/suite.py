@@ -11,7 +11,7 @@ from pytest_flashinfer_perf import flags
 from pytest_flashinfer_perf.case import DEFAULT_SEED, Case
 from pytest_flashinfer_perf.params import ParamError, Params
 from pytest_flashinfer_perf.routine import AnyRoutine, Shape, Spread
-from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines import all_backends, all_routines
 from pytest_flashinfer_perf.settings import Settings
 
 FAMILIES = ("attention", "gemm", "moe")
@@ -30,7 +30,7 @@ def paths() -> list[Path]:
 
 def verify(settings: Settings) -> None:
     """Raise ParamError for what no routine knows, before anything is collected."""
-    known = {name for r in all_routines().values() for name in (*r.backends, *r.aliases)}
+    known = all_backends()
     strange = [name for name in settings.backends if name not in known]
     if strange:
         raise ParamError(f"--perf-backends: {cases.unknown(strange[0], known)}")

@@ -13,7 +13,7 @@ from pytest_flashinfer_perf import case as cases
 from pytest_flashinfer_perf.case import Case, Line, UnknownRoutineError
 from pytest_flashinfer_perf.formats import upstream
 from pytest_flashinfer_perf.params import ParamError
-from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines import all_backends, all_routines
 
 STARTS = re.compile(r"\s*(--routine|-R)\b")
 
@@ -49,11 +49,9 @@ def _lines(path: Path) -> list[str]:
 def _entries(line: str, where: str) -> list[Entry]:
     try:
         read = cases.parse(flags.split(line), all_routines())
-    except UnknownRoutineError as error:
-        if error.name in upstream.ROUTINES:
-            return [Entry(_slug(line), missing=f"{where}: {error.name} is a routine that this project does not have")]
-        return [Entry(_slug(line), problem=f"{where}: {error}")]
     except ParamError as error:
+        if isinstance(error, UnknownRoutineError) and error.name in upstream.ROUTINES:
+            return [Entry(_slug(line), missing=f"{where}: {error.name} is a routine that this project does not have")]
         return [Entry(_slug(line), problem=f"{where}: {error}")]
     return [_entry(read, name, where) for name in read.backends or _default(read)]
 
@@ -69,14 +67,10 @@ def _entry(line: Line, backend: str, where: str) -> Entry:
     try:
         case = line.case(backend)
     except ParamError as error:
-        if backend in capability.HARDWARE or backend in _backends_of_any():
+        if backend in capability.HARDWARE or backend in all_backends():
             return Entry(name, missing=f"{where}: {line.routine.name} has no backend {backend} in this project")
         return Entry(name, problem=f"{where}: {error}")
     return Entry(f"{case.routine.name}[{case.id}]", case)
-
-
-def _backends_of_any() -> set[str]:
-    return {name for routine in all_routines().values() for name in (*routine.backends, *routine.aliases)}
 
 
 def _slug(line: str) -> str:

@@ -9,6 +9,11 @@ import pkgutil
 from pytest_flashinfer_perf.routine import AnyRoutine, Routine
 
 
+def all_backends() -> set[str]:
+    """The names of all routines' backends, of today and before."""
+    return {name for routine in all_routines().values() for name in (*routine.backends, *routine.aliases)}
+
+
 @functools.cache
 def all_routines() -> dict[str, AnyRoutine]:
     found: dict[str, AnyRoutine] = {}

@@ -7,6 +7,7 @@ Scales of blocks are linear here; a backend that wants them otherwise says so in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -169,9 +170,7 @@ def in_mxfp4(x: Tensor, first: Tensor, second: Tensor, *, left: torch.dtype | No
     """Tokens are in MXFP8, or left in this type."""
     tokens = blocks.mxfp8(x)
     of_x = (tokens.values, tokens.scales) if left is None else (x.to(left), None)
-    weights = [[blocks.mxfp4(expert.float()) for expert in weights] for weights in (first, second)]
-    parts = (_together(part) for of in weights for part in ([q.values for q in of], [q.scales for q in of]))
-    return Mxfp4(*of_x, *parts)
+    return Mxfp4(of_x[0], of_x[1], *_by_expert(first, blocks.mxfp4), *_by_expert(second, blocks.mxfp4))
 
 
 class Blockwise(NamedTuple):
@@ -207,9 +206,8 @@ def in_blocks(x: Tensor, first: Tensor, second: Tensor, *, left: torch.dtype | N
     """Tokens are in FP8 too, or left in this type."""
     tokens = blocks.groupwise(x, 1)
     of_x = (tokens.values, tokens.scales) if left is None else (x.to(left), None)
-    weights = [[blocks.groupwise(expert.float(), GROUP) for expert in weights] for weights in (first, second)]
-    parts = (_together(part) for of in weights for part in ([q.values for q in of], [q.scales for q in of]))
-    return Blockwise(*of_x, *parts)
+    in_tiles_of_128 = partial(blocks.groupwise, tile_rows=GROUP)
+    return Blockwise(of_x[0], of_x[1], *_by_expert(first, in_tiles_of_128), *_by_expert(second, in_tiles_of_128))
 
 
 def in_tiles(scales: Tensor) -> Tensor:
@@ -219,6 +217,12 @@ def in_tiles(scales: Tensor) -> Tensor:
 
 def _numbers(like: Tensor, *values: float) -> list[Tensor]:
     return [torch.tensor(value, device=like.device) for value in values]
+
+
+def _by_expert(weights: Tensor, quantise: Callable[[Tensor], Blocked | Groupwise]) -> tuple[Tensor, Tensor]:
+    """Values and scales, one expert after another, since all in fp32 would be too much."""
+    quantised = [quantise(expert.float()) for expert in weights]
+    return _together([q.values for q in quantised]), _together([q.scales for q in quantised])
 
 
 def _together(parts: Sequence[Tensor]) -> Tensor:

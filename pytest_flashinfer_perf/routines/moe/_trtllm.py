@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import HALF, TORCH
 from pytest_flashinfer_perf.params import Fault, flag
 from pytest_flashinfer_perf.quantise import layouts
@@ -161,7 +160,7 @@ def arguments(p: TrtllmMoe, x: Inputs[Any]) -> Mapping[str, Any]:
     }
 
 
-def limits(p: TrtllmMoe, backend: str, _device: Device) -> Iterator[str]:
+def limits(p: TrtllmMoe, backend: str) -> Iterator[str]:
     """As the launchers in FlashInfer's csrc have them."""
     if p.hidden_size % 128 or p.intermediate_size % 128:
         yield f"{backend} needs a hidden_size and an intermediate_size in steps of 128"

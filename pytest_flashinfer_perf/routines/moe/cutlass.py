@@ -101,10 +101,8 @@ def kind(p: CutlassFusedMoe) -> Kind:
     return {
         "base": Kind(p.input_dtype, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
         "fp8": Kind(FP8[0], 1.0, Tolerance(2e-2, 8e-2, 1.5e-2), Tolerance(2e-2, 8e-2, 1.5e-2, matched=0.99)),
-        "nvfp4": Kind("fp4", 0.5625, Tolerance(5e-2, 2e-1, 1.5e-2)),
-        "deepseek_fp8_block_scale": Kind(
-            FP8[0], 1 + 4 / 128, Tolerance(1e-2, 2e-2, 5e-3), Tolerance(5e-2, 1.5e-1, 1.5e-2, matched=0.99)
-        ),
+        "nvfp4": _shared.IN_NVFP4,
+        "deepseek_fp8_block_scale": _shared.IN_BLOCKS,
     }[p.cutlass_variant]
 
 

@@ -50,8 +50,8 @@ def _stored_as(p: TrtllmFp4BlockScaleMoe, x: Tensor, first: Tensor, second: Tens
 def kind(p: TrtllmFp4BlockScaleMoe) -> Kind:
     """In MXFP4's modes the kernel rounds what is between to MXFP8 by scales it finds itself, or to 16 bits."""
     return {
-        "nvfp4": Kind("fp4", 0.5625, Tolerance(5e-2, 2e-1, 1.5e-2)),
-        "mxfp4_mxfp8": Kind(FP8[0], 1 + 1 / 32, Tolerance(1e-2, 2e-2, 5e-3), Tolerance(5e-2, 1.5e-1, 1.5e-2, 0.99)),
+        "nvfp4": _shared.IN_NVFP4,
+        "mxfp4_mxfp8": Kind(FP8[0], 1 + 1 / 32, _shared.SUMMED, _shared.ROUNDED_ON_THE_WAY),
         "mxfp4_bf16": Kind(p.input_dtype, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
     }[p.fp4_mode]
 
@@ -59,12 +59,12 @@ def kind(p: TrtllmFp4BlockScaleMoe) -> Kind:
 fp4_block = _shared.routine("trtllm_fp4_block_scale_moe", TrtllmFp4BlockScaleMoe, inputs, _trtllm.choices, kind)
 
 
-def _limits(p: TrtllmFp4BlockScaleMoe, backend: str, device: Device) -> Iterator[str]:
+def _limits(p: TrtllmFp4BlockScaleMoe, backend: str, _device: Device) -> Iterator[str]:
     yield from _trtllm.activation_limits(p, backend, API, stepped=p.fp4_mode == "nvfp4")
     if p.fp4_mode == "mxfp4_bf16" and p.input_dtype != "bfloat16":
         yield f"{backend} has mxfp4_bf16 with --input_dtype bfloat16"
     yield from _trtllm.only_major_k(p, backend)
-    yield from _trtllm.limits(p, backend, device)
+    yield from _trtllm.limits(p, backend)
 
 
 @fp4_block.backend("trtllm", api=API, limits=_limits, tunes=True)

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.check import Tolerance
 from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import FP8
 from pytest_flashinfer_perf.quantise import layouts
 from pytest_flashinfer_perf.routine import Built, How
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
@@ -37,20 +35,20 @@ def inputs(p: TrtllmFp8BlockScaleMoe, rand: torch.Generator, _device: torch.devi
 
 def kind(_p: TrtllmFp8BlockScaleMoe) -> Kind:
     """Kernels round what is between the products, and mono_moe tokens again, by scales they find themselves."""
-    return Kind(FP8[0], 1 + 4 / 128, Tolerance(1e-2, 2e-2, 5e-3), Tolerance(5e-2, 1.5e-1, 1.5e-2, matched=0.99))
+    return _shared.IN_BLOCKS
 
 
 fp8_block = _shared.routine("trtllm_fp8_block_scale_moe", TrtllmFp8BlockScaleMoe, inputs, _trtllm.choices, kind)
 
 
-def _limits(p: TrtllmFp8BlockScaleMoe, backend: str, device: Device) -> Iterator[str]:
+def _limits(p: TrtllmFp8BlockScaleMoe, backend: str, _device: Device) -> Iterator[str]:
     if p.activation_type != "Swiglu":
         yield f"{backend} has Swiglu alone in FP8 with DeepSeek's scales"
     if p.weight_layout == 1:
         yield f"{backend} takes weights in MajorK or BlockMajorK: --weight_layout 0 or 2"
     if p.weight_layout == 2 and not p.use_shuffled_weight:
         yield f"{backend} takes weights in BlockMajorK shuffled: add --use_shuffled_weight"
-    yield from _trtllm.limits(p, backend, device)
+    yield from _trtllm.limits(p, backend)
 
 
 @fp8_block.backend("trtllm", api=API, limits=_limits, tunes=True)

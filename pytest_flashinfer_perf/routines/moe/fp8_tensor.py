@@ -49,10 +49,10 @@ fp8_tensor = _shared.routine(
 )
 
 
-def _limits(p: TrtllmFp8PerTensorScaleMoe, backend: str, device: Device) -> Iterator[str]:
+def _limits(p: TrtllmFp8PerTensorScaleMoe, backend: str, _device: Device) -> Iterator[str]:
     yield from _trtllm.activation_limits(p, backend, API)
     yield from _trtllm.only_major_k(p, backend)
-    yield from _trtllm.limits(p, backend, device)
+    yield from _trtllm.limits(p, backend)
 
 
 @fp8_tensor.backend("trtllm", api=API, limits=_limits, tunes=True)
