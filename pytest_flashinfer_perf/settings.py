@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from pytest_flashinfer_perf.project_file import ProjectFile
 
 GraphChoice = Literal["auto", "on", "off"]
 ColdChoice = Literal["rotate", "flush", "none"]
@@ -46,4 +48,5 @@ class Settings:
     case_tag: str | None = None
     autotune_cache: str | None = None
     strict_skips: tuple[str, ...] = ()
+    project: ProjectFile = field(default_factory=ProjectFile)
     measuring: Measuring = Measuring()

@@ -1,0 +1,105 @@
+"""What can be said on pytest's command line, and what a run was asked of it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from pytest_flashinfer_perf import project_file
+from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.settings import Measuring, Settings
+
+
+def add(parser: pytest.Parser) -> None:
+    group = parser.getgroup("flashinfer-perf", "FlashInfer kernel performance")
+    group.addoption("--perf-suite", choices=("smoke", "default", "full"), default="default", help="tier of shapes")
+    group.addoption("--perf-backends", metavar="A,B", default="", help="measure these backends only")
+    group.addoption("--perf-case", metavar="FLAGS", action="append", default=[], help="measure exactly this case")
+    group.addoption(
+        "--perf-testlist", metavar="FILE", action="append", default=[], help="measure the lines of this file"
+    )
+    group.addoption("--perf-flags", metavar="FLAGS", default="", help="said of every line of testlists; its own win")
+    group.addoption("--perf-model", metavar="NAME", default=None, help="measure this model's shapes instead of a tier")
+    group.addoption("--perf-tp", metavar="N", type=_positive, default=None, help="GPUs that share its heads (1)")
+    group.addoption("--perf-dp", metavar="N", type=_positive, default=None, help="groups that share its requests (1)")
+    group.addoption("--perf-ep", metavar="N", type=_positive, default=None, help="GPUs that share its experts (1)")
+    group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N")
+    group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
+    group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
+    group.addoption("--perf-autotune-cache", metavar="FILE", default=None, help="tactics that FlashInfer's tuner kept")
+    group.addoption(
+        "--perf-strict-skips", metavar="GLOB", action="append", default=[], help="fail skips whose id matches"
+    )
+    group.addoption(
+        "--perf-instrument", choices=("auto", "cupti", "events", "wall"), default="auto", help="how time is read"
+    )
+    group.addoption(
+        "--perf-cuda-graph", choices=("auto", "on", "off"), default="auto", help="replay calls from CUDA graphs"
+    )
+    group.addoption(
+        "--perf-cold-l2", choices=("rotate", "flush", "none"), default="rotate", help="how the L2 is made cold"
+    )
+    group.addoption(
+        "--perf-iters", metavar="N", type=_positive, default=None, help="timed calls, exactly (else until precise)"
+    )
+    group.addoption(
+        "--perf-warmup", metavar="N", type=_not_negative, default=None, help="untimed calls before them, exactly (5)"
+    )
+    group.addoption(
+        "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
+    )
+    group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
+    group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
+    group.addoption(
+        "--perf-vllm-csv", metavar="DIR", type=_folder, default=None, help="write vllm_decode's table as vLLM does"
+    )
+
+
+def _positive(text: str) -> int:
+    return _at_least(1, text)
+
+
+def _not_negative(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _folder(text: str) -> str:
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"must be a folder that is there, got {text!r}")
+    return text
+
+
+def _at_least(least: int, text: str) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+    return int(text)
+
+
+def settings(config: pytest.Config) -> Settings:
+    measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
+    return Settings(
+        suite=config.getoption("perf_suite"),
+        backends=tuple(config.getoption("perf_backends").replace(",", " ").split()),
+        cases=tuple(config.getoption("perf_case")),
+        testlists=tuple(config.getoption("perf_testlist")),
+        flags=config.getoption("perf_flags"),
+        **{name: config.getoption(f"perf_{name}") for name in ("model", "tp", "dp", "ep")},
+        device=config.getoption("perf_device"),
+        seed=config.getoption("perf_seed"),
+        case_tag=config.getoption("perf_case_tag"),
+        autotune_cache=config.getoption("perf_autotune_cache"),
+        strict_skips=tuple(config.getoption("perf_strict_skips")),
+        project=_project(config),
+        measuring=Measuring(**{name: config.getoption(f"perf_{name}") for name in measuring}),
+    )
+
+
+def _project(config: pytest.Config) -> ProjectFile:
+    """A file that is named is the caller's; the project's own is where its pytest settings are."""
+    named = config.getoption("perf_config")
+    try:
+        return project_file.find(config.invocation_params.dir if named else config.rootpath, named)
+    except ProjectFileError as error:
+        raise pytest.UsageError(str(error)) from error
