@@ -94,6 +94,19 @@ class Case:
         return flags.join(["python3", "flashinfer_benchmark.py", *self.words])
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """What it is known by, whether it was measured or not."""
+        return {
+            "case": f"{self.routine.name}/{self.id}",
+            "routine": self.routine.name,
+            "family": self.routine.family,
+            "backend": self.backend_name,
+            "shape": self.shape.id,
+            "case_tag": self.tag,
+            "repro": self.repro,
+        }
+
+    @property
     def marks(self) -> dict[str, Value]:
         """What `-m 'perf(name=value)'` can select by; a float is a syntax error there, so it is written as a string."""
         settled = {name: str(v) if isinstance(v, float) else v for name, v in self.params.as_dict().items()}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf import record, row
+from pytest_flashinfer_perf import peaks, record, row
 from pytest_flashinfer_perf.autotune import CacheError
 from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.check import WrongAnswerError
@@ -24,6 +24,7 @@ from pytest_flashinfer_perf.walk import CannotRunError, walk
 
 NONE: Mapping[str, Any] = {}
 ROW = pytest.StashKey[dict[str, Any]]()
+IDENTITY = pytest.StashKey[dict[str, Any]]()
 
 
 class Perf:
@@ -43,6 +44,7 @@ class Perf:
 
     def __call__(self, case: Case) -> Measurement:
         """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row."""
+        self._node.stash[IDENTITY] = {**case.identity, **row.of_device(self._device)}
         with self._row_or_nothing():
             try:
                 walked = walk(case, self._measuring_of(case), self._device)
@@ -72,6 +74,7 @@ class Perf:
     ) -> Measurement:
         """Time `fn(*args, **kwargs)`; `out` names the tensors it writes, which are poisoned and checked."""
         with self._row_or_nothing():
+            self._node.stash[IDENTITY] = {"case": self._node.nodeid, **row.of_device(self._device)}
             work = {"flops": flops, "bytes": bytes, "reference": reference, "out": out}
             where = str(self._device.torch)
             measured = measure(fn, args, kwargs, **work, measuring=self._measuring, device=where)  # type: ignore[arg-type]
@@ -88,8 +91,7 @@ class Perf:
             return
         clock = self._node.get_closest_marker("benchmark").kwargs["timer"]
         record.write(self._benchmark, clock, measured.samples, extra_info)
-        seen = {"median": measured.median, "mean": fmean(measured.samples), "std": measured.std}
-        self._node.stash[ROW] = {**extra_info, **seen, "spread": measured.timing.spread, "params": dict(params)}
+        self._node.stash[ROW] = {**extra_info, **_seen(measured), "params": dict(params)}
 
     @contextmanager
     def _row_or_nothing(self) -> Iterator[None]:
@@ -101,6 +103,18 @@ class Perf:
         except BaseException:
             record.leave_out(self._benchmark)
             raise
+
+
+def _seen(measured: Measurement) -> dict[str, Any]:
+    """What a report of this session shows, and pytest-benchmark keeps in its own words."""
+    return {
+        "samples": measured.samples,
+        "median": measured.median,
+        "mean": fmean(measured.samples),
+        "std": measured.std,
+        "spread": measured.timing.spread,
+        "roofs": {source: asdict(roof) for source, roof in peaks.roofs(measured.device).items()},
+    }
 
 
 def _dtype_of(args: tuple[Any, ...]) -> str:

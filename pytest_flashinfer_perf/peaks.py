@@ -58,6 +58,11 @@ def datasheet(device: Device) -> Peaks | None:
     return Peaks(memory * 1e12, {name: rate * 1e12 for name, rate in rates.items() if rate is not None}, "datasheet")
 
 
+def roofs(device: Device) -> dict[str, Peaks]:
+    """All that are known of a device, by their source."""
+    return {peaks.source: peaks for peaks in (measured(device), datasheet(device)) if peaks is not None}
+
+
 @functools.cache
 def measured(device: Device) -> Peaks | None:
     """None on a CPU, whose roof moves with its neighbours."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_flashinfer_perf import options
+from pytest_flashinfer_perf.report import unmeasured
 from pytest_flashinfer_perf.report.board import Board
 from pytest_flashinfer_perf.settings import Settings
 
@@ -163,15 +164,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         if ROW in item.stash:
             report.perf_row = json.dumps(item.stash[ROW])  # type: ignore[attr-defined] # reports carry what they get
     if report.skipped and not hasattr(report, "wasxfail"):
-        reason = _skip_reason(report)
-        if measured:
-            report.perf_skip = reason  # type: ignore[attr-defined]
-        _fail_strict_skip(item, report, reason)
+        _fail_strict_skip(item, report, unmeasured.reason(report))
+    if measured and not report.passed:
+        from pytest_flashinfer_perf.fixture import IDENTITY
+
+        identity = item.stash.get(IDENTITY, {"case": item.nodeid})
+        report.perf_unmeasured = json.dumps(unmeasured.of(report, identity))  # type: ignore[attr-defined]
     return report
-
-
-def _skip_reason(report: pytest.TestReport) -> str:
-    return report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
 
 
 def _fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from pytest_flashinfer_perf import peaks
 from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.cost import Cost, best_of, roofline
+from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.measurement import Measurement
 from pytest_flashinfer_perf.settings import PeaksChoice
 from pytest_flashinfer_perf.timing.run import Timing
@@ -17,18 +18,12 @@ def of_case(case: Case, walked: Walked, peaks_choice: PeaksChoice) -> dict[str, 
     return {
         **of_measurement(walked.measurement, walked.cost, peaks_choice),
         **walked.facts,
-        "routine": case.routine.name,
-        "family": case.routine.family,
-        "backend": case.backend_name,
+        **case.identity,
         "resolved_backend": walked.resolved,
         "autotuned": getattr(case.params, "autotune", False),
         "autotune_cache": case.autotune_cache if case.backend.tunes else None,
         "tactic": walked.choice.sentence if walked.choice else None,
-        "case": f"{case.routine.name}/{case.id}",
-        "shape": case.shape.id,
-        "case_tag": case.tag,
         "seed": case.seed,
-        "repro": case.repro,
         "repro_upstream": case.repro_upstream,
     }
 
@@ -37,6 +32,7 @@ def of_measurement(m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice)
     return {
         "flops": m.flops,
         "bytes": m.bytes,
+        "flops_dtype": cost.dtype or None if cost else None,
         "tflops": m.tflops,
         "tb_per_sec": m.tb_per_sec,
         **_roof(m, cost, peaks_choice),
@@ -44,11 +40,13 @@ def of_measurement(m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice)
         **_kernels(m.timing),
         **_clocks(m.timing),
         **_answer(m),
-        "device": str(m.device.torch),
-        "device_name": m.device.name,
-        "gpu_uuid": m.device.uuid,
+        **of_device(m.device),
         "peak_memory_bytes": m.peak_memory_bytes,
     }
+
+
+def of_device(device: Device) -> dict[str, Any]:
+    return {"device": str(device.torch), "device_name": device.name, "gpu_uuid": device.uuid}
 
 
 def _roof(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.record import SCHEMA, SCHEMA_KEY
-from pytest_flashinfer_perf.report import terminal, vllm
+from pytest_flashinfer_perf.report import runs, terminal, vllm
 from pytest_flashinfer_perf.report.layout import duration
 
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
@@ -21,14 +21,23 @@ class Board:
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
-        self.skips: list[str] = []
+        self.unmeasured: list[dict[str, Any]] = []
+        self.roofs: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "perf_row"):
-            self.rows.append(json.loads(report.perf_row))
-        if report.skipped and hasattr(report, "perf_skip"):
-            self.skips.append(report.perf_skip)
+            self._add(json.loads(report.perf_row))
+        if hasattr(report, "perf_unmeasured"):
+            self.unmeasured.append(json.loads(report.perf_unmeasured))
+
+    def _add(self, row: dict[str, Any]) -> None:
+        self.roofs[runs.place(row)] = row.pop("roofs")
+        self.rows.append(row)
+
+    @property
+    def skips(self) -> list[str]:
+        return [case["reason"] for case in self.unmeasured if case["outcome"] == "skipped"]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With -v a measured case says its time where others say PASSED."""
@@ -58,7 +67,7 @@ class Board:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         if self.rows:
-            output_json[SCHEMA_KEY] = SCHEMA
+            output_json[SCHEMA_KEY] = {**SCHEMA, "roofs": self.roofs, "unmeasured": self.unmeasured}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:

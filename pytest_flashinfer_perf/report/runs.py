@@ -1,0 +1,87 @@
+"""Runs as reports see them: read from pytest-benchmark's JSON, or handed over by the session that measured them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_flashinfer_perf.record import SCHEMA, SCHEMA_KEY
+
+Row = Mapping[str, Any]
+
+
+class RunError(ValueError):
+    """A file that is no run; the sentence names it and says what to do."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one session measured and could not measure, and where; `others` are benchmarks without the perf fixture."""
+
+    name: str
+    when: str
+    machine: Mapping[str, Any]
+    commit: Mapping[str, Any]
+    rows: tuple[Row, ...]
+    unmeasured: tuple[Row, ...] = ()
+    roofs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    others: int = 0
+
+
+def place(row: Row) -> str:
+    """Which device it was: times of two cards of one model are not the same measurement."""
+    return str(row.get("gpu_uuid") or row.get("device") or "")
+
+
+def read(paths: Iterable[Path]) -> list[Run]:
+    """Oldest first, whatever their order."""
+    return sorted(map(_read, paths), key=lambda run: run.when)
+
+
+def _read(path: Path) -> Run:
+    try:
+        said = json.loads(path.read_text(encoding="utf-8") or "null")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: {error}") from error
+    if said is None:
+        raise RunError(f"{path} is empty: pytest-benchmark writes nothing where no case was measured")
+    own = said.get(SCHEMA_KEY) if isinstance(said, dict) else None
+    if not isinstance(own, dict) or not isinstance(said.get("benchmarks"), list):
+        raise RunError(f"{path} is no run of this plugin: write one with pytest --benchmark-json=FILE")
+    if own.get("schema") != SCHEMA["schema"]:
+        raise RunError(f"{path} has schema {own.get('schema')}, this version reads {SCHEMA['schema']}: update it")
+    return _run(path, said, own)
+
+
+def _run(path: Path, said: Mapping[str, Any], own: Mapping[str, Any]) -> Run:
+    try:
+        ours = [benchmark for benchmark in said["benchmarks"] if "case" in benchmark["extra_info"]]
+        return Run(
+            name=path.name,
+            when=said["datetime"],
+            machine=said["machine_info"],
+            commit=said["commit_info"],
+            rows=tuple(map(_row, ours)),
+            unmeasured=tuple(own.get("unmeasured", ())),
+            roofs=own.get("roofs", {}),
+            others=len(said["benchmarks"]) - len(ours),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} lacks {error}: it is not as pytest-benchmark wrote it") from error
+
+
+def _row(benchmark: Mapping[str, Any]) -> Row:
+    """As the session had it; `--benchmark-save` keeps no samples unless `--benchmark-save-data` says so."""
+    stats, extra = benchmark["stats"], benchmark["extra_info"]
+    return {
+        **extra,
+        "params": benchmark["params"] or {},
+        "samples": stats.get("data", []),
+        "median": stats["median"],
+        "mean": stats["mean"],
+        "std": stats["stddev"],
+        "spread": stats["stddev"] / stats["mean"],
+    }
