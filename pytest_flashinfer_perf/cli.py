@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,12 @@ import pytest
 
 from pytest_flashinfer_perf import flags, suite
 
+# Modules of `commands`, which read their own arguments.
+TOOLS = {
+    "report": "runs as one HTML page, or as Markdown",
+    "doctor": "what this machine can measure, and why not the rest",
+    "list": "routines with their backends, tiers, models and flags",
+}
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet")
 SCRIPT = "flashinfer_benchmark.py"
 RUN_EXAMPLE = "example: flashinfer-perf run --testlist my_benchmarks.txt --output_path run.csv -- -k bmm_fp8"
@@ -19,6 +26,8 @@ BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in TOOLS:
+        return int(importlib.import_module(f"pytest_flashinfer_perf.commands.{words[0]}").main(words[1:]))
     command = {"bench": bench, "run": run}.get(words[0] if words else "")
     if command is not None and words[1:2] not in (["-h"], ["--help"]):
         return command(words[1:])
@@ -44,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
         "said of every line, whose own win.",
         epilog=RUN_EXAMPLE,
     )
+    for name, meaning in TOOLS.items():
+        commands.add_parser(name, help=meaning)
     return parser
 
 

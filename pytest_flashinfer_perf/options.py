@@ -51,6 +51,7 @@ def add(parser: pytest.Parser) -> None:
         "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
     )
     group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
+    group.addoption("--perf-html", metavar="FILE", default=None, help="write a report that a browser shows")
     group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
     group.addoption(
         "--perf-vllm-csv", metavar="DIR", type=_folder, default=None, help="write vllm_decode's table as vLLM does"

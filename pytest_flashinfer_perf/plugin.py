@@ -43,7 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     settings = config.stash[SETTINGS] = options.settings(config)
-    config.pluginmanager.register(Board(), "flashinfer-perf-board")
+    board = Board()
+    config.pluginmanager.register(board, "flashinfer-perf-board")
+    if config.getoption("perf_html"):
+        from pytest_flashinfer_perf.report.html.session import HtmlFile
+
+        config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
     if config.getoption("perf_csv"):
         from pytest_flashinfer_perf.formats.csv_rows import CsvFile
 

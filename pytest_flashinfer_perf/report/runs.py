@@ -29,6 +29,7 @@ class Run:
     unmeasured: tuple[Row, ...] = ()
     roofs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     others: int = 0
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def place(row: Row) -> str:
@@ -68,6 +69,7 @@ def _run(path: Path, said: Mapping[str, Any], own: Mapping[str, Any]) -> Run:
             unmeasured=tuple(own.get("unmeasured", ())),
             roofs=own.get("roofs", {}),
             others=len(said["benchmarks"]) - len(ours),
+            document=said,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} lacks {error}: it is not as pytest-benchmark wrote it") from error

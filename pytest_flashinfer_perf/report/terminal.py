@@ -5,46 +5,31 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from pytest_flashinfer_perf.report import vllm
-from pytest_flashinfer_perf.report.layout import WIDTH, duration
+from pytest_flashinfer_perf.report.layout import WIDTH, duration, grouped, named, provenance, rate, software
 
 Row = Mapping[str, Any]
 
 HEADINGS = f"  {'':<24}{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
-COLD = {"rotate": "cold L2 by rotation", "flush": "cold L2 by flush", "none": "hot L2"}
 BOUND = {"memory": "mem", "compute": "comp", None: ""}
 CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
 
 
 def lines(rows: Sequence[Row], skips: Sequence[str], versions: Mapping[str, Any]) -> Iterator[str]:
     if rows:
-        yield from _wrapped(_software(versions))
-    for provenance, of_one in _grouped(rows, _provenance):
+        yield from _wrapped(software(versions))
+    for title, of_one in grouped(rows, provenance):
         yield ""
-        yield from _wrapped(provenance)
+        yield from _wrapped(title)
         yield HEADINGS
-        for shape, side_by_side in _grouped(of_one, _shape):
+        for shape, side_by_side in grouped(of_one, _shape):
             yield shape
             yield from _backends(side_by_side)
     yield from vllm.lines(rows)
     yield from _skipped(skips)
     yield from _warnings(rows)
-
-
-def _software(versions: Mapping[str, Any]) -> str:
-    known = [f"{name} {version}" for name, version in versions.items() if version is not None and name != "gpu"]
-    return ", ".join(known)
-
-
-def _provenance(row: Row) -> str:
-    routine = row.get("routine") or "own kernels"
-    how = [row["instrument"], COLD[row["cold_l2"]], *(["CUDA graph"] if row["cuda_graph"] else [])]
-    roof = f", roof {row['peaks']}" if row["peaks"] else ", roof not measured"
-    fallback = " (fallback)" if row["fallback"] else ""
-    return f"{routine} on {row['device']} {row['device_name']}: {', '.join(how)}{fallback}{roof}"
 
 
 def _shape(row: Row) -> str:
@@ -61,21 +46,9 @@ def _backends(rows: Iterable[Row]) -> Iterator[str]:
 
 def _line(row: Row, mark: str) -> str:
     status = {"ok": "", "noisy": "noisy", "invalid": "INVALID"}[row["status"]]
-    numbers = f"{duration(row['median']):>10}{100 * row['spread']:>6.1f}%{_rate(row['tflops']):>9}"
-    numbers += f"{_rate(row['tb_per_sec']):>7}{_rate(row['sol_pct']):>7}"
-    return f"{mark} {_name(row):<24}{numbers} {BOUND[row['bound']]:<4} {status}".rstrip()
-
-
-def _name(row: Row) -> str:
-    backend, resolved = row.get("backend", ""), row.get("resolved_backend")
-    return backend if resolved in (None, backend, "sdpa") else f"{backend} ({resolved})"
-
-
-def _rate(value: float | None) -> str:
-    if value is None:
-        return "-"
-    digits = next((d for d, least in enumerate((100, 10, 0.1, 0.01)) if value >= least), 4)
-    return f"{value:.{digits}f}"
+    numbers = f"{duration(row['median']):>10}{100 * row['spread']:>6.1f}%{rate(row['tflops']):>9}"
+    numbers += f"{rate(row['tb_per_sec']):>7}{rate(row['sol_pct']):>7}"
+    return f"{mark} {named(row):<24}{numbers} {BOUND[row['bound']]:<4} {status}".rstrip()
 
 
 def _skipped(reasons: Sequence[str]) -> Iterator[str]:
@@ -99,9 +72,3 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
 
 def _wrapped(text: str) -> Iterator[str]:
     yield from textwrap.wrap(text, WIDTH, subsequent_indent="  ")
-
-
-def _grouped(rows: Iterable[Row], key: Any) -> Iterator[tuple[str, list[Row]]]:
-    first = {name: i for i, name in enumerate(dict.fromkeys(map(key, rows)))}
-    for name, group in groupby(sorted(rows, key=lambda r: first[key(r)]), key):
-        yield name, list(group)

@@ -1,0 +1,47 @@
+"""`--perf-html`: the page of the session that measured."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.report.board import Board
+from pytest_flashinfer_perf.report.html import page
+from pytest_flashinfer_perf.report.runs import Run
+
+
+class HtmlFile:
+    """Says what it lacks before anything is measured."""
+
+    def __init__(self, config: pytest.Config, board: Board) -> None:
+        absent = page.missing()
+        if absent:
+            raise pytest.UsageError(f"--perf-html: {absent}")
+        self._board = board
+        self._path = config.invocation_params.dir / config.getoption("perf_html")
+        self._note = f"--perf-html: nothing written, no case was measured or skipped: {self._path}"
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._board.rows or self._board.unmeasured:
+            page.write(self._path, [self._run(session.config)])
+            self._note = f"wrote {self._path}"
+
+    def _run(self, config: pytest.Config) -> Run:
+        hook = config.hook
+        machine: dict[str, Any] = hook.pytest_benchmark_generate_machine_info(config=config)
+        hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine)
+        commit: dict[str, Any] = hook.pytest_benchmark_generate_commit_info(config=config)
+        return Run(
+            name="this run",
+            when=datetime.now(timezone.utc).isoformat(),
+            machine=machine,
+            commit=commit,
+            rows=tuple(self._board.rows),
+            unmeasured=tuple(self._board.unmeasured),
+            roofs=self._board.roofs,
+        )
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.write_line(self._note)

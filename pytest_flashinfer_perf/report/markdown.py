@@ -1,0 +1,100 @@
+"""The report as Markdown, for a comment on a pull request: the answer, and the tables folded away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pytest_flashinfer_perf.report import story, verdicts
+from pytest_flashinfer_perf.report.layout import duration, named, rate
+from pytest_flashinfer_perf.report.runs import Run
+from pytest_flashinfer_perf.report.story import Comparison, Outcome
+from pytest_flashinfer_perf.report.verdicts import Judged
+
+
+def lines(runs: Sequence[Run]) -> Iterator[str]:
+    found, judged = story.outcomes(runs), verdicts.of(runs)
+    answer = story.answer(runs, found, judged)
+    yield f"### FlashInfer performance: {_text(', '.join(story.devices(found).values()) or 'nothing measured')}\n"
+    yield _text(" ".join(answer.sentences)) + "\n"
+    yield from _failed(answer.failed)
+    yield from _slower(answer.slower, judged)
+    for comparison in story.comparisons(found):
+        yield from _folded(f"{comparison.routine}: {_wins(comparison)}", _side_by_side(comparison))
+    yield from _folded("Every case", _cases(one for one in found if one.measured))
+    if any(one.status == "skipped" for one in found):
+        yield from _folded("Skipped", _skipped(found))
+    yield from _folded("Where the numbers come from", _provenance(runs))
+
+
+def _failed(failed: Sequence[Outcome]) -> Iterator[str]:
+    if failed:
+        yield from _table(("failed", "why"), ((one.case, str(one.entry["reason"])) for one in failed))
+
+
+def _slower(slower: Sequence[Outcome], judged: Mapping[str, Judged]) -> Iterator[str]:
+    if slower:
+        cells = ((one.case, duration(one.entry["median"]), judged[one.case].reason) for one in slower)
+        yield from _table(("slower", "median", "how sure"), cells)
+
+
+def _wins(comparison: Comparison) -> str:
+    return ", ".join(f"{backend} wins {count}" for backend, count in comparison.wins.most_common())
+
+
+def _side_by_side(comparison: Comparison) -> Iterator[str]:
+    yield _text(comparison.title) + "\n"
+    yield from _table(("shape", *comparison.backends), (_line(comparison, shape) for shape in comparison.shapes))
+
+
+def _line(comparison: Comparison, shape: str) -> tuple[str, ...]:
+    cells, best = comparison.shapes[shape], comparison.best(shape)
+    times = (_time(cells[name], cells[name] is best) if name in cells else "" for name in comparison.backends)
+    return (shape, *times)
+
+
+def _time(one: Outcome, best: bool) -> str:
+    note = "" if one.status == "ok" else f" ({one.status})"
+    return f"{duration(one.entry['median'])}{note}{' (fastest)' if best else ''}"
+
+
+def _cases(measured: Iterable[Outcome]) -> Iterator[str]:
+    headings = ("case", "backend", "median", "spread", "TFLOP/s", "TB/s", "% of roof", "status")
+    yield from _table(headings, map(_numbers, measured))
+
+
+def _numbers(one: Outcome) -> tuple[str, ...]:
+    row = one.entry
+    rates = (rate(row[name]) for name in ("tflops", "tb_per_sec", "sol_pct"))
+    return (one.case, named(row), duration(row["median"]), f"{100 * row['spread']:.1f} %", *rates, one.status)
+
+
+def _skipped(found: Iterable[Outcome]) -> Iterator[str]:
+    reasons = story.reasons(one for one in found if one.status == "skipped")
+    yield from _table(("cases", "why"), ((str(count), reason) for reason, count in reasons.most_common()))
+
+
+def _provenance(runs: Sequence[Run]) -> Iterator[str]:
+    said = [story.provenance(run) for run in runs]
+    names = dict.fromkeys(name for one in said for name in one)
+    yield from _table(("", *(r.name for r in runs)), ((n, *(one.get(n, "") for one in said)) for n in names))
+
+
+def _folded(title: str, content: Iterable[str]) -> Iterator[str]:
+    yield f"<details><summary>{_text(title)}</summary>\n"
+    yield from content
+    yield "</details>\n"
+
+
+def _table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(map(_text, headings))} |"
+    yield f"|{'---|' * len(headings)}"
+    for line in cells:
+        yield f"| {' | '.join(map(_text, line))} |"
+    yield ""
+
+
+def _text(text: str) -> str:
+    """Names as they are: neither Markdown nor HTML, and on one line of a table."""
+    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", text)
+    return " ".join(escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").split())

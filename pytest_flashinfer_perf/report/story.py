@@ -1,0 +1,286 @@
+"""What runs say together: the newest of each case, which backend wins where, what ran at all, what changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_flashinfer_perf.report import runs as reading
+from pytest_flashinfer_perf.report.layout import COLD, grouped
+from pytest_flashinfer_perf.report.layout import provenance as way
+from pytest_flashinfer_perf.report.runs import Row, Run
+from pytest_flashinfer_perf.report.verdicts import Judged
+
+MEASURED = ("ok", "noisy", "invalid")
+OWN = "own kernels"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The newest that is known of a case on a device, and all that was measured of it, oldest first."""
+
+    place: str
+    entry: Row
+    run: Run
+    history: tuple[tuple[Run, Row], ...]
+
+    @property
+    def status(self) -> str:
+        """`skipped`, `failed` or `xfailed`, or a row's own."""
+        return str(self.entry.get("outcome") or self.entry["status"])
+
+    @property
+    def measured(self) -> bool:
+        return self.status in MEASURED
+
+    @property
+    def case(self) -> str:
+        return str(self.entry["case"])
+
+    @property
+    def routine(self) -> str:
+        return str(self.entry.get("routine") or OWN)
+
+    @property
+    def shape(self) -> str:
+        return str(self.entry.get("shape") or self.case)
+
+    @property
+    def backend(self) -> str:
+        return str(self.entry.get("backend") or "")
+
+    @property
+    def change(self) -> float:
+        """Of the newest time, in shares of the oldest."""
+        return float(self.history[-1][1]["median"] / self.history[0][1]["median"]) - 1
+
+    @property
+    def device(self) -> str:
+        return str(self.entry.get("device_name") or self.run.machine.get("gpu") or self.place)
+
+
+def outcomes(runs: Sequence[Run]) -> list[Outcome]:
+    """In the order in which cases were first seen; `runs` are oldest first."""
+    seen: dict[tuple[str, str, int], list[tuple[Run, Row]]] = {}
+    for run in runs:
+        for place, case, nth, entry in _numbered(run):
+            seen.setdefault((place, case, nth), []).append((run, entry))
+    return [_outcome(place, entries) for (place, _, _), entries in seen.items()]
+
+
+def _numbered(run: Run) -> Iterator[tuple[str, str, int, Row]]:
+    """A case that a run has twice is two: none of them is left out."""
+    times: Counter[tuple[str, str]] = Counter()
+    for entry in (*run.rows, *run.unmeasured):
+        at = (_place(entry, run), str(entry["case"]))
+        times[at] += 1
+        yield (*at, times[at], entry)
+
+
+def _outcome(place: str, entries: Sequence[tuple[Run, Row]]) -> Outcome:
+    run, newest = entries[-1]
+    return Outcome(place, newest, run, tuple((run, entry) for run, entry in entries if "median" in entry))
+
+
+def _place(entry: Row, run: Run) -> str:
+    """A test that was skipped before it had a device belongs to the run's, where that has one."""
+    known = {reading.place(row) for row in run.rows}
+    return reading.place(entry) or (known.pop() if len(known) == 1 else "")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a reader wants to know first."""
+
+    measured: int
+    statuses: Counter[str]
+    failed: tuple[Outcome, ...]
+    slower: tuple[Outcome, ...]
+    sentences: tuple[str, ...]
+
+
+def answer(runs: Sequence[Run], found: Sequence[Outcome], judged: Mapping[str, Judged]) -> Answer:
+    statuses = counts(found)
+    measured = sum(statuses[status] for status in MEASURED)
+    slower = tuple(one for one in found if one.case in judged and judged[one.case].verdict == "SLOWER")
+    return Answer(
+        measured,
+        statuses,
+        tuple(one for one in found if one.status == "failed"),
+        slower,
+        (_measured(measured, found), *_troubles(statuses), _compared(runs, judged, slower)),
+    )
+
+
+def _measured(measured: int, found: Sequence[Outcome]) -> str:
+    if not measured:
+        return "Nothing was measured."
+    routines = len({one.routine for one in found if one.measured})
+    where = " and ".join(devices(found).values())
+    return f"{_many(measured, 'case')} of {_many(routines, 'routine')} measured on {where}."
+
+
+def _troubles(statuses: Counter[str]) -> Iterator[str]:
+    for status, meaning in MEANINGS.items():
+        if statuses[status]:
+            yield f"{statuses[status]} {meaning}."
+
+
+MEANINGS = {
+    "failed": "failed: wrong answers or errors",
+    "invalid": "invalid: faster than the device can be",
+    "noisy": "noisy: a spread above 5\N{NO-BREAK SPACE}%",
+    "xfailed": "failed as expected",
+    "skipped": "skipped, each with its reason",
+}
+
+
+def _compared(runs: Sequence[Run], judged: Mapping[str, Judged], slower: Sequence[Outcome]) -> str:
+    if len(runs) == 1:
+        return "One run: nothing to compare it with."
+    if not judged:
+        return f"{len(runs)} runs, and no case that two of them share."
+    if not slower:
+        return f"No case got slower over {len(runs)} runs."
+    return f"{_many(len(slower), 'case')} got slower."
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def counts(found: Iterable[Outcome]) -> Counter[str]:
+    return Counter(outcome.status for outcome in found)
+
+
+def devices(found: Iterable[Outcome]) -> dict[str, str]:
+    """A name for each place that something was measured at; the end of its UUID where two have one name."""
+    names = {outcome.place: outcome.device for outcome in found if outcome.measured}
+    twice = {name for name, count in Counter(names.values()).items() if count > 1}
+    return {place: f"{name} ({place[-6:]})" if name in twice else name for place, name in names.items()}
+
+
+def provenance(run: Run) -> dict[str, str]:
+    """What a run says of where its numbers come from; nothing of what it does not know."""
+    commit = run.commit
+    revision = f"{str(commit.get('id') or '')[:10]}{' and uncommitted changes' if commit.get('dirty') else ''}"
+    how = {f"{row['instrument']}, {COLD[row['cold_l2']]}" for row in run.rows}
+    known = {
+        "when": run.when[:19].replace("T", " "),
+        "commit": revision,
+        **{name: run.machine.get(name) for name in SOFTWARE},
+        "timed by": "; ".join(sorted(how)),
+        "cases": len(run.rows),
+    }
+    return {name: str(value) for name, value in known.items() if value not in (None, "")}
+
+
+SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "python_version")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Backends side by side, for shapes of one routine that were measured in one way on one device."""
+
+    title: str
+    routine: str
+    backends: tuple[str, ...]
+    shapes: Mapping[str, Mapping[str, Outcome]]
+
+    def best(self, shape: str) -> Outcome | None:
+        """The fastest sound one, where there is another to be faster than."""
+        sound = [one for one in self.shapes[shape].values() if one.status != "invalid"]
+        return min(sound, key=lambda one: float(one.entry["median"])) if len(self.shapes[shape]) > 1 and sound else None
+
+    @property
+    def wins(self) -> Counter[str]:
+        return Counter(best.backend for shape in self.shapes if (best := self.best(shape)))
+
+
+def comparisons(found: Iterable[Outcome]) -> Iterator[Comparison]:
+    """Nothing of a routine of which only one backend was measured."""
+    rows = [one for one in found if one.measured and one.backend]
+    for (_, title), ways in grouped(rows, lambda one: (one.place, way(one.entry))):
+        shapes = {
+            shape: {one.backend: one for one in side_by_side}
+            for shape, side_by_side in grouped(ways, lambda one: one.shape)
+        }
+        comparison = Comparison(title, ways[0].routine, _ordered(ways), shapes)
+        if comparison.wins:
+            yield comparison
+
+
+def _ordered(ways: Sequence[Outcome]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.backend for one in ways))
+
+
+@dataclass(frozen=True)
+class Support:
+    """What became of the cases of one backend of a routine."""
+
+    routine: str
+    backend: str
+    statuses: Counter[str]
+    reasons: Counter[str]
+
+    @property
+    def measured(self) -> int:
+        return sum(self.statuses[status] for status in MEASURED)
+
+
+def support(found: Iterable[Outcome]) -> Iterator[Support]:
+    for (routine, backend), cases in grouped(found, lambda one: (one.routine, one.backend)):
+        yield Support(routine, backend, counts(cases), reasons(one for one in cases if not one.measured))
+
+
+def reasons(unmeasured: Iterable[Outcome]) -> Counter[str]:
+    return Counter(str(one.entry["reason"]).partition("\n")[0] for one in unmeasured)
+
+
+SEQUENCES = ("s_kv", "max_seq_len")
+
+
+Cells = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Shapes by batch and sequence; a group are shapes that are otherwise alike."""
+
+    sequences: tuple[str, ...]
+    groups: tuple[tuple[str, tuple[tuple[int, Cells], ...]], ...]
+
+
+def heat_map(comparison: Comparison) -> HeatMap | None:
+    """None of a routine without batch and sequence, or with a single one of them."""
+    known = {shape: at for shape in comparison.shapes if (at := _at(comparison, shape)) and comparison.best(shape)}
+    sequences = tuple(dict.fromkeys(_length(at) for at in sorted(known.values(), key=lambda at: at[1:])))
+    groups = grouped(known, lambda shape: _beside(shape, known[shape]))
+    found = tuple((title, tuple(_by_batch({shape: known[shape] for shape in alike}))) for title, alike in groups)
+    return HeatMap(sequences, found) if len(known) > 1 else None
+
+
+def _by_batch(known: Mapping[str, tuple[int, int, int]]) -> Iterator[tuple[int, Cells]]:
+    for batch, shapes in grouped(sorted(known, key=lambda shape: known[shape]), lambda shape: known[shape][0]):
+        yield batch, {_length(known[shape]): shape for shape in shapes}
+
+
+def _at(comparison: Comparison, shape: str) -> tuple[int, int, int] | None:
+    """Batch, keys and queries of a request."""
+    params = next(iter(comparison.shapes[shape].values())).entry["params"]
+    keys = next((params[name] for name in SEQUENCES if name in params), None)
+    if keys is None or "batch_size" not in params:
+        return None
+    return params["batch_size"], keys, params.get("s_qo", 1)
+
+
+def _length(at: tuple[int, int, int]) -> str:
+    _, keys, queries = at
+    return f"{keys}" if queries == 1 else f"{keys} (q {queries})"
+
+
+def _beside(shape: str, at: tuple[int, int, int]) -> str:
+    """The shape's own words for all but batch and sequence."""
+    said = {f"{letter}{size}" for letter, size in zip("bsq", at, strict=True)}
+    return "-".join(word for word in shape.split("-") if word not in said)
