@@ -76,6 +76,12 @@ def measured(device: Device) -> Peaks | None:
     return peaks
 
 
+def kept(device: Device) -> Path | None:
+    """Where this device's roof is kept, once it was measured."""
+    path = _cache_file(device)
+    return path if device.is_gpu and path.exists() else None
+
+
 def _cache_file(device: Device) -> Path:
     versions = f"{driver_version()}-torch{torch.__version__}"
     return platformdirs.user_cache_path("pytest-flashinfer-perf") / "peaks" / f"{device.uuid}-{versions}-{METHOD}.json"

@@ -62,7 +62,7 @@ def _run(path: Path, said: Mapping[str, Any], own: Mapping[str, Any]) -> Run:
         ours = [benchmark for benchmark in said["benchmarks"] if "case" in benchmark["extra_info"]]
         return Run(
             name=path.name,
-            when=said["datetime"],
+            when=str(said["datetime"]),
             machine=said["machine_info"],
             commit=said["commit_info"],
             rows=tuple(map(_row, ours)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,44 @@ def _handle(uuid: str | None) -> Any | None:
         return nvml.nvmlDeviceGetHandleByUUID(uuid)
     except nvml.NVMLError:  # a device that NVML does not list, such as a slice of a GPU
         return None
+
+
+def health(uuid: str | None) -> dict[str, Any]:
+    """How a GPU is set and who else is on it; null for what this card, or its driver, does not tell."""
+    nvml, handle = _nvml(), _handle(uuid)
+    if nvml is None or handle is None:
+        return {}
+    asked: dict[str, Callable[[], Any]] = {
+        "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "sm_mhz_most": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        "power_cap_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
+        "power_cap_usual_w": lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1e3,
+        "persistence": lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
+        "throttle": lambda: reasons(_reason_bits(nvml, handle)),
+        "processes": lambda: [_process(nvml, p) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)],
+    }
+    return {name: _told(nvml, ask) for name, ask in asked.items()}
+
+
+def _told(nvml: Any, ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except nvml.NVMLError:
+        return None
+
+
+def _process(nvml: Any, process: Any) -> dict[str, Any]:
+    name = _told(nvml, lambda: nvml.nvmlSystemGetProcessName(process.pid))
+    return {"pid": process.pid, "name": name, "bytes": process.usedGpuMemory}
+
+
+def uuids() -> list[str]:
+    """Of the GPUs that the driver has, whether or not torch can use them."""
+    nvml = _nvml()
+    count = nvml.nvmlDeviceGetCount() if nvml else 0
+    return [str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(i))) for i in range(count)] if nvml else []
 
 
 def driver_version() -> str | None:

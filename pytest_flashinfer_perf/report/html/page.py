@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 from collections.abc import Sequence
 from importlib import resources
@@ -48,6 +49,7 @@ def render(runs: Sequence[Run]) -> str:
     )
 
 
+@functools.cache
 def _libraries() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script; the tag that holds it must not end early."""
     import vl_convert

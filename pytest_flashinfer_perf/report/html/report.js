@@ -138,6 +138,7 @@
   }
 
   form.addEventListener("input", filter);
+  form.addEventListener("change", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
 
   // Backends side by side: how many times as fast as the one they are held against.

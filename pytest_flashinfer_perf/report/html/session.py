@@ -23,6 +23,7 @@ class HtmlFile:
         self._path = config.invocation_params.dir / config.getoption("perf_html")
         self._note = f"--perf-html: nothing written, no case was measured or skipped: {self._path}"
 
+    @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._board.rows or self._board.unmeasured:
             page.write(self._path, [self._run(session.config)])

@@ -1,0 +1,75 @@
+"""Runs as pytest-benchmark would write them, for tests of what is made of them."""
+
+import json
+import random
+
+ROUTINE = "BatchDecodeWithPagedKVCacheWrapper"
+UUID = "GPU-0a1b2c3d"
+DEVICE = {"device": "cuda:0", "device_name": "NVIDIA H200", "gpu_uuid": UUID}
+ROOFS = {
+    UUID: {
+        "measured": {"bytes_per_s": 4.5e12, "flops_per_s": {"bfloat16": 8e14, "fp8_e4m3": 1.5e15}},
+        "datasheet": {"bytes_per_s": 4.8e12, "flops_per_s": {"bfloat16": 9.9e14, "fp8_e4m3": 2e15}},
+    }
+}
+HOSTILE = "<script>alert('case')</script><img src=x onerror=alert(1)>"
+
+
+def identity(backend="fa2", batch=16, s_kv=1024, routine=ROUTINE, **changes):
+    shape = f"llama-b{batch}-s{s_kv}"
+    known = {"routine": routine, "family": "attention", "backend": backend, "shape": shape, "case_tag": None}
+    return {**known, "case": f"{routine}/{shape}-{backend}", "repro": f"pytest --perf-case='{backend}'", **changes}
+
+
+def benchmark(backend="fa2", batch=16, s_kv=1024, us=10.0, samples=30, **changes):
+    draw = random.Random(f"{backend}{batch}{s_kv}")
+    data = [1e-6 * us * draw.uniform(0.99, 1.01) for _ in range(samples)]
+    clocks = [draw.uniform(1.7, 1.9) for _ in range(min(samples, 30))]
+    moved = 2e3 * batch * s_kv
+    flops = moved * (2 * batch + s_kv / 1024)
+    extra = {
+        **identity(backend, batch, s_kv),
+        **DEVICE,
+        "resolved_backend": backend,
+        "flops": flops,
+        "bytes": moved,
+        "flops_dtype": "bfloat16",
+        "tflops": flops / (us * 1e6),
+        "tb_per_sec": moved / (us * 1e6),
+        "sol_pct": 50.0,
+        "bound": "memory",
+        "peaks": "measured",
+        "status": "ok",
+        "instrument": "cupti",
+        "fallback": None,
+        "cold_l2": "rotate",
+        "cuda_graph": True,
+        "notes": [],
+        "kernels": [f"decode_kernel<{backend}>"],
+        "cycles_per_call": [us * ghz * 1e3 for ghz in clocks],
+        "sm_ghz_per_call": clocks,
+        "sm_ghz": 1.8,
+        "cycles": us * 1.8e3,
+        **changes,
+    }
+    stats = {"median": 1e-6 * us, "mean": 1e-6 * us, "stddev": 1e-8 * us, "rounds": samples, "data": data}
+    params = {"routine": extra["routine"], "backend": backend, "batch_size": batch, "s_kv": s_kv, "s_qo": 1}
+    name = f"test_decode[{backend}]"
+    return {"name": name, "fullname": f"t.py::{name}", "params": params, "extra_info": extra, "stats": stats}
+
+
+def unmeasured(outcome="skipped", reason="it needs compute capability 10.0", backend="trtllm-gen", **changes):
+    return {**identity(backend), **DEVICE, "outcome": outcome, "reason": reason, **changes}
+
+
+def document(*benchmarks, left=(), when="2026-11-20T10:00:00+00:00", **changes):
+    machine = {"gpu": "NVIDIA H200", "driver": "580", "torch": "2.11", "flashinfer": "0.7.2", "python_version": "3.12"}
+    own = {"schema": 1, "roofs": ROOFS, "unmeasured": list(left)}
+    commit = {"id": "0123456789abcdef", "dirty": True}
+    whole = {"machine_info": machine, "commit_info": commit, "datetime": when, "version": "5.2.3"}
+    return {**whole, "benchmarks": list(benchmarks), "flashinfer_perf": own, **changes}
+
+
+def write(path, said):
+    path.write_text(said if isinstance(said, str) else json.dumps(said))
+    return path

@@ -1,0 +1,167 @@
+"""What a machine is told it can measure, and what can be asked for by name."""
+
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from pytest_flashinfer_perf import capability, cli, doctor
+from pytest_flashinfer_perf.commands import doctor as told
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.timing import telemetry
+
+# What FlashInfer's modules warn of while they are imported is not what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+GPU = {
+    "device": "cuda:0",
+    "name": "NVIDIA H200",
+    "uuid": "GPU-0",
+    "compute_capability": "9.0",
+    "processors": 132,
+    "l2_bytes": 60 << 20,
+    "free_bytes": 139 << 30,
+}
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    """The library as it would answer for one GPU that tells all but its persistence mode."""
+    made = ModuleType("pynvml")
+    made.NVMLError = type("NVMLError", (Exception,), {})
+    made.NVML_CLOCK_SM, made.NVML_CLOCK_MEM = 1, 2
+
+    def refuse(*_):
+        raise made.NVMLError
+
+    answers = {
+        "Init": None,
+        "SystemGetDriverVersion": "580.1",
+        "DeviceGetCount": 1,
+        "DeviceGetHandleByIndex": "handle",
+        "DeviceGetHandleByUUID": "handle",
+        "DeviceGetUUID": "GPU-0",
+        "DeviceGetClockInfo": 345,
+        "DeviceGetMaxClockInfo": 1980,
+        "DeviceGetPowerUsage": 75_100,
+        "DeviceGetEnforcedPowerLimit": 650_000,
+        "DeviceGetPowerManagementDefaultLimit": 700_000,
+        "DeviceGetCurrentClocksEventReasons": 0x04,
+        "DeviceGetComputeRunningProcesses": [SimpleNamespace(pid=7, usedGpuMemory=2 << 30)],
+    }
+    for name, answer in answers.items():
+        setattr(made, f"nvml{name}", lambda *_, answer=answer: answer)
+    made.nvmlDeviceGetPersistenceMode = made.nvmlSystemGetProcessName = refuse
+    monkeypatch.setitem(sys.modules, "pynvml", made)
+    telemetry._nvml.cache_clear()
+    telemetry._handle.cache_clear()
+    yield made
+    telemetry._nvml.cache_clear()
+    telemetry._handle.cache_clear()
+
+
+@pytest.mark.usefixtures("nvml")
+def test_nvml_tells_what_it_can_and_the_rest_is_null():
+    assert telemetry.uuids() == ["GPU-0"]
+    assert telemetry.health("GPU-0") == {
+        "sm_mhz": 345,
+        "sm_mhz_most": 1980,
+        "memory_mhz": 345,
+        "power_w": 75.1,
+        "power_cap_w": 650,
+        "power_cap_usual_w": 700,
+        "persistence": None,
+        "throttle": "power cap",
+        "processes": [{"pid": 7, "name": None, "bytes": 2 << 30}],
+    }
+
+
+@pytest.mark.usefixtures("nvml")
+def test_a_gpu_is_described_with_its_clocks_its_power_and_who_else_is_on_it(hopper):
+    facts = {"no_gpu": None, **doctor.of(hopper, [], {}), "gpus": [{**GPU, **telemetry.health("GPU-0")}]}
+    text = " ".join(" ".join(told.lines(facts)).split())
+    for said in (
+        "NVIDIA H200, compute capability 9.0, 132 SMs, L2 60 MiB, 139.0 GiB free",
+        "SM clock 345 of 1980 MHz",
+        "75 W, capped at 650 of 700 W; throttled by power cap; persistence not told",
+        "OTHER PROCESSES: a process (7, 2.0 GiB)",
+    ):
+        assert said in text
+
+
+def test_without_nvml_it_says_what_to_install(hopper):
+    facts = {"no_gpu": None, **doctor.of(hopper, [], {}), "gpus": [GPU]}
+    assert any("pip install nvidia-ml-py" in line for line in told.lines(facts))
+
+
+def test_every_routine_and_backend_has_a_yes_or_a_reason(hopper):
+    facts = doctor.of(hopper, [], {})
+    assert facts["measures_on_gpu"] is True
+    for name, routine in all_routines().items():
+        asked = {b.name: capability.missing(b.requires, hopper) for b in routine.backends.values()}
+        assert facts["routines"][name] == asked
+    decode = facts["routines"]["BatchDecodeWithPagedKVCacheWrapper"]
+    assert decode["torch"] is None
+    assert decode["trtllm-gen"] == "trtllm-gen needs compute capability 10.0 or 10.3 or 10.7, this is 9.0"
+
+
+@pytest.mark.usefixtures("nvml")
+def test_it_is_one_screen_of_80_columns(hopper):
+    facts = {"no_gpu": None, **doctor.of(hopper, [], {}), "gpus": [{**GPU, **telemetry.health("GPU-0")}]}
+    lines = list(told.lines(facts))
+    assert len(lines) < 55
+    assert max(len(line) for line in lines) <= 80 or "site-packages" in max(lines, key=len)
+
+
+@pytest.mark.skipif(telemetry.uuids() != [], reason="this machine has a GPU")
+def test_a_machine_without_a_gpu_says_why_and_exits_with_1(capsys):
+    assert cli.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "GPU        none: " in out
+    assert "nothing can be measured on a GPU; 18 of 99 routines x backends run on cpu" in out
+    assert cli.main(["doctor", "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["measures_on_gpu"], facts["device"], facts["gpus"]) == (False, "cpu", [])
+    assert facts["instruments"]["wall"] is None
+
+
+def test_a_broken_flashinfer_is_named(cpu, monkeypatch):
+    monkeypatch.setattr(capability, "_is_there", lambda name: name != "flashinfer")
+    capability.flashinfer_import_error.cache_clear()
+    facts = {"no_gpu": "none here", **doctor.of(cpu, [], {})}
+    capability.flashinfer_import_error.cache_clear()
+    assert any(line.strip().startswith("flashinfer is not installed") for line in told.lines(facts))
+    assert facts["caches"]["kernels"] is None
+
+
+def test_list_shows_every_routine_backend_tier_model_and_flag(capsys):
+    assert cli.main(["list"]) == 0
+    out = capsys.readouterr().out
+    words = set(out.split())
+    for name, routine in all_routines().items():
+        models = routine.presets.layers if routine.presets else ()
+        assert {name, *routine.backends, *routine.tiers, *models} <= words
+    assert {"--batch_size", "--page_size", "--mma_sm", "--routing_method"} <= words
+
+
+def test_list_explains_one_routines_flags(capsys):
+    assert cli.main(["list", "mm_fp8"]) == 0
+    out = capsys.readouterr().out
+    assert "bmm_fp8" not in out
+    assert "--out_dtype                 type of the output: bfloat16 (bfloat16)" in out
+    assert cli.main(["list", "DECODE"]) == 0
+    assert "vllm_decode" in capsys.readouterr().out
+
+
+def test_list_knows_no_such_routine(capsys):
+    assert cli.main(["list", "mm_fp9"]) == 1
+    assert "unknown name 'mm_fp9', did you mean" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["report", "doctor", "list"])
+def test_a_commands_help_has_an_example(command, capsys):
+    with pytest.raises(SystemExit) as done:
+        cli.main([command, "--help"])
+    assert done.value.code == 0
+    assert f"  flashinfer-perf {command}" in capsys.readouterr().out.partition("examples:")[2]

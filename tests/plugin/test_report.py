@@ -1,0 +1,194 @@
+"""The page and the Markdown, as text; what a browser makes of the page is in test_browser.py."""
+
+import base64
+import hashlib
+import json
+import re
+
+import pytest
+import vl_convert
+from reports import HOSTILE, ROUTINE, benchmark, document, unmeasured, write
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.report import runs
+from pytest_flashinfer_perf.report.html import page
+
+MOST_BYTES = 6_000_000
+
+
+@pytest.fixture
+def rendered(tmp_path):
+    def render(*documents):
+        paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate(documents)]
+        return page.render(runs.read(paths))
+
+    return render
+
+
+def data(html):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])
+
+
+def script(html):
+    return re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+
+
+def without_scripts(html):
+    return re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
+
+
+def hostile():
+    left = [unmeasured("failed", HOSTILE, HOSTILE, case=HOSTILE, repro=HOSTILE)]
+    row = benchmark("fa2", case_tag=HOSTILE, shape=HOSTILE, case=HOSTILE + "2", kernels=[HOSTILE], repro=HOSTILE)
+    return document(row, benchmark("cudnn", shape=HOSTILE, device_name=HOSTILE), left=left)
+
+
+def test_names_stay_text_wherever_they_are_shown(rendered):
+    html = rendered(hostile(), {**hostile(), "datetime": "2026-11-21T10:00:00+00:00"})
+    page_alone = html.replace(script(html)[0], "")
+    assert "<script>alert" not in page_alone
+    assert "<img" not in page_alone
+    assert "&lt;script&gt;alert(&#39;case&#39;)&lt;/script&gt;" in html
+    assert data(html)["cases"][0]["case"] == HOSTILE + "2"
+
+
+def test_only_the_pages_own_script_may_run_and_nothing_may_be_loaded(rendered):
+    html = rendered(document(benchmark()))
+    [own] = script(html)
+    policy = re.search(r'Content-Security-Policy"\s+content="(.*?)"', html)[1]
+    digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+    assert f"script-src &#39;sha256-{digest}&#39;" in policy or f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert not re.findall(r"(?:src|href)=[\"'](?!#|data:)", without_scripts(html))
+
+
+def test_every_plot_is_one_that_vega_lite_understands(rendered):
+    html = rendered(document(benchmark(), benchmark("cudnn", flops_dtype="fp8_e4m3")))
+    plots = {**data(html)["specs"], "roofline": next(iter(data(html)["figures"].values()))["spec"]}
+    assert len(plots) == 7
+    for name, spec in plots.items():
+        drawn = vl_convert.vegalite_to_vega({**spec, "datasets": {spec.get("data", {}).get("name", "points"): []}})
+        assert drawn["marks"], name
+
+
+def test_roofs_are_those_of_the_types_that_were_used(rendered):
+    [figure] = data(rendered(document(benchmark())))["figures"].values()
+    assert {corner["roof"] for corner in figure["roofs"]} == {"measured bfloat16", "datasheet bfloat16"}
+    flat = [corner["tflops"] for corner in figure["roofs"] if corner["roof"] == "measured bfloat16"]
+    assert flat[1:] == [pytest.approx(800)] * 2
+    slope = figure["roofs"][0]
+    assert slope["tflops"] == pytest.approx(4.5 * slope["intensity"])
+
+
+def test_a_case_without_its_work_has_no_point_and_that_is_said(rendered):
+    own = benchmark(flops=None, bytes=None, tflops=None, tb_per_sec=None, sol_pct=None, bound=None)
+    html = rendered(document(own, benchmark("cudnn")))
+    assert "1 have no point" in " ".join(html.split())
+    assert len(next(iter(data(html)["figures"].values()))["points"]) == 1
+
+
+def test_a_run_without_samples_or_roofs_is_a_page_too(rendered):
+    row = benchmark(cycles_per_call=None, sm_ghz_per_call=None, sm_ghz=None, kernels=None)
+    del row["stats"]["data"]
+    said = document(row)
+    said["flashinfer_perf"] = {"schema": 1}
+    html = rendered(said)
+    assert data(html)["cases"][0]["samples"] == []
+    assert "No roof is known of this device" in html
+
+
+def test_a_run_of_skips_alone_is_a_page_too(rendered):
+    html = rendered(document(left=[unmeasured()]))
+    assert "Nothing was measured." in html
+    assert re.search(r"<span>1 . it needs compute capability 10.0</span>", html)
+
+
+def test_several_runs_have_a_trend(rendered):
+    later = document(benchmark(us=12.0), when="2026-11-21T10:00:00+00:00")
+    html = rendered(document(benchmark(us=10.0)), later)
+    assert 'id="trend"' in html
+    assert "+20.00 %" in html
+    assert [step["ratio"] for step in data(html)["trend"]] == [1.0, 1.2]
+    assert 'id="trend"' not in rendered(later)
+
+
+def test_500_cases_fit_into_6_mb(rendered):
+    rows = [benchmark(f"backend{i % 10}", i // 10 + 1, 1024, us=i + 1, samples=300) for i in range(500)]
+    assert len(rendered(document(*rows)).encode()) < MOST_BYTES
+
+
+def test_the_command_writes_a_page(tmp_path, capsys):
+    run, out = write(tmp_path / "run.json", document(benchmark())), tmp_path / "deep" / "report.html"
+    assert cli.main(["report", str(run), "-o", str(out)]) == 0
+    assert capsys.readouterr().out == f"wrote {out}\n"
+    assert out.read_text().startswith("<!doctype html>")
+
+
+def test_the_command_names_a_file_that_is_no_run(tmp_path, capsys):
+    assert cli.main(["report", str(write(tmp_path / "run.json", "{}"))]) == 1
+    assert "run.json is no run of this plugin" in capsys.readouterr().err
+
+
+def test_markdown_escapes_names_and_folds_its_tables(tmp_path, capsys):
+    piped = benchmark("a|b", shape="x_y", case="*c*")
+    left = [unmeasured("failed", f"wrong\n{HOSTILE}", "fa3"), unmeasured()]
+    run = write(tmp_path / "run.json", document(piped, benchmark("cudnn", us=5.0, shape="x_y"), left=left))
+    assert cli.main(["report", "--markdown", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert "<script>" not in text
+    assert f"| {ROUTINE}/llama-b16-s1024-fa3 | wrong &lt;script&gt;alert('case')&lt;/script&gt;" in text
+    assert "| x\\_y | 10.00 us | 5.000 us (fastest) |" in text
+    assert "| \\*c\\* | a\\|b | 10.00 us |" in text
+    assert text.count("<details>") == text.count("</details>") == 4
+    assert "| 1 | it needs compute capability 10.0 |" in text
+
+
+OWN = """
+import pytest, torch
+
+def test_fast(perf):
+    perf.time(torch.neg, torch.ones(8), flops=8, bytes=64)
+
+def test_skipped(perf):
+    pytest.skip("not <here>")
+
+def test_wrong(perf):
+    perf.time(torch.neg, torch.ones(8), reference=torch.ones(8))
+"""
+
+
+def test_a_session_writes_the_page_of_what_it_measured(pytester):
+    pytester.makepyfile(test_mine=OWN)
+    done = pytester.runpytest(
+        "--perf-html=out/r.html", "--perf-iters=3", "--perf-device=cpu", "--benchmark-json=r.json"
+    )
+    done.assert_outcomes(passed=1, skipped=1, failed=1)
+    done.stdout.fnmatch_lines(["wrote *r.html"])
+    html = (pytester.path / "out" / "r.html").read_text()
+    by_case = {one["case"]: one for one in data(html)["cases"]}
+    fast, skipped, wrong = (by_case[f"test_mine.py::test_{name}"] for name in ("fast", "skipped", "wrong"))
+    assert len(fast["samples"]) == 3
+    assert (skipped["status"], skipped["reason"]) == ("skipped", "not <here>")
+    assert wrong["status"] == "failed"
+    assert "not <here>" not in without_scripts(html)
+    said = json.loads((pytester.path / "r.json").read_text())["flashinfer_perf"]["unmeasured"]
+    assert [(one["outcome"], one["case"]) for one in said] == [
+        ("skipped", "test_mine.py::test_skipped"),
+        ("failed", "test_mine.py::test_wrong"),
+    ]
+    assert said[1]["reason"].startswith("wrong answer") or "WrongAnswerError" in said[1]["reason"]
+
+
+def test_a_session_without_the_extra_says_so_before_it_measures(pytester, monkeypatch):
+    pytester.makepyfile(test_mine=OWN)
+    monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
+    done = pytester.runpytest("--perf-html=r.html")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*--perf-html: an HTML report needs vl_convert: pip install *[[]report]*"])
+
+
+def test_a_session_that_measured_nothing_writes_no_page(pytester):
+    pytester.makepyfile("def test_other(): pass")
+    done = pytester.runpytest("--perf-html=r.html")
+    done.stdout.fnmatch_lines(["--perf-html: nothing written, no case was measured or skipped: *r.html"])
+    assert not (pytester.path / "r.html").exists()

@@ -1,0 +1,139 @@
+"""What is made of runs, before anything is drawn."""
+
+import pytest
+from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
+
+from pytest_flashinfer_perf.report import runs, story
+from pytest_flashinfer_perf.report.verdicts import Judged
+
+
+@pytest.fixture
+def told(tmp_path):
+    """The outcomes of these documents, read from files."""
+
+    def read(*documents):
+        paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate(documents)]
+        return story.outcomes(runs.read(paths))
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is empty: pytest-benchmark writes nothing where no case was measured"),
+        ("{", "Expecting"),
+        ("[]", "is no run of this plugin"),
+        (document(flashinfer_perf=None), "is no run of this plugin"),
+        (document(flashinfer_perf={"schema": 2}), "has schema 2, this version reads 1"),
+        (document({"extra_info": {"case": "x"}}), "lacks 'stats'"),
+        (document(benchmarks=[1]), "not as pytest-benchmark wrote it"),
+        ({**document(), "datetime": None} | {"benchmarks": [{}]}, "lacks 'extra_info'"),
+    ],
+)
+def test_what_is_no_run_is_an_error_with_its_name(tmp_path, text, sentence):
+    path = write(tmp_path / "run.json", text)
+    with pytest.raises(runs.RunError, match=r"run\.json") as error:
+        runs.read([path])
+    assert sentence in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(runs.RunError, match=r"nowhere\.json"):
+        runs.read([tmp_path / "nowhere.json"])
+
+
+def test_other_benchmarks_are_counted_and_left_out(tmp_path):
+    plain = {**benchmark(), "extra_info": {}}
+    [run] = runs.read([write(tmp_path / "run.json", document(benchmark(), plain))])
+    assert (len(run.rows), run.others) == (1, 1)
+
+
+def test_the_newest_of_a_case_is_told_whatever_the_order_of_files(told):
+    later = document(benchmark(us=12.0), when="2026-11-21T10:00:00+00:00")
+    [one] = told(later, document(benchmark(us=10.0)))
+    assert one.entry["median"] == pytest.approx(12e-6)
+    assert one.change == pytest.approx(0.2)
+    assert [run.name for run, _ in one.history] == ["1.json", "0.json"]
+
+
+def test_a_case_that_fails_now_is_told_as_failed_with_what_was_measured_before(told):
+    failed = unmeasured("failed", "wrong answer", backend="fa2")
+    [one] = told(document(benchmark()), document(left=[failed], when="2026-11-21T10:00:00+00:00"))
+    assert (one.status, one.measured, len(one.history)) == ("failed", False, 1)
+
+
+def test_a_case_that_a_run_has_twice_is_two(told):
+    assert len(told(document(benchmark(us=10.0), benchmark(us=11.0)))) == 2
+
+
+def test_two_cards_of_one_model_are_told_apart(told):
+    found = told(document(benchmark(), benchmark(gpu_uuid="GPU-other-ffffff")))
+    assert story.devices(found) == {UUID: "NVIDIA H200 (1b2c3d)", "GPU-other-ffffff": "NVIDIA H200 (ffffff)"}
+
+
+def test_what_was_skipped_before_it_had_a_device_belongs_to_the_runs_only_one(told):
+    bare = {"case": "test_mine.py::test_a", "outcome": "skipped", "reason": "no"}
+    assert {one.place for one in told(document(benchmark(), left=[bare]))} == {UUID}
+
+
+def test_the_fastest_sound_backend_wins(told):
+    rows = [benchmark("fa2", us=10.0), benchmark("cudnn", us=8.0), benchmark("broken", us=1.0, status="invalid")]
+    [comparison] = story.comparisons(told(document(*rows)))
+    assert comparison.backends == ("fa2", "cudnn", "broken")
+    assert comparison.wins == {"cudnn": 1}
+
+
+def test_one_backend_is_no_comparison(told):
+    assert not list(story.comparisons(told(document(benchmark(), benchmark(batch=1)))))
+
+
+def test_times_of_two_instruments_do_not_stand_side_by_side(told):
+    rows = [benchmark("fa2"), benchmark("cudnn", instrument="events")]
+    assert not list(story.comparisons(told(document(*rows))))
+
+
+def test_a_heat_map_has_a_line_for_each_batch_and_a_column_for_each_sequence(told):
+    at = [(1, 1024), (1, 8192), (16, 1024)]
+    rows = [benchmark(backend, batch, s_kv) for batch, s_kv in at for backend in ("fa2", "cudnn")]
+    [comparison] = story.comparisons(told(document(*rows)))
+    heat = story.heat_map(comparison)
+    assert heat.sequences == ("1024", "8192")
+    cells = {1: {"1024": "llama-b1-s1024", "8192": "llama-b1-s8192"}, 16: {"1024": "llama-b16-s1024"}}
+    assert heat.groups == (("llama", tuple(cells.items())),)
+
+
+def test_a_routine_without_batch_and_sequence_has_no_heat_map(told):
+    rows = [{**benchmark(b, k), "params": {"m": k}} for b in ("fa2", "cudnn") for k in (1, 2)]
+    [comparison] = story.comparisons(told(document(*rows)))
+    assert story.heat_map(comparison) is None
+
+
+def test_support_counts_what_ran_and_why_the_rest_did_not(told):
+    left = [unmeasured(), unmeasured(case="another"), unmeasured("failed", "wrong answer: x\nrun it again: y", "fa2")]
+    found = {one.backend: one for one in story.support(told(document(benchmark("cudnn"), left=left)))}
+    assert found["cudnn"].measured == 1
+    assert found["trtllm-gen"].reasons == {"it needs compute capability 10.0": 2}
+    assert found["fa2"].reasons == {"wrong answer: x": 1}
+    assert found["fa2"].statuses == {"failed": 1}
+
+
+def test_the_answer_comes_in_sentences(told, tmp_path):
+    left = [unmeasured(), unmeasured("failed", "wrong", "fa3")]
+    run = document(benchmark(), benchmark("cudnn", status="noisy"), left=left)
+    found = told(run)
+    said = story.answer(runs.read([tmp_path / "0.json"]), found, {})
+    assert said.measured == 2
+    assert said.sentences[0] == "2 cases of 1 routine measured on NVIDIA H200."
+    assert said.sentences[-1] == "One run: nothing to compare it with."
+    assert [s.split()[:2] for s in said.sentences[1:-1]] == [["1", "failed:"], ["1", "noisy:"], ["1", "skipped,"]]
+
+
+def test_the_answer_names_what_the_gate_calls_slower(told, tmp_path):
+    found = told(document(benchmark()), document(benchmark(us=20.0), when="2026-11-21T10:00:00+00:00"))
+    judged = {f"{ROUTINE}/llama-b16-s1024-fa2": Judged("SLOWER", "by 100 %")}
+    both = runs.read([tmp_path / "0.json", tmp_path / "1.json"])
+    assert story.answer(both, found, judged).sentences[-1] == "1 case got slower."
+    assert len(story.answer(both, found, judged).slower) == 1
+    same = {name: Judged("SAME", "") for name in judged}
+    assert story.answer(both, found, same).sentences[-1] == "No case got slower over 2 runs."
