@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf import flags, suite
+from pytest_flashinfer_perf import commands, flags, suite
 
-# Modules of `commands`, which read their own arguments.
-TOOLS = {
-    "report": "runs as one HTML page, or as Markdown",
-    "doctor": "what this machine can measure, and why not the rest",
-    "list": "routines with their backends, tiers, models and flags",
-}
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet")
 SCRIPT = "flashinfer_benchmark.py"
 RUN_EXAMPLE = "example: flashinfer-perf run --testlist my_benchmarks.txt --output_path run.csv -- -k bmm_fp8"
@@ -26,8 +19,8 @@ BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words and words[0] in TOOLS:
-        return int(importlib.import_module(f"pytest_flashinfer_perf.commands.{words[0]}").main(words[1:]))
+    if words and words[0] in commands.HELP:
+        return commands.main(words[0], words[1:])
     command = {"bench": bench, "run": run}.get(words[0] if words else "")
     if command is not None and words[1:2] not in (["-h"], ["--help"]):
         return command(words[1:])
@@ -37,15 +30,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("flashinfer-perf", description=__doc__)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    commands.add_parser(
+    known = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, sentence in commands.HELP.items():
+        known.add_parser(name, help=sentence, add_help=False)
+    known.add_parser(
         "bench",
         usage="flashinfer-perf bench [PYTEST_ARGS]",
         help="run the performance suite; every argument is pytest's",
         description="Run the performance suite, from a checkout or a wheel. Every argument is pytest's.",
         epilog=BENCH_EXAMPLE,
     )
-    commands.add_parser(
+    known.add_parser(
         "run",
         usage="flashinfer-perf run FLAGS [-- PYTEST_ARGS]",
         help=f"measure what {SCRIPT} would, from the same flags",
@@ -53,8 +48,6 @@ def _parser() -> argparse.ArgumentParser:
         "said of every line, whose own win.",
         epilog=RUN_EXAMPLE,
     )
-    for name, meaning in TOOLS.items():
-        commands.add_parser(name, help=meaning)
     return parser
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -163,17 +164,21 @@ def devices(found: Iterable[Outcome]) -> dict[str, str]:
 
 def provenance(run: Run) -> dict[str, str]:
     """What a run says of where its numbers come from; nothing of what it does not know."""
-    commit = run.commit
-    revision = f"{str(commit.get('id') or '')[:10]}{' and uncommitted changes' if commit.get('dirty') else ''}"
     how = {f"{row['instrument']}, {COLD[row['cold_l2']]}" for row in run.rows}
     known = {
         "when": run.when[:19].replace("T", " "),
-        "commit": revision,
+        "commit": _revision(run.commit),
         **{name: run.machine.get(name) for name in SOFTWARE},
         "timed by": "; ".join(sorted(how)),
         "cases": len(run.rows),
     }
     return {name: str(value) for name, value in known.items() if value not in (None, "")}
+
+
+def _revision(commit: Row) -> str | None:
+    """None outside a repository, where pytest-benchmark has a word for it."""
+    known = re.fullmatch(r"[0-9a-f]{10,}", str(commit.get("id")))
+    return f"{known[0][:10]}{' and uncommitted changes' if commit.get('dirty') else ''}" if known else None
 
 
 SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "python_version")
