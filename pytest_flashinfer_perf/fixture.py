@@ -105,6 +105,13 @@ class Perf:
             raise
 
 
+def identity(item: pytest.Item) -> dict[str, Any]:
+    """What a test without a row is known by: its case, also where it never came to ask for it."""
+    case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
+    known = case.identity if isinstance(case, Case) else {"case": item.nodeid}
+    return item.stash.get(IDENTITY, known)
+
+
 def _seen(measured: Measurement) -> dict[str, Any]:
     """What a report of this session shows, and pytest-benchmark keeps in its own words."""
     return {

@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = config.stash[SETTINGS] = options.settings(config)
     board = Board()
     config.pluginmanager.register(board, "flashinfer-perf-board")
-    if config.getoption("perf_html"):
+    if config.getoption("perf_html") and not hasattr(config, "workerinput"):
         from pytest_flashinfer_perf.report.html.session import HtmlFile
 
         config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
@@ -171,10 +171,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.skipped and not hasattr(report, "wasxfail"):
         _fail_strict_skip(item, report, unmeasured.reason(report))
     if measured and not report.passed:
-        from pytest_flashinfer_perf.fixture import IDENTITY
+        from pytest_flashinfer_perf.fixture import identity
 
-        identity = item.stash.get(IDENTITY, {"case": item.nodeid})
-        report.perf_unmeasured = json.dumps(unmeasured.of(report, identity))  # type: ignore[attr-defined]
+        report.perf_unmeasured = json.dumps(unmeasured.of(report, identity(item)))  # type: ignore[attr-defined]
     return report
 
 

@@ -19,6 +19,9 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     yield _text(" ".join(answer.sentences)) + "\n"
     yield from _failed(answer.failed)
     yield from _slower(answer.slower, judged)
+    for reason, count in answer.undecided.most_common():
+        yield f"* {count} {_text(reason)}"
+    yield ""
     for comparison in story.comparisons(found):
         yield from _folded(f"{comparison.routine}: {_wins(comparison)}", _side_by_side(comparison))
     yield from _folded("Every case", _cases(one for one in found if one.measured))

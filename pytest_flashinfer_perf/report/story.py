@@ -98,6 +98,7 @@ class Answer:
     statuses: Counter[str]
     failed: tuple[Outcome, ...]
     slower: tuple[Outcome, ...]
+    undecided: Counter[str]
     sentences: tuple[str, ...]
 
 
@@ -110,7 +111,8 @@ def answer(runs: Sequence[Run], found: Sequence[Outcome], judged: Mapping[str, J
         statuses,
         tuple(one for one in found if one.status == "failed"),
         slower,
-        (_measured(measured, found), *_troubles(statuses), _compared(runs, judged, slower)),
+        Counter(f"{one.verdict}: {one.reason}" for one in judged.values() if one.verdict in WORSE[1:]),
+        (_measured(measured, found), *_troubles(statuses), _compared(runs, judged)),
     )
 
 
@@ -137,14 +139,17 @@ MEANINGS = {
 }
 
 
-def _compared(runs: Sequence[Run], judged: Mapping[str, Judged], slower: Sequence[Outcome]) -> str:
+def _compared(runs: Sequence[Run], judged: Mapping[str, Judged]) -> str:
     if len(runs) == 1:
         return "One run: nothing to compare it with."
     if not judged:
-        return f"{len(runs)} runs, and no case that two of them share."
-    if not slower:
-        return f"No case got slower over {len(runs)} runs."
-    return f"{_many(len(slower), 'case')} got slower."
+        return f"{len(runs)} runs, which nobody judged."
+    verdicts = Counter(one.verdict for one in judged.values())
+    said = sorted(verdicts.items(), key=lambda pair: (pair[0] not in WORSE, pair[0]))
+    return f"The newest against {_many(len(runs) - 1, 'run')}: {', '.join(f'{n} {verdict}' for verdict, n in said)}."
+
+
+WORSE = ("SLOWER", "MISSING", "INVALID", "AMBIGUOUS")
 
 
 def _many(count: int, what: str) -> str:

@@ -416,6 +416,25 @@ def test_markers_for_people_s_own_tests(pytester):
     )
 
 
+def test_a_case_without_a_row_is_in_the_json_with_its_reason(suite):
+    """Whether it asked to be measured or was stopped before."""
+    suite.makepyfile(
+        test_marked=f"""
+        import pytest
+
+        @pytest.mark.requires_sm("90")
+        @pytest.mark.perf_cases({DECODE!r}, {TINY!r})
+        def test_marked(perf, case): perf(case)
+        """
+    )
+    suite.runpytest(*QUICK, "--perf-backends=torch,fa3", "--benchmark-json=run.json", "-W", "ignore")
+    left = json.loads((suite.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
+    reasons = {(one["case"], one["backend"], one["outcome"], one["reason"]) for one in left}
+    case = f"{DECODE}/b2-s16-h4-kv2-d16-p4"
+    assert (f"{case}-fa3", "fa3", "skipped", "fa3 needs an NVIDIA GPU, this run is on the CPU") in reasons
+    assert (f"{case}-torch", "torch", "skipped", "this test needs an NVIDIA GPU, this run is on the CPU") in reasons
+
+
 def test_an_unknown_backend_in_a_marker_is_an_error(pytester):
     pytester.makepyfile(
         """

@@ -133,7 +133,8 @@ def test_the_answer_names_what_the_gate_calls_slower(told, tmp_path):
     found = told(document(benchmark()), document(benchmark(us=20.0), when="2026-11-21T10:00:00+00:00"))
     judged = {f"{ROUTINE}/llama-b16-s1024-fa2": Judged("SLOWER", "by 100 %")}
     both = runs.read([tmp_path / "0.json", tmp_path / "1.json"])
-    assert story.answer(both, found, judged).sentences[-1] == "1 case got slower."
-    assert len(story.answer(both, found, judged).slower) == 1
-    same = {name: Judged("SAME", "") for name in judged}
-    assert story.answer(both, found, same).sentences[-1] == "No case got slower over 2 runs."
+    said = story.answer(both, found, {**judged, "gone": Judged("MISSING", "skipped"), "x": Judged("SAME", "")})
+    assert said.sentences[-1] == "The newest against 1 run: 1 MISSING, 1 SLOWER, 1 SAME."
+    assert [one.case for one in said.slower] == list(judged)
+    assert said.undecided == {"MISSING: skipped": 1}
+    assert story.answer(both, found, {}).sentences[-1] == "2 runs, which nobody judged."

@@ -164,7 +164,9 @@
     const speedup = base ? base.dataset.seconds / best.dataset.seconds : null;
     const margin = speedup === null ? "not measured" : `${speedup.toFixed(2)}×${against ? "" : " the next"}`;
     cell.replaceChildren(element("b", best.dataset.backend), element("br"), element("span", margin, { class: "factor" }));
-    heat(cell, speedup);
+    // Its own colour, fuller the further it is ahead, so that one sees at a glance who wins where.
+    cell.style.setProperty("--toward", data.colours[best.dataset.backend]);
+    cell.style.setProperty("--heat", `${(14 + 28 * Math.abs(toned(speedup))).toFixed(0)}%`);
   }
 
   function nearest(cells) {
@@ -172,8 +174,12 @@
   }
 
   // Full colour at four times as fast or as slow.
+  function toned(speedup) {
+    return speedup === null ? 0 : Math.max(-1, Math.min(1, Math.log2(speedup) / 2));
+  }
+
   function heat(cell, speedup) {
-    const share = speedup === null ? 0 : Math.max(-1, Math.min(1, Math.log2(speedup) / 2));
+    const share = toned(speedup);
     cell.style.setProperty("--toward", share < 0 ? "var(--bad)" : "var(--good)");
     cell.style.setProperty("--heat", `${(45 * Math.abs(share)).toFixed(0)}%`);
   }

@@ -160,6 +160,7 @@ class View:
         return {
             "cases": [_details(one, names) for one in self.outcomes],
             "kernels": list(names),
+            "colours": self.colours,
             "figures": {f.place: {"spec": f.spec, "roofs": f.roofs, "points": f.points} for f in self.figures},
             "trend": [step for i, one in self.trends for step in _steps(i, one)],
             "specs": {name: spec() for name, spec in charts.SPECS.items()},
