@@ -250,6 +250,10 @@ def test_400_pixels_are_enough(shown, theme):
     drawn(shown, 2)
     assert shown.execute_script("return document.documentElement.scrollWidth") <= 400
     assert one(shown, "#table tbody .c3").rect["x"] < 400
+    ActionChains(shown).move_to_element(all_of(shown, POINT)[0]).perform()
+    WebDriverWait(shown, 5).until(lambda d: one(d, "#vg-tooltip-element").is_displayed())
+    tooltip = one(shown, "#vg-tooltip-element").rect
+    assert 0 <= tooltip["x"] < tooltip["x"] + tooltip["width"] <= 400
     one(shown, "#table .open").click()
     drawn(shown, 5, "dialog")
     assert all(chart.rect["width"] <= 400 for chart in all_of(shown, "dialog .chart svg"))
