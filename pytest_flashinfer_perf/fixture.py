@@ -22,6 +22,7 @@ from pytest_flashinfer_perf.settings import Measuring, Settings
 from pytest_flashinfer_perf.timing.cold import tensors
 from pytest_flashinfer_perf.walk import CannotRunError, walk
 
+Evaluate = Callable[[bool, Device], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
 NONE: Mapping[str, Any] = {}
 ROW = pytest.StashKey[dict[str, Any]]()
 
@@ -77,6 +78,15 @@ class Perf:
             measured = measure(fn, args, kwargs, **work, measuring=self._measuring, device=where)  # type: ignore[arg-type]
             cost = Cost(flops or 0.0, bytes or 0.0, _dtype_of(args)) if flops or bytes else None
             self._record(measured, self._own_row(measured, cost))
+        return measured
+
+    def evaluated(self, evaluate: Evaluate) -> Measurement:
+        """Record what a process of its own has measured and checked; `evaluate` is told whether once is enough."""
+        with self._row_or_nothing():
+            measured, said, params = evaluate(self._only_once, self._device)
+            own = row.of_measurement(measured, None, self._settings.measuring.peaks)
+            self._benchmark.params = dict(params)
+            self._record(measured, {**own, **said}, params)
         return measured
 
     def _own_row(self, measured: Measurement, cost: Cost | None) -> dict[str, Any]:

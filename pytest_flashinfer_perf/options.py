@@ -9,7 +9,7 @@ import pytest
 
 from pytest_flashinfer_perf import project_file
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
-from pytest_flashinfer_perf.settings import Measuring, Settings
+from pytest_flashinfer_perf.settings import Measuring, Settings, TraceSets
 
 
 def add(parser: pytest.Parser) -> None:
@@ -49,6 +49,18 @@ def add(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
+    )
+    group.addoption("--perf-trace-set", metavar="PATH", action="append", default=[], help="evaluate this data set")
+    group.addoption("--perf-trust-solutions", action="store_true", help="run the code that data sets hold")
+    group.addoption("--perf-trace-config", metavar="FILE", default=None, help="how data sets are evaluated, in YAML")
+    group.addoption(
+        "--perf-trace-option", metavar="NAME=VALUE", action="append", default=[], help="the same, on the command line"
+    )
+    group.addoption(
+        "--perf-trace-output",
+        metavar="DIR",
+        default=None,
+        help="where traces go (its traces/), '' for nowhere",
     )
     group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
     group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
@@ -91,8 +103,19 @@ def settings(config: pytest.Config) -> Settings:
         case_tag=config.getoption("perf_case_tag"),
         autotune_cache=config.getoption("perf_autotune_cache"),
         strict_skips=tuple(config.getoption("perf_strict_skips")),
+        trace=_trace(config),
         project=_project(config),
         measuring=Measuring(**{name: config.getoption(f"perf_{name}") for name in measuring}),
+    )
+
+
+def _trace(config: pytest.Config) -> TraceSets:
+    return TraceSets(
+        sets=tuple(config.getoption("perf_trace_set")),
+        trust=config.getoption("perf_trust_solutions"),
+        config=config.getoption("perf_trace_config"),
+        options=tuple(config.getoption("perf_trace_option")),
+        output=config.getoption("perf_trace_output"),
     )
 
 

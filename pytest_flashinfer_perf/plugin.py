@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf import options
+from pytest_flashinfer_perf import options, trace_sets
 from pytest_flashinfer_perf.report.board import Board
 from pytest_flashinfer_perf.settings import Settings
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
     from pytest_flashinfer_perf.devices import Device
     from pytest_flashinfer_perf.fixture import Perf
+    from pytest_flashinfer_perf.traceset.items import Evaluations
 
 SETTINGS = pytest.StashKey[Settings]()
 DEVICE = pytest.StashKey["Device"]()
+TRACE_SETS = pytest.StashKey[list[tuple[trace_sets.Asked, "Evaluations"]]]()
 
 MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
@@ -36,6 +38,11 @@ MARKERS = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     options.add(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    trace_sets.refuse_foreign(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,6 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.args[:] = map(str, suite.paths())
     if settings.testlists:
         config.args[:] = [*(config.args if named or settings.cases else ()), *settings.testlists]
+    asked = trace_sets.take(config, settings)
+    if asked:
+        shared = trace_sets.evaluations(settings)
+        config.pluginmanager.register(shared, "flashinfer-perf-evaluations")
+        config.stash[TRACE_SETS] = [(one, shared) for one in asked]
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -101,7 +113,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    for asked, shared in config.stash.get(TRACE_SETS, ()):
+        items.extend(trace_sets.items(session, asked, shared))
     measured = [item for item in items if "perf" in getattr(item, "fixturenames", ())]
     if measured:
         from pytest_flashinfer_perf import collection

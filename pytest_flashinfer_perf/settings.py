@@ -31,6 +31,17 @@ class Measuring:
 
 
 @dataclass(frozen=True)
+class TraceSets:
+    """Data sets of FlashInfer-Bench, and what was said of their evaluation; `output` is their own traces/ if None."""
+
+    sets: tuple[str, ...] = ()
+    trust: bool = False
+    config: str | None = None
+    options: tuple[str, ...] = ()
+    output: str | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     """What is measured, and where."""
 
@@ -50,3 +61,4 @@ class Settings:
     strict_skips: tuple[str, ...] = ()
     project: ProjectFile = field(default_factory=ProjectFile)
     measuring: Measuring = Measuring()
+    trace: TraceSets = TraceSets()
