@@ -29,6 +29,7 @@ class Said:
     dry_run_iters: int | None = None
     no_cuda_graph: bool = False
     use_cuda_events: bool = False
+    verbose: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (("num_iters", 1), ("dry_run_iters", 0)):
@@ -39,7 +40,8 @@ class Said:
     @property
     def words(self) -> list[str]:
         counts = ((f"--{name}", str(getattr(self, name))) for name in COUNTS if getattr(self, name) is not None)
-        return [word for words in counts for word in words] + [f"--{name}" for name in SWITCHES if getattr(self, name)]
+        told = [f"-{'v' * self.verbose}"] * bool(self.verbose)
+        return [w for words in counts for w in words] + [f"--{n}" for n in SWITCHES if getattr(self, n)] + told
 
     def over(self, run: Measuring, device: Device) -> Measuring:
         """CUDA's events are a GPU's: elsewhere there is one clock, and the row says which."""
@@ -127,7 +129,7 @@ def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
     known, rest = _general().parse_known_args(list(line))
     routine = routine_named(known.routine, routines)
     shape = Shape(flags.read(routine.params, rest, beside=_of_family(routine, routines)))
-    said = Said(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES)})
+    said = Said(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
     beside = (known.random_seed, known.case_tag, known.autotune_cache, said)
     return Line(routine, shape, tuple(known.backends or ()), beside)
 
@@ -140,7 +142,7 @@ def _general() -> argparse.ArgumentParser:
     general.add_argument("--random_seed", type=int, default=DEFAULT_SEED)
     general.add_argument("--num_iters", "-n", type=int)
     general.add_argument("--dry_run_iters", "-d", type=int)
-    general.add_argument("--verbose", "-v", action="count")
+    general.add_argument("--verbose", "-v", action="count", default=0)
     for name in ("--case_tag", "--autotune_cache", "--output_path", "--repro_command"):
         general.add_argument(name)
     for name in (*(f"--{name}" for name in SWITCHES), *SAY_NOTHING):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf import flags, suite
+from pytest_flashinfer_perf.formats.upstream_lines import UpstreamLines
 
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet")
 SCRIPT = "flashinfer_benchmark.py"
@@ -49,7 +50,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    return int(pytest.main(as_pytest(arguments)))
+    """A case's line is printed as the old script has it, beside what pytest prints."""
+    return int(pytest.main(as_pytest(arguments), plugins=[UpstreamLines()]))
 
 
 def as_pytest(arguments: Sequence[str]) -> list[str]:

@@ -46,7 +46,7 @@ class Perf:
         """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row."""
         with self._row_or_nothing():
             try:
-                walked = walk(case, self._measuring_of(case), self._device)
+                walked = walk(case, self._measuring_of(case), self._device, self._settings.max_memory)
             except CannotRunError as reason:
                 pytest.skip(str(reason))
             except CacheError as error:

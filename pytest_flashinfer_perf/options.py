@@ -27,6 +27,9 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--perf-ep", metavar="N", type=_positive, default=None, help="GPUs that share its experts (1)")
     group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N")
     group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
+    group.addoption(
+        "--perf-max-memory", metavar="GIB", type=float, default=None, help="skip cases that need more (what is free)"
+    )
     group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
     group.addoption("--perf-autotune-cache", metavar="FILE", default=None, help="tactics that FlashInfer's tuner kept")
     group.addoption(
@@ -99,6 +102,7 @@ def settings(config: pytest.Config) -> Settings:
         flags=config.getoption("perf_flags"),
         **{name: config.getoption(f"perf_{name}") for name in ("model", "tp", "dp", "ep")},
         device=config.getoption("perf_device"),
+        max_memory=config.getoption("perf_max_memory"),
         seed=config.getoption("perf_seed"),
         case_tag=config.getoption("perf_case_tag"),
         autotune_cache=config.getoption("perf_autotune_cache"),

@@ -55,6 +55,7 @@ class Settings:
     dp: int | None = None
     ep: int | None = None
     device: str = "auto"
+    max_memory: float | None = None
     seed: int | None = None
     case_tag: str | None = None
     autotune_cache: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -34,12 +34,12 @@ class Walked:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def obstacle(case: Case, device: Device) -> str | None:
+def obstacle(case: Case, device: Device, most_gib: float | None = None) -> str | None:
     """Why this case cannot run here, in the order in which a user would mend it."""
     reason = capability.missing(case.backend.requires, device)
     if reason is None:
         reason = next(iter(case.backend.limits(case.params, case.backend_name, device)), None)
-    return reason or _untunable(case) or _too_large(case, device)
+    return reason or _untunable(case) or _too_large(case, device, most_gib)
 
 
 def _untunable(case: Case) -> str | None:
@@ -48,15 +48,15 @@ def _untunable(case: Case) -> str | None:
     return f"{case.backend_name} has nothing to autotune: leave out --autotune"
 
 
-def _too_large(case: Case, device: Device) -> str | None:
-    needed, free = case.routine.footprint(case.params), device.free_bytes()
-    if needed <= free:
-        return None
-    return f"needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free on {device.torch}"
+def _too_large(case: Case, device: Device, most_gib: float | None) -> str | None:
+    needed, free = case.routine.footprint(case.params) / 2**30, device.free_bytes() / 2**30
+    if most_gib is not None and needed > most_gib:
+        return f"needs more than the {most_gib:g} GiB of --perf-max-memory"
+    return f"needs about {needed:.1f} GiB, {free:.1f} GiB are free on {device.torch}" if needed > free else None
 
 
-def walk(case: Case, measuring: Measuring, device: Device) -> Walked:
-    reason = obstacle(case, device)
+def walk(case: Case, measuring: Measuring, device: Device, most_gib: float | None = None) -> Walked:
+    reason = obstacle(case, device, most_gib)
     if reason:
         raise CannotRunError(reason)
     try:
@@ -85,7 +85,23 @@ def _measured(case: Case, measuring: Measuring, device: Device) -> Walked:
         cuda_graph=graph,
     )
     resolved = choice.backend(routine.backends) if choice and built.resolved == "auto" else built.resolved
-    return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, resolved, choice, routine.facts(p, x))
+    facts = {**routine.facts(p, x), **_told(case, x)}
+    return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, resolved, choice, facts)
+
+
+def _told(case: Case, x: Any) -> dict[str, Any]:
+    """What `-v` and `-vv` of a line ask for."""
+    told = case.said.verbose
+    shapes = {"inputs": list(_described(x))} if told > 1 else {}
+    return {"verbose": told, **shapes} if told else {}
+
+
+def _described(tree: Any, name: str = "") -> Iterator[str]:
+    if isinstance(tree, torch.Tensor):
+        yield f"{name}.shape = {tree.shape}"
+        yield f"{name}.dtype = {tree.dtype}"
+    for field_name in getattr(tree, "_fields", ()):
+        yield from _described(getattr(tree, field_name), f"{name}.{field_name}".lstrip("."))
 
 
 def _settled(case: Case, target: Target) -> Choice | None:

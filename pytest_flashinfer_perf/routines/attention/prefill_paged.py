@@ -114,7 +114,7 @@ paged_prefill = Routine(
     tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.lens.q),
+    facts=lambda _p, x: _lengths.facts(x.lens.q, x.lens.kv),
     aliases=_shared.ALIASES,
 )
 
