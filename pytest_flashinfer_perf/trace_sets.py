@@ -95,7 +95,9 @@ def evaluations(settings: Settings) -> Evaluations:
 def items(session: pytest.Session, asked: Asked, shared: Evaluations) -> Iterator[pytest.Item]:
     from pytest_flashinfer_perf.traceset.items import TraceSetItems
 
-    collector = TraceSetItems.from_parent(session, path=asked.root, shared=shared)
+    outside = not asked.root.is_relative_to(session.config.rootpath)
+    nodeid = asked.root.as_posix() if outside else None  # pytest has none for a place outside of its root
+    collector = TraceSetItems.from_parent(session, path=asked.root, nodeid=nodeid, shared=shared)
     made = list(session.genitems(collector))
     unknown = set(asked.names) - {item.name for item in made}
     if unknown:

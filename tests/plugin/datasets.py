@@ -54,7 +54,7 @@ DECODE = {
 import torch
 
 def run(q, k, v, kv_indptr, kv_indices, sm_scale):
-    output, lse = torch.zeros_like(q), torch.full(q.shape[:2], -math.inf)
+    output, lse = torch.zeros_like(q), torch.full(q.shape[:2], -math.inf, device=q.device)
     for i, (start, end) in enumerate(zip(kv_indptr[:-1], kv_indptr[1:])):
         pages = kv_indices[start:end].long()
         if len(pages):
@@ -113,10 +113,10 @@ def run(q_index_fp8, k_index_cache_fp8, weights, seq_lens, block_table):
     raw = k_index_cache_fp8.view(torch.uint8).reshape(pages, -1)
     keys = raw[:, : page * (width - 4)].contiguous().view(torch.float8_e4m3fn).float().reshape(pages, page, -1)
     keys = keys * raw[:, page * (width - 4):].contiguous().view(torch.float32).reshape(pages, page, 1)
-    chosen = torch.full((len(seq_lens), 4), -1, dtype=torch.int32)
+    chosen = torch.full((len(seq_lens), 4), -1, dtype=torch.int32, device=weights.device)
     for i, length in enumerate(seq_lens.tolist()):
         table = block_table[i].long()
-        tokens = (table[:, None] * page + torch.arange(page)).flatten()[:length]
+        tokens = (table[:, None] * page + torch.arange(page, device=table.device)).flatten()[:length]
         scores = (q_index_fp8[i].float() @ keys.flatten(0, 1)[tokens].T).relu() * weights[i][:, None]
         best = scores.sum(0).topk(min(4, length)).indices
         chosen[i, : len(best)] = tokens[best].int()

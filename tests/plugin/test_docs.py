@@ -52,10 +52,10 @@ def test_links_lead_somewhere(page):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
-DECODE = "--page_size 4 --batch_size 1 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16"
+PREFILL = "--page_size 4 --batch_size 1 --s_qo 4 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 -vv"
 MOE = "--num_tokens 2 --hidden_size 16 --intermediate_size 16 --num_experts 2 --top_k 1"
 CASES = (
-    f"--routine BatchDecodeWithPagedKVCacheWrapper {DECODE} --backends torch",
+    f"--routine BatchPrefillWithPagedKVCacheWrapper {PREFILL} --backends torch",
     f"--routine cutlass_fused_moe {MOE} --backends torch",
 )
 

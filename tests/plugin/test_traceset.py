@@ -153,6 +153,9 @@ def test_a_set_is_named_beside_tests_and_its_items_by_their_ids(pytester, gemm):
     run(pytester, "test_mine.py", "set", *TRUSTED).assert_outcomes(passed=3)
     run(pytester, f"set::{GEMM}[right-M4-01234567]", *TRUSTED).assert_outcomes(passed=1)
     run(pytester, "--perf-trace-set=set", *TRUSTED, "-m", "perf(backend='right', M=4)").assert_outcomes(passed=1)
+    elsewhere = pytester.mkdir("elsewhere")
+    away = (f"--rootdir={elsewhere}", f"{gemm.root}::{GEMM}[right-M4-01234567]")
+    run(pytester, *away, *TRUSTED, "-v").stdout.fnmatch_lines([f"set::{GEMM}[[]right-M4-01234567[]]*"])
     unknown = run(pytester, "set::none", *TRUSTED)
     assert unknown.ret == pytest.ExitCode.USAGE_ERROR
 
