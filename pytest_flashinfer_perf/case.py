@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_flashinfer_perf import flags
 from pytest_flashinfer_perf.params import ParamError, Value, fields_of
 from pytest_flashinfer_perf.routine import AnyRoutine, Backend, Shape
-from pytest_flashinfer_perf.settings import Measuring
+from pytest_flashinfer_perf.settings import Checking, Measuring
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.devices import Device
 
 DEFAULT_SEED = 42
-# Upstream's general flags that say nothing here: checks are always made, and repro commands always written.
-SAY_NOTHING = ("--use_cupti", "--refcheck", "--allow_output_mismatch", "--generate_repro_command")
+# Upstream's general flags that say nothing here: checks are made anyway, and repro commands always written.
+SAY_NOTHING = ("--use_cupti", "--refcheck", "--generate_repro_command")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Said:
     no_cuda_graph: bool = False
     use_cuda_events: bool = False
     verbose: int = 0
+    allow_output_mismatch: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("num_iters", 1), ("dry_run_iters", 0)):
@@ -50,9 +51,12 @@ class Said:
         asked["instrument"] = "events" if self.use_cuda_events and device.is_gpu else None
         return replace(run, **{name: value for name, value in asked.items() if value is not None})
 
+    def allowing(self, run: Checking) -> Checking:
+        return replace(run, allow_output_mismatch=True) if self.allow_output_mismatch else run
+
 
 COUNTS = ("num_iters", "dry_run_iters")
-SWITCHES = ("no_cuda_graph", "use_cuda_events")
+SWITCHES = ("no_cuda_graph", "use_cuda_events", "allow_output_mismatch")
 
 
 @dataclass(frozen=True)

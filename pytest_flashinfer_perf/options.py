@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf import project_file
+from pytest_flashinfer_perf import project_file, tolerances
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
-from pytest_flashinfer_perf.settings import Measuring, Settings, TraceSets
+from pytest_flashinfer_perf.settings import Checking, Measuring, Settings, TraceSets
+from pytest_flashinfer_perf.tolerances import Override
 
 
 def add(parser: pytest.Parser) -> None:
@@ -60,10 +61,13 @@ def add(parser: pytest.Parser) -> None:
         "--perf-trace-option", metavar="NAME=VALUE", action="append", default=[], help="the same, on the command line"
     )
     group.addoption(
-        "--perf-trace-output",
-        metavar="DIR",
-        default=None,
-        help="where traces go (its traces/), '' for nowhere",
+        "--perf-trace-output", metavar="DIR", default=None, help="where traces go (its traces/), '' for nowhere"
+    )
+    group.addoption(
+        "--perf-refcheck", choices=("on", "off", "only"), default="on", help="compare answers with the reference"
+    )
+    group.addoption(
+        "--perf-allow-output-mismatch", action="store_true", help="keep rows of wrong answers, as status: wrong"
     )
     group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
     group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
@@ -94,6 +98,8 @@ def _at_least(least: int, text: str) -> int:
 
 def settings(config: pytest.Config) -> Settings:
     measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
+    checking = ("refcheck", "allow_output_mismatch")
+    project = _project(config)
     return Settings(
         suite=config.getoption("perf_suite"),
         backends=tuple(config.getoption("perf_backends").replace(",", " ").split()),
@@ -108,8 +114,11 @@ def settings(config: pytest.Config) -> Settings:
         autotune_cache=config.getoption("perf_autotune_cache"),
         strict_skips=tuple(config.getoption("perf_strict_skips")),
         trace=_trace(config),
-        project=_project(config),
+        project=project,
         measuring=Measuring(**{name: config.getoption(f"perf_{name}") for name in measuring}),
+        checking=Checking(
+            **{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=_tolerances(project)
+        ),
     )
 
 
@@ -128,5 +137,12 @@ def _project(config: pytest.Config) -> ProjectFile:
     named = config.getoption("perf_config")
     try:
         return project_file.find(config.invocation_params.dir if named else config.rootpath, named)
+    except ProjectFileError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _tolerances(project: ProjectFile) -> tuple[Override, ...]:
+    try:
+        return tolerances.read(project)
     except ProjectFileError as error:
         raise pytest.UsageError(str(error)) from error

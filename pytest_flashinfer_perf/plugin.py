@@ -120,6 +120,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     if measured:
         from pytest_flashinfer_perf import collection
 
+        collection.verify_project(measured, config.stash[SETTINGS])
         collection.give_clocks(measured)
         collection.deselect_empty(config, items)
 
@@ -172,10 +173,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     measured = "perf" in getattr(item, "fixturenames", ())
     if measured and report.when == "call":
-        from pytest_flashinfer_perf.fixture import ROW
+        from pytest_flashinfer_perf.fixture import CHECKED, ROW
 
         if ROW in item.stash:
             report.perf_row = json.dumps(item.stash[ROW])  # type: ignore[attr-defined] # reports carry what they get
+        if CHECKED in item.stash:
+            report.perf_checked = item.stash[CHECKED]  # type: ignore[attr-defined]
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = _skip_reason(report)
         if measured:

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_flashinfer_perf.project_file import ProjectFile
+from pytest_flashinfer_perf.tolerances import Override
 
 GraphChoice = Literal["auto", "on", "off"]
 ColdChoice = Literal["rotate", "flush", "none"]
 PeaksChoice = Literal["measured", "datasheet"]
+RefcheckChoice = Literal["on", "off", "only"]
 
 WARMUP = 5
 
@@ -42,6 +44,23 @@ class TraceSets:
 
 
 @dataclass(frozen=True)
+class Checking:
+    """Whether answers are compared with the reference, whether a wrong one may stay, and what counts as wrong."""
+
+    refcheck: RefcheckChoice = "on"
+    allow_output_mismatch: bool = False
+    tolerances: tuple[Override, ...] = ()
+
+    @property
+    def off(self) -> bool:
+        return self.refcheck == "off"
+
+    @property
+    def only(self) -> bool:
+        return self.refcheck == "only"
+
+
+@dataclass(frozen=True)
 class Settings:
     """What is measured, and where."""
 
@@ -63,3 +82,4 @@ class Settings:
     project: ProjectFile = field(default_factory=ProjectFile)
     measuring: Measuring = Measuring()
     trace: TraceSets = TraceSets()
+    checking: Checking = Checking()

@@ -22,11 +22,14 @@ class Board:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.skips: list[str] = []
+        self.looked_at: list[str] = []
         self.notes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "perf_row"):
             self.rows.append(json.loads(report.perf_row))
+        if hasattr(report, "perf_checked"):
+            self.looked_at.append(report.perf_checked)
         if report.skipped and hasattr(report, "perf_skip"):
             self.skips.append(report.perf_skip)
 
@@ -47,10 +50,10 @@ class Board:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not (self.rows or self.skips or self.notes):
+        if not (self.rows or self.skips or self.looked_at or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
-        for line in terminal.lines(self.rows, self.skips, _known() if self.rows else {}):
+        for line in terminal.lines(self.rows, self.skips, _known() if self.rows else {}, self.looked_at):
             terminalreporter.write_line(line)
         for note in self.notes:
             terminalreporter.write_line(note)
