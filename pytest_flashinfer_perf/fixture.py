@@ -21,12 +21,13 @@ from pytest_flashinfer_perf.measurement import Measurement, Reference, measure
 from pytest_flashinfer_perf.settings import Checking, Measuring, Settings
 from pytest_flashinfer_perf.timing.cold import tensors
 from pytest_flashinfer_perf.verification import Outputs
-from pytest_flashinfer_perf.walk import CannotRunError, walk
+from pytest_flashinfer_perf.walk import CannotRunError, Walked, walk
 
 Evaluate = Callable[[bool, Device], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
 NONE: Mapping[str, Any] = {}
 ROW = pytest.StashKey[dict[str, Any]]()
 CHECKED = pytest.StashKey[str]()
+REPEAT = pytest.StashKey[str]()
 
 
 class Perf:
@@ -46,22 +47,9 @@ class Perf:
 
     def __call__(self, case: Case) -> Measurement:
         """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row."""
+        self._node.stash[REPEAT] = f"{case.repro}\n{case.repro_upstream}"
         with self._row_or_nothing():
-            try:
-                walked = walk(
-                    case,
-                    self._measuring_of(case),
-                    self._checking_of(case),
-                    self._device,
-                    self._settings.max_memory,
-                )
-            except CannotRunError as reason:
-                pytest.skip(str(reason))
-            except CacheError as error:
-                raise pytest.fail.Exception(str(error), pytrace=False) from None
-            except WrongAnswerError as wrong:
-                sentence = f"wrong answer: {wrong}\nrun it again: {case.repro}"
-                raise pytest.fail.Exception(sentence, pytrace=False) from None
+            walked = self._walked(case)
             if self._settings.checking.only:
                 self._checked(walked.measurement)
             else:
@@ -69,6 +57,17 @@ class Perf:
                 extra_info = row.of_case(case, walked, self._settings.measuring.peaks)
                 self._record(walked.measurement, extra_info, case.json_params)
         return walked.measurement
+
+    def _walked(self, case: Case) -> Walked:
+        how = (self._measuring_of(case), self._checking_of(case))
+        try:
+            return walk(case, *how, self._device, self._settings.max_memory)
+        except CannotRunError as reason:
+            raise pytest.skip.Exception(str(reason)) from None
+        except CacheError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        except WrongAnswerError as wrong:
+            raise pytest.fail.Exception(f"wrong answer: {wrong}", pytrace=False) from None
 
     def _checking_of(self, case: Case) -> Checking:
         return case.said.allowing(self._settings.checking)
@@ -104,10 +103,11 @@ class Perf:
                 self._record(measured, self._own_row(measured, cost))
         return measured
 
-    def evaluated(self, evaluate: Evaluate) -> Measurement:
+    def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement:
         """Record what a process of its own has measured and checked; `evaluate` is told whether once is enough."""
+        self._node.stash[REPEAT] = repeat
         with self._row_or_nothing():
-            measured, said, params = evaluate(self._only_once, self._device)
+            measured, said, params = evaluate(self._only_once or self._settings.checking.only, self._device)
             own = row.of_measurement(measured, None, self._settings.measuring.peaks)
             self._benchmark.params = dict(params)
             self._record(measured, {**own, **said}, params)

@@ -173,8 +173,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     measured = "perf" in getattr(item, "fixturenames", ())
     if measured and report.when == "call":
-        from pytest_flashinfer_perf.fixture import CHECKED, ROW
+        from pytest_flashinfer_perf.fixture import CHECKED, REPEAT, ROW
 
+        if report.failed and REPEAT in item.stash:
+            report.sections.append(("run it again", item.stash[REPEAT]))
         if ROW in item.stash:
             report.perf_row = json.dumps(item.stash[ROW])  # type: ignore[attr-defined] # reports carry what they get
         if CHECKED in item.stash:

@@ -42,8 +42,14 @@ class Evaluations:
     def pytest_sessionfinish(self) -> None:
         self.runner.close()
 
-    def folder(self, root: Path) -> Path | None:
-        """None where nothing is to be written."""
+    def outcome(self, job: Job) -> Outcome:
+        """Whatever a solution did is a trace; what is no solution's doing is none."""
+        outcome, folder = self.runner.evaluate(job), self._folder(job.root)
+        if outcome.status is not None and folder is not None:
+            records.append(records.trace_of(job, outcome), job, folder)
+        return outcome
+
+    def _folder(self, root: Path) -> Path | None:
         said = self.settings.trace.output
         return root / "traces" if said is None else Path(said) if said else None
 
@@ -112,8 +118,17 @@ def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
     if not evaluations.settings.trace.trust:
         return _skipping(TRUST)
 
+    repeat = flags.join(["pytest", f"--perf-trace-set={job.root}", "--perf-trust-solutions", "-k", name])
+
+    params = {"routine": job.definition.name, "backend": job.solution.name, **job.axes}
+
+    def evaluate(once: bool, device: Device) -> tuple[Measurement, dict[str, Any], dict[str, Any]]:
+        asked = _on(job, evaluations, device, once)
+        measured, facts = _passed(asked, evaluations.outcome(asked), device)
+        return measured, {**facts, "case": name, "repro": repeat}, params
+
     def evaluated(perf: Perf) -> None:
-        perf.evaluated(lambda once, device: _evaluate(evaluations, _on(job, evaluations, device, once), name, device))
+        perf.evaluated(evaluate, repeat)
 
     return evaluated
 
@@ -126,24 +141,13 @@ def _on(job: Job, evaluations: Evaluations, device: Device, once: bool) -> Job:
     return replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
 
 
-def _evaluate(
-    evaluations: Evaluations, job: Job, name: str, device: Device
-) -> tuple[Measurement, dict[str, Any], dict[str, Any]]:
-    """Whatever a solution did is a trace; only what passed is a row."""
-    outcome = evaluations.runner.evaluate(job)
-    repro = flags.join(["pytest", f"--perf-trace-set={job.root}", "--perf-trust-solutions", "-k", name])
-    if outcome.status is None:
-        pytest.fail(f"{outcome.message}\n{_tail(outcome.log)}run it again: {repro}", pytrace=False)
-    folder = evaluations.folder(job.root)
-    if folder is not None:
-        records.append(records.trace_of(job, outcome), job, folder)
+def _passed(job: Job, outcome: Outcome, device: Device) -> tuple[Measurement, dict[str, Any]]:
+    """Only what passed is a row."""
     if outcome.status != EvaluationStatus.PASSED:
-        said = f"{outcome.status.value}: {outcome.message}\n{_tail(outcome.log)}"
-        pytest.fail(f"{said}run it again: {repro}", pytrace=False)
+        status = f"{outcome.status.value}: " if outcome.status else ""
+        pytest.fail(f"{status}{outcome.message}\n{_tail(outcome.log)}", pytrace=False)
     timing = records.merged(outcome.timings)
-    measured = Measurement(timing, device, peak_memory_bytes=outcome.peak_memory_bytes)
-    params = {"routine": job.definition.name, "backend": job.solution.name, **job.axes}
-    return measured, {**_facts(job, outcome), "case": name, "repro": repro}, params
+    return Measurement(timing, device, peak_memory_bytes=outcome.peak_memory_bytes), _facts(job, outcome)
 
 
 def _tail(log: str) -> str:

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import random
-import string
 import tempfile
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import mutated
 
 from pytest_flashinfer_perf.formats import testlist, upstream
 from pytest_flashinfer_perf.routines import all_routines
@@ -128,14 +128,6 @@ def _read(text):
         return testlist.read(path)
 
 
-def mutated(rand: random.Random, changes, line):
-    letters = list(line)
-    for _ in range(changes):
-        place = rand.randrange(len(letters) + 1)
-        letters[place : place + rand.choice([0, 1])] = rand.choice(string.printable)
-    return "".join(letters)
-
-
 def _asked(text):
     return [part for part in text.splitlines() if part.strip() and not part.lstrip().startswith("#")]
 
@@ -143,7 +135,7 @@ def _asked(text):
 @settings(max_examples=300)
 @given(st.randoms(use_true_random=False), st.integers(0, 30), st.sampled_from([GEMM, DECODE]))
 def test_a_mutated_line_is_an_entry_or_a_comment(rand: random.Random, changes, line):
-    text = mutated(rand, changes, line)
+    text = mutated(rand, line, changes)
     entries = _read(text)
     assert len(entries) >= len(_asked(text))
     assert len({entry.name for entry in entries}) == len(entries)
@@ -152,7 +144,7 @@ def test_a_mutated_line_is_an_entry_or_a_comment(rand: random.Random, changes, l
 
 def test_no_line_of_mutated_lists_is_lost_on_the_way_through_pytest(pytester):
     rand = random.Random(0)
-    texts = ["\n".join(mutated(rand, rand.randrange(12), line) for line in (GEMM, DECODE)) for _ in range(30)]
+    texts = ["\n".join(mutated(rand, line, rand.randrange(12)) for line in (GEMM, DECODE)) for _ in range(30)]
     for number, text in enumerate(texts):
         (pytester.path / f"{number}.list").write_text(text)
     lists = [f"--perf-testlist={number}.list" for number in range(30)]

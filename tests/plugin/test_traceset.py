@@ -2,8 +2,10 @@
 
 import json
 import multiprocessing.forkserver  # noqa: F401 - what pytester finds imported, it leaves: one server for all tests
+import random
 
 import datasets
+import mutations
 import pytest
 import torch
 from datasets import DataSet, solution, workload
@@ -11,7 +13,7 @@ from flashinfer_bench.data import Trace
 from safetensors.torch import save_file
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.traceset import Benchmark, BenchmarkConfig, TraceSet
+from pytest_flashinfer_perf.traceset import Benchmark, BenchmarkConfig, TraceSet, data
 
 FAST = ("--perf-device=cpu", "--perf-trace-option=iterations=3", "--perf-trace-option=warmup_runs=1")
 TRUSTED = (*FAST, "--perf-trust-solutions", "--perf-trace-option=num_trials=2")
@@ -290,6 +292,23 @@ def test_what_cannot_be_used_names_file_and_field_and_fails_alone(pytester, gemm
     for _, sentence in BROKEN.values():
         assert sentence in result.stdout.str()
     assert "definitions/link.json: is a link that leaves the data set" in result.stdout.str()
+
+
+def test_mutated_sets_through_pytest(pytester, gemm):
+    """Whatever a file holds, every other one is collected, and nothing ends the run."""
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    files = sorted(path for path in gemm.root.rglob("*.json*"))
+    texts = {path: path.read_text() for path in files}
+    for seed in range(15):
+        mutated = files[seed % len(files)]
+        mutated.write_text(mutations.mutated(random.Random(seed), texts[mutated], 1 + seed), encoding="utf-8")
+        result = run(pytester, "set", "--perf-device=cpu", "--perf-trace-option=iterations=1")
+        found = data.read(gemm.root)
+        assert result.ret in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
+        assert result.parseoutcomes().get("failed", 0) == len(found.problems)
+        assert sum(result.parseoutcomes().values()) >= 1
+        assert "Traceback" not in result.stdout.str()
+        mutated.write_text(texts[mutated])
 
 
 def test_a_definition_that_nobody_solves_is_said(pytester, gemm):

@@ -2,7 +2,6 @@
 
 import json
 import random
-import string
 
 import datasets
 import pytest
@@ -11,6 +10,7 @@ from datasets import DataSet, solution, workload
 from flashinfer_bench.data import Definition
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from mutations import mutated
 
 from pytest_flashinfer_perf.traceset import BenchmarkConfig, data
 from pytest_flashinfer_perf.traceset.config import BUNDLED, LAYERED, ConfigError, option
@@ -87,14 +87,6 @@ def test_an_option_is_a_name_and_a_value_of_yaml(text, made):
     assert option(text) == made
 
 
-def _mutated(rand: random.Random, text, changes):
-    letters = list(text)
-    for _ in range(changes):
-        place = rand.randrange(len(letters) + 1)
-        letters[place : place + rand.choice([0, 1, 5])] = rand.choice([*string.printable, "\x00", "é", "-1", "null"])
-    return "".join(letters)
-
-
 def _said_of(path):
     try:
         return f"{path}: {BenchmarkConfig.from_yaml(path).resolve_eval_config(GEMM)}"
@@ -106,7 +98,7 @@ def _said_of(path):
 @given(st.randoms(use_true_random=False), st.integers(0, 30))
 def test_a_mutated_config_is_a_config_or_a_sentence(tmp_path, rand, changes):
     path = tmp_path / "config.yaml"
-    path.write_text(_mutated(rand, YAML, changes))
+    path.write_text(mutated(rand, YAML, changes))
     assert _said_of(path).startswith(f"{path}: ")
 
 
@@ -120,11 +112,11 @@ FILES = {
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.randoms(use_true_random=False), st.integers(1, 12), st.sampled_from(sorted(FILES)))
 @example(random.Random(0), 0, "definitions/gemm.json")
-def test_a_mutated_file_is_used_or_is_a_problem_of_its_own(tmp_path_factory, rand, changes, mutated):
+def test_a_mutated_file_is_used_or_is_a_problem_of_its_own(tmp_path_factory, rand, changes, broken):
     root = tmp_path_factory.mktemp("set")
     for name, text in FILES.items():
         (root / name).parent.mkdir(parents=True)
-        (root / name).write_text(_mutated(rand, text, changes) if name == mutated else text, encoding="utf-8")
+        (root / name).write_text(mutated(rand, text, changes) if name == broken else text, encoding="utf-8")
     found = data.read(root)
     used = (len(found.definitions), *(sum(map(len, of.values())) for of in (found.solutions, found.workloads)))
     asked = (root / "workloads/gemm.jsonl").read_text().splitlines()
