@@ -11,12 +11,12 @@ GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 
 ifeq ($(GPU),0)
 BENCH_NEEDS := -c constraints-cpu.txt -e .
-TEST_NEEDS := -c constraints-cpu.txt -e '.[dev]' flashinfer-python
+TEST_NEEDS := -c constraints-cpu.txt -e '.[dev,trace]' flashinfer-python
 TORCH_IS_RIGHT := True
 BENCH_OPTIONS := --perf-iters=10
 else
 BENCH_NEEDS := -e '.[gpu]'
-TEST_NEEDS := -e '.[gpu,dev]'
+TEST_NEEDS := -e '.[gpu,dev,trace]'
 TORCH_IS_RIGHT := torch.version.cuda or sys.exit("this machine has a GPU and torch " + torch.__version__ + " no CUDA: remove $(VENV)")
 endif
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_flashinfer_perf import flags
 from pytest_flashinfer_perf.params import ParamError, Value, fields_of
 from pytest_flashinfer_perf.routine import AnyRoutine, Backend, Shape
-from pytest_flashinfer_perf.settings import Measuring
+from pytest_flashinfer_perf.settings import Checking, Measuring
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.devices import Device
 
 DEFAULT_SEED = 42
-# Upstream's general flags that say nothing here: checks are always made, and repro commands always written.
-SAY_NOTHING = ("--use_cupti", "--refcheck", "--allow_output_mismatch", "--generate_repro_command")
+# Upstream's general flags that say nothing here: checks are made anyway, and repro commands always written.
+SAY_NOTHING = ("--use_cupti", "--refcheck", "--generate_repro_command")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Said:
     dry_run_iters: int | None = None
     no_cuda_graph: bool = False
     use_cuda_events: bool = False
+    verbose: int = 0
+    allow_output_mismatch: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("num_iters", 1), ("dry_run_iters", 0)):
@@ -39,7 +41,8 @@ class Said:
     @property
     def words(self) -> list[str]:
         counts = ((f"--{name}", str(getattr(self, name))) for name in COUNTS if getattr(self, name) is not None)
-        return [word for words in counts for word in words] + [f"--{name}" for name in SWITCHES if getattr(self, name)]
+        told = [f"-{'v' * self.verbose}"] * bool(self.verbose)
+        return [w for words in counts for w in words] + [f"--{n}" for n in SWITCHES if getattr(self, n)] + told
 
     def over(self, run: Measuring, device: Device) -> Measuring:
         """CUDA's events are a GPU's: elsewhere there is one clock, and the row says which."""
@@ -48,9 +51,12 @@ class Said:
         asked["instrument"] = "events" if self.use_cuda_events and device.is_gpu else None
         return replace(run, **{name: value for name, value in asked.items() if value is not None})
 
+    def allowing(self, run: Checking) -> Checking:
+        return replace(run, allow_output_mismatch=True) if self.allow_output_mismatch else run
+
 
 COUNTS = ("num_iters", "dry_run_iters")
-SWITCHES = ("no_cuda_graph", "use_cuda_events")
+SWITCHES = ("no_cuda_graph", "use_cuda_events", "allow_output_mismatch")
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,7 @@ def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
     known, rest = _general().parse_known_args(list(line))
     routine = routine_named(known.routine, routines)
     shape = Shape(flags.read(routine.params, rest, beside=_of_family(routine, routines)))
-    said = Said(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES)})
+    said = Said(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
     beside = (known.random_seed, known.case_tag, known.autotune_cache, said)
     return Line(routine, shape, tuple(known.backends or ()), beside)
 
@@ -153,7 +159,7 @@ def _general() -> argparse.ArgumentParser:
     general.add_argument("--random_seed", type=int, default=DEFAULT_SEED)
     general.add_argument("--num_iters", "-n", type=int)
     general.add_argument("--dry_run_iters", "-d", type=int)
-    general.add_argument("--verbose", "-v", action="count")
+    general.add_argument("--verbose", "-v", action="count", default=0)
     for name in ("--case_tag", "--autotune_cache", "--output_path", "--repro_command"):
         general.add_argument(name)
     for name in (*(f"--{name}" for name in SWITCHES), *SAY_NOTHING):

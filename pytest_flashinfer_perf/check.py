@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from pytest_flashinfer_perf import mismatch
 
 
 @dataclass(frozen=True)
@@ -47,46 +51,78 @@ class WrongAnswerError(AssertionError):
 
 
 @dataclass(frozen=True)
-class Check:
-    """What a comparison saw; `rule` is empty where the answer is right."""
+class Worst:
+    """The element that is furthest off, by one measure of that."""
 
-    rule: str
-    worst_abs: float
-    worst_rel: float
+    error: float
     where: tuple[int, ...]
     actual: float
     expected: float
-    matched: float
 
     @property
     def sentence(self) -> str:
-        at = f"worst at {list(self.where)}: got {self.actual:.6g}, expected {self.expected:.6g}"
-        return f"{self.rule}; {100 * self.matched:.4g} % of elements match, {at}"
+        return f"at {list(self.where)}: got {self.actual:.6g}, expected {self.expected:.6g}"
 
 
-def compare(actual: Tensor, expected: Tensor, tolerance: Tolerance | None = None) -> Check:
-    """`expected` is the reference, in fp32; the tolerance is the output dtype's where none is given."""
+@dataclass(frozen=True)
+class Check:
+    """What a comparison saw; `rule` is empty where the answer is right, `report` has the rest where it is not."""
+
+    rule: str
+    absolute: Worst
+    relative: Worst  # to the rms of its row
+    matched: float
+    report: tuple[str, ...] = ()
+
+    @property
+    def worst_abs(self) -> float:
+        return self.absolute.error
+
+    @property
+    def worst_rel(self) -> float:
+        return self.relative.error
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.rule}; {100 * self.matched:.4g} % of elements match, worst {self.absolute.sentence}"
+
+
+NOTHING = Worst(0.0, (), 0.0, 0.0)
+Locate = Callable[[int], tuple[int, ...]]
+
+
+def compare(
+    actual: Tensor, expected: Tensor, tolerance: Tolerance | None = None, locate: Locate | None = None
+) -> Check:
+    """`expected` is the reference, in fp32; the tolerance is the output dtype's where none is given.
+
+    `locate` says where the nth element is, if these are some elements of an output.
+    """
     if actual.shape != expected.shape:
         return _unlike(f"shape {tuple(actual.shape)} instead of {tuple(expected.shape)}")
     if actual.numel() == 0:
-        return Check("", 0.0, 0.0, (), 0.0, 0.0, 1.0)
+        return Check("", NOTHING, NOTHING, 1.0)
     allowed = tolerance or BY_DTYPE.get(actual.dtype, EXACT)
     wide = torch.float32 if actual.dtype.is_floating_point and actual.dtype.itemsize <= 4 else torch.float64
     got, want = actual.to(wide), expected.to(wide)
-    error = (got - want).abs()
-    size = _row_rms(want)
+    error, size = (got - want).abs(), _row_rms(want)
     bound = allowed.atol * size + allowed.rtol * want.abs()
     matches = error <= bound
-    worst = int(error.nan_to_num(nan=math.inf).argmax())
-    return Check(
-        rule=_strange(got, want) or _too_far(matches, error <= BEYOND * bound, allowed) or _scaled(got, want, allowed),
-        worst_abs=error.flatten()[worst].item(),
-        worst_rel=(error.flatten()[worst] / size.expand_as(error).flatten()[worst].clamp_min(1e-30)).item(),
-        where=_index(worst, actual.shape),
-        actual=got.flatten()[worst].item(),
-        expected=want.flatten()[worst].item(),
-        matched=matches.double().mean().item(),
-    )
+    rule = _strange(got, want) or _too_far(matches, error <= BEYOND * bound, allowed) or _scaled(got, want, allowed)
+    index = locate or partial(_index, shape=actual.shape)
+    relative = error / size.clamp_min(1e-30)
+    found = Check(rule, _worst(error, got, want, index), _worst(relative, got, want, index), _share(matches))
+    return replace(found, report=mismatch.report(got, want, bound, relative)) if rule else found
+
+
+def _worst(error: Tensor, got: Tensor, want: Tensor, index: Locate) -> Worst:
+    at = int(error.nan_to_num(nan=math.inf).argmax())
+    seen, actual, expected = (t.flatten()[at].item() for t in (error, got, want))
+    return Worst(seen, index(at), actual, expected)
+
+
+def _share(matches: Tensor) -> float:
+    return matches.double().mean().item()
 
 
 def _row_rms(want: Tensor) -> Tensor:
@@ -110,14 +146,8 @@ def _too_far(matches: Tensor, near: Tensor, allowed: Tolerance) -> str:
 
 
 def _scaled(got: Tensor, want: Tensor, allowed: Tolerance) -> str:
-    factor = _common_factor(got, want)
+    factor = mismatch.common_factor(got, want)
     return f"every element is scaled by {factor:.4f}" if abs(factor - 1.0) > allowed.scale else ""
-
-
-def _common_factor(got: Tensor, want: Tensor) -> float:
-    """The factor that best explains the output: one number, so rounding averages out of it."""
-    energy = (want * want).sum(dtype=torch.float64)
-    return ((got * want).sum(dtype=torch.float64) / energy).item() if energy > 0 else 1.0
 
 
 def _index(flat: int, shape: torch.Size) -> tuple[int, ...]:
@@ -125,7 +155,8 @@ def _index(flat: int, shape: torch.Size) -> tuple[int, ...]:
 
 
 def _unlike(what: str) -> Check:
-    return Check(what, math.inf, math.inf, (), math.nan, math.nan, 0.0)
+    unknown = Worst(math.inf, (), math.nan, math.nan)
+    return Check(what, unknown, unknown, 0.0)
 
 
 def poison(outputs: tuple[Tensor, ...]) -> None:

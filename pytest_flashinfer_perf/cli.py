@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf import commands, flags, suite
+from pytest_flashinfer_perf.formats.upstream_lines import UpstreamLines
 
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet")
 SCRIPT = "flashinfer_benchmark.py"
@@ -52,12 +54,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    return int(pytest.main(as_pytest(arguments)))
+    """A case's line is printed as the old script has it, beside what pytest prints."""
+    return int(pytest.main(as_pytest(arguments), plugins=[UpstreamLines()]))
 
 
 def as_pytest(arguments: Sequence[str]) -> list[str]:
     """A single case is one of the suite; the lines of a testlist are tests of their own."""
     words, beside = _split(list(arguments))
+    if "--local" in words:
+        return _of_data_set(words, beside)
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     known.add_argument("--testlist")
     known.add_argument("--output_path")
@@ -66,6 +71,31 @@ def as_pytest(arguments: Sequence[str]) -> list[str]:
     if said.testlist is None:
         return of_suite([f"--perf-case={flags.join(rest)}", *written, *beside])
     return [f"--perf-testlist={said.testlist}", f"--perf-flags={flags.join(rest)}", *QUIETLY, *written, *beside]
+
+
+def _of_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
+    """flashinfer-bench's command: its flags are fields of the config."""
+    known = argparse.ArgumentParser("flashinfer-perf run --local PATH", allow_abbrev=False)
+    known.add_argument("--local", metavar="PATH", action="append", required=True)
+    known.add_argument("--config", metavar="FILE")
+    known.add_argument("--save-results", action=argparse.BooleanOptionalAction, default=True)
+    for name in ("warmup-runs", "iterations", "num-trials", "rtol", "atol", "required-matched-ratio"):
+        known.add_argument(f"--{name}")
+    known.add_argument("--timeout", dest="timeout_seconds")
+    known.add_argument("--use-isolated-runner", action="store_const", const="true")
+    known.add_argument("--no-profile-baseline", dest="profile_baseline", action="store_const", const="false")
+    for name in ("definitions", "solutions"):
+        known.add_argument(f"--{name}", nargs="+", type=json.dumps)
+    said = vars(known.parse_args(words))
+    made = [f"--perf-trace-set={path}" for path in said.pop("local")]
+    config = said.pop("config")
+    made += [f"--perf-trace-config={config}"] if config else []
+    made += [] if said.pop("save_results") else ["--perf-trace-output="]
+    for name, value in said.items():
+        if value is not None:
+            text = f"[{', '.join(value)}]" if isinstance(value, list) else value
+            made.append(f"--perf-trace-option={name}={text}")
+    return [*made, *QUIETLY, *beside]
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_flashinfer_perf import capability, suite
+from pytest_flashinfer_perf import capability, suite, tolerances
 from pytest_flashinfer_perf.case import Case, routine_named, unknown
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.record import ReplayClock
@@ -53,6 +53,17 @@ def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
 def _is_empty(item: pytest.Function) -> bool:
     callspec = getattr(item, "callspec", None)
     return callspec is not None and callspec.id == NO_CASE and callspec.params.get("case", 0) is None
+
+
+def verify_project(items: list[pytest.Item], settings: Settings) -> None:
+    """Raise for what the settings file says of routines and backends that nobody has, this run's own among them."""
+    known = {name: list(routine.backends) for name, routine in all_routines().items()}
+    cases = (getattr(item, "callspec", None) and item.callspec.params.get("case") for item in items)  # type: ignore[attr-defined]
+    known |= {case.routine.name: list(case.routine.backends) for case in cases if isinstance(case, Case)}
+    for glob in tolerances.of_nobody(settings.checking.tolerances, known):
+        routine, _, backend = glob.partition("/")
+        sentence = unknown(backend, known[routine]) if routine in known else unknown(routine, known)
+        raise pytest.UsageError(f'{settings.project.path}: [tolerances] "{glob}": {sentence}')
 
 
 def unmet(item: pytest.Item, device: Device) -> str | None:

@@ -17,14 +17,18 @@ from pytest_flashinfer_perf.check import WrongAnswerError
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import TORCH
-from pytest_flashinfer_perf.measurement import Measurement, Outputs, Reference, measure
-from pytest_flashinfer_perf.settings import Measuring, Settings
+from pytest_flashinfer_perf.measurement import Measurement, Reference, measure
+from pytest_flashinfer_perf.settings import Checking, Measuring, Settings
 from pytest_flashinfer_perf.timing.cold import tensors
-from pytest_flashinfer_perf.walk import CannotRunError, walk
+from pytest_flashinfer_perf.verification import Outputs
+from pytest_flashinfer_perf.walk import CannotRunError, Walked, walk
 
+Evaluate = Callable[[bool, Device], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
 NONE: Mapping[str, Any] = {}
 ROW = pytest.StashKey[dict[str, Any]]()
 IDENTITY = pytest.StashKey[dict[str, Any]]()
+CHECKED = pytest.StashKey[str]()
+REPEAT = pytest.StashKey[str]()
 
 
 class Perf:
@@ -37,7 +41,7 @@ class Perf:
         self._device = device
         self._used = False
         asked_not_to = request.config.getoption("benchmark_disable")
-        if hasattr(request.config, "workerinput") and not asked_not_to:
+        if hasattr(request.config, "workerinput") and not asked_not_to and not settings.checking.only:
             raise pytest.UsageError("pytest-benchmark is off under xdist, every row would be lost: run without -n")
         self._only_once = asked_not_to
         self._measuring = replace(settings.measuring, iters=1, warmup=0) if asked_not_to else settings.measuring
@@ -45,19 +49,35 @@ class Perf:
     def __call__(self, case: Case) -> Measurement:
         """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row."""
         self._node.stash[IDENTITY] = {**case.identity, **row.of_device(self._device)}
+        self._node.stash[REPEAT] = f"{case.repro}\n{case.repro_upstream}"
         with self._row_or_nothing():
-            try:
-                walked = walk(case, self._measuring_of(case), self._device)
-            except CannotRunError as reason:
-                pytest.skip(str(reason))
-            except CacheError as error:
-                pytest.fail(str(error), pytrace=False)
-            except WrongAnswerError as wrong:
-                pytest.fail(f"wrong answer: {wrong}\nrun it again: {case.repro}", pytrace=False)
-            self._benchmark.params = case.json_params
-            extra_info = row.of_case(case, walked, self._settings.measuring.peaks)
-            self._record(walked.measurement, extra_info, case.json_params)
+            walked = self._walked(case)
+            if self._settings.checking.only:
+                self._checked(walked.measurement)
+            else:
+                self._benchmark.params = case.json_params
+                extra_info = row.of_case(case, walked, self._settings.measuring.peaks)
+                self._record(walked.measurement, extra_info, case.json_params)
         return walked.measurement
+
+    def _walked(self, case: Case) -> Walked:
+        how = (self._measuring_of(case), self._checking_of(case))
+        try:
+            return walk(case, *how, self._device, self._settings.max_memory)
+        except CannotRunError as reason:
+            raise pytest.skip.Exception(str(reason)) from None
+        except CacheError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        except WrongAnswerError as wrong:
+            raise pytest.fail.Exception(f"wrong answer: {wrong}", pytrace=False) from None
+
+    def _checking_of(self, case: Case) -> Checking:
+        return case.said.allowing(self._settings.checking)
+
+    def _checked(self, seen: Measurement) -> None:
+        """Nothing was timed, so that there is no row: the report says how much was looked at."""
+        record.leave_out(self._benchmark)
+        self._node.stash[CHECKED] = row.refcheck(seen)
 
     def _measuring_of(self, case: Case) -> Measuring:
         return self._measuring if self._only_once else case.said.over(self._measuring, self._device)
@@ -77,9 +97,24 @@ class Perf:
             self._node.stash[IDENTITY] = {"case": self._node.nodeid, **row.of_device(self._device)}
             work = {"flops": flops, "bytes": bytes, "reference": reference, "out": out}
             where = str(self._device.torch)
-            measured = measure(fn, args, kwargs, **work, measuring=self._measuring, device=where)  # type: ignore[arg-type]
+            how = {"measuring": self._measuring, "checking": self._settings.checking, "device": where}
+            measured = measure(fn, args, kwargs, **work, **how)  # type: ignore[arg-type]
             cost = Cost(flops or 0.0, bytes or 0.0, _dtype_of(args)) if flops or bytes else None
-            self._record(measured, self._own_row(measured, cost))
+            if self._settings.checking.only:
+                self._checked(measured)
+            else:
+                self._record(measured, self._own_row(measured, cost))
+        return measured
+
+    def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement:
+        """Record what a process of its own has measured and checked; `evaluate` is told whether once is enough."""
+        self._node.stash[REPEAT] = repeat
+        self._node.stash[IDENTITY] = {"case": self._node.nodeid, **row.of_device(self._device)}
+        with self._row_or_nothing():
+            measured, said, params = evaluate(self._only_once or self._settings.checking.only, self._device)
+            own = row.of_measurement(measured, None, self._settings.measuring.peaks)
+            self._benchmark.params = dict(params)
+            self._record(measured, {**own, **said}, params)
         return measured
 
     def _own_row(self, measured: Measurement, cost: Cost | None) -> dict[str, Any]:

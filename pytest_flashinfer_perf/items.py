@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 class Testlist(pytest.File):
     def collect(self) -> list[pytest.Function]:
-        entries = testlist.read(self.path, self.config.stash[SETTINGS].flags)
+        settings = self.config.stash[SETTINGS]
+        entries = testlist.read(self.path, settings.flags, settings.backends)
         if not entries:
             raise self.CollectError(f"{self.path}: no line asks for anything; one is --routine NAME and its flags")
         return [self._item(entry) for entry in entries]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf import project_file
+from pytest_flashinfer_perf import project_file, tolerances
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
-from pytest_flashinfer_perf.settings import Measuring, Settings
+from pytest_flashinfer_perf.settings import Checking, Measuring, Settings, TraceSets
+from pytest_flashinfer_perf.tolerances import Override
 
 
 def add(parser: pytest.Parser) -> None:
@@ -27,6 +28,9 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--perf-ep", metavar="N", type=_positive, default=None, help="GPUs that share its experts (1)")
     group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N")
     group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
+    group.addoption(
+        "--perf-max-memory", metavar="GIB", type=float, default=None, help="skip cases that need more (what is free)"
+    )
     group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
     group.addoption("--perf-autotune-cache", metavar="FILE", default=None, help="tactics that FlashInfer's tuner kept")
     group.addoption(
@@ -49,6 +53,21 @@ def add(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
+    )
+    group.addoption("--perf-trace-set", metavar="PATH", action="append", default=[], help="evaluate this data set")
+    group.addoption("--perf-trust-solutions", action="store_true", help="run the code that data sets hold")
+    group.addoption("--perf-trace-config", metavar="FILE", default=None, help="how data sets are evaluated, in YAML")
+    group.addoption(
+        "--perf-trace-option", metavar="NAME=VALUE", action="append", default=[], help="the same, on the command line"
+    )
+    group.addoption(
+        "--perf-trace-output", metavar="DIR", default=None, help="where traces go (its traces/), '' for nowhere"
+    )
+    group.addoption(
+        "--perf-refcheck", choices=("on", "off", "only"), default="on", help="compare answers with the reference"
+    )
+    group.addoption(
+        "--perf-allow-output-mismatch", action="store_true", help="keep rows of wrong answers, as status: wrong"
     )
     group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
     group.addoption("--perf-html", metavar="FILE", default=None, help="write a report that a browser shows")
@@ -80,6 +99,8 @@ def _at_least(least: int, text: str) -> int:
 
 def settings(config: pytest.Config) -> Settings:
     measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
+    checking = ("refcheck", "allow_output_mismatch")
+    project = _project(config)
     return Settings(
         suite=config.getoption("perf_suite"),
         backends=tuple(config.getoption("perf_backends").replace(",", " ").split()),
@@ -88,12 +109,27 @@ def settings(config: pytest.Config) -> Settings:
         flags=config.getoption("perf_flags"),
         **{name: config.getoption(f"perf_{name}") for name in ("model", "tp", "dp", "ep")},
         device=config.getoption("perf_device"),
+        max_memory=config.getoption("perf_max_memory"),
         seed=config.getoption("perf_seed"),
         case_tag=config.getoption("perf_case_tag"),
         autotune_cache=config.getoption("perf_autotune_cache"),
         strict_skips=tuple(config.getoption("perf_strict_skips")),
-        project=_project(config),
+        trace=_trace(config),
+        project=project,
         measuring=Measuring(**{name: config.getoption(f"perf_{name}") for name in measuring}),
+        checking=Checking(
+            **{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=_tolerances(project)
+        ),
+    )
+
+
+def _trace(config: pytest.Config) -> TraceSets:
+    return TraceSets(
+        sets=tuple(config.getoption("perf_trace_set")),
+        trust=config.getoption("perf_trust_solutions"),
+        config=config.getoption("perf_trace_config"),
+        options=tuple(config.getoption("perf_trace_option")),
+        output=config.getoption("perf_trace_output"),
     )
 
 
@@ -102,5 +138,12 @@ def _project(config: pytest.Config) -> ProjectFile:
     named = config.getoption("perf_config")
     try:
         return project_file.find(config.invocation_params.dir if named else config.rootpath, named)
+    except ProjectFileError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _tolerances(project: ProjectFile) -> tuple[Override, ...]:
+    try:
+        return tolerances.read(project)
     except ProjectFileError as error:
         raise pytest.UsageError(str(error)) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf import options
+from pytest_flashinfer_perf import options, trace_sets
 from pytest_flashinfer_perf.report import unmeasured
 from pytest_flashinfer_perf.report.board import Board
 from pytest_flashinfer_perf.settings import Settings
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
     from pytest_flashinfer_perf.devices import Device
     from pytest_flashinfer_perf.fixture import Perf
+    from pytest_flashinfer_perf.traceset.items import Evaluations
 
 SETTINGS = pytest.StashKey[Settings]()
 DEVICE = pytest.StashKey["Device"]()
+TRACE_SETS = pytest.StashKey[list[tuple[trace_sets.Asked, "Evaluations"]]]()
 
 MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
@@ -37,6 +39,11 @@ MARKERS = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     options.add(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    trace_sets.refuse_foreign(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,6 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.args[:] = map(str, suite.paths())
     if settings.testlists:
         config.args[:] = [*(config.args if named or settings.cases else ()), *settings.testlists]
+    asked = trace_sets.take(config, settings)
+    if asked:
+        shared = trace_sets.evaluations(settings)
+        config.pluginmanager.register(shared, "flashinfer-perf-evaluations")
+        config.stash[TRACE_SETS] = [(one, shared) for one in asked]
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -107,11 +119,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    for asked, shared in config.stash.get(TRACE_SETS, ()):
+        items.extend(trace_sets.items(session, asked, shared))
     measured = [item for item in items if "perf" in getattr(item, "fixturenames", ())]
     if measured:
         from pytest_flashinfer_perf import collection
 
+        collection.verify_project(measured, config.stash[SETTINGS])
         collection.give_clocks(measured)
         collection.deselect_empty(config, items)
 
@@ -164,10 +179,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     measured = "perf" in getattr(item, "fixturenames", ())
     if measured and report.when == "call":
-        from pytest_flashinfer_perf.fixture import ROW
+        from pytest_flashinfer_perf.fixture import CHECKED, REPEAT, ROW
 
+        if report.failed and REPEAT in item.stash:
+            report.sections.append(("run it again", item.stash[REPEAT]))
         if ROW in item.stash:
             report.perf_row = json.dumps(item.stash[ROW])  # type: ignore[attr-defined] # reports carry what they get
+        if CHECKED in item.stash:
+            report.perf_checked = item.stash[CHECKED]  # type: ignore[attr-defined]
     if report.skipped and not hasattr(report, "wasxfail"):
         _fail_strict_skip(item, report, unmeasured.reason(report))
     if measured and not report.passed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pytest_flashinfer_perf import capability
 from pytest_flashinfer_perf.capability import Requirement
@@ -17,9 +17,20 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.cost import Cost
     from pytest_flashinfer_perf.devices import Device
     from pytest_flashinfer_perf.models import Presets
+    from pytest_flashinfer_perf.sample import Rows
 
 P = TypeVar("P", bound=Params)
 X = TypeVar("X")
+P_contra = TypeVar("P_contra", contravariant=True)
+X_contra = TypeVar("X_contra", contravariant=True)
+
+
+class Reference(Protocol[P_contra, X_contra]):
+    """The answer in fp32, independent of every backend; for some rows alone where the routine has `rows`."""
+
+    def __call__(
+        self, params: P_contra, inputs: X_contra, rows: torch.Tensor | None = None, /
+    ) -> tuple[torch.Tensor, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -105,20 +116,25 @@ class Backend(Generic[P, X]):
 
 @dataclass
 class Routine(Generic[P, X]):
-    """An operation under its FlashInfer name: all that is known about it, declared once in its own file."""
+    """An operation under its FlashInfer name: all that is known about it, declared once in its own file.
+
+    `activations` are what the check negates where they are, and looks whether the answer follows.
+    """
 
     name: str
     family: str
     params: type[P]
     inputs: Callable[[P, torch.Generator, torch.device], X]
     outputs: Callable[[X], tuple[torch.Tensor, ...]]
-    reference: Callable[[P, X], tuple[torch.Tensor, ...]]
+    reference: Reference[P, X]
     cost: Callable[[P, X], Cost]
     tolerances: Callable[[P, str], tuple[Tolerance, ...]]
     footprint: Callable[[P], int]
     cuda_graph: bool
     decoded: Callable[[P, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] = _as_written
     facts: Callable[[P, X], Mapping[str, Any]] = _no_facts
+    rows: Callable[[P, X], Rows] | None = None
+    activations: Callable[[X], torch.Tensor] | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     backends: dict[str, Backend[P, X]] = field(default_factory=dict)
     tiers: dict[str, Callable[[], Iterable[Shape[P]]]] = field(default_factory=dict)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 from pytest_flashinfer_perf import peaks
@@ -58,7 +60,7 @@ def _roof(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> dict[str, A
         "sol_pct": share.sol_pct if share else None,
         "bound": share.bound if share else None,
         "peaks": chosen.source if share and chosen else None,
-        "status": _status(m.timing, limit.sol_pct if limit else None),
+        "status": "wrong" if m.verdict.faults else _status(m.timing, limit.sol_pct if limit else None),
     }
 
 
@@ -103,10 +105,24 @@ def _clocks(timing: Timing) -> dict[str, Any]:
 
 
 def _answer(m: Measurement) -> dict[str, Any]:
-    if not m.checks:
-        return {"refcheck": "not checked", "refcheck_worst_abs": None, "refcheck_worst_rel": None}
     return {
-        "refcheck": "passed",
-        "refcheck_worst_abs": max(c.worst_abs for c in m.checks),
-        "refcheck_worst_rel": max(c.worst_rel for c in m.checks),
+        "refcheck": refcheck(m),
+        "allow_output_mismatch": m.checking.allow_output_mismatch,
+        "refcheck_rows": len(m.sample.chosen) if m.sample else None,
+        "refcheck_worst_abs": _largest(c.worst_abs for c in m.checks),
+        "refcheck_worst_rel": _largest(c.worst_rel for c in m.checks),
     }
+
+
+def refcheck(m: Measurement) -> str:
+    if m.verdict.faults:
+        return "wrong"
+    if not m.checks:
+        return "off" if m.checking.off else "not checked"
+    return "sampled" if m.sample else "passed"
+
+
+def _largest(errors: Iterable[float]) -> float | None:
+    """JSON has no infinity: an error that is no number is null, as one that nobody has looked for."""
+    seen = list(errors)
+    return max(seen) if seen and all(map(math.isfinite, seen)) else None

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_flashinfer_perf.project_file import ProjectFile
+from pytest_flashinfer_perf.tolerances import Override
 
 GraphChoice = Literal["auto", "on", "off"]
 ColdChoice = Literal["rotate", "flush", "none"]
 PeaksChoice = Literal["measured", "datasheet"]
+RefcheckChoice = Literal["on", "off", "only"]
 
 WARMUP = 5
 
@@ -31,6 +33,34 @@ class Measuring:
 
 
 @dataclass(frozen=True)
+class TraceSets:
+    """Data sets of FlashInfer-Bench, and what was said of their evaluation; `output` is their own traces/ if None."""
+
+    sets: tuple[str, ...] = ()
+    trust: bool = False
+    config: str | None = None
+    options: tuple[str, ...] = ()
+    output: str | None = None
+
+
+@dataclass(frozen=True)
+class Checking:
+    """Whether answers are compared with the reference, whether a wrong one may stay, and what counts as wrong."""
+
+    refcheck: RefcheckChoice = "on"
+    allow_output_mismatch: bool = False
+    tolerances: tuple[Override, ...] = ()
+
+    @property
+    def off(self) -> bool:
+        return self.refcheck == "off"
+
+    @property
+    def only(self) -> bool:
+        return self.refcheck == "only"
+
+
+@dataclass(frozen=True)
 class Settings:
     """What is measured, and where."""
 
@@ -44,9 +74,12 @@ class Settings:
     dp: int | None = None
     ep: int | None = None
     device: str = "auto"
+    max_memory: float | None = None
     seed: int | None = None
     case_tag: str | None = None
     autotune_cache: str | None = None
     strict_skips: tuple[str, ...] = ()
     project: ProjectFile = field(default_factory=ProjectFile)
     measuring: Measuring = Measuring()
+    trace: TraceSets = TraceSets()
+    checking: Checking = Checking()

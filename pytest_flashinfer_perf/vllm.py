@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.dtypes import TORCH
 from pytest_flashinfer_perf.report.vllm import Compared
 from pytest_flashinfer_perf.routine import Shape
 from pytest_flashinfer_perf.routines.attention.vllm_decode import NVFP4, VllmDecode, to_float8, vllm_decode
-from pytest_flashinfer_perf.settings import Measuring
+from pytest_flashinfer_perf.settings import Checking, Measuring
 from pytest_flashinfer_perf.walk import walk
 
 __all__ = ["FP4_DTYPE", "FP8_DTYPE", "benchmark_decode", "to_float8"]
@@ -60,6 +60,6 @@ def benchmark_decode(  # noqa: PLR0913, PLR0917 - the signature is vLLM's
 
 
 def _measured(params: VllmDecode, backend: str, measuring: Measuring) -> dict[str, Any]:
-    walked = walk(Case(vllm_decode, Shape(params), backend), measuring, devices.find("auto"))
+    walked = walk(Case(vllm_decode, Shape(params), backend), measuring, Checking(), devices.find("auto"))
     measurement = walked.measurement
     return {"mean": fmean(measurement.samples), "std": measurement.std, "params": params.as_dict()}

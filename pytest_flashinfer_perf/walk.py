@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf import autotune, capability
+from pytest_flashinfer_perf import autotune, capability, sample, tolerances, verification
 from pytest_flashinfer_perf.autotune import Choice
 from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.measurement import Expected, Measurement, measure_target
+from pytest_flashinfer_perf.measurement import Measurement, measure_target
 from pytest_flashinfer_perf.routine import How
-from pytest_flashinfer_perf.settings import Measuring
+from pytest_flashinfer_perf.settings import Checking, Measuring
 from pytest_flashinfer_perf.timing.run import Target, uses_graph
+from pytest_flashinfer_perf.verification import Expected, Turned
 
 
 class CannotRunError(Exception):
@@ -34,12 +35,12 @@ class Walked:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def obstacle(case: Case, device: Device) -> str | None:
+def obstacle(case: Case, device: Device, most_gib: float | None = None) -> str | None:
     """Why this case cannot run here, in the order in which a user would mend it."""
     reason = capability.missing(case.backend.requires, device)
     if reason is None:
         reason = next(iter(case.backend.limits(case.params, case.backend_name, device)), None)
-    return reason or _untunable(case) or _too_large(case, device)
+    return reason or _untunable(case) or _too_large(case, device, most_gib)
 
 
 def _untunable(case: Case) -> str | None:
@@ -48,44 +49,86 @@ def _untunable(case: Case) -> str | None:
     return f"{case.backend_name} has nothing to autotune: leave out --autotune"
 
 
-def _too_large(case: Case, device: Device) -> str | None:
-    needed, free = case.routine.footprint(case.params), device.free_bytes()
-    if needed <= free:
-        return None
-    return f"needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free on {device.torch}"
+def _too_large(case: Case, device: Device, most_gib: float | None) -> str | None:
+    needed, free = case.routine.footprint(case.params) / 2**30, device.free_bytes() / 2**30
+    if most_gib is not None and needed > most_gib:
+        return f"needs more than the {most_gib:g} GiB of --perf-max-memory"
+    return f"needs about {needed:.1f} GiB, {free:.1f} GiB are free on {device.torch}" if needed > free else None
 
 
-def walk(case: Case, measuring: Measuring, device: Device) -> Walked:
-    reason = obstacle(case, device)
+def walk(case: Case, measuring: Measuring, checking: Checking, device: Device, most_gib: float | None = None) -> Walked:
+    reason = obstacle(case, device, most_gib)
     if reason:
         raise CannotRunError(reason)
     try:
-        return _measured(case, measuring, device)
+        return _measured(case, measuring, checking, device)
     except torch.OutOfMemoryError as error:
         raise CannotRunError(f"ran out of memory: {str(error).splitlines()[0]}") from error
     finally:
         _give_back_memory(device)
 
 
-def _measured(case: Case, measuring: Measuring, device: Device) -> Walked:
+def _measured(case: Case, measuring: Measuring, checking: Checking, device: Device) -> Walked:
     routine, p = case.routine, case.params
     if device.is_gpu:
         torch.cuda.reset_peak_memory_stats(device.torch)
     x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
     graph = uses_graph(measuring, device, routine.cuda_graph)
     built = case.backend.build(p, x, How(case.backend_name, graph))
-    target = Target(built.launch, (x if built.takes is None else built.takes,), outputs=routine.outputs(x))
+    takes = x if built.takes is None else built.takes
+    target = Target(built.launch, (takes,), outputs=routine.outputs(x))
     choice = _settled(case, target)
     cost = routine.cost(p, x)
-    measurement = measure_target(
-        target,
-        Expected(routine.reference(p, x), routine.tolerances(p, case.backend_name), partial(routine.decoded, p)),
-        measuring,
-        device,
-        cuda_graph=graph,
-    )
+    expected = Expected(()) if checking.off else _Posed(case, x, cost, checking).expected(takes, device)
+    measurement = measure_target(target, expected, measuring, checking, device, cuda_graph=graph)
     resolved = choice.backend(routine.backends) if choice and built.resolved == "auto" else built.resolved
-    return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, resolved, choice, routine.facts(p, x))
+    facts = {**routine.facts(p, x), **_told(case, x)}
+    return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, resolved, choice, facts)
+
+
+def _told(case: Case, x: Any) -> dict[str, Any]:
+    """What `-v` and `-vv` of a line ask for."""
+    told = case.said.verbose
+    shapes = {"inputs": list(_described(x))} if told > 1 else {}
+    return {"verbose": told, **shapes} if told else {}
+
+
+def _described(tree: Any, name: str = "") -> Iterator[str]:
+    if isinstance(tree, torch.Tensor):
+        yield f"{name}.shape = {tree.shape}"
+        yield f"{name}.dtype = {tree.dtype}"
+    for field_name in getattr(tree, "_fields", ()):
+        yield from _described(getattr(tree, field_name), f"{name}.{field_name}".lstrip("."))
+
+
+LOOK_AGAIN = 8  # the second look may take this share of the first one's work
+
+
+@dataclass(frozen=True)
+class _Posed:
+    """A case's inputs, and what to compare its answer with."""
+
+    case: Case
+    x: Any
+    cost: Cost
+    checking: Checking
+
+    def expected(self, takes: Any, device: Device) -> Expected:
+        """For as many rows as the budget allows; and for fewer of them once the activations are negated."""
+        activations, allowed = self.case.routine.activations, sample.budget(device)
+        if activations is None:
+            return self._answer(allowed)
+        less = min(allowed, self.cost.flops) / LOOK_AGAIN
+        turned = Turned(verification.negated(activations, self.x, takes), lambda: self._answer(less))
+        return replace(self._answer(allowed), turned=turned)
+
+    def _answer(self, allowed: float) -> Expected:
+        routine, p, x, backend = self.case.routine, self.case.params, self.x, self.case.backend_name
+        rows = routine.rows(p, x) if routine.rows is not None else None
+        part = sample.within(allowed, self.cost.flops, rows, self.case.seed) if rows else None
+        answer = routine.reference(p, x, part.chosen) if part else routine.reference(p, x)
+        own = tolerances.applied(self.checking.tolerances, routine.name, backend, routine.tolerances(p, backend))
+        return Expected(answer, own, partial(routine.decoded, p), part)
 
 
 def _settled(case: Case, target: Target) -> Choice | None:

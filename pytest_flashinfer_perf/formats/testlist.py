@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,12 +33,15 @@ def is_testlist(path: Path) -> bool:
     return any(map(STARTS.match, _lines(path)))
 
 
-def read(path: Path, said_of_all: str = "") -> list[Entry]:
-    """An entry for each backend of each line, and one for each line that has none; equal ones are numbered."""
+def read(path: Path, said_of_all: str = "", instead: Sequence[str] = ()) -> list[Entry]:
+    """An entry for each backend of each line, or each one `instead`; one for each line that has none.
+
+    Equal ones are numbered.
+    """
     found: list[Entry] = []
     for number, line in enumerate(_lines(path), 1):
         if line.strip() and not line.lstrip().startswith("#"):
-            found += _entries(f"{said_of_all} {line}".strip(), f"{path.name}:{number}")
+            found += _entries(f"{said_of_all} {line}".strip(), f"{path.name}:{number}", instead)
     return list(_numbered(found))
 
 
@@ -46,14 +49,14 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines()
 
 
-def _entries(line: str, where: str) -> list[Entry]:
+def _entries(line: str, where: str, instead: Sequence[str]) -> list[Entry]:
     try:
         read = cases.parse(flags.split(line), all_routines())
     except ParamError as error:
         if isinstance(error, UnknownRoutineError) and error.name in upstream.ROUTINES:
             return [Entry(_slug(line), missing=f"{where}: {error.name} is a routine that this project does not have")]
         return [Entry(_slug(line), problem=f"{where}: {error}")]
-    return [_entry(read, name, where) for name in read.backends or _default(read)]
+    return [_entry(read, name, where) for name in instead or read.backends or _default(read)]
 
 
 def _default(line: Line) -> Iterable[str]:

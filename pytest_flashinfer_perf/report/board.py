@@ -23,6 +23,7 @@ class Board:
         self.rows: list[dict[str, Any]] = []
         self.unmeasured: list[dict[str, Any]] = []
         self.roofs: dict[str, dict[str, Any]] = {}
+        self.looked_at: list[str] = []
         self.notes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -30,6 +31,8 @@ class Board:
             self._add(json.loads(report.perf_row))
         if hasattr(report, "perf_unmeasured"):
             self.unmeasured.append(json.loads(report.perf_unmeasured))
+        if hasattr(report, "perf_checked"):
+            self.looked_at.append(report.perf_checked)
 
     def _add(self, row: dict[str, Any]) -> None:
         self.roofs[runs.place(row)] = row.pop("roofs")
@@ -56,10 +59,10 @@ class Board:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not (self.rows or self.skips or self.notes):
+        if not (self.rows or self.skips or self.looked_at or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
-        for line in terminal.lines(self.rows, self.skips, _known() if self.rows else {}):
+        for line in terminal.lines(self.rows, self.skips, _known() if self.rows else {}, self.looked_at):
             terminalreporter.write_line(line)
         for note in self.notes:
             terminalreporter.write_line(note)

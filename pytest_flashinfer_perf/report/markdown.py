@@ -32,7 +32,7 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
 
 def _failed(failed: Sequence[Outcome]) -> Iterator[str]:
     if failed:
-        yield from _table(("failed", "why"), ((one.case, str(one.entry["reason"])) for one in failed))
+        yield from _table(("failed", "why"), ((one.case, one.reason) for one in failed))
 
 
 def _slower(slower: Sequence[Outcome], judged: Mapping[str, Judged]) -> Iterator[str]:

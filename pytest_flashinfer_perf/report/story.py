@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.report.layout import provenance as way
 from pytest_flashinfer_perf.report.runs import Row, Run
 from pytest_flashinfer_perf.report.verdicts import Judged
 
-MEASURED = ("ok", "noisy", "invalid")
+UNSOUND = ("invalid", "wrong")
 OWN = "own kernels"
 
 
@@ -28,12 +28,17 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        """`skipped`, `failed` or `xfailed`, or a row's own."""
+        """Of a case without a row `skipped`, `failed` or `xfailed`; of one with a row, the row's own."""
         return str(self.entry.get("outcome") or self.entry["status"])
 
     @property
     def measured(self) -> bool:
-        return self.status in MEASURED
+        return "outcome" not in self.entry
+
+    @property
+    def reason(self) -> str:
+        """Why there is no row, or why it does not count."""
+        return str(self.entry.get("reason") or self.entry.get("refcheck") or "")
 
     @property
     def case(self) -> str:
@@ -104,12 +109,12 @@ class Answer:
 
 def answer(runs: Sequence[Run], found: Sequence[Outcome], judged: Mapping[str, Judged]) -> Answer:
     statuses = counts(found)
-    measured = sum(statuses[status] for status in MEASURED)
+    measured = sum(one.measured for one in found)
     slower = tuple(one for one in found if one.case in judged and judged[one.case].verdict == "SLOWER")
     return Answer(
         measured,
         statuses,
-        tuple(one for one in found if one.status == "failed"),
+        tuple(one for one in found if one.status in ("failed", "wrong")),
         slower,
         Counter(f"{one.verdict}: {one.reason}" for one in judged.values() if one.verdict in WORSE[1:]),
         (_measured(measured, found), *_troubles(statuses), _compared(runs, judged)),
@@ -132,6 +137,7 @@ def _troubles(statuses: Counter[str]) -> Iterator[str]:
 
 MEANINGS = {
     "failed": "failed: wrong answers or errors",
+    "wrong": "measured with a wrong answer, as was allowed",
     "invalid": "invalid: faster than the device can be",
     "noisy": "noisy: a spread above 5\N{NO-BREAK SPACE}%",
     "xfailed": "failed as expected",
@@ -200,7 +206,7 @@ class Comparison:
 
     def best(self, shape: str) -> Outcome | None:
         """The fastest sound one, where there is another to be faster than."""
-        sound = [one for one in self.shapes[shape].values() if one.status != "invalid"]
+        sound = [one for one in self.shapes[shape].values() if one.status not in UNSOUND]
         return min(sound, key=lambda one: float(one.entry["median"])) if len(self.shapes[shape]) > 1 and sound else None
 
     @property
@@ -231,21 +237,19 @@ class Support:
 
     routine: str
     backend: str
+    measured: int
     statuses: Counter[str]
     reasons: Counter[str]
-
-    @property
-    def measured(self) -> int:
-        return sum(self.statuses[status] for status in MEASURED)
 
 
 def support(found: Iterable[Outcome]) -> Iterator[Support]:
     for (routine, backend), cases in grouped(found, lambda one: (one.routine, one.backend)):
-        yield Support(routine, backend, counts(cases), reasons(one for one in cases if not one.measured))
+        why_not = reasons(one for one in cases if not one.measured)
+        yield Support(routine, backend, sum(one.measured for one in cases), counts(cases), why_not)
 
 
 def reasons(unmeasured: Iterable[Outcome]) -> Counter[str]:
-    return Counter(str(one.entry["reason"]).partition("\n")[0] for one in unmeasured)
+    return Counter(one.reason.partition("\n")[0] for one in unmeasured)
 
 
 SEQUENCES = ("s_kv", "max_seq_len")

@@ -17,7 +17,10 @@ BOUND = {"memory": "mem", "compute": "comp", None: ""}
 CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
 
 
-def lines(rows: Sequence[Row], skips: Sequence[str], versions: Mapping[str, Any]) -> Iterator[str]:
+def lines(
+    rows: Sequence[Row], skips: Sequence[str], versions: Mapping[str, Any], looked_at: Sequence[str] = ()
+) -> Iterator[str]:
+    """`looked_at` is what was seen of answers that were checked and not timed."""
     if rows:
         yield from _wrapped(software(versions))
     for title, of_one in grouped(rows, provenance):
@@ -28,6 +31,7 @@ def lines(rows: Sequence[Row], skips: Sequence[str], versions: Mapping[str, Any]
             yield shape
             yield from _backends(side_by_side)
     yield from vllm.lines(rows)
+    yield from _looked_at(looked_at)
     yield from _skipped(skips)
     yield from _warnings(rows)
 
@@ -38,17 +42,24 @@ def _shape(row: Row) -> str:
 
 def _backends(rows: Iterable[Row]) -> Iterator[str]:
     ordered = sorted(rows, key=lambda r: r["median"])
-    sound = [r for r in ordered if r["status"] != "invalid"]
+    sound = [r for r in ordered if r["status"] not in ("invalid", "wrong")]
     for row in ordered:
         best = len(ordered) > 1 and bool(sound) and row is sound[0]
         yield _line(row, "*" if best else " ")
 
 
 def _line(row: Row, mark: str) -> str:
-    status = {"ok": "", "noisy": "noisy", "invalid": "INVALID"}[row["status"]]
+    status = {"ok": "", "noisy": "noisy"}.get(row["status"], row["status"].upper())
     numbers = f"{duration(row['median']):>10}{100 * row['spread']:>6.1f}%{rate(row['tflops']):>9}"
     numbers += f"{rate(row['tb_per_sec']):>7}{rate(row['sol_pct']):>7}"
     return f"{mark} {named(row):<24}{numbers} {BOUND[row['bound']]:<4} {status}".rstrip()
+
+
+def _looked_at(answers: Sequence[str]) -> Iterator[str]:
+    if answers:
+        yield ""
+        seen = ", ".join(f"{count} {name}" for name, count in Counter(answers).most_common())
+        yield from _wrapped(f"{len(answers)} answers looked at, none timed (--perf-refcheck=only): {seen}")
 
 
 def _skipped(reasons: Sequence[str]) -> Iterator[str]:
@@ -65,6 +76,14 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     noisy = sum(r["status"] == "noisy" for r in rows)
     if noisy:
         yield from _wrapped(f"{noisy} noisy: the spread stayed above 5 %; {CURE}")
+    wrong = sum(r["status"] == "wrong" for r in rows)
+    if wrong:
+        yield from _wrapped(
+            f"{wrong} WRONG: the answer is not the reference's, which --perf-allow-output-mismatch allows"
+        )
+    unchecked = sum(r.get("refcheck") == "off" for r in rows)
+    if unchecked:
+        yield from _wrapped(f"{unchecked} not checked: --perf-refcheck=off")
     invalid = sum(r["status"] == "invalid" for r in rows)
     if invalid:
         yield from _wrapped(f"{invalid} INVALID: faster than this device can be; the time or the cost is wrong")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 
 import torch
 from torch import Tensor
+
+from pytest_flashinfer_perf.sample import Rows
 
 
 def indptr(lens: Tensor) -> Tensor:
@@ -17,3 +20,26 @@ def indptr(lens: Tensor) -> Tensor:
 def slices(indptr: Tensor) -> list[slice]:
     """Each part's rows, on the host."""
     return [slice(start, end) for start, end in itertools.pairwise(indptr.tolist())]
+
+
+def edges(indptr: Tensor) -> Rows:
+    """Of a ragged batch: where each part that has rows begins and ends."""
+    parts = [part for part in slices(indptr) if part.start < part.stop]
+    ends = sorted({row for part in parts for row in (part.start, part.stop - 1)})
+    return Rows(int(indptr[-1]), torch.tensor(ends, device=indptr.device))
+
+
+class Chosen:
+    """Which rows of each part are asked for: all, or those of a sample."""
+
+    def __init__(self, rows: Tensor | None) -> None:
+        self._rows = rows
+        self._sorted = [] if rows is None else rows.tolist()
+
+    def of(self, part: slice) -> Tensor | slice:
+        """To index the part's rows with; an empty tensor where none is asked for."""
+        if self._rows is None:
+            return slice(None)
+        first, last = bisect_left(self._sorted, part.start), bisect_left(self._sorted, part.stop)
+        asked_for: Tensor = self._rows[first:last] - part.start
+        return asked_for

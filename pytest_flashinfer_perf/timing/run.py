@@ -63,6 +63,8 @@ class Timing:
 
     @property
     def median(self) -> float:
+        if not self.samples:
+            raise RuntimeError("nothing was timed: --perf-refcheck=only looks at answers")
         return statistics.median(self.samples)
 
     @property
@@ -76,6 +78,9 @@ class Timing:
     @property
     def noisy(self) -> bool:
         return self.spread > NOISY
+
+
+NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)
 
 
 def run(

@@ -5,7 +5,10 @@ from hypothesis import settings
 from pytest_flashinfer_perf import check, devices
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.routine import How
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
+
+all_routines()  # what pytester finds imported, it leaves: a routine is one object in all tests
 
 # A machine that does other things besides is no reason for a test to fail.
 settings.register_profile("no deadline", deadline=None)

@@ -90,7 +90,7 @@ def test_the_report_names_the_worst_element():
     output = answer()
     output[17, 5] += 10
     found = compare(output, answer())
-    assert found.where == (17, 5)
+    assert found.absolute.where == found.relative.where == (17, 5)
     assert found.worst_abs == pytest.approx(10, rel=1e-3)
     assert "1 elements differ" in found.sentence
     assert "worst at [17, 5]" in found.sentence
@@ -123,3 +123,59 @@ def test_poison_is_no_answer(dtype):
 
 def test_exact_is_the_rule_for_unknown_types():
     assert check.EXACT.rtol == check.EXACT.atol == 0
+
+
+def block(rows=16, columns=24):
+    return torch.randn(4, rows, columns, generator=torch.Generator().manual_seed(9))
+
+
+def zeroed(x):
+    x[1:3, 4:6, 8:16] = 0
+    return x
+
+
+def unwritten(x):
+    x[3, -1] = math.nan
+    return x
+
+
+EXPLAINED = {
+    "by a scale: everything is multiplied by 2": lambda x: 2 * x,
+    "by a scale: everything is multiplied by -1": lambda x: -x,
+    "by a transposition: dimensions 1 and 2 are swapped": lambda x: x.mT.reshape(x.shape),
+    "by a transposition: dimensions 0 and 1 are swapped": lambda x: x.transpose(0, 1).reshape(x.shape),
+    "by a shift: what belongs at i of dimension 1 is at i+1": lambda x: x.roll(1, 1),
+    "by a shift: what belongs at i of dimension 0 is at i-1": lambda x: x.roll(-1, 0),
+    "by a region, [1:3, 4:6, 8:16], that is zero": zeroed,
+    "by a region, [3:4, 15:16, :], that is NaN, as before the call: nobody wrote it": unwritten,
+}
+
+
+@pytest.mark.parametrize("explanation", EXPLAINED)
+def test_what_explains_a_wrong_answer_is_said(explanation):
+    found = compare(EXPLAINED[explanation](block()), block())
+    assert found.report[-1] == f"explained {explanation}"
+
+
+def test_noise_has_no_explanation_and_its_size_is_told():
+    noisy = block() + 0.3 * torch.randn(4, 16, 24, generator=torch.Generator().manual_seed(1))
+    noisy[0, 0, 0] = math.inf
+    percentiles, strange, explanation = compare(noisy, block()).report
+    assert percentiles.startswith("errors in units of their row's rms, 50 %: 0.2")
+    assert strange == "0 NaN, 1 infinite of 1536 elements"
+    assert explanation == "no scale, transposition, shift or region explains it"
+
+
+def test_a_right_answer_has_no_report():
+    assert compare(block(), block()).report == ()
+
+
+def test_the_worst_by_size_and_the_worst_for_its_row_are_both_told():
+    want = torch.ones(2, 8)
+    want[1] = 1000.0
+    got = want.clone()
+    got[0, 3] += 0.5
+    got[1, 6] += 100.0
+    found = compare(got, want)
+    assert (found.absolute.where, found.relative.where) == ((1, 6), (0, 3))
+    assert (found.worst_abs, found.worst_rel) == pytest.approx((100, 0.5))

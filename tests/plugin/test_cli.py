@@ -1,13 +1,17 @@
 import csv
 import io
+import re
 import shlex
 import subprocess
 import sys
 import zipfile
 
 import pytest
+from old_commands import MANY_LINES, ONE_LINE
 
-from pytest_flashinfer_perf import cli, suite
+from pytest_flashinfer_perf import case as cases
+from pytest_flashinfer_perf import cli, flags, suite
+from pytest_flashinfer_perf.routines import all_routines
 
 SELECT = ("--perf-suite=smoke", "--collect-only", "-q", "-k", "torch")
 
@@ -83,6 +87,37 @@ def test_run_takes_its_testlist_and_says_the_flags_beside_it_of_each_line(ran, p
     done.stdout.fnmatch_lines(["*my.txt:3: routine: unknown name 'bmm_fp9'*"])
     written = [(row["m"], row["random_seed"], row["case_tag"]) for row in rows(pytester)]
     assert written == [("4", "7", "a b"), ("8", "5", "a b")]
+
+
+@pytest.mark.parametrize(
+    "command", [*ONE_LINE, *MANY_LINES], ids=lambda command: command.partition("--routine ")[2][:9]
+)
+def test_a_command_of_the_documents_is_understood_as_it_stands(command):
+    words = shlex.split(command.replace("\\\n", " "))
+    asked = next(word for word in cli.as_pytest(words) if word.startswith("--perf-case="))
+    read = cases.read(flags.split(asked.partition("=")[2]), all_routines())
+    assert {case.routine.name for case in read} == {words[words.index("--routine") + 1]}
+    assert len(read) >= 1
+
+
+LINES = r"""
+^\[INFO\] Running testBmmFp8$
+^\[INFO\] FlashInfer version:\ .
+^\[VVERBOSE\] gpu_name = '.+'$
+^\[INFO\] To reproduce this test case, run the following command: python3 flashinfer_benchmark.py --routine bmm_fp8
+^\[VVERBOSE\] a.shape = torch.Size\(\[1, 4, 16\]\)$
+^\[PERF\] torch          :: median time \d+\.\d{3} ms; std \d+\.\d{3} ms; achieved tflops \d+\.\d{3} TFLOPs/sec;
+^\[INFO\] test_bmm_fp8\[m4-n16-k16-cudnn\]: cudnn needs .*\. Skipping\.$
+"""
+
+
+def test_the_lines_that_scripts_read(pytester, capsys):
+    pytester.chdir()
+    command = f"run {GEMM} cudnn --num_iters 3 -vv -- --perf-device=cpu"
+    assert cli.main(shlex.split(command)) == 0
+    shown = capsys.readouterr().out
+    for line in LINES.strip().splitlines():
+        assert re.search(line, shown, re.MULTILINE), line
 
 
 def test_run_says_what_it_does_not_understand(ran):

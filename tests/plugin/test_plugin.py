@@ -141,7 +141,7 @@ def test_a_wrong_answer_fails_and_leaves_no_row(pytester):
     result = pytester.runpytest(*QUICK, "-k", "torch or planted", "--benchmark-json=run.json", *UNUSED)
     result.assert_outcomes(passed=1, failed=1, deselected=8)
     result.stdout.fnmatch_lines(
-        ["wrong answer: output 0: *", "run it again: pytest '--perf-case=*--backends planted *"]
+        ["wrong answer: output 0: *", "*run it again*", "pytest '--perf-case=*--backends planted *"]
     )
     assert [row["extra_info"]["backend"] for row in rows(pytester)] == ["torch"]
 

@@ -84,6 +84,15 @@ def test_the_fastest_sound_backend_wins(told):
     assert comparison.wins == {"cudnn": 1}
 
 
+def test_a_row_with_a_wrong_answer_never_wins_and_is_told_among_the_failures(told, tmp_path):
+    found = told(document(benchmark("fa2", us=1.0, status="wrong", refcheck="wrong"), benchmark("cudnn")))
+    [comparison] = story.comparisons(found)
+    assert comparison.wins == {"cudnn": 1}
+    said = story.answer(runs.read([tmp_path / "0.json"]), found, {})
+    assert (said.measured, [one.backend for one in said.failed]) == (2, ["fa2"])
+    assert "1 measured with a wrong answer, as was allowed." in said.sentences
+
+
 def test_one_backend_is_no_comparison(told):
     assert not list(story.comparisons(told(document(benchmark(), benchmark(batch=1)))))
 

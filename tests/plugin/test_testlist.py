@@ -4,13 +4,14 @@ import csv
 import io
 import json
 import random
-import string
 import tempfile
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import mutated
 
 from pytest_flashinfer_perf.formats import testlist, upstream
 from pytest_flashinfer_perf.routines import all_routines
@@ -109,6 +110,13 @@ def test_without_backends_upstreams_default_or_all():
     assert [e.case.backend_name for e in _read(lines)] == ["fa2", "cudnn"]
 
 
+def test_a_run_says_which_backends_instead_and_what_is_too_large(run):
+    lines = f"{GEMM.replace('torch', 'cudnn cublas')} -n 1\n{GEMM} --m 4096 --n 8192 --k 8192\n"
+    result = run(lines, "lines.txt", "--perf-backends=torch", "--perf-max-memory=0.1", "-rs")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*needs more than the 0.1 GiB of --perf-max-memory*"])
+
+
 def test_no_routine_is_both_here_and_missing():
     assert not upstream.ROUTINES & set(all_routines())
 
@@ -120,19 +128,42 @@ def _read(text):
         return testlist.read(path)
 
 
+def _asked(text):
+    return [part for part in text.splitlines() if part.strip() and not part.lstrip().startswith("#")]
+
+
 @settings(max_examples=300)
 @given(st.randoms(use_true_random=False), st.integers(0, 30), st.sampled_from([GEMM, DECODE]))
 def test_a_mutated_line_is_an_entry_or_a_comment(rand: random.Random, changes, line):
-    letters = list(line)
-    for _ in range(changes):
-        place = rand.randrange(len(letters) + 1)
-        letters[place : place + rand.choice([0, 1])] = rand.choice(string.printable)
-    text = "".join(letters)
-    asked = [part for part in text.splitlines() if part.strip() and not part.lstrip().startswith("#")]
+    text = mutated(rand, line, changes)
     entries = _read(text)
-    assert len(entries) >= len(asked)
+    assert len(entries) >= len(_asked(text))
     assert len({entry.name for entry in entries}) == len(entries)
     assert all(bool(entry.case) + bool(entry.missing) + bool(entry.problem) == 1 for entry in entries)
+
+
+def test_no_line_of_mutated_lists_is_lost_on_the_way_through_pytest(pytester):
+    rand = random.Random(0)
+    texts = ["\n".join(mutated(rand, line, rand.randrange(12)) for line in (GEMM, DECODE)) for _ in range(30)]
+    for number, text in enumerate(texts):
+        (pytester.path / f"{number}.list").write_text(text)
+    lists = [f"--perf-testlist={number}.list" for number in range(30)]
+    limits = ("--perf-max-memory=0.001", "--perf-iters=1", "--continue-on-collection-errors")
+    result = pytester.runpytest(*OPTIONS, *lists, *limits)
+    seen = result.parseoutcomes()
+    entries = sum(len(_read(text)) for text in texts)
+    assert sum(seen.get(kind, 0) for kind in ("passed", "failed", "skipped")) == entries
+    assert entries >= sum(len(_asked(text)) for text in texts)
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
+    assert result.ret == (pytest.ExitCode.TESTS_FAILED if seen.get("failed") else pytest.ExitCode.OK)
+
+
+def test_pandas_reads_the_csv_without_options(run, pytester):
+    run(LINES, "lines.txt", "--perf-csv=run.csv").assert_outcomes(passed=3)
+    table = pd.read_csv(pytester.path / "run.csv")
+    assert table["median_time"].dtype.kind == "f"
+    assert list(table["case_tag"])[2] == "two words"
+    assert table["repro_command"].str.startswith("python3 flashinfer_benchmark.py --routine").all()
 
 
 def _rows(path):

@@ -90,6 +90,11 @@ class View:
         return list(grouped(story.support(self.outcomes), lambda one: one.routine))
 
     @property
+    def looked_at(self) -> str:
+        """Every status but that of a skip."""
+        return " ".join(sorted({one.status for one in self.outcomes} - {"skipped"}))
+
+    @property
     def others(self) -> int:
         return sum(run.others for run in self.runs)
 

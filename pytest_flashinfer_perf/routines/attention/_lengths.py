@@ -46,6 +46,11 @@ def pairs(q: Tensor, kv: Tensor, *, causal: bool) -> int:
     return int((queries * keys - hidden).sum())
 
 
-def facts(lengths: Tensor) -> dict[str, int]:
-    """Rounded down, as upstream's benchmark has it."""
-    return {"avg_actual_seq_len": int(lengths.sum()) // len(lengths)}
+def facts(lengths: Tensor, kv: Tensor | None = None) -> dict[str, int]:
+    """Rounded down, as upstream's benchmark has it; that of the keys too where `lengths` are queries'."""
+    of_keys = {"avg_actual_kv_len": _average(kv)} if kv is not None else {}
+    return {"avg_actual_seq_len": _average(lengths), **of_keys}
+
+
+def _average(lengths: Tensor) -> int:
+    return int(lengths.sum()) // len(lengths)

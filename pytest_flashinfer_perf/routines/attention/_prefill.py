@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -16,6 +17,7 @@ from pytest_flashinfer_perf.params import flag
 from pytest_flashinfer_perf.routine import Built, How, Model
 from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._params import GroupedParams
+from pytest_flashinfer_perf.routines.attention._reference import Request
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,16 @@ class Prefill(Protocol):
 
 
 X = TypeVar("X", bound=Prefill)
-Request = Callable[[X, int, slice], tuple[Tensor, Tensor]]  # of the nth request: its keys and values, heads first
+Reader = Callable[[X, int, slice], tuple[Tensor, Tensor]]  # of the nth request: its keys and values, heads first
 
 
 def qk_scale(p: PrefillParams, x: Prefill) -> float:
     return x.q_scale * x.k_scale * p.scale
 
 
-def reference(p: PrefillParams, x: X, read: Request[X]) -> tuple[Tensor, ...]:
-    answers = []
-    for i, (rows, keys) in enumerate(x.lens.spans):
-        k, v = read(x, i, keys)
-        answers.append(_reference.attend(x.q[rows], k, v, scale=qk_scale(p, x), causal=p.causal))
+def reference(p: PrefillParams, x: X, read: Reader[X], rows: Tensor | None = None) -> tuple[Tensor, ...]:
+    requests = (Request(span, partial(read, x, i, keys)) for i, (span, keys) in enumerate(x.lens.spans))
+    answers = _reference.answers(x.q, requests, scale=qk_scale(p, x), causal=p.causal, rows=rows)
     return _reference.joined(answers, x.v_scale, lse=p.return_lse)
 
 
@@ -158,7 +158,7 @@ def build_fmha_v2(
     return Built(launch, "trtllm-fmha-v2", x)
 
 
-def build_torch(p: PrefillParams, x: X, read: Request[X]) -> Built[X]:
+def build_torch(p: PrefillParams, x: X, read: Reader[X]) -> Built[X]:
     spans, half = x.lens.spans, TORCH[p.half]  # on the host before anything is captured
 
     def launch(x: X) -> object:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pytest_flashinfer_perf.routines._offsets import Chosen, edges
 from pytest_flashinfer_perf.routines.attention._paged import pages_per_request
+from pytest_flashinfer_perf.sample import Rows
 
 SCORES_AT_ONCE = 1 << 27
 
@@ -19,14 +22,31 @@ class Answer(NamedTuple):
     lse: Tensor  # [rows, query heads], in base 2 as FlashInfer returns it
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Answer:
-    """One request's rows [rows, query heads, dim] over its keys and values [KV heads, tokens, dim].
+class Request(NamedTuple):
+    """Its rows of the queries, which are the last of the sequence, and how to get its keys and values."""
 
-    The rows are the last of the sequence: the mask is aligned at the bottom right.
-    """
+    rows: slice
+    read: Callable[[], tuple[Tensor, Tensor]]
+
+
+def answers(
+    q: Tensor, requests: Iterable[Request], *, scale: float, causal: bool, rows: Tensor | None
+) -> Iterator[Answer]:
+    """Of each request that has rows; of those alone that are asked for."""
+    chosen = Chosen(rows)
+    for request in requests:
+        part, count = chosen.of(request.rows), request.rows.stop - request.rows.start
+        positions = torch.arange(count, device=q.device)[part]
+        if len(positions):
+            k, v = request.read()
+            seen = k.shape[1] - count + positions if causal else None
+            yield attend(q[request.rows][part], k, v, scale=scale, seen=seen)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float, seen: Tensor | None) -> Answer:
+    """Rows [rows, query heads, dim] over keys and values [KV heads, tokens, dim]; `seen` is each row's last token."""
     keys, values = k.float(), v.float()
     rows, tokens = q.shape[0], k.shape[1]
-    seen = torch.arange(tokens - rows, tokens, device=q.device) if causal else None
     step = max(1, SCORES_AT_ONCE // (q.shape[1] * tokens))
     blocks = [_attend_rows(q[i : i + step], keys, values, scale, _part(seen, i, step)) for i in range(0, rows, step)]
     return Answer(torch.cat([block.out for block in blocks]), torch.cat([block.lse for block in blocks]))
@@ -46,12 +66,20 @@ def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, last_seen: Tenso
     return Answer(out.flatten(1, 2), lse.permute(2, 0, 1).flatten(1, 2))
 
 
-def requests(
-    q: Tensor, k: Tensor, v: Tensor, block_tables: Tensor, lens: Tensor
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Each one's rows, as many for all, and its keys and values out of the pages that the table says are its own."""
-    for rows, owned, length in zip(q.chunk(len(lens)), block_tables, lens.tolist(), strict=True):
-        yield rows, read_pages(k, owned, length), read_pages(v, owned, length)
+def paged(rows_each: int, k: Tensor, v: Tensor, block_tables: Tensor, lens: Tensor) -> Iterator[Request]:
+    """Requests with as many rows each, their keys and values in the pages that the table says are their own."""
+    for i, (owned, length) in enumerate(zip(block_tables, lens.tolist(), strict=True)):
+        rows = slice(i * rows_each, (i + 1) * rows_each)
+        yield Request(rows, partial(_read_both, k, v, owned, length))
+
+
+def _read_both(k: Tensor, v: Tensor, owned: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    return read_pages(k, owned, length), read_pages(v, owned, length)
+
+
+def ends(rows_each: int, lens: Tensor) -> Rows:
+    """Where these requests' rows begin and end."""
+    return edges(torch.arange(len(lens) + 1, device=lens.device) * rows_each)
 
 
 def read_pages(side: Tensor, owned: Tensor, length: int) -> Tensor:
@@ -60,7 +88,8 @@ def read_pages(side: Tensor, owned: Tensor, length: int) -> Tensor:
     return side[used].transpose(0, 1).flatten(1, 2)[:, :length]
 
 
-def joined(answers: list[Answer], v_scale: float, *, lse: bool) -> tuple[Tensor, ...]:
+def joined(of_requests: Iterable[Answer], v_scale: float, *, lse: bool) -> tuple[Tensor, ...]:
     """The requests one after the other, as the kernels write them."""
-    out = torch.cat([answer.out for answer in answers]) * v_scale
-    return (out, torch.cat([answer.lse for answer in answers])) if lse else (out,)
+    made = list(of_requests)
+    out = torch.cat([answer.out for answer in made]) * v_scale
+    return (out, torch.cat([answer.lse for answer in made])) if lse else (out,)

@@ -69,9 +69,9 @@ def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> Input
     )
 
 
-def reference(p: BatchDecode, x: Inputs) -> tuple[Tensor, ...]:
-    requests = _reference.requests(x.q, x.kv.k, x.kv.v, x.table.block_tables, x.seq_lens)
-    answers = [_reference.attend(*one, scale=x.kv.k_scale * p.scale, causal=p.masked) for one in requests]
+def reference(p: BatchDecode, x: Inputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+    requests = _reference.paged(p.s_qo, x.kv.k, x.kv.v, x.table.block_tables, x.seq_lens)
+    answers = _reference.answers(x.q, requests, scale=x.kv.k_scale * p.scale, causal=p.masked, rows=rows)
     return _reference.joined(answers, x.kv.v_scale, lse=p.return_lse)
 
 
@@ -105,6 +105,8 @@ decode = Routine(
     footprint=footprint,
     cuda_graph=True,
     facts=lambda _p, x: _lengths.facts(x.seq_lens),
+    rows=lambda p, x: _reference.ends(p.s_qo, x.seq_lens),
+    activations=lambda x: x.q,
     aliases=_shared.ALIASES,
 )
 

@@ -104,11 +104,11 @@ def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> Inputs:
     )
 
 
-def reference(p: BatchMLA, x: Inputs) -> tuple[Tensor, ...]:
+def reference(p: BatchMLA, x: Inputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
     """The values are the keys' latent part."""
     keys = x.kv[:, None]
-    requests = _reference.requests(x.q, keys, keys[..., : p.head_dim_ckv], x.table.block_tables, x.seq_lens)
-    answers = [_reference.attend(*one, scale=x.scale * p.scale, causal=p.masked) for one in requests]
+    requests = _reference.paged(p.s_qo, keys, keys[..., : p.head_dim_ckv], x.table.block_tables, x.seq_lens)
+    answers = _reference.answers(x.q, requests, scale=x.scale * p.scale, causal=p.masked, rows=rows)
     return _reference.joined(answers, x.kv_scale, lse=p.return_lse)
 
 
@@ -152,6 +152,8 @@ mla = Routine(
     footprint=footprint,
     cuda_graph=True,
     facts=lambda _p, x: _lengths.facts(x.seq_lens),
+    rows=lambda p, x: _reference.ends(p.s_qo, x.seq_lens),
+    activations=lambda x: x.q,
     aliases=_shared.ALIASES,
 )
 

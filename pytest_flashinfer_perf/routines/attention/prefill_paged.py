@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.dtypes import TORCH, bytes_of
 from pytest_flashinfer_perf.params import Fault, flag
 from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
+from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import (
     _drawn,
     _lengths,
@@ -80,10 +81,9 @@ def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> Inpu
     )
 
 
-def reference(p: PagedPrefill, x: Inputs) -> tuple[Tensor, ...]:
+def reference(p: PagedPrefill, x: Inputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
     """Request by request, each page looked up where the table says it is."""
-
-    return _prefill.reference(p, x, _read)
+    return _prefill.reference(p, x, _read, rows)
 
 
 def _read(x: Inputs, i: int, keys: slice) -> tuple[Tensor, Tensor]:
@@ -114,7 +114,9 @@ paged_prefill = Routine(
     tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.lens.q),
+    facts=lambda _p, x: _lengths.facts(x.lens.q, x.lens.kv),
+    rows=lambda _p, x: edges(x.lens.q_indptr),
+    activations=lambda x: x.q,
     aliases=_shared.ALIASES,
 )
 

@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.params import flag
 from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
+from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import _drawn, _lengths, _prefill, _prefill_limits, _prims, _shared
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
 
@@ -68,8 +69,8 @@ def _read(x: Inputs, _i: int, keys: slice) -> tuple[Tensor, Tensor]:
     return x.k[keys].transpose(0, 1), x.v[keys].transpose(0, 1)
 
 
-def reference(p: RaggedPrefill, x: Inputs) -> tuple[Tensor, ...]:
-    return _prefill.reference(p, x, _read)
+def reference(p: RaggedPrefill, x: Inputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+    return _prefill.reference(p, x, _read, rows)
 
 
 def cost(p: RaggedPrefill, x: Inputs) -> Cost:
@@ -95,7 +96,9 @@ ragged_prefill = Routine(
     tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.lens.q),
+    facts=lambda _p, x: _lengths.facts(x.lens.q, x.lens.kv),
+    rows=lambda _p, x: edges(x.lens.q_indptr),
+    activations=lambda x: x.q,
     aliases=_shared.ALIASES,
 )
 

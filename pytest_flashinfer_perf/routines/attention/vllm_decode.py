@@ -115,14 +115,14 @@ def _scale(p: VllmDecode, x: Inputs) -> float:
     return x.q_scale * x.kv_scale * p.scale
 
 
-def _attention(p: VllmDecode, x: Inputs) -> Tensor:
-    requests = _reference.requests(x.q, *_sides(p, x.kv), x.table.block_tables, x.seq_lens)
-    answers = [_reference.attend(*one, scale=_scale(p, x), causal=False) for one in requests]
+def _attention(p: VllmDecode, x: Inputs, rows: Tensor | None = None) -> Tensor:
+    requests = _reference.paged(1, *_sides(p, x.kv), x.table.block_tables, x.seq_lens)
+    answers = _reference.answers(x.q, requests, scale=_scale(p, x), causal=False, rows=rows)
     return _reference.joined(answers, x.kv_scale, lse=False)[0]
 
 
-def reference(p: VllmDecode, x: Inputs) -> tuple[Tensor, ...]:
-    return (_attention(p, x) / x.o_scale,)
+def reference(p: VllmDecode, x: Inputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+    return (_attention(p, x, rows) / x.o_scale,)
 
 
 def decoded(p: VllmDecode, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -177,6 +177,8 @@ vllm_decode = Routine(
     footprint=footprint,
     cuda_graph=True,
     facts=lambda _p, x: _lengths.facts(x.seq_lens),
+    rows=lambda _p, x: _reference.ends(1, x.seq_lens),
+    activations=lambda x: x.q,
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol, TypeVar
 
 import torch
@@ -13,7 +14,7 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.params import Fault, Params, flag
 from pytest_flashinfer_perf.routine import Built, How, Routine
-from pytest_flashinfer_perf.routines._offsets import indptr, slices
+from pytest_flashinfer_perf.routines._offsets import edges, indptr, slices
 from pytest_flashinfer_perf.routines.gemm import _shared
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 from pytest_flashinfer_perf.timing.cold import tensors
@@ -42,6 +43,8 @@ class Grouped(Product, Groups):
 class Inputs(Protocol):
     """A routine's tensors: rows of all groups, all groups' weights, where each group starts, the output."""
 
+    @property
+    def a(self) -> Tensor: ...
     @property
     def weights(self) -> tuple[Tensor, ...]: ...
     @property
@@ -72,7 +75,8 @@ def routine(
 ) -> Routine[P, X]:
     """As a dense one, but that `operands` are all rows [rows, k] and all weights [groups, n, k]."""
     made = _shared.routine(name, params, inputs, operands, dtype)
-    made.reference = lambda p, x: (torch.cat([o.product() for _, o in _of_each(operands(p, x), slices(x.m_indptr))]),)
+    made.reference = partial(_reference, operands)
+    made.rows = lambda _p, x: edges(x.m_indptr)
     made.cost = lambda p, x: Cost(2 * x.out.numel() * p.k, _bytes(x), dtype)
     made.footprint = lambda p: _shared.footprint(p, p.group_size)
 
@@ -97,11 +101,11 @@ def _bytes(x: Inputs) -> int:
     return sum(t.nbytes for t in tensors(x)) - unused
 
 
-def _of_each(operands: Operands, groups: list[slice]) -> Iterator[tuple[slice, Operands]]:
-    for rows, b in zip(groups, operands.b, strict=True):
-        yield rows, Operands(operands.a[rows], b, operands.factor)
+def _reference(operands: Callable[[P, X], Operands], p: P, x: X, rows: Tensor | None = None) -> tuple[Tensor]:
+    of_groups = operands(p, x).of_each(slices(x.m_indptr), rows)
+    return (torch.cat([of_group.product() for _, of_group in of_groups]),)
 
 
 def _by_torch(out: Tensor, operands: Operands, groups: list[slice]) -> None:
-    for rows, of_group in _of_each(operands, groups):
+    for rows, of_group in operands.of_each(groups):
         _shared.by_torch(out[rows], of_group)

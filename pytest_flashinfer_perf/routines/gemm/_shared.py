@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import FP8, HALF, bytes_of
 from pytest_flashinfer_perf.params import Params, flag
 from pytest_flashinfer_perf.routine import Built, Routine
+from pytest_flashinfer_perf.routines._offsets import Chosen, edges
 from pytest_flashinfer_perf.timing.cold import tensors
 
 
@@ -75,10 +77,26 @@ class Operands(NamedTuple):
         products = products if self.factor is None else products * self.factor
         return products if self.bias is None else products + self.bias.float()
 
+    def of_each(self, parts: list[slice], rows: Tensor | None = None) -> Iterator[tuple[slice, Operands]]:
+        """The part of all rows of `a` that each of `b` multiplies; of a sample, those that have some of it."""
+        chosen, a = Chosen(rows), self.a.flatten(0, -2)
+        for part, b in zip(parts, self.b.flatten(0, -3) if self.b.dim() > 2 else self.b[None], strict=True):
+            of_part = a[part][chosen.of(part)]
+            if rows is None or len(of_part):
+                yield part, self._replace(a=of_part, b=b)
+
+    @property
+    def parts(self) -> list[slice]:
+        """Where all of them have as many rows."""
+        m = self.a.shape[-2]
+        return [slice(i * m, (i + 1) * m) for i in range(self.b[..., 0, 0].numel())]
+
 
 class Inputs(Protocol):
-    """A routine's tensors, the output among them."""
+    """A routine's tensors: among them the activations, as they are stored, and the output."""
 
+    @property
+    def a(self) -> Tensor: ...
     @property
     def out(self) -> Tensor: ...
 
@@ -101,14 +119,23 @@ def routine(
         params=params,
         inputs=inputs,
         outputs=lambda x: (x.out,),
-        reference=lambda p, x: (operands(p, x).product(),),
+        reference=partial(_reference, operands),
         cost=lambda p, x: Cost(2 * x.out.numel() * p.k, sum(t.nbytes for t in tensors(x)), dtype),
         tolerances=lambda p, backend: (tolerance(p, backend, dtype),),
         footprint=lambda p: footprint(p, p.batch_size if isinstance(p, Batched) else 1),
         cuda_graph=True,
+        rows=lambda p, x: edges(torch.arange(0, x.out.numel() // p.n + 1, p.m, device=x.out.device)),
+        activations=lambda x: x.a,
     )
     made.backend("torch")(lambda p, _x, _how: Built(lambda x: by_torch(x.out, operands(p, x)), "torch"))
     return made
+
+
+def _reference(operands: Callable[[P, X], Operands], p: P, x: X, rows: Tensor | None = None) -> tuple[Tensor]:
+    of_all = operands(p, x)
+    if rows is None:
+        return (of_all.product(),)
+    return (torch.cat([of_part.product() for _, of_part in of_all.of_each(of_all.parts, rows)]),)
 
 
 # Of unscaled FP8 values times this no product is beyond float16's range; the least of them are nothing beside the rest.

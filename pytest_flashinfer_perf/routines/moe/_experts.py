@@ -85,6 +85,9 @@ class Choices(NamedTuple):
     weights: Tensor  # [tokens, top_k]
     on_input: bool = False
 
+    def of(self, tokens: Tensor) -> Choices:
+        return self._replace(selected=self.selected[tokens], weights=self.weights[tokens])
+
 
 def answer(layer: Layer, activation: str, choices: Choices, here: list[Chosen], dtype: torch.dtype) -> Tensor:
     """The sum over its experts of what each makes of a token, with products in this type."""

@@ -18,6 +18,7 @@ from pytest_flashinfer_perf.routine import Built, How, Routine
 from pytest_flashinfer_perf.routines.moe import _drawn, _experts
 from pytest_flashinfer_perf.routines.moe._experts import Choices, Chosen
 from pytest_flashinfer_perf.routines.moe._stored import Stored
+from pytest_flashinfer_perf.sample import Rows
 from pytest_flashinfer_perf.timing.cold import tensors
 
 
@@ -113,8 +114,19 @@ class _Computation(Generic[M, X]):
     def answer(self, p: M, x: X, here: list[Chosen], dtype: torch.dtype) -> Tensor:
         return _experts.answer(x.stored.layer(), p.activation_type, self.choices(p, x), here, dtype)
 
-    def reference(self, p: M, x: X) -> tuple[Tensor]:
-        return (self.answer(p, x, self.chosen(p, x), torch.float32),)
+    def reference(self, p: M, x: X, rows: Tensor | None = None) -> tuple[Tensor]:
+        """Of some tokens, by the experts that these chose."""
+        if rows is None:
+            return (self.answer(p, x, self.chosen(p, x), torch.float32),)
+        layer, choices = x.stored.layer(), self.choices(p, x).of(rows)
+        here = list(_experts.chosen(choices.selected, p.here.start, len(p.here)))
+        layer = layer._replace(tokens=layer.tokens[rows])
+        return (_experts.answer(layer, p.activation_type, choices, here, torch.float32),)
+
+    def rows(self, p: M, x: X) -> Rows:
+        """Its edges: tokens with which each expert here begins and ends."""
+        ends = {int(token) for _, tokens, _ in self.chosen(p, x) for token in (tokens[0], tokens[-1])}
+        return Rows(p.num_tokens, torch.tensor(sorted(ends), dtype=torch.int64, device=x.out.device))
 
     def tolerances(self, p: M, backend: str) -> tuple[Tolerance]:
         kind = self.kind(p)
@@ -166,6 +178,8 @@ def routine(
         footprint=_footprint,
         cuda_graph=True,
         facts=computation.facts,
+        rows=computation.rows,
+        activations=lambda x: x.stored.x,
     )
     made.backend("torch")(computation.in_torch)
     return made

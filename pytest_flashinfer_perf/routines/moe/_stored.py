@@ -32,6 +32,11 @@ class Layer(NamedTuple):
 
 
 class Stored(Protocol):
+    @property
+    def x(self) -> Tensor:
+        """Tokens, as they are stored."""
+        ...
+
     def layer(self) -> Layer: ...
 
     @property

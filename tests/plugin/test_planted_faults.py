@@ -1,0 +1,250 @@
+"""Backends that are wrong, planted beside the honest one: the check of a case must see each."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pytest_flashinfer_perf import devices, sample
+from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.check import WrongAnswerError
+from pytest_flashinfer_perf.routine import Backend, Built, Shape
+from pytest_flashinfer_perf.routines.attention import _shared
+from pytest_flashinfer_perf.routines.attention.decode import BatchDecode, decode
+from pytest_flashinfer_perf.routines.attention.prefill_paged import PagedPrefill, paged_prefill
+from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import BmmFp8, bmm_fp8
+from pytest_flashinfer_perf.routines.gemm.mm_bf16 import MmBf16, mm_bf16
+from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
+from pytest_flashinfer_perf.settings import Checking, Measuring
+from pytest_flashinfer_perf.walk import walk
+
+HEADS = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim_qk": 64}
+DECODE = BatchDecode(page_size=16, batch_size=3, s_kv=40, **HEADS)
+PREFILL = PagedPrefill(page_size=16, batch_size=2, s_qo=20, s_kv=50, causal=True, **HEADS)
+PRODUCT = MmBf16(m=24, n=64, k=4096)
+FP8 = BmmFp8(batch_size=2, m=24, n=64, k=128)
+MOE = CutlassFusedMoe(num_tokens=9, hidden_size=64, intermediate_size=64, num_experts=4, top_k=2)
+ROUTINES = {type(p): r for r, p in ((decode, DECODE), (mm_bf16, PRODUCT), (bmm_fp8, FP8), (cutlass_moe, MOE))}
+ROUTINES[PagedPrefill] = paged_prefill
+
+
+LOOK = Checking(refcheck="only")
+
+
+def seen(params, plant, checking=LOOK):
+    """What the check says of a backend that is `torch`, planted with a fault."""
+    routine = ROUTINES[type(params)]
+
+    def build(p, x, how):
+        honest = routine.backends["torch"].build(p, x, how).launch
+        return Built(plant(honest), "planted")
+
+    with_fault = replace(routine, backends={"planted": Backend("planted", build)})
+    return walk(Case(with_fault, Shape(params), "planted"), Measuring(iters=3), checking, devices.find("cpu"))
+
+
+def after(spoil):
+    """Runs honestly, then spoils the output."""
+
+    def plant(honest):
+        def launch(x):
+            honest(x)
+            spoil(x.out)
+
+        return launch
+
+    return plant
+
+
+def instead(change):
+    """Runs honestly on other inputs than those it was given."""
+
+    def plant(honest):
+        def launch(x):
+            honest(change(x))
+
+        return launch
+
+    return plant
+
+
+def stale(honest):
+    """Answers the call before this one."""
+    kept = []
+
+    def launch(x):
+        honest(x)
+        kept.append(x.out.clone())
+        x.out.copy_(kept[-2] if len(kept) > 1 else kept[-1])
+
+    return launch
+
+
+def cached(honest):
+    """Takes the same pointers for the same problem."""
+    known = {}
+
+    def launch(x):
+        key = tuple(t.data_ptr() for t in x if isinstance(t, torch.Tensor))
+        if key not in known:
+            honest(x)
+            known[key] = x.out.clone()
+        x.out.copy_(known[key])
+
+    return launch
+
+
+def overwriting(honest):
+    """Uses an input as its scratch."""
+
+    def launch(x):
+        honest(x)
+        (x.kv.pages if hasattr(x, "kv") else x.b).view(torch.uint8).view(-1)[-1] += 1
+
+    return launch
+
+
+def in_bf16(_honest):
+    """Adds up 16 columns at a time, in bfloat16."""
+
+    def launch(x):
+        total = torch.zeros_like(x.out)
+        for a, b in zip(x.a.split(16, -1), x.b.split(16, -1), strict=True):
+            total += (a.float() @ b.float().mT).to(x.out.dtype)
+        x.out.copy_(total)
+
+    return launch
+
+
+def set_row(value):
+    def spoil(out):
+        out[-1] = value
+
+    return spoil
+
+
+def one_nan(out):
+    out.view(-1)[7] = float("nan")
+
+
+def one_wrong(out):
+    out.view(-1)[7] += 4 * out.float().square().mean().sqrt().to(out.dtype)
+
+
+def whole_pages_only(x):
+    return x._replace(seq_lens=x.seq_lens // 16 * 16)
+
+
+def other_kv_head(x):
+    return x._replace(kv=x.kv._replace(k=x.kv.k.roll(1, 1), v=x.kv.v.roll(1, 1)))
+
+
+FAULTS = {
+    "global scale 1.02": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(lambda out: out.mul_(1.02))),
+    "x2": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(lambda out: out.mul_(2))),
+    "zeros": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(torch.Tensor.zero_)),
+    "all NaN": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(lambda out: out.fill_(float("nan")))),
+    "one NaN": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(one_nan)),
+    "one wrong element": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(one_wrong)),
+    "last row missing": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(set_row(0))),
+    "nothing written": (DECODE, PREFILL, PRODUCT, FP8, MOE, lambda _honest: lambda _x: None),
+    "last partial page unread": (DECODE, instead(whole_pages_only)),
+    "kv head mapped wrong": (DECODE, instead(other_kv_head)),
+    "stale output of the previous call": (DECODE, PREFILL, PRODUCT, FP8, MOE, stale),
+    "cached answer for the same pointers": (DECODE, PREFILL, PRODUCT, FP8, MOE, cached),
+    "accumulated in bf16": (PRODUCT, in_bf16),
+    "input overwritten": (DECODE, PRODUCT, FP8, overwriting),
+}
+EACH = [pytest.param(p, plant, id=f"{name}-{type(p).__name__}") for name, (*ps, plant) in FAULTS.items() for p in ps]
+
+
+@pytest.mark.parametrize(("params", "plant"), EACH)
+def test_a_planted_fault_is_caught(params, plant):
+    with pytest.raises(WrongAnswerError):
+        seen(params, plant)
+
+
+@pytest.mark.parametrize("params", [DECODE, PREFILL, PRODUCT, FP8, MOE], ids=lambda p: type(p).__name__)
+def test_an_honest_backend_is_not(params):
+    assert seen(params, lambda honest: honest).measurement.verdict.faults == ()
+
+
+def test_a_causal_mask_that_is_off_by_one_is_caught():
+    def one_key_more(_honest):
+        def launch(x):
+            for i, (rows, keys) in enumerate(x.lens.spans):
+                count, tokens = rows.stop - rows.start, keys.stop - keys.start
+                k, v = (_pages(side, x.table.block_tables[i], tokens) for side in (x.k, x.v))
+                ends = torch.arange(tokens - count, tokens)[None] + 2
+                gathered = _shared.Gathered(k[None].float(), v[None].float())
+                x.out[rows] = _shared.folded_sdpa(x.q[rows][None], gathered, ends, PREFILL.scale)[0].to(x.out.dtype)
+
+        return launch
+
+    with pytest.raises(WrongAnswerError):
+        seen(PREFILL, one_key_more)
+
+
+def _pages(side, owned, tokens):
+    return side[owned].transpose(0, 1).flatten(1, 2)[:, :tokens]
+
+
+def test_a_call_that_goes_wrong_while_it_is_timed_is_caught():
+    def tired(honest):
+        calls = []
+
+        def launch(x):
+            honest(x)
+            calls.append(1)
+            if len(calls) > 4:
+                x.out.mul_(1.1)
+
+        return launch
+
+    assert seen(DECODE, tired).measurement.verdict.faults == ()
+    with pytest.raises(WrongAnswerError, match="of a timed call, output 0"):
+        seen(DECODE, tired, Checking())
+
+
+def test_what_was_turned_is_turned_back():
+    before = decode.inputs(DECODE, torch.Generator().manual_seed(42), torch.device("cpu")).q
+    asked = []
+
+    def watched(honest):
+        def launch(x):
+            asked.append(x.q.clone())
+            honest(x)
+
+        return launch
+
+    seen(DECODE, watched, Checking())
+    assert torch.equal(asked[0], before)
+    assert torch.equal(asked[1], -before)
+    assert all(torch.equal(q, before) for q in asked[2:])
+    assert len(asked) > 3
+
+
+def test_a_wrong_answer_says_all_that_was_seen():
+    with pytest.raises(WrongAnswerError) as wrong:
+        seen(DECODE, after(lambda out: out.mul_(2)))
+    sentences = str(wrong.value)
+    for part in ("elements differ by more than", "worst at [", "% of elements match", "rms of its row", "50 %:"):
+        assert part in sentences
+    assert "explained by a scale: everything is multiplied by 2" in sentences
+    assert "0 NaN, 0 infinite of" in sentences
+
+
+def test_an_input_that_was_changed_is_named():
+    with pytest.raises(WrongAnswerError, match=r"^the call changed its input \(64, 4096\) of bfloat16$"):
+        seen(PRODUCT, overwriting)
+
+
+def test_a_sample_sees_what_is_in_it():
+    """The first and the last row always are."""
+    big = replace(PRODUCT, m=512, n=512)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample, "BUDGET_CPU", 1e8)
+        found = seen(big, lambda honest: honest).measurement
+        assert 2 <= len(found.sample.chosen) < 40
+        with pytest.raises(WrongAnswerError, match=r"worst at \[511, "):
+            seen(big, after(set_row(0)))

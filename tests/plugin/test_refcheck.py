@@ -1,0 +1,178 @@
+"""What a run does with answers: compares them or not, keeps a wrong one's row or not, by whose bounds."""
+
+import csv
+import json
+
+import pytest
+
+from pytest_flashinfer_perf import project_file, tolerances
+from pytest_flashinfer_perf.check import Tolerance
+from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
+
+GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16"
+QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "-p", "no:cacheprovider")
+PLANTED = """
+import pytest, torch
+from pytest_flashinfer_perf.routine import Built
+from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+
+@bmm_fp8.backend("planted")
+def _planted(p, x, how):
+    honest = bmm_fp8.backends["torch"].build(p, x, how).launch
+    return Built(lambda x: (honest(x), x.out.mul_(1.5)), "planted")
+
+@pytest.mark.perf_cases("bmm_fp8", "--batch_size 1 --m 4 --n 16 --k 16")
+def test_bmm(perf, case):
+    perf(case)
+"""
+
+
+@pytest.fixture
+def suite(pytester):
+    backend, _, test = PLANTED.partition("@pytest")
+    pytester.makeconftest(backend)
+    pytester.makepyfile(test_bmm="import pytest\n@pytest" + test)
+    yield pytester
+    from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+
+    bmm_fp8.backends.pop("planted", None)
+
+
+def rows(pytester):
+    return [row["extra_info"] for row in json.loads((pytester.path / "run.json").read_text())["benchmarks"]]
+
+
+def run(suite, *arguments):
+    return suite.runpytest(*QUICK, "--perf-backends=torch,planted", "--benchmark-json=run.json", *arguments)
+
+
+def test_a_wrong_answer_fails_its_case_and_leaves_no_row(suite):
+    result = run(suite)
+    result.assert_outcomes(passed=1, failed=1)
+    assert [row["backend"] for row in rows(suite)] == ["torch"]
+    result.stdout.fnmatch_lines(
+        [
+            "wrong answer: output 0: * elements differ by more than rtol 0.01*",
+            "*errors in units of their row's rms, 50 %: *",
+            "*explained by a scale: everything is multiplied by 1.[45]*",
+            "pytest '--perf-case=--routine bmm_fp8 --backends planted *",
+        ]
+    )
+
+
+def test_a_wrong_answer_may_stay_and_is_shown_as_such(suite):
+    result = run(suite, "--perf-allow-output-mismatch", "--perf-csv=run.csv")
+    result.assert_outcomes(passed=2)
+    honest, wrong = rows(suite)
+    assert (honest["status"] in ("ok", "noisy"), honest["refcheck"]) == (True, "passed")
+    assert (wrong["status"], wrong["refcheck"]) == ("wrong", "wrong")
+    assert wrong["refcheck_worst_rel"] > 0.5
+    result.stdout.fnmatch_lines_random(["[*] torch *", "  planted *WRONG", "1 WRONG: the answer is not the ref*"])
+    written = list(csv.DictReader((suite.path / "run.csv").read_text().splitlines()))
+    assert [(row["status"], row["allow_output_mismatch"]) for row in written[1:]] == [("wrong", "True")]
+
+
+def test_a_lines_own_flag_means_the_same(suite):
+    suite.path.joinpath("my.list").write_text(
+        f"{GEMM} --backends planted --allow_output_mismatch\n{GEMM} --m 8 --backends planted\n"
+    )
+    result = suite.runpytest(*QUICK, "--perf-testlist=my.list", "--benchmark-json=run.json")
+    result.assert_outcomes(passed=1, failed=1)
+    assert [row["status"] for row in rows(suite)] == ["wrong"]
+    assert "--allow_output_mismatch" in rows(suite)[0]["repro"]
+
+
+def test_answers_are_not_looked_at_where_that_is_asked_for(suite):
+    result = run(suite, "--perf-refcheck=off")
+    result.assert_outcomes(passed=2)
+    assert [row["refcheck"] for row in rows(suite)] == ["off", "off"]
+    assert [row["refcheck_worst_abs"] for row in rows(suite)] == [None, None]
+    result.stdout.fnmatch_lines(["2 not checked: --perf-refcheck=off"])
+
+
+def test_answers_alone_are_looked_at_where_that_is_asked_for(suite):
+    result = suite.runpytest(*QUICK, "--perf-backends=torch,planted", "--perf-refcheck=only", "--perf-csv=run.csv")
+    result.assert_outcomes(passed=1, failed=1)
+    assert len((suite.path / "run.csv").read_text().splitlines()) == 1
+    result.stdout.fnmatch_lines(["1 answers looked at, none timed (--perf-refcheck=only): 1 passed"])
+    assert "OPS (" not in result.stdout.str()
+
+
+def test_own_kernels_are_looked_at_alone_too(pytester):
+    pytester.makepyfile(
+        """
+        import pytest, torch
+
+        def test_right(perf):
+            seen = perf.time(torch.neg, torch.ones(8), reference=-torch.ones(8))
+            with pytest.raises(RuntimeError, match="nothing was timed: --perf-refcheck=only"):
+                seen.median
+
+        def test_wrong(perf): perf.time(torch.neg, torch.ones(8), reference=torch.ones(8))
+        def test_in_place(perf): perf.time(torch.neg_, torch.ones(8), reference=-torch.ones(8))
+
+        def test_scratch(perf):
+            def scratch(x, out): out.copy_(-x); x.zero_()
+            perf.time(scratch, torch.ones(8), out=torch.empty(8), reference=-torch.ones(8))
+        """
+    )
+    result = pytester.runpytest(*QUICK, "--perf-refcheck=only")
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(["*the call changed its input (8,) of float32*"])
+
+
+def test_a_project_says_how_far_an_answer_may_be_off(suite):
+    suite.makefile(".toml", **{"flashinfer-perf": '[tolerances]\n"bmm_fp8/planted" = { rtol = 0.6, scale = 0.6 }\n'})
+    run(suite).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('"bmm_fp9" = { rtol = 0.1 }', "unknown name 'bmm_fp9', did you mean bmm_fp8?"),
+        ('"bmm_fp8/cublass" = { rtol = 0.1 }', "unknown name 'cublass', did you mean cublas?"),
+        ('"bmm_fp8" = { rtoll = 0.1 }', "unknown name 'rtoll', known are rtol, atol"),
+        ('"bmm_fp8" = { rtol = "big" }', "rtol must be a number of at least 0, got 'big'"),
+        ('"bmm_fp8" = { reason = "why" }', "says nothing, give it one of rtol"),
+        ('"bmm_fp8" = { rtol = 1, output = -1 }', "output must be which of its outputs, counted from 0, got -1"),
+    ],
+)
+def test_a_tolerance_that_cannot_be_understood_names_file_and_line(suite, line, sentence):
+    suite.makefile(".toml", **{"flashinfer-perf": f"[tolerances]\n{line}\n"})
+    result = suite.runpytest("--collect-only", "--perf-backends=torch,planted")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f'flashinfer-perf.toml: [tolerances] "{line.split(chr(34))[1]}"' in result.stderr.str()
+    assert sentence in result.stderr.str()
+
+
+def overrides(**section):
+    return tolerances.read(ProjectFile(sections={"tolerances": section}))
+
+
+OWN = (Tolerance(0.1, 0.2, 0.3), Tolerance(1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("section", "first", "second"),
+    [
+        ({}, (0.1, 0.2), (1.0, 2.0)),
+        ({"decode": {"rtol": 9}}, (9.0, 0.2), (1.0, 2.0)),
+        ({"decode/fa3": {"atol": 9, "output": 1}}, (0.1, 0.2), (1.0, 9.0)),
+        ({"*/fa3": {"rtol": 7}, "decode/*": {"rtol": 8}}, (8.0, 0.2), (1.0, 2.0)),
+        (
+            {"decode/fa2": {"rtol": 9}, "prefill": {"rtol": 9}, "decode": {"rtol": 5, "output": 2}},
+            (0.1, 0.2),
+            (1.0, 2.0),
+        ),
+    ],
+)
+def test_of_several_the_last_that_names_it_wins(section, first, second):
+    seen = tolerances.applied(overrides(**section), "decode", "fa3", OWN)
+    assert [(t.rtol, t.atol) for t in seen] == [first, second]
+    assert [t.scale for t in seen] == [0.3, 3.0]
+
+
+def test_the_sections_name_is_checked_by_the_file(tmp_path):
+    (tmp_path / "flashinfer-perf.toml").write_text("tolerances = 3\n")
+    with pytest.raises(ProjectFileError, match=r"\[tolerances\] must hold lines like"):
+        tolerances.read(project_file.find(tmp_path))

@@ -1,0 +1,139 @@
+"""What a data set's files and its config say, and that whatever else they hold is a sentence."""
+
+import json
+import random
+
+import datasets
+import pytest
+import yaml
+from datasets import DataSet, solution, workload
+from flashinfer_bench.data import Definition
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from mutations import mutated
+
+from pytest_flashinfer_perf.traceset import BenchmarkConfig, data
+from pytest_flashinfer_perf.traceset.config import BUNDLED, LAYERED, ConfigError, option
+
+GEMM = Definition.model_validate(datasets.GEMM)
+YAML = """
+use_isolated_runner: false
+timeout_seconds: 300
+warmup_runs: 10
+iterations: 50
+op_type_config:
+  gemm:
+    required_matched_ratio: 0.95
+    extra: {a: 1, b: 1}
+definition_config:
+  gemm_n8_k16:
+    rtol: 0.001
+    extra: {b: 2}
+extra: {a: 0, c: 0}
+"""
+LAYERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "warmup_runs": st.integers(0, 99),
+        "iterations": st.integers(1, 99),
+        "num_trials": st.integers(1, 9),
+        "rtol": st.floats(1e-9, 1),
+        "atol": st.floats(1e-9, 1),
+        "required_matched_ratio": st.floats(0.1, 1),
+        "extra": st.dictionaries(st.sampled_from("abc"), st.integers()),
+    },
+)
+
+
+@given(LAYERS, LAYERS, LAYERS)
+def test_a_definitions_word_wins_over_its_types_and_that_over_the_whole(whole, of_type, of_definition):
+    said = {**whole, "op_type_config": {"gemm": of_type}, "definition_config": {GEMM.name: of_definition}}
+    resolved = BenchmarkConfig.model_validate(said).resolve_eval_config(GEMM)
+    defaults = {"warmup_runs": 10, "iterations": 50, "num_trials": 3, "rtol": 1e-2, "atol": 1e-2}
+    for name in LAYERED:
+        expected = next((d[name] for d in (of_definition, of_type, whole) if name in d), defaults.get(name))
+        assert getattr(resolved, name) == expected
+    assert resolved.extra == {**whole.get("extra", {}), **of_type.get("extra", {}), **of_definition.get("extra", {})}
+
+
+def test_a_file_replaces_the_bundled_defaults_and_options_its_global_layer(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(YAML)
+    made = BenchmarkConfig.from_yaml(path, iterations=200, rtol=0.5)
+    assert set(made.op_type_config) == {"gemm"}
+    resolved = made.resolve_eval_config(GEMM)
+    assert (resolved.iterations, resolved.rtol, resolved.required_matched_ratio) == (200, 0.001, 0.95)
+    assert resolved.extra == {"a": 1, "b": 2, "c": 0}
+
+
+def test_the_bundled_defaults():
+    default = BenchmarkConfig.default(timeout_seconds=600)
+    moe = default.resolve_eval_config(GEMM.model_copy(update={"op_type": "moe"}))
+    assert (default.timeout_seconds, moe.required_matched_ratio, moe.extra) == (600, 0.95, {})
+    sampling = default.resolve_eval_config(GEMM.model_copy(update={"op_type": "sampling"}))
+    assert sampling.extra == BUNDLED["op_type_config"]["sampling"]["extra"]
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("iterations=3", ("iterations", 3)),
+        ("extra={a: 0.5}", ("extra", {"a": 0.5})),
+        ("solutions=[one, two]", ("solutions", ["one", "two"])),
+        ("profile_baseline=false", ("profile_baseline", False)),
+    ],
+)
+def test_an_option_is_a_name_and_a_value_of_yaml(text, made):
+    assert option(text) == made
+
+
+def _said_of(path):
+    try:
+        return f"{path}: {BenchmarkConfig.from_yaml(path).resolve_eval_config(GEMM)}"
+    except ConfigError as error:
+        return str(error)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.randoms(use_true_random=False), st.integers(0, 30))
+def test_a_mutated_config_is_a_config_or_a_sentence(tmp_path, rand, changes):
+    path = tmp_path / "config.yaml"
+    path.write_text(mutated(rand, YAML, changes))
+    assert _said_of(path).startswith(f"{path}: ")
+
+
+FILES = {
+    "definitions/gemm.json": json.dumps(datasets.GEMM),
+    "solutions/right.json": json.dumps(solution(GEMM.name, "right", datasets.RIGHT[GEMM.name])),
+    "workloads/gemm.jsonl": json.dumps(workload(GEMM.name, "w", {"M": 4}, A={"type": "random"})),
+}
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.randoms(use_true_random=False), st.integers(1, 12), st.sampled_from(sorted(FILES)))
+@example(random.Random(0), 0, "definitions/gemm.json")
+def test_a_mutated_file_is_used_or_is_a_problem_of_its_own(tmp_path_factory, rand, changes, broken):
+    root = tmp_path_factory.mktemp("set")
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(mutated(rand, text, changes) if name == broken else text, encoding="utf-8")
+    found = data.read(root)
+    used = (len(found.definitions), *(sum(map(len, of.values())) for of in (found.solutions, found.workloads)))
+    asked = (root / "workloads/gemm.jsonl").read_text().splitlines()
+    workloads = len([line for line in asked if line.strip()])
+    assert sum(used) + len(found.problems) == 2 + workloads
+    assert all(problem.sentence.startswith(str(problem.file.relative_to(root))) for problem in found.problems)
+
+
+def test_a_config_of_something_else_is_a_sentence(tmp_path):
+    path = tmp_path / "config.yaml"
+    for text in ("- 1\n", "1: 2\n", "a: &a [*a]\n", "!!python/object:os.system {}\n", yaml.dump({"iterations": "x"})):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"config\.yaml: "):
+            BenchmarkConfig.from_yaml(path)
+
+
+def test_a_set_without_folders_is_empty(tmp_path):
+    DataSet(tmp_path / "set")
+    found = data.read(tmp_path / "set")
+    assert (found.definitions, found.problems) == ({}, [])
