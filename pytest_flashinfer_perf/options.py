@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
 
 from pytest_flashinfer_perf import project_file, tolerances
+from pytest_flashinfer_perf.gate.likeness import ALLOWABLE
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.settings import Checking, Measuring, Settings, TraceSets
 from pytest_flashinfer_perf.tolerances import Override
@@ -72,8 +74,25 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
     group.addoption("--perf-html", metavar="FILE", default=None, help="write a report that a browser shows")
     group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
+    group.addoption("--perf-only", metavar="FILE", default=None, help="run only tests whose ids are lines of this file")
+    _add_gate(group)
     group.addoption(
         "--perf-vllm-csv", metavar="DIR", type=_folder, default=None, help="write vllm_decode's table as vLLM does"
+    )
+
+
+def _add_gate(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--perf-gate",
+        metavar="BASELINE",
+        default=None,
+        help="judge this run: a JSON file, a folder of them, a saved name",
+    )
+    group.addoption("--perf-gate-strict", action="store_true", help="AMBIGUOUS ends the run with exit code 2")
+    group.addoption("--perf-gate-allow", metavar="A,B", default="", help="admit by name: " + ", ".join(ALLOWABLE))
+    group.addoption("--perf-calibration", metavar="FILE", default="auto", help="this machine's noise; auto, or none")
+    group.addoption(
+        "--perf-save-baseline", metavar="NAME", type=_name, default=None, help="save this run for --perf-gate=NAME"
     )
 
 
@@ -83,6 +102,12 @@ def _positive(text: str) -> int:
 
 def _not_negative(text: str) -> int:
     return _at_least(0, text)
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[\w.+-]+", text):
+        raise argparse.ArgumentTypeError(f"must be letters, digits and . _ + -, got {text!r}")
+    return text
 
 
 def _folder(text: str) -> str:

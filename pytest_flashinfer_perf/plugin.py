@@ -56,6 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_flashinfer_perf.report.html.session import HtmlFile
 
         config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
+    if config.getoption("perf_gate") or config.getoption("perf_save_baseline"):
+        from pytest_flashinfer_perf import session_gate
+
+        session_gate.start(config, settings.project)
     if config.getoption("perf_csv"):
         from pytest_flashinfer_perf.formats.csv_rows import CsvFile
 
@@ -122,6 +126,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     for asked, shared in config.stash.get(TRACE_SETS, ()):
         items.extend(trace_sets.items(session, asked, shared))
+    if config.getoption("perf_only"):
+        from pytest_flashinfer_perf import collection
+
+        collection.keep_only(config, items)
     measured = [item for item in items if "perf" in getattr(item, "fixturenames", ())]
     if measured:
         from pytest_flashinfer_perf import collection

@@ -1,11 +1,16 @@
-"""The commands of `flashinfer-perf` that run no pytest, each imported when it is asked for."""
+"""The commands of `flashinfer-perf` beside bench and run, each imported when it is asked for."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
 
 HELP = {
+    "compare": "judge files of results against a baseline's",
+    "ab": "measure two environments in turns, and judge what differs",
+    "calibrate": "measure this machine's own noise, for the gate to know",
+    "history": "find when cases changed, over many stored runs",
     "report": "one HTML page, or Markdown, of what runs measured",
     "doctor": "what this machine can measure, and why not the rest",
     "list": "routines with their backends, tiers, models and flags",
@@ -13,4 +18,12 @@ HELP = {
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    return int(importlib.import_module(f"{__name__}.{name}").main(arguments))
+    from pytest_flashinfer_perf.commands.judging import ERRORS
+    from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE
+
+    command = importlib.import_module(f"{__name__}.{name}")
+    try:
+        return int(command.main(arguments))
+    except ERRORS as error:
+        sys.stderr.write(f"flashinfer-perf {name}: {error}\n")
+        return COULD_NOT_JUDGE

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
+from pytest_flashinfer_perf import project_file
+from pytest_flashinfer_perf.gate import calibration, judge, thresholds, verdict, words
+from pytest_flashinfer_perf.gate import runs as processes
 from pytest_flashinfer_perf.report.runs import Run
-
-GATE = "pytest_flashinfer_perf.gate"
 
 
 @dataclass(frozen=True)
@@ -20,15 +19,17 @@ class Judged:
 
 
 def of(runs: Sequence[Run]) -> dict[str, Judged]:
-    """By case; nothing of one run, or where this installation has no gate."""
-    if len(runs) < 2 or importlib.util.find_spec(GATE) is None:
+    """By case, as `compare` would with this folder's thresholds; nothing of one run."""
+    if len(runs) < 2:
         return {}
-    gate = {name: importlib.import_module(f"{GATE}.{name}") for name in ("judge", "runs", "verdict", "words")}
-    *base, head = (gate["runs"].parsed(run.document, run.name) for run in runs)
-    judgement = gate["judge"].judge(base, [head], gate["verdict"].Rules())
-    return {one.name: Judged(one.verdict.value, _reason(one, gate["words"])) for one in judgement.cases}
+    *base, head = (processes.parsed(run.document, run.name) for run in runs)
+    rules = verdict.Rules(
+        thresholds=thresholds.read(project_file.find(Path.cwd())),
+        calibrations=tuple(calibration.find(calibration.AUTO, head.gpus)),
+    )
+    return {one.name: Judged(one.verdict.value, _reason(one)) for one in judge.judge(base, [head], rules).cases}
 
 
-def _reason(one: Any, words: Any) -> str:
+def _reason(one: verdict.Judged) -> str:
     """With the figures, where there was something to compare."""
-    return f"{words.times(one)}, {words.changes(one)}: {one.sentence}" if one.compared else str(one.sentence)
+    return f"{words.times(one)}, {words.changes(one)}: {one.sentence}" if one.compared else one.sentence

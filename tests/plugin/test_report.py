@@ -112,6 +112,16 @@ def test_several_runs_have_a_trend(rendered):
     assert 'id="trend"' not in rendered(later)
 
 
+def test_the_gate_judges_the_newest_of_several_runs(rendered):
+    """With what it calls slower, and what it cannot say."""
+    before = document(benchmark("fa2", us=10.0), benchmark("cudnn", us=10.0), benchmark("fa3"))
+    after = document(benchmark("fa2", us=15.0), benchmark("cudnn", us=10.0), when="2026-11-21T10:00:00+00:00")
+    text = " ".join(without_scripts(rendered(before, after)).split())
+    assert "The newest against 1 run: 1 MISSING, 1 SLOWER, 1 SAME." in text
+    assert re.search(r"<b>\S+-fa2</b> 10.00 us -&gt; 15.00 us, time \+50.00 %", text)
+    assert re.search(r"<li>1 . MISSING: in the baseline, not in this run", text)
+
+
 def test_500_cases_fit_into_6_mb(rendered):
     rows = [benchmark(f"backend{i % 10}", i // 10 + 1, 1024, us=i + 1, samples=300) for i in range(500)]
     assert len(rendered(document(*rows)).encode()) < MOST_BYTES

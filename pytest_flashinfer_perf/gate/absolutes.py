@@ -1,0 +1,65 @@
+"""Gates without a baseline: a rate that must be reached, another backend that must not be beaten by."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_flashinfer_perf.gate import effects
+from pytest_flashinfer_perf.gate.effects import Replicates
+from pytest_flashinfer_perf.gate.runs import Row
+from pytest_flashinfer_perf.gate.sides import Case
+from pytest_flashinfer_perf.gate.thresholds import Rival, Threshold
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What was asked and not reached; `unknown` when the rows do not say."""
+
+    sentence: str
+    unknown: bool = False
+
+
+def broken(case: Case, asked: Threshold) -> list[Broken]:
+    if not case.head:
+        return []
+    return [*_rates(case, asked), *(_rival(case, asked.max_vs_backend) if asked.max_vs_backend else ())]
+
+
+def _rates(case: Case, asked: Threshold) -> Iterator[Broken]:
+    for field in ("tflops", "sol_pct"):
+        least = getattr(asked, f"min_{field}")
+        reached = [row.info.get(field) for row in case.after]
+        known = [float(value) for value in reached if value is not None]
+        if least is None:
+            continue
+        if len(known) < len(reached):
+            yield Broken(f"min_{field} = {least:g}: its rows have no {field}", unknown=True)
+        elif statistics.median(known) < least:
+            yield Broken(f"min_{field} = {least:g}: it reaches {statistics.median(known):.4g}")
+
+
+def _rival(case: Case, rival: Rival) -> Iterator[Broken]:
+    """In the same processes; only a ratio that is surely above the limit breaks it."""
+    asked = f"max_vs_backend = {rival.ratio:g} of {rival.backend}"
+    if case.row.info.get("backend") == rival.backend:
+        return
+    pairs = [(other, row) for run, row in case.head if (other := _of_backend(rival.backend, row, run.rows))]
+    if not pairs:
+        yield Broken(f"{asked}: this run has no case of that backend with its shape", unknown=True)
+        return
+    [effect] = effects.effects([_beside(pairs)], [None])
+    if effect.bound(-1) > math.log(rival.ratio):
+        yield Broken(f"{asked}: it takes {math.exp(effect.change):.3f} of its {effect.seen.domain}")
+
+
+def _of_backend(backend: str, row: Row, rows: Mapping[str, Row]) -> Row | None:
+    same = ("routine", "shape", "device")
+    others = (r for r in rows.values() if r.info.get("backend") == backend)
+    return next((r for r in others if all(r.info.get(n) == row.info.get(n) for n in same)), None)
+
+
+def _beside(pairs: Sequence[tuple[Row, Row]]) -> Replicates:
+    return effects.replicates([rival for rival, _ in pairs], [row for _, row in pairs], paired=True)[0]

@@ -1,0 +1,62 @@
+"""From a change and its noise to a verdict, and what becomes of a suspect that was measured again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pytest_flashinfer_perf.gate.effects import Effect
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
+
+
+def decide(of_case: Sequence[Effect], thresholds: Mapping[str, float]) -> tuple[Verdict, str, str]:
+    """The first effect is in the domain to judge by; thresholds are of each domain."""
+    primary, other = of_case[0], of_case[1] if len(of_case) > 1 else None
+    threshold = thresholds[primary.seen.domain]
+    others = thresholds[other.seen.domain] if other else 0.0
+    for sign, verdict in ((1, Verdict.SLOWER), (-1, Verdict.FASTER)):
+        if sign * primary.change > threshold:
+            return _changed(primary, other, others, sign, verdict)
+    if other and other.change > others and other.significant == 1:
+        return Verdict.AMBIGUOUS, f"{other.seen.domain}-only", _only(other)
+    if primary.bound(1) > 2 * threshold:
+        sentence = "the noise would hide a slowdown of twice the threshold: more processes, or a calibration"
+        return Verdict.AMBIGUOUS, "cannot-see", sentence
+    return Verdict.SAME, "within-threshold", "no change beyond the threshold"
+
+
+def _changed(
+    primary: Effect, other: Effect | None, others: float, sign: int, verdict: Verdict
+) -> tuple[Verdict, str, str]:
+    if primary.significant != sign:
+        return Verdict.AMBIGUOUS, "not-significant", "beyond the threshold, and it may be noise: more processes"
+    if other and sign * other.bound(sign) < others:
+        return Verdict.AMBIGUOUS, f"{primary.seen.domain}-only", _only(primary)
+    return verdict, verdict.value.lower(), f"beyond the threshold in {primary.seen.domain}"
+
+
+WHY = {
+    "time": "the SM clock changed, or it waits for something else than its SMs or memory",
+    "cycles": "the SM clock changed, or it waits for memory",
+}
+
+
+def _only(effect: Effect) -> str:
+    domain, other = ("time", "cycles") if effect.seen.domain == "time" else ("cycles", "time")
+    return f"changed in {domain} and not in {other}: {WHY[domain]}"
+
+
+def confirm(judgement: Judgement, again: Mapping[str, float]) -> Judgement:
+    """Suspects, with the change seen when measured again: nearer to nothing than to the threshold is noise."""
+    cases = tuple(_confirmed(judged, again.get(judged.name)) for judged in judgement.cases)
+    return replace(judgement, cases=cases)
+
+
+def _confirmed(judged: Judged, again: float | None) -> Judged:
+    if judged.verdict is not Verdict.SLOWER or again is None or judged.threshold is None:
+        return judged
+    seen = f"measured again: {100 * math.expm1(again):+.2f} %"
+    if again >= judged.threshold / 2:
+        return replace(judged, sentence=f"{judged.sentence}; {seen}")
+    return replace(judged, verdict=Verdict.AMBIGUOUS, reason="not-confirmed", sentence=f"not confirmed, {seen}")

@@ -1,0 +1,76 @@
+"""The comparison as JSON: every verdict with the numbers that led to it, and nothing of the moment it was made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_flashinfer_perf.gate import words
+from pytest_flashinfer_perf.gate.effects import Effect
+from pytest_flashinfer_perf.gate.runs import Run
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement
+
+SCHEMA = 1
+
+
+def text(judgement: Judgement) -> str:
+    return json.dumps(of(judgement), indent=1) + "\n"
+
+
+def of(judgement: Judgement) -> dict[str, Any]:
+    return {
+        "flashinfer_perf_gate": SCHEMA,
+        "exit_code": judgement.exit_code,
+        "headline": words.headline(judgement),
+        "refusals": list(words.problems(judgement)),
+        "notes": list(words.notes(judgement)),
+        "paired": judgement.rules.paired,
+        "allowed": sorted(judgement.rules.allowed),
+        "base": _runs(judgement.base),
+        "head": _runs(judgement.head),
+        "cases": [_case(judged) for judged in judgement.cases],
+    }
+
+
+def _runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    return [{"source": run.source, "when": run.when.isoformat(), "commit": run.commit} for run in runs]
+
+
+def _case(judged: Judged) -> dict[str, Any]:
+    return {
+        "case": judged.name,
+        "verdict": judged.verdict.value,
+        "reason": judged.reason,
+        "sentence": judged.sentence,
+        "bound": judged.case.row.bound,
+        "judged_in": judged.primary.seen.domain if judged.primary else None,
+        "threshold": judged.threshold,
+        "sees": judged.sees,
+        "remarks": list(words.remarks(judged)),
+        "broken": [broken.sentence for broken in judged.broken if not broken.unknown],
+        "admitted": judged.admitted,
+        "before_s": [_finite(row.median) for row in judged.case.before],
+        "after_s": [_finite(row.median) for row in judged.case.after],
+        "effects": {effect.seen.domain: _effect(effect) for effect in judged.effects},
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if value == value and abs(value) != float("inf") else None  # noqa: PLR0124 - NaN is not itself
+
+
+def _effect(effect: Effect) -> dict[str, Any]:
+    """Changes, errors and bounds are logarithms of ratios."""
+    return {
+        "change": effect.change,
+        "error": effect.error,
+        "lower": effect.bound(-1),
+        "upper": effect.bound(1),
+        "p_slower": effect.p(1),
+        "p_faster": effect.p(-1),
+        "significant": effect.significant,
+        "before": list(effect.seen.before),
+        "after": list(effect.seen.after),
+        "noise": {"sd": effect.noise.sd, "df": effect.noise.df, "source": effect.noise.source},
+    }

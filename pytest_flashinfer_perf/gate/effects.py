@@ -1,0 +1,133 @@
+"""How much slower a case became, and how sure that is: one number per process, compared in logarithms."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pytest_flashinfer_perf.gate import noise, tails
+from pytest_flashinfer_perf.gate.noise import Noise
+from pytest_flashinfer_perf.gate.runs import Row
+
+RISK = 0.05  # of each bound, and of missing what is called detectable
+# The share of false ones among all that are called changed; most of it is spent on what a build fails for.
+Q_SLOWER, Q_FASTER = 0.04, 0.01
+PAIR = 2.0  # the variance of a difference, in variances of one process
+
+
+@dataclass(frozen=True)
+class Replicates:
+    """One case in one domain, a median per process; paired, those of either side belong together by place."""
+
+    domain: str
+    kind: str  # whose noise it has
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    paired: bool
+    within: float = 0.0
+
+    @property
+    def change(self) -> float:
+        return statistics.fmean(map(math.log, self.after)) - statistics.fmean(map(math.log, self.before))
+
+    @property
+    def changes(self) -> tuple[float, ...]:
+        """Of each pair."""
+        return tuple(math.log(a / b) for b, a in zip(self.before, self.after, strict=True))
+
+    @property
+    def df(self) -> int:
+        return len(self.before) - 1 if self.paired else len(self.before) + len(self.after) - 2
+
+    @property
+    def variance(self) -> float:
+        """Of one process, as these processes show it."""
+        if self.paired:
+            return noise.variance(self.changes) / PAIR
+        sides = [[math.log(x) for x in side] for side in (self.before, self.after) if len(side) > 1]
+        return sum(noise.variance(side) * (len(side) - 1) for side in sides) / self.df
+
+    @property
+    def share(self) -> float:
+        """The variance of the change, in variances of one process."""
+        return 1 / len(self.before) + 1 / len(self.after)
+
+
+def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> list[Replicates]:
+    """In the domain to judge it by and, where there is one, in the other: cycles first when the SMs' work binds it."""
+    both = (*before, *after)
+    within = max(row.within for row in both)
+    times = [tuple(row.median for row in side) for side in (before, after)]
+    in_time = Replicates("time", _kind(after[0]), times[0], times[1], paired, within)
+    counted = [tuple(row.cycles for row in side if row.cycles) for side in (before, after)]
+    if sum(map(len, counted)) < len(both):
+        return [in_time]
+    in_cycles = Replicates("cycles", "cycles", counted[0], counted[1], paired)
+    return [in_cycles, in_time] if after[0].bound == "compute" else [in_time, in_cycles]
+
+
+def _kind(row: Row) -> str:
+    if row.instrument == "wall":
+        return "wall"
+    return row.bound or "unknown"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A change as a logarithm of a ratio, its standard error, and what that rests on."""
+
+    seen: Replicates
+    noise: Noise
+    significant: int = 0  # 1 slower, -1 faster, when all cases are looked at
+
+    @property
+    def change(self) -> float:
+        return self.seen.change
+
+    @property
+    def error(self) -> float:
+        return math.sqrt(self.noise.variance * self.seen.share)
+
+    def p(self, sign: int) -> float:
+        """Of a change this far in the direction of `sign`, if there were none."""
+        return tails.above(sign * self.change / self.error, self.noise.df)
+
+    def bound(self, sign: int, risk: float = RISK) -> float:
+        """The upper (1) or lower (-1) one-sided confidence bound."""
+        return self.change + sign * tails.beyond(risk, self.noise.df) * self.error
+
+    def detectable(self, threshold: float, cases: int) -> float:
+        """The smallest slowdown that would be found in 95 of 100 comparisons of this kind, if no other case changed."""
+        missed = tails.beyond(RISK, self.noise.df) * self.error
+        return missed + max(threshold, tails.beyond(Q_SLOWER / cases, self.noise.df) * self.error)
+
+
+def effects(all_seen: Sequence[Replicates], calibrated: Sequence[Noise | None]) -> list[Effect]:
+    """With the noise of each: its calibration, what cases of its kind say together, or what is assumed."""
+    pools = {kind: _pool(all_seen, kind) for kind in {seen.kind for seen in all_seen}}
+    made = []
+    for seen, known in zip(all_seen, calibrated, strict=True):
+        prior = known or pools[seen.kind] or noise.assumed(seen.kind, seen.within)
+        made.append(Effect(seen, prior.blended(seen.variance, seen.df) if seen.df else prior))
+    return made
+
+
+def _pool(all_seen: Sequence[Replicates], kind: str) -> Noise | None:
+    return noise.pooled([(seen.variance, seen.df) for seen in all_seen if seen.kind == kind and seen.df])
+
+
+def marked(tested: Sequence[Effect]) -> list[Effect]:
+    """Which of them are significant, in which direction, when all are looked at."""
+    slower = benjamini_hochberg([effect.p(1) for effect in tested], Q_SLOWER)
+    faster = benjamini_hochberg([effect.p(-1) for effect in tested], Q_FASTER)
+    return [replace(effect, significant=up - down) for effect, up, down in zip(tested, slower, faster, strict=True)]
+
+
+def benjamini_hochberg(p_values: Sequence[float], q: float) -> list[bool]:
+    """Reject the k smallest, for the largest k whose k-th smallest is at most q k / m."""
+    m = len(p_values)
+    passing = [p for k, p in enumerate(sorted(p_values), start=1) if p <= q * k / m]
+    limit = passing[-1] if passing else -1.0
+    return [p <= limit for p in p_values]

@@ -1,0 +1,37 @@
+"""What GitHub Actions shows: the job's summary, and an annotation for each case that needs a look."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_flashinfer_perf.gate import markdown, words
+from pytest_flashinfer_perf.gate.verdict import Judgement, Verdict
+
+SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+def told(judgement: Judgement) -> Iterator[str]:
+    """Annotations, for standard output, once the summary is written; nothing where the variable is not set."""
+    summary = os.environ.get(SUMMARY)
+    if not summary:
+        return
+    with Path(summary).open("a", encoding="utf-8") as file:
+        file.write(markdown.text(judgement))
+    for problem in words.problems(judgement):
+        yield _annotation("error", "refused", problem)
+    for judged in judgement.cases:
+        title = f"{judged.verdict.value} {judged.name}"
+        if judged.worse or judged.unjudged:
+            yield _annotation("error", title, words.sentence(judged))
+        elif judged.verdict is Verdict.AMBIGUOUS:
+            yield _annotation("warning", title, words.sentence(judged))
+
+
+def _annotation(level: str, title: str, message: str) -> str:
+    return f"::{level} title={_escaped(title).replace(':', '%3A').replace(',', '%2C')}::{_escaped(message)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -1,0 +1,58 @@
+"""Many stored runs: when which case changed, and what else did at that moment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_flashinfer_perf.gate import calibration, changes, likeness
+from pytest_flashinfer_perf.gate.changes import SHORTEST, Change
+from pytest_flashinfer_perf.gate.effects import replicates
+from pytest_flashinfer_perf.gate.runs import Row, Run
+from pytest_flashinfer_perf.gate.thresholds import Thresholds
+
+Point = tuple[Run, Row]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One case on one card, measured in one way; in time, or in cycles where it is judged by them."""
+
+    case: str
+    gpu: str | None
+    domain: str
+    points: tuple[Point, ...]
+    values: tuple[float, ...]
+    found: tuple[Change, ...]
+
+    @property
+    def long_enough(self) -> bool:
+        return len(self.points) >= 2 * SHORTEST
+
+    def beside(self, change: Change) -> Iterator[str]:
+        """What else is other than in the run before."""
+        (before, was), (after, now) = self.points[change.at - 1], self.points[change.at]
+        yield from likeness.changed_libraries([before], [after])
+        if before.driver != after.driver:
+            yield f"driver {before.driver} -> {after.driver}"
+        if was.kernels != now.kernels:
+            yield f"now runs another kernel: {', '.join(was.kernels or ())} -> {', '.join(now.kernels or ())}"
+
+
+def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
+    points: dict[tuple[str, ...], list[Point]] = {}
+    for run in sorted(runs, key=lambda run: run.when):
+        for row in run.rows.values():
+            if math.isfinite(row.median) and row.median > 0:
+                like = (row.case, str(row.info.get("gpu_uuid")), run.model(row), *map(str, calibration.how(row)))
+                points.setdefault(like, []).append((run, row))
+    return [_series(of_one, thresholds) for of_one in points.values()]
+
+
+def _series(points: Sequence[Point], thresholds: Thresholds) -> Series:
+    rows = [row for _, row in points]
+    seen = replicates(rows, rows, paired=True)[0]
+    values = tuple(map(math.log, seen.after))
+    found = changes.changes(values, thresholds.of(rows[-1]).in_log(rows[-1].median))
+    return Series(rows[0].case, rows[0].info.get("gpu_uuid"), seen.domain, tuple(points), values, tuple(found))

@@ -1,0 +1,119 @@
+"""What changed between a baseline and this run, and whether that is worse, case by case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pytest_flashinfer_perf.gate import absolutes, effects, sides, tails
+from pytest_flashinfer_perf.gate.calibration import Calibration
+from pytest_flashinfer_perf.gate.decide import decide
+from pytest_flashinfer_perf.gate.effects import Effect, Replicates
+from pytest_flashinfer_perf.gate.noise import Noise
+from pytest_flashinfer_perf.gate.runs import Row, Run
+from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, Case, Trouble
+from pytest_flashinfer_perf.gate.thresholds import Threshold
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
+
+
+def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
+    refusals, calibrations = _believed(head, rules)
+    judged = {case.name: _looked_at(case, head, rules) for case in sides.cases(base, head, paired=rules.paired)}
+    sound = [one.case for one in judged.values() if one.verdict is Verdict.SAME]
+    for name, of_case in _effects(sound, rules.paired, calibrations).items():
+        judged[name] = _decided(judged[name], of_case, rules.allowed, len(sound))
+    order = list(Verdict)
+    ranked = sorted(judged.values(), key=lambda one: (order.index(one.verdict), -_size(one)))
+    return Judgement(tuple(ranked), tuple(base), tuple(head), rules, tuple(refusals))
+
+
+def _size(judged: Judged) -> float:
+    return abs(judged.primary.change) if judged.primary else 0.0
+
+
+def _believed(head: Sequence[Run], rules: Rules) -> tuple[list[str], list[Calibration]]:
+    """A stale calibration refuses the comparison: without it the machine's noise would be a guess nobody asked for."""
+    stale = {c.path: reason for c in rules.calibrations for run in head if (reason := c.stale(run))}
+    believed = [c for c in rules.calibrations if c.path not in stale]
+    if "calibration" in rules.allowed:
+        return [], believed
+    cure = "calibrate again, or --perf-gate-allow=calibration to go without it"
+    return [f"stale calibration: {reason}; {cure}" for reason in stale.values()], believed
+
+
+def _looked_at(case: Case, head: Sequence[Run], rules: Rules) -> Judged:
+    """All but the change itself: that is decided when all cases are known."""
+    asked = rules.thresholds.of(case.row)
+    broken = tuple(absolutes.broken(case, asked))
+    found = sides.trouble(case, head, same_library=asked.same_library, allowed=rules.allowed)
+    unknown = [one.sentence for one in broken if one.unknown]
+    if found is None and unknown:
+        found = Trouble(missing=False, reason="no-figure", sentence="; ".join(unknown))
+    if found:
+        verdict = Verdict.MISSING if found.missing else Verdict.INVALID
+        admitted = _admitted(found, rules.allowed)
+        return Judged(case, verdict, found.reason, found.sentence, asked, broken=broken, admitted=admitted)
+    if not case.base:
+        return Judged(case, Verdict.NEW, "new", "not in the baseline", asked, broken=broken)
+    return Judged(case, Verdict.SAME, "", "", asked, broken=broken)
+
+
+def _admitted(found: Trouble, allowed: frozenset[str]) -> bool:
+    if found.reason in NEVER_ALLOWED:
+        return False
+    return found.reason in allowed or ("missing" if found.missing else "invalid") in allowed
+
+
+def _effects(
+    sound: Sequence[Case], paired: bool, calibrations: Sequence[Calibration]
+) -> Mapping[str, tuple[Effect, ...]]:
+    """Per case in the domain to judge it by and in the other; the two domains are families of tests of their own."""
+    flat = [(case, one) for case in sound for one in effects.replicates(case.before, case.after, paired=paired)]
+    made = effects.effects([one for _, one in flat], [_calibrated(case, one, calibrations) for case, one in flat])
+    by_case: dict[str, list[Effect]] = {case.name: [] for case in sound}
+    for (case, _), effect in zip(flat, made, strict=True):
+        by_case[case.name].append(effect)
+    for place in (0, 1):
+        with_it = [of_case for of_case in by_case.values() if len(of_case) > place]
+        for of_case, effect in zip(with_it, effects.marked([one[place] for one in with_it]), strict=True):
+            of_case[place] = effect
+    return {name: tuple(of_case) for name, of_case in by_case.items()}
+
+
+def _calibrated(case: Case, seen: Replicates, calibrations: Sequence[Calibration]) -> Noise | None:
+    run, row = case.head[0]
+    return next((c.noise(row, seen.domain) for c in calibrations if c.is_of(run, row)), None)
+
+
+def _decided(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str], cases: int) -> Judged:
+    thresholds = {e.seen.domain: _threshold(judged.case, judged.asked, e, allowed) for e in of_case}
+    verdict, reason, sentence = decide(of_case, thresholds)
+    threshold = thresholds[of_case[0].seen.domain]
+    return replace(
+        judged,
+        verdict=verdict,
+        reason=reason,
+        sentence=sentence,
+        threshold=threshold,
+        effects=of_case,
+        sees=of_case[0].detectable(threshold, cases),
+    )
+
+
+def _threshold(case: Case, asked: Threshold, effect: Effect, allowed: frozenset[str]) -> float:
+    """What was asked, at least this machine's own floor, and what admitted differences cost."""
+    floor = (
+        tails.beyond(effects.RISK / 2, effect.noise.df) * effect.error if effect.noise.source == "calibrated" else 0.0
+    )
+    admitted = sides.differences(case, same_library=asked.same_library)
+    cost = sum(d.facet.cost for d in admitted if d.facet.name in allowed)
+    median = min(row.median for row in case.before)
+    diluted = _kernels_share(case.before[0]) if effect.seen.domain == "cycles" else 1.0
+    return max(diluted * asked.in_log(median), floor) + cost
+
+
+def _kernels_share(row: Row) -> float:
+    """Of the cycles between two stamps, whose own launches take 3.5 us: they show less of a short kernel's change."""
+    if row.cycles is None or row.ghz is None:
+        return 1.0
+    return min(1.0, row.median * row.ghz * 1e9 / row.cycles)

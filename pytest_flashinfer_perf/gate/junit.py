@@ -1,0 +1,45 @@
+"""The comparison as JUnit XML: a test per case, for CI systems that list tests."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+from pytest_flashinfer_perf.gate import words
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
+
+SUITE = "flashinfer-perf"
+NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def text(judgement: Judgement) -> str:
+    suite = ET.Element("testsuite", name=SUITE)
+    for problem in words.problems(judgement):
+        ET.SubElement(_test(suite, "the comparison"), "error", message=_clean(problem))
+    for judged in judgement.cases:
+        outcome = _outcome(judged, strict=judgement.rules.strict)
+        test = _test(suite, judged.name)
+        if outcome:
+            ET.SubElement(test, outcome, message=_clean(f"{judged.verdict.value} {words.sentence(judged)}"))
+    suite.set("tests", str(len(suite)))
+    for plural, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(plural, str(len(suite.findall(f"*/{outcome}"))))
+    ET.indent(suite)
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suite, encoding='unicode')}\n"
+
+
+def _test(suite: ET.Element, name: str) -> ET.Element:
+    return ET.SubElement(suite, "testcase", classname=SUITE, name=_clean(name))
+
+
+def _clean(text: str) -> str:
+    return NOT_XML.sub("?", text)
+
+
+def _outcome(judged: Judged, *, strict: bool) -> str | None:
+    if judged.worse:
+        return "failure"
+    if judged.unjudged or (strict and judged.verdict is Verdict.AMBIGUOUS):
+        return "error"
+    quiet = judged.verdict is Verdict.AMBIGUOUS or judged.admitted
+    return "skipped" if quiet else None

@@ -1,0 +1,71 @@
+"""The comparison in a terminal: 80 columns of plain text, the worst first."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from pytest_flashinfer_perf.gate import words
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
+from pytest_flashinfer_perf.report.layout import WIDTH
+
+
+def lines(judgement: Judgement) -> Iterator[str]:
+    yield from _wrapped(words.against(judgement))
+    for note in words.notes(judgement):
+        yield from _wrapped(note)
+    for problem in words.problems(judgement):
+        yield from _wrapped(f"REFUSED: {problem}")
+    for verdict in Verdict:
+        of_verdict = judgement.having(verdict)
+        if of_verdict:
+            yield ""
+            yield f"{verdict.value} ({len(of_verdict)})"
+        yield from _cases(of_verdict)
+    yield ""
+    yield from _wrapped(words.headline(judgement))
+
+
+def _cases(of_verdict: Sequence[Judged]) -> Iterator[str]:
+    """What many cases have in common is said once."""
+    for judged in of_verdict:
+        if judged.primary or judged.broken:
+            yield from _brief(judged) if judged.verdict is Verdict.SAME and not judged.broken else _case(judged)
+    others: dict[str, list[str]] = {}
+    for judged in of_verdict:
+        if not (judged.primary or judged.broken):
+            others.setdefault("; ".join([_why(judged), *words.remarks(judged)]), []).append(judged.name)
+    for why, names in others.items():
+        yield from (f"  {name}" for name in names)
+        yield from _indented(why)
+
+
+def _why(judged: Judged) -> str:
+    return f"{judged.reason}: {judged.sentence}"
+
+
+def _brief(judged: Judged) -> Iterator[str]:
+    seen = f"{words.percent(judged.primary.change)}, {words.sees(judged)}" if judged.primary else ""
+    name = f"  {judged.name}"
+    if len(name) + len(seen) + 2 > WIDTH:
+        yield name
+        name = ""
+    yield f"{name}{seen:>{WIDTH - len(name)}}"
+
+
+def _case(judged: Judged) -> Iterator[str]:
+    yield f"  {judged.name}"
+    if judged.primary:
+        yield from _indented(f"{words.times(judged)}: {words.changes(judged)}")
+        yield from _indented(f"{words.sure(judged, judged.primary)}, {words.sees(judged)}")
+    yield from _indented(_why(judged))
+    for remark in words.remarks(judged):
+        yield from _indented(remark)
+
+
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 8)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

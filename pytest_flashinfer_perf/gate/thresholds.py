@@ -1,0 +1,117 @@
+"""[thresholds] of the settings file: how much slower is too slow, and what must be reached whatever it was before."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_flashinfer_perf.gate.runs import Row
+from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
+
+EXAMPLE = '"attention/decode*" = { slower = "2%", floor_us = 0.5 }'
+PERCENT = re.compile(r"(\d+(?:\.\d+)?) *%")
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another backend of the same shape, and how many times its time this one may take."""
+
+    backend: str
+    ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """What one case is held to: a change counts when it is larger than `slower` of its time, and than `floor_us`."""
+
+    slower: float = 0.02
+    floor_us: float = 0.1
+    min_tflops: float | None = None
+    min_sol_pct: float | None = None
+    max_vs_backend: Rival | None = None
+    same_library: bool = False
+
+    def in_log(self, median: float) -> float:
+        """The least logarithm of a ratio that counts, of a case that takes `median` seconds."""
+        return math.log1p(max(self.slower, self.floor_us * 1e-6 / median))
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Globs in the file's order; a later one that also fits wins, field by field."""
+
+    entries: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+    def of(self, row: Row) -> Threshold:
+        said: dict[str, Any] = {}
+        for glob, entry in self.entries:
+            if _fits(glob, row):
+                said.update(entry)
+        return replace(Threshold(), **said)
+
+    def idle(self, rows: Iterable[Row]) -> list[str]:
+        """Globs that no case fits: mistyped, or not of this run."""
+        seen = list(rows)
+        return [glob for glob, _ in self.entries if not any(_fits(glob, row) for row in seen)]
+
+
+def _fits(glob: str, row: Row) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for name in row.names)
+
+
+def read(project: ProjectFile) -> Thresholds:
+    entries = project.section("thresholds").items()
+    return Thresholds(tuple((glob, _entry(entry, f"{project.path}: [thresholds] {glob!r}")) for glob, entry in entries))
+
+
+def _entry(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {name: _reader(name, where)(value, f"{where}: {name}") for name, value in entry.items()}
+
+
+def _reader(name: str, where: str) -> Callable[[Any, str], Any]:
+    if name not in READERS:
+        close = difflib.get_close_matches(name, READERS, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ProjectFileError(f"{where}: unknown name {name!r}, {hint}known are {', '.join(READERS)}")
+    return READERS[name]
+
+
+def _share(value: Any, where: str) -> float:
+    """With its sign, so that 2 and 0.02 cannot be taken for each other."""
+    said = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if said is None or float(said[1]) == 0:
+        raise ProjectFileError(f'{where}: must be a percentage above zero, as in "2%", got {value!r}')
+    return float(said[1]) / 100
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ProjectFileError(f"{where}: must be a number of at least 0, got {value!r}")
+    return float(value)
+
+
+def _switch(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ProjectFileError(f"{where}: must be true or false, got {value!r}")
+    return value
+
+
+def _rival(value: Any, where: str) -> Rival:
+    if not isinstance(value, dict) or not isinstance(value.get("backend"), str) or set(value) - {"backend", "ratio"}:
+        raise ProjectFileError(f'{where}: must be {{ backend = "fa2", ratio = 1.0 }}, got {value!r}')
+    return Rival(value["backend"], _number(value.get("ratio", 1.0), f"{where}.ratio"))
+
+
+READERS: dict[str, Callable[[Any, str], Any]] = {
+    "slower": _share,
+    "floor_us": _number,
+    "min_tflops": _number,
+    "min_sol_pct": _number,
+    "max_vs_backend": _rival,
+    "same_library": _switch,
+}

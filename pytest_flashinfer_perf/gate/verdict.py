@@ -1,0 +1,107 @@
+"""Verdicts: the words, what each rests on, and the exit code that they amount to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pytest_flashinfer_perf.gate.absolutes import Broken
+from pytest_flashinfer_perf.gate.calibration import Calibration
+from pytest_flashinfer_perf.gate.effects import Effect
+from pytest_flashinfer_perf.gate.runs import Run
+from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, Case
+from pytest_flashinfer_perf.gate.thresholds import Threshold, Thresholds
+
+NOTHING_WORSE, WORSE, COULD_NOT_JUDGE = 0, 1, 2  # exit codes; of 1 and 2 it is 1
+
+
+class Verdict(str, Enum):
+    """In the order in which people want to read them."""
+
+    SLOWER = "SLOWER"
+    INVALID = "INVALID"
+    MISSING = "MISSING"
+    AMBIGUOUS = "AMBIGUOUS"
+    FASTER = "FASTER"
+    SAME = "SAME"
+    NEW = "NEW"  # not in the baseline: listed, and held to absolutes
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a comparison is held to. Paired: the n-th processes of the two sides ran next to each other."""
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    allowed: frozenset[str] = frozenset()
+    strict: bool = False
+    paired: bool = False
+    calibrations: tuple[Calibration, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A case, its verdict with reason code and sentence, and all that led to it.
+
+    `threshold` and `sees` are logarithms of ratios: the least change that counts, the least slowdown surely found.
+    """
+
+    case: Case
+    verdict: Verdict
+    reason: str
+    sentence: str
+    asked: Threshold
+    threshold: float | None = None
+    effects: tuple[Effect, ...] = ()
+    sees: float | None = None
+    broken: tuple[Broken, ...] = ()
+    admitted: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.case.name
+
+    @property
+    def primary(self) -> Effect | None:
+        return self.effects[0] if self.effects else None
+
+    @property
+    def compared(self) -> bool:
+        return bool(self.effects)
+
+    @property
+    def worse(self) -> bool:
+        breaks = any(not broken.unknown for broken in self.broken)
+        return self.verdict is Verdict.SLOWER or self.reason in NEVER_ALLOWED or breaks
+
+    @property
+    def unjudged(self) -> bool:
+        return self.verdict in (Verdict.MISSING, Verdict.INVALID) and not self.admitted
+
+
+@dataclass(frozen=True)
+class Judgement:
+    cases: tuple[Judged, ...]
+    base: tuple[Run, ...]
+    head: tuple[Run, ...]
+    rules: Rules
+    refusals: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> Counter[Verdict]:
+        return Counter(judged.verdict for judged in self.cases)
+
+    @property
+    def nothing(self) -> bool:
+        return not any(judged.compared for judged in self.cases)
+
+    @property
+    def exit_code(self) -> int:
+        if any(judged.worse for judged in self.cases):
+            return WORSE
+        undecided = self.rules.strict and self.counts[Verdict.AMBIGUOUS] > 0
+        unjudged = any(judged.unjudged for judged in self.cases)
+        return COULD_NOT_JUDGE if self.refusals or self.nothing or unjudged or undecided else NOTHING_WORSE
+
+    def having(self, verdict: Verdict) -> list[Judged]:
+        return [judged for judged in self.cases if judged.verdict is verdict]

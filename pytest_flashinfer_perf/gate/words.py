@@ -1,0 +1,125 @@
+"""How verdicts are said to people; what terminal, Markdown and annotations share."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+
+from pytest_flashinfer_perf.gate.effects import Effect
+from pytest_flashinfer_perf.gate.likeness import changed_libraries
+from pytest_flashinfer_perf.gate.runs import Row, Run
+from pytest_flashinfer_perf.gate.verdict import (
+    COULD_NOT_JUDGE,
+    NOTHING_WORSE,
+    WORSE,
+    Judged,
+    Judgement,
+    Verdict,
+)
+from pytest_flashinfer_perf.report.layout import duration
+
+CLOCK_MOVED = 0.02
+MEANS = {
+    NOTHING_WORSE: "nothing got worse",
+    WORSE: "something got worse",
+    COULD_NOT_JUDGE: "this could not be judged whole",
+}
+
+
+def percent(log_ratio: float) -> str:
+    return f"{100 * math.expm1(log_ratio):+.2f} %"
+
+
+def headline(judgement: Judgement) -> str:
+    counted = [f"{judgement.counts[verdict]} {verdict.value}" for verdict in Verdict if judgement.counts[verdict]]
+    return f"{', '.join(counted) or 'no case'}: {MEANS[judgement.exit_code]}"
+
+
+def against(judgement: Judgement) -> str:
+    return f"baseline {_named(judgement.base)}, this run {_named(judgement.head)}"
+
+
+def _named(runs: Sequence[Run]) -> str:
+    first, latest = runs[0], max(run.when for run in runs)
+    others = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    commit = f", commit {str(first.commit)[:10]}" if first.commit not in (None, "unversioned") else ""
+    return f"{first.source}{others} ({len(runs)} process{'es' * (len(runs) > 1)}, {latest:%Y-%m-%d %H:%M} UTC{commit})"
+
+
+def problems(judgement: Judgement) -> Iterator[str]:
+    """What stands in the way of the whole comparison."""
+    yield from judgement.refusals
+    if judgement.nothing:
+        yield "nothing was compared: no case is in both the baseline and this run, and can be judged"
+
+
+def notes(judgement: Judgement) -> Iterator[str]:
+    changed = changed_libraries(judgement.base, judgement.head)
+    if changed:
+        yield f"other libraries: {', '.join(changed)}"
+    for glob in judgement.rules.thresholds.idle(judged.case.row for judged in judgement.cases):
+        yield f"[thresholds] {glob!r} fits no case"
+
+
+def times(judged: Judged) -> str:
+    return f"{_median(judged.case.before)} -> {_median(judged.case.after)}"
+
+
+def _median(rows: Sequence[Row]) -> str:
+    return duration(statistics.median(row.median for row in rows)) if rows else "-"
+
+
+def changes(judged: Judged) -> str:
+    """In each domain; the one that it is judged by comes first."""
+    return ", ".join(f"{effect.seen.domain} {percent(effect.change)}" for effect in judged.effects)
+
+
+def sure(judged: Judged, effect: Effect) -> str:
+    """Of a change that was found its lesser end, else both ends; each is exceeded once in twenty times."""
+    if judged.verdict in (Verdict.SLOWER, Verdict.FASTER):
+        return f"95 % sure of {percent(effect.bound(-effect.significant))}"
+    return f"likely between {percent(effect.bound(-1))} and {percent(effect.bound(1))}"
+
+
+def sees(judged: Judged) -> str:
+    """The smallest slowdown that this comparison would surely have found."""
+    if judged.sees is None:
+        return ""
+    return f"sees {percent(judged.sees)}" if judged.sees < math.log(2) else "blind below +100 %"
+
+
+def remarks(judged: Judged) -> Iterator[str]:
+    """What stands beside a verdict: broken absolutes, other kernels, another clock."""
+    for broken in judged.broken:
+        yield f"{'unknown' if broken.unknown else 'broken'}: {broken.sentence}"
+    if judged.verdict in (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS):
+        yield from _kernels(judged)
+        yield from _clock(judged)
+    if any(row.info.get("status") == "noisy" for row in judged.case.after):
+        yield "noisy: its samples spread by more than 5 %"
+    if judged.admitted:
+        yield "allowed"
+
+
+def _kernels(judged: Judged) -> Iterator[str]:
+    before, after = (dict.fromkeys(row.kernels for row in side) for side in (judged.case.before, judged.case.after))
+    if before and after and before != after and None not in (*before, *after):
+        gone, come = (", ".join(name for names in side for name in names or ()) for side in (before, after))
+        yield f"now runs another kernel: {gone} -> {come}"
+
+
+def _clock(judged: Judged) -> Iterator[str]:
+    before, after = ([row.ghz for row in side if row.ghz] for side in (judged.case.before, judged.case.after))
+    if before and after:
+        was, now = statistics.median(before), statistics.median(after)
+        if abs(math.log(now / was)) > CLOCK_MOVED:
+            yield f"SM clock {was:.2f} -> {now:.2f} GHz"
+
+
+def sentence(judged: Judged) -> str:
+    """One case for people: what, by how much, how sure, and what stands beside it."""
+    parts = [judged.sentence]
+    if judged.primary:
+        parts = [f"{times(judged)}: {changes(judged)}", sure(judged, judged.primary), judged.sentence]
+    return "; ".join([*parts, *remarks(judged)])

@@ -1,0 +1,189 @@
+"""The gate in a run of pytest: this session judged against a baseline, suspects measured again, the exit code set."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, table, thresholds
+from pytest_flashinfer_perf.gate.calibration import CalibrationError
+from pytest_flashinfer_perf.gate.decide import confirm
+from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.likeness import AllowError
+from pytest_flashinfer_perf.gate.runs import Run
+from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
+
+NAME = "this session"
+JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+LEFT_OUT = ("deselected", "left out by -k, -m, --deselect or --perf-only")
+NOTHING_TO_SAVE = "--perf-save-baseline: nothing was measured, nothing is saved"
+
+
+def start(config: pytest.Config, project: ProjectFile) -> None:
+    if config.getoption("perf_save_baseline"):
+        _save_as(config, config.getoption("perf_save_baseline"))
+    config.pluginmanager.register(Gate(config, _rules(config, project)), "flashinfer-perf-gate")
+
+
+def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
+    try:
+        return Rules(
+            thresholds=thresholds.read(project),
+            allowed=likeness.allowed(config.getoption("perf_gate_allow")),
+            strict=config.getoption("perf_gate_strict"),
+        )
+    except (ProjectFileError, AllowError) as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _save_as(config: pytest.Config, name: str) -> None:
+    """A baseline is what pytest-benchmark saves, samples included; it reads these when it is configured, after us."""
+    if config.getoption("benchmark_save"):
+        raise pytest.UsageError("--perf-save-baseline is --benchmark-save with samples: use one of them")
+    config.option.benchmark_save = name
+    config.option.benchmark_save_data = True
+
+
+@dataclass
+class Gate:
+    """Gathers rows from reports, and judges them when the session ends."""
+
+    config: pytest.Config
+    rules: Rules
+    base: list[Run] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    again: list[dict[str, Any]] = field(default_factory=list)
+    unmeasured: dict[str, tuple[str, str]] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    confirming: bool = False
+
+    def pytest_sessionstart(self) -> None:
+        """Before anything is measured: a baseline that cannot be read is no reason to measure for an hour."""
+        baseline = self.config.getoption("perf_gate")
+        if baseline is None:
+            return
+        storage = Path(self.config.getoption("benchmark_storage").removeprefix("file://"))
+        try:
+            self.base = runs.read([baseline], storage)
+        except runs.RunError as error:
+            pytest.exit(f"--perf-gate: {error}", returncode=COULD_NOT_JUDGE)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Outside of all others, so that a row which confirms another is not shown as one more."""
+        report = yield
+        if report.when == "call" and report.passed:
+            measured = _record(item)
+            if measured is not None:
+                report.perf_again = self.confirming  # type: ignore[attr-defined] # reports carry what they get
+                report.perf_record = json.dumps(measured)  # type: ignore[attr-defined]
+        if self.confirming and hasattr(report, "perf_row"):
+            del report.perf_row
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        return ("measured again", "r", "MEASURED AGAIN") if getattr(report, "perf_again", False) else None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if hasattr(report, "perf_record"):
+            (self.again if report.perf_again else self.records).append(json.loads(report.perf_record))
+        elif not report.passed:
+            self.unmeasured[report.nodeid] = (report.outcome, _reason(report))
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.unmeasured |= {item.nodeid: LEFT_OUT for item in items}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Suspects once more, when what ran before them is another case."""
+        done = yield
+        if self.base and not session.config.option.collectonly:
+            suspects = {judged.case.after[0].fullname for judged in self.judged().having(Verdict.SLOWER)}
+            self.confirming = True
+            for item in session.items:
+                if item.nodeid in suspects and not (session.shouldfail or session.shouldstop):
+                    session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        return done
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
+        """What was measured to confirm is not a second row."""
+        first = {row["fullname"]: row for row in reversed(output_json["benchmarks"])}
+        output_json["benchmarks"] = [row for row in output_json["benchmarks"] if first[row["fullname"]] is row]
+
+    def judged(self) -> Judgement:
+        return self._against_base(self.records)
+
+    def _against_base(self, records: list[dict[str, Any]]) -> Judgement:
+        head = [self._run(records)]
+        try:
+            found = calibration.find(self.config.getoption("perf_calibration"), head[0].gpus)
+        except CalibrationError as error:
+            return replace(judge(self.base, head, self.rules), refusals=(str(error),))
+        return judge(self.base, head, replace(self.rules, calibrations=tuple(found)))
+
+    def _run(self, records: list[dict[str, Any]]) -> Run:
+        now = datetime.now(timezone.utc).isoformat()
+        parsed = runs.parsed({"benchmarks": records, "machine_info": self._machine, "datetime": now}, NAME)
+        return replace(parsed, unmeasured=self.unmeasured)
+
+    @functools.cached_property
+    def _machine(self) -> dict[str, Any]:
+        machine: dict[str, Any] = self.config.hook.pytest_benchmark_generate_machine_info(config=self.config)
+        self.config.hook.pytest_benchmark_update_machine_info(config=self.config, machine_info=machine)
+        return machine
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """pytest's own codes stand."""
+        if session.config.option.collectonly or session.exitstatus not in JUDGED:
+            return
+        code = self._judge() or self._saved()
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = code
+
+    def _judge(self) -> int:
+        if not self.base:
+            return NOTHING_WORSE
+        again = self._against_base(self.again).cases
+        judgement = confirm(self.judged(), {one.name: one.primary.change for one in again if one.primary})
+        self.lines += (*table.lines(judgement), *github.told(judgement))
+        return judgement.exit_code
+
+    def _saved(self) -> int:
+        if not self.config.getoption("perf_save_baseline") or self.records:
+            return NOTHING_WORSE
+        self.lines.append(NOTHING_TO_SAVE)
+        return COULD_NOT_JUDGE
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.lines:
+            terminalreporter.section("flashinfer-perf gate")
+        for line in self.lines:
+            terminalreporter.write_line(line)
+
+
+def _record(item: pytest.Item) -> dict[str, Any] | None:
+    """What pytest-benchmark will write of this test, without the samples."""
+    stats = getattr((getattr(item, "funcargs", None) or {}).get("benchmark"), "stats", None)
+    if not stats:
+        return None
+    whole = stats.as_dict(include_data=False)
+    return {name: whole[name] for name in ("name", "fullname", "extra_info", "stats")}
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash else report.longrepr).partition("\n")[0]

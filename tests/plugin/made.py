@@ -1,0 +1,45 @@
+"""Rows, runs and files of pytest-benchmark, made up."""
+
+import json
+
+from pytest_flashinfer_perf.gate import runs
+
+H200 = {"gpu_uuid": "GPU-0", "device_name": "NVIDIA H200"}
+CUPTI = {"instrument": "cupti", "cold_l2": "rotate", "cuda_graph": True, "seed": 42, "status": "ok"}
+FACTS = {"routine": "decode", "family": "attention", "shape": "b16", "device": "cuda:0", "bound": "memory"}
+MACHINE = {"driver": "580", "flashinfer": "0.7.2", "torch": "2.11"}
+
+
+def row(case="decode/b16-fa3", us=100.0, *, stddev=0.001, rounds=30, **info):
+    backend = case.rpartition("-")[2]
+    extra = {"case": case, "backend": backend, "cycles": None, "sm_ghz": None, **FACTS, **CUPTI, **H200, **info}
+    stats = {"median": None if us is None else us * 1e-6, "stddev": stddev * (us or 0) * 1e-6, "rounds": rounds}
+    name = f"test_decode[{case.partition('/')[2]}]"
+    return {"name": name, "fullname": f"tests/test_decode.py::{name}", "extra_info": extra, "stats": stats}
+
+
+def plain(name="test_plain", us=100.0):
+    """A row of pytest-benchmark alone."""
+    stats = {"median": us * 1e-6, "stddev": 1e-8, "rounds": 100}
+    return {"name": name, "fullname": f"t.py::{name}", "extra_info": {}, "stats": stats}
+
+
+def document(*rows, when="2026-11-20T12:00:00+00:00", machine=None, unmeasured=(), commit=None):
+    return {
+        "benchmarks": list(rows),
+        "machine_info": MACHINE if machine is None else machine,
+        "commit_info": {"id": commit} if commit else {},
+        "datetime": when,
+        "version": "5.3.1",
+        "flashinfer_perf": {"schema": 1, "unmeasured": list(unmeasured)},
+    }
+
+
+def run(*rows, source="made", **said):
+    return runs.parsed(document(*rows, **said), source)
+
+
+def saved(path, *rows, **said):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document(*rows, **said)))
+    return path

@@ -1,0 +1,202 @@
+"""`flashinfer-perf ab` and `calibrate`: real processes in turns, under a lock, with real exit codes."""
+
+import fcntl
+import json
+import re
+import shlex
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.commands import processes
+from pytest_flashinfer_perf.commands.processes import Environment
+from pytest_flashinfer_perf.gate import runs
+from pytest_flashinfer_perf.gate.runs import RunError
+
+PROGRAM = """
+import os
+import random
+
+import pytest
+
+SLOWER = float(os.environ.get("SLOWER", "0"))
+RNG = random.Random()
+
+
+class Clock:
+    now = step = 0.0
+
+    def __call__(self):
+        self.now += self.step
+        return self.now
+
+
+CLOCK = Clock()
+
+
+@pytest.mark.parametrize("name", "abcde")
+@pytest.mark.benchmark(timer=CLOCK)
+def test_it(benchmark, name):
+    CLOCK.step = 1e-4 * (1 + SLOWER * (name == "a")) * (1 + RNG.gauss(0, 1e-3))
+    benchmark.pedantic(lambda: None, rounds=3)
+
+
+def test_broken():
+    assert "BROKEN" not in os.environ
+"""
+
+
+@pytest.fixture
+def told(pytester, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    pytester.makepyfile(test_told=PROGRAM)
+    return pytester.path
+
+
+# Without hypothesis, whose import takes longer than all else of such a process.
+QUIET = ("--", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+
+
+def test_two_environments_are_measured_in_turns_and_judged(told, capsys):
+    head = f"env SLOWER=0.1 {shlex.quote(sys.executable)}"
+    words = ["ab", "--base", sys.executable, "--head", head, "--pairs=2", "--most-pairs=2", "--output=out"]
+    assert cli.main([*words, "--markdown=more.md", *QUIET]) == 1
+    shown = capsys.readouterr()
+    told_of = " ".join(shown.out.split())
+    assert "SLOWER (1) test_told.py::test_it[a] " in told_of
+    assert "slower: beyond the threshold in time; measured again: +" in told_of
+    assert "1 SLOWER, 4 SAME: something got worse" in told_of
+    assert re.findall(r"pair (\d), (base|head): (\d) cases", shown.err) == [
+        ("1", "base", "5"),
+        ("1", "head", "5"),
+        ("2", "head", "5"),
+        ("2", "base", "5"),
+        ("3", "base", "1"),
+        ("3", "head", "1"),
+        ("4", "head", "1"),
+        ("4", "base", "1"),
+    ]
+    session = json.loads((told / "out" / "session.json").read_text())
+    assert len(session["pair_s"]) == 4
+    verdicts = json.loads((told / "out" / "verdicts.json").read_text())
+    assert verdicts["exit_code"] == 1
+    assert (told / "out" / "verdicts.md").read_text() == (told / "more.md").read_text()
+    pairs = [[f"out/pair-{n:02}-{side}.json" for n in (1, 2)] for side in ("base", "head")]
+    assert cli.main(["compare", "--paired", "--base", *pairs[0], "--head", *pairs[1]]) == 1
+
+
+@pytest.mark.usefixtures("told")
+def test_a_budget_ends_it_and_failed_tests_count(capsys):
+    broken = f"env BROKEN=1 {shlex.quote(sys.executable)}"
+    assert cli.main(["ab", "--base", broken, "--head", broken, "--budget=0.1", "--output=out", *QUIET]) == 1
+    shown = capsys.readouterr()
+    assert "REFUSED: base: tests failed, see out/pair-01-base.log" in shown.out
+    assert "head: tests failed, see out/pair-01-head.log" in shown.err
+    assert "pairs: 1, in " in shown.err
+    assert "the budget of 0.1 s has no room for one more" in shown.err
+    assert cli.main(["ab", "--base", broken, "--head", broken, "--output=out", *QUIET]) == 2
+    assert "--output=out: holds files already" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("told")
+def test_calibrate_keeps_what_the_gate_then_uses(capsys):
+    assert cli.main(["calibrate", "--processes=3", "--output=cal", *QUIET]) == 0
+    shown = capsys.readouterr()
+    assert [line for line in shown.out.splitlines() if len(line) > 80 and "wrote" not in line] == []
+    kept = shown.out.rpartition("wrote ")[2].strip()
+    assert kept.endswith("pytest-flashinfer-perf/calibration/cpu.json")
+    known = json.loads(Path(kept).read_text())
+    assert known["processes"] == 3
+    assert 1e-4 < known["cases"]["test_told.py::test_it[a]"]["time"]["sd"] < 1e-2
+    files = ["--base", "cal/process-01.json", "--head", "cal/process-02.json"]
+    assert cli.main(["compare", *files, "--explain", "*test_it[[]a]"]) == 0
+    assert ", calibrated, " in capsys.readouterr().out
+
+
+def here(*command):
+    return Environment("base", command)
+
+
+SHELL = ("sh", "-c")
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("echo no such plugin; exit 4", r"ended with code 4, all of it in .*one\.log:\nno such plugin"),
+        ("exit 0", r"measured nothing, all of it in .*one\.log"),
+        ("kill -9 $$", "ended with code -9"),
+    ],
+)
+def test_a_process_that_did_not_measure_is_an_error(tmp_path, script, sentence):
+    with pytest.raises(RunError, match=sentence):
+        processes.measured(here(*SHELL, script), [], tmp_path / "one")
+
+
+def test_a_process_in_which_all_tests_failed_has_no_rows(tmp_path):
+    done = processes.measured(here(*SHELL, "exit 1"), [], tmp_path / "one")
+    assert (done.failed, done.run.rows) == (True, {})
+
+
+def test_an_environment_is_a_folder_a_python_or_a_command(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    start = ("-m", "pytest")
+    assert processes.environment("base", str(tmp_path)).command == (f"{tmp_path}/bin/python", *start)
+    assert processes.environment("base", sys.executable).command == (sys.executable, *start)
+    assert processes.environment("base", "env A=1 python3").command == ("env", "A=1", "python3", *start)
+    assert processes.environment("base", "env A=1 sh").command == ("env", "A=1", "sh")
+    for wrong in ("", "no-such-command --x", str(tmp_path / "bin")):
+        with pytest.raises(RunError, match="neither a virtual environment, nor a Python, nor a command"):
+            processes.environment("base", wrong)
+
+
+def test_the_gpu_is_locked_until_its_holder_ends(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    order = []
+
+    def waits():
+        with processes.alone_on("GPU-0"):
+            order.append("second")
+
+    with processes.alone_on("GPU-0"):
+        with processes.alone_on("GPU-1"):
+            pass
+        with (tmp_path / "flashinfer-perf-GPU-0.lock").open() as same, pytest.raises(BlockingIOError):
+            fcntl.flock(same, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        second = threading.Thread(target=waits)
+        second.start()
+        while "waiting for the GPU" not in capsys.readouterr().err:
+            time.sleep(0.01)
+        order.append("first")
+    second.join()
+    assert order == ["first", "second"]
+
+
+def test_what_was_measured_elsewhere_than_locked_is_refused():
+    record = {"fullname": "x", "name": "x", "stats": {"median": 1, "stddev": 0, "rounds": 1}}
+    run = runs.parsed({"benchmarks": [{**record, "extra_info": {"gpu_uuid": "GPU-1"}}]}, "run.json")
+    processes.verify(run, "GPU-1")
+    with pytest.raises(RunError, match=r"run\.json was measured on .*GPU-1.*GPU-0 is locked: choose the GPU"):
+        processes.verify(run, "GPU-0")
+    with pytest.raises(RunError, match="the CPU is locked"):
+        processes.verify(run, None)
+
+
+def test_a_device_that_is_not_there_is_said():
+    with pytest.raises(RunError, match=r"no device to measure on: .*--perf-device=cuda:99: there is no such device"):
+        processes.gpu(["-k", "x", "--perf-device=cuda:99"])
+
+
+@pytest.mark.parametrize("command", ["compare", "ab", "calibrate", "history"])
+def test_help_has_an_example(command, capsys):
+    with pytest.raises(SystemExit) as done:
+        cli.main([command, "--help"])
+    assert done.value.code == 0
+    assert f"example: flashinfer-perf {command}" in capsys.readouterr().out

@@ -1,0 +1,245 @@
+"""What the gate reads: results, the settings file's thresholds, calibrations."""
+
+import math
+from datetime import datetime, timezone
+
+import pytest
+from made import plain, row, run, saved
+
+from pytest_flashinfer_perf import project_file
+from pytest_flashinfer_perf.gate import calibration, likeness, runs, thresholds
+from pytest_flashinfer_perf.gate.calibration import CalibrationError
+from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.runs import RunError
+from pytest_flashinfer_perf.gate.thresholds import Rival, Thresholds
+from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
+from pytest_flashinfer_perf.project_file import ProjectFileError
+
+
+def test_files_and_folders_of_them_are_read_in_their_order(tmp_path):
+    one = saved(tmp_path / "one.json", row())
+    saved(tmp_path / "more" / "b.json", row())
+    saved(tmp_path / "more" / "deeper" / "a.json", row())
+    (tmp_path / "more" / "verdicts.json").write_text('{"flashinfer_perf_gate": 1}')
+    read = runs.read([one, tmp_path / "more"])
+    assert [run.source.rpartition("/")[2] for run in read] == ["one.json", "b.json", "a.json"]
+    assert read[0].when == datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize("name", ["main", "0002_main", "0002"])
+def test_a_stored_name_is_its_latest(tmp_path, name):
+    for number in ("0001_main", "0002_main", "0003_other", "0004_mainly"):
+        saved(tmp_path / "Linux" / f"{number}.json", row())
+    [read] = runs.read([name], storage=tmp_path)
+    assert read.source.endswith("0002_main.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("", "cannot be read as JSON"),
+        ("[1]", "it has no benchmarks"),
+        ('{"benchmarks": [{"name": "x"}]}', "not a file of pytest-benchmark: KeyError"),
+        ('{"benchmarks": 3}', "not a file of pytest-benchmark: TypeError"),
+        ('{"benchmarks": [], "datetime": "yesterday"}', "not a file of pytest-benchmark: ValueError"),
+    ],
+)
+def test_what_cannot_be_read_names_the_file(tmp_path, text, sentence):
+    path = tmp_path / "run.json"
+    path.write_text(text)
+    with pytest.raises(RunError, match=sentence) as error:
+        runs.read([path])
+    assert str(path) in str(error.value)
+
+
+def test_nothing_to_read_is_an_error(tmp_path):
+    for names, sentence in (
+        ([], "no files"),
+        ([tmp_path], "in this folder"),
+        (["a/b"], "no such file"),
+        (["x"], "name"),
+    ):
+        with pytest.raises(RunError, match=sentence):
+            runs.read(names, storage=tmp_path / "none")
+
+
+def test_a_truncated_file_in_a_folder_is_an_error(tmp_path):
+    saved(tmp_path / "a.json", row())
+    (tmp_path / "b.json").write_text('{"benchmarks": [')
+    with pytest.raises(RunError, match=r"b\.json"):
+        runs.read([tmp_path])
+
+
+def test_old_and_plain_files_are_read():
+    """Without an offset, a commit, or our key."""
+    bare = {"benchmarks": [plain()], "machine_info": {"cpu": {"brand_raw": "Xeon"}}, "datetime": "2020-01-02T03:04:05"}
+    read = runs.parsed(bare, "old")
+    [only] = read.rows.values()
+    assert (only.case, only.instrument, read.model(only), read.commit) == ("t.py::test_plain", "wall", "Xeon", None)
+    assert read.when.tzinfo is timezone.utc
+    assert runs.parsed({"benchmarks": []}, "bare").when.year == 1970
+
+
+def settings(tmp_path, text):
+    (tmp_path / "flashinfer-perf.toml").write_text(f"[thresholds]\n{text}\n")
+    return thresholds.read(project_file.find(tmp_path))
+
+
+def of(found, **said):
+    return found.of(next(iter(run(row(**said)).rows.values())))
+
+
+def test_globs_fit_by_routine_family_test_and_backend_and_the_last_one_wins(tmp_path):
+    found = settings(
+        tmp_path,
+        """
+        "*" = { slower = "5%", floor_us = 0.5 }
+        "attention/decode*" = { slower = "1.5 %" }
+        "decode/*-fa3" = { min_tflops = 500, min_sol_pct = 40.5 }
+        "*test_decode.py::*" = { max_vs_backend = { backend = "fa2", ratio = 1.1 }, same_library = true }
+        "gemm/*" = { slower = "9%" }
+        """,
+    )
+    asked = of(found)
+    assert (asked.slower, asked.floor_us, asked.min_tflops, asked.min_sol_pct) == (0.015, 0.5, 500, 40.5)
+    assert (asked.max_vs_backend, asked.same_library) == (Rival("fa2", 1.1), True)
+    assert of(found, case="decode/b16-fa2").min_tflops is None
+    assert found.idle(run(row()).rows.values()) == ["gemm/*"]
+
+
+def test_without_a_file_there_are_defaults(tmp_path):
+    asked = of(thresholds.read(project_file.find(tmp_path)))
+    assert (asked.slower, asked.floor_us) == (0.02, 0.1)
+    assert asked.in_log(100e-6) == pytest.approx(math.log(1.02))
+    assert asked.in_log(1e-6) == pytest.approx(math.log(1.1))
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ('slowr = "2%"', r"unknown name 'slowr', did you mean slower\? known are slower, floor_us"),
+        ('zzz = "2%"', "unknown name 'zzz', known are"),
+        ("slower = 2", 'slower: must be a percentage above zero, as in "2%", got 2'),
+        ('slower = "0%"', "must be a percentage above zero"),
+        ('slower = "-2%"', "must be a percentage above zero"),
+        ("floor_us = -1", "floor_us: must be a number of at least 0, got -1"),
+        ("floor_us = true", "must be a number"),
+        ("min_tflops = inf", "must be a number"),
+        ("same_library = 1", "must be true or false"),
+        ('max_vs_backend = "fa2"', "must be { backend = "),
+        ('max_vs_backend = { backend = "fa2", rate = 2 }', "must be { backend = "),
+        ('max_vs_backend = { backend = "fa2", ratio = "x" }', "max_vs_backend.ratio: must be a number"),
+    ],
+)
+def test_what_the_file_says_wrongly_names_file_and_field(tmp_path, entry, sentence):
+    with pytest.raises(ProjectFileError, match=sentence) as error:
+        settings(tmp_path, f'"decode*" = {{ {entry} }}')
+    assert f"{tmp_path / 'flashinfer-perf.toml'}: [thresholds] 'decode*'" in str(error.value)
+
+
+NOISY = {"decode/a": (100.0, 101.0, 99.5, 100.4), "decode/b": (200.0, 200.2, 199.9, 200.1)}
+
+
+def processes(count=4, **said):
+    return [
+        run(*(row(name, us=us[n], cycles=1.8e3 * us[n], sm_ghz=1.8, **said) for name, us in NOISY.items()))
+        for n in range(count)
+    ]
+
+
+@pytest.fixture
+def calibrated(tmp_path):
+    path = tmp_path / "cal" / "gpu.json"
+    calibration.write(path, calibration.of(processes()))
+    return path
+
+
+def test_a_calibration_knows_each_case_in_both_domains(calibrated):
+    known = calibration.read(calibrated)
+    [first, second] = processes()[0].rows.values()
+    assert (known.gpu, known.model, known.driver, known.processes) == ("GPU-0", "NVIDIA H200", "580", 4)
+    loud, quiet = known.noise(first, "time"), known.noise(second, "time")
+    assert (loud.source, loud.df) == ("calibrated", 3)
+    assert 0.003 < loud.sd < 0.01
+    assert quiet.sd < 0.002
+    assert known.noise(first, "cycles").sd == pytest.approx(loud.sd, rel=1e-6)
+    figures = known.cases["decode/a"]["time"]
+    assert figures["floor"] < figures["detectable_in_one_run"]
+    assert figures["detectable_in_five_pairs"] < figures["detectable_in_one_run"] / 2
+
+
+def test_many_cases_are_blended():
+    many = [run(*(row(f"decode/{i}", us=100 + n * (0.1 + i % 3)) for i in range(8))) for n in range(3)]
+    [first, *_] = calibration.of(many)["cases"].values()
+    assert first["time"]["df"] > 2
+    assert "cycles" not in first
+
+
+def test_it_is_used_for_its_gpu_and_way_of_measuring_alone(calibrated):
+    known = calibration.read(calibrated)
+    for said, used in (({}, True), ({"instrument": "events"}, False), ({"gpu_uuid": "GPU-1"}, False)):
+        one = run(row("decode/a", **said))
+        judgement = judge([one], [one], Rules(calibrations=(known,)))
+        assert (judgement.cases[0].effects[0].noise.source == "calibrated") == used
+
+
+def test_nothing_within_its_floor_is_slower(calibrated):
+    known = calibration.read(calibrated)
+    asked = Rules(Thresholds((("*", {"slower": 0.001}),)), calibrations=(known,))
+    [judged] = judge([run(row("decode/a"))], [run(row("decode/a", us=101.5))], asked).cases
+    assert judged.verdict is Verdict.SAME or judged.reason == "cannot-see"
+    assert judged.threshold > math.log1p(0.01)
+
+
+@pytest.mark.parametrize(
+    ("head", "sentence"),
+    [
+        ({"machine": {"driver": "590"}}, "calibrated with driver 580, this is 590"),
+        ({"when": "2027-01-20T12:00:00+00:00"}, "calibrated 61 days before this run, 30 are allowed"),
+    ],
+)
+def test_a_stale_calibration_refuses_the_comparison(calibrated, head, sentence):
+    known = (calibration.read(calibrated),)
+    base, after = [run(row("decode/a"), machine=head.get("machine"))], [run(row("decode/a"), **head)]
+    judgement = judge(base, after, Rules(calibrations=known))
+    assert judgement.exit_code == 2
+    assert sentence in judgement.refusals[0]
+    allowed = judge(base, after, Rules(calibrations=known, allowed=likeness.allowed("calibration")))
+    assert (allowed.exit_code, allowed.refusals) == (0, ())
+    assert allowed.cases[0].effects[0].noise.source == "assumed"
+
+
+def test_it_is_found_by_gpu_or_by_name(calibrated, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert calibration.find("auto", ["GPU-0"]) == []
+    calibration.write(calibration.kept("GPU-0"), calibration.of(processes()))
+    assert [found.gpu for found in calibration.find("auto", ["GPU-0", "GPU-0", None])] == ["GPU-0"]
+    assert calibration.find("none", ["GPU-0"]) == []
+    assert [found.path for found in calibration.find(str(calibrated), [])] == [calibrated]
+    assert calibration.kept(None).name == "cpu.json"
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"gpu": 1}', "[]"])
+def test_what_is_no_calibration_names_the_file(tmp_path, text):
+    (tmp_path / "cal.json").write_text(text)
+    with pytest.raises(CalibrationError, match=r"cal\.json: not a calibration .* flashinfer-perf calibrate"):
+        calibration.read(tmp_path / "cal.json")
+
+
+@pytest.mark.parametrize(
+    ("seen", "sentence"),
+    [
+        (processes(2), "2 processes say nothing about noise, at least 3"),
+        ([*processes(2), run(row("decode/c"))], "no case was measured by every process"),
+        ([*processes(2), *processes(1, gpu_uuid="GPU-1")], "several GPUs"),
+    ],
+)
+def test_what_makes_no_calibration(seen, sentence):
+    with pytest.raises(CalibrationError, match=sentence):
+        calibration.of(seen)
+
+
+def test_a_case_without_a_time_is_left_out_of_the_noise():
+    seen = [run(row("decode/a", us=100 + n), row("decode/z", us=0)) for n in range(3)]
+    assert "time" not in calibration.of(seen)["cases"]["decode/z"]

@@ -1,0 +1,100 @@
+"""Changes of level in many stored runs; a spike is none."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import MACHINE, row, saved
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.gate.changes import changes
+
+
+def series(rng, *levels, sd=0.01):
+    return [level + rng.gauss(0, sd) for level, count in levels for _ in range(count)]
+
+
+def test_a_step_is_found_within_five_points_and_noise_is_no_step():
+    rng = random.Random(8)
+    found = false = 0
+    for _ in range(200):
+        steps = changes(series(rng, (0.0, 40), (0.03, 5)), least=0.0)
+        found += any(abs(change.at - 40) <= 3 for change in steps)
+        false += len(changes(series(rng, (0.0, 100)), least=0.0))
+    assert found >= 180
+    assert false <= 20  # of 20,000 points
+
+
+@given(st.integers(0, 2**32), st.integers(0, 39), st.floats(0.05, 3.0), st.sampled_from([-1, 1]))
+def test_a_single_spike_is_not_a_change(seed, at, height, sign):
+    values = series(random.Random(seed), (0.0, 40), sd=0.002)
+    values[at] += sign * height
+    assert changes(values, least=0.01) == []
+
+
+def test_levels_and_their_order():
+    values = [0.0, 0.001] * 5 + [0.5, 0.501] * 5 + [0.2, 0.201] * 5
+    assert [(change.at, round(change.after - change.before, 2)) for change in changes(values, 0.02)] == [
+        (10, 0.5),
+        (20, -0.3),
+    ]
+    assert changes(values, 0.4) == changes(values, 0.02)[:1]
+
+
+@pytest.mark.parametrize("values", [[], [1.0] * 5, [1.0, 9.0, 1.0, 9.0, 1.0]])
+def test_what_is_too_short_says_nothing(values):
+    assert changes(values, 0.0) == []
+
+
+def test_nothing_ever_changed():
+    assert changes([1.0] * 50, 0.0) == []
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = random.Random(5)
+    for day in range(20):
+        newer = day >= 12
+        kernel = {"kernels": ["new" if newer else "old"]}
+        level = 110.0 if newer else 100.0
+        spike = 3.0 if day == 5 else 1.0
+        rows = [
+            row("decode/step", us=level * math.exp(rng.gauss(0, 0.002)), **kernel),
+            row("decode/spike", us=100.0 * spike * math.exp(rng.gauss(0, 0.002))),
+            row("decode/clock", us=100 + day, bound="compute", cycles=18e4 + rng.gauss(0, 200), sm_ghz=1.8),
+            *([row("decode/rare")] if day < 2 else []),
+        ]
+        machine = {**MACHINE, "driver": "590" if newer else "580", "flashinfer": "0.7.3" if newer else "0.7.2"}
+        # Files are ordered by their dates, not by their names.
+        path = tmp_path / "runs" / f"{19 - day:04}_nightly.json"
+        saved(path, *rows, when=f"2026-11-{day + 1:02}T03:00:00+00:00", machine=machine, commit=f"{day:040}")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("stored")
+def test_history_says_when_by_how_much_and_what_else_changed(capsys):
+    assert cli.main(["history", "runs"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "decode/step on GPU-0, 20 runs 2026-11-13 03:00: +9.66 % in time" in told
+    assert "since runs/0007_nightly.json, commit 0000000000" in told
+    for beside in ("flashinfer 0.7.2 -> 0.7.3", "driver 580 -> 590", "now runs another kernel: old -> new"):
+        assert beside in told
+    assert "1 with fewer than 6 runs" in told
+    assert told.endswith("4 series from 20 runs, 1 of them changed")
+
+
+def test_its_threshold_is_the_settings_files(stored, capsys):
+    (stored / "flashinfer-perf.toml").write_text('[thresholds]\n"*" = { slower = "20%" }\n')
+    assert cli.main(["history", "runs"]) == 0
+    assert "0 of them changed" in capsys.readouterr().out
+
+
+def test_too_little_history_is_no_answer(tmp_path, capsys):
+    saved(tmp_path / "a.json", row(), row("broken", us=None))
+    assert cli.main(["history", str(tmp_path)]) == 2
+    assert "1 with fewer than 6 runs" in capsys.readouterr().out
+    assert cli.main(["history", str(tmp_path / "none")]) == 2
+    assert "no such file or folder" in capsys.readouterr().err

@@ -1,0 +1,219 @@
+"""What a comparison shows, writes and exits with: `flashinfer-perf compare` on files."""
+
+import json
+import re
+import subprocess
+import sys
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import plain, row, run, saved
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.gate import document, explain, github, junit, likeness, markdown, table
+from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.gate.verdict import Rules
+
+NEW_KERNEL = {"kernels": ["fmha_v3"]}
+BEFORE = (
+    row("decode/a-fa3", us=497.1, bound="compute", cycles=9e5, sm_ghz=1.8, kernels=["fmha_v2"], tflops=400.0),
+    row("decode/b-fa3", us=33.4),
+    row("decode/c-fa3", us=50.0),
+    row("decode/d-fa3", us=60.0),
+    row("decode/e-fa3", us=70.0),
+    row("decode/f-fa3", us=80.0, bound="compute", cycles=144e3, sm_ghz=1.8),
+    row("decode/h-fa3", us=10.0),
+)
+AFTER = (
+    row("decode/a-fa3", us=550.0, bound="compute", cycles=10e5, sm_ghz=1.8, tflops=360.0, **NEW_KERNEL),
+    row("decode/b-fa3", us=33.3),
+    row("decode/c-fa3", us=40.0, status="noisy", cycles=None),
+    row("decode/f-fa3", us=95.0, bound="compute", cycles=144e3, sm_ghz=1.5),
+    row("decode/g-fa3|<script>", us=5.0),
+    row("decode/h-fa3", us=9.0, instrument="events"),
+)
+GONE = [{"case": "decode/d-fa3", "outcome": "skipped", "reason": "fa3 needs compute capability 9.0"}]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    saved(tmp_path / "base.json", *BEFORE, commit="0123456789abcdef")
+    other = {"driver": "580", "flashinfer": "0.7.3", "torch": "2.11"}
+    saved(tmp_path / "head.json", *AFTER, unmeasured=GONE, machine=other)
+    saved(tmp_path / "same.json", *BEFORE)
+    return tmp_path
+
+
+def compare(*arguments):
+    return cli.main(["compare", "--base", "base.json", *arguments])
+
+
+def test_the_table_says_it_to_people(files, capsys):
+    (files / "flashinfer-perf.toml").write_text(
+        '[thresholds]\n"*a-fa3" = { min_tflops = 380 }\n"gemm*" = {floor_us=1}\n'
+    )
+    assert compare("--head", "head.json") == 1
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    told = " ".join(shown.split())
+    for sentence in (
+        "baseline base.json (1 process, 2026-11-20 12:00 UTC, commit 0123456789), this run head.json",
+        "other libraries: flashinfer 0.7.2 -> 0.7.3",
+        "[thresholds] 'gemm*' fits no case",
+        "SLOWER (1) decode/a-fa3 497.1 us -> 550.0 us: cycles +11.11 %, time +10.64 % 95 % sure of +",
+        "slower: beyond the threshold in cycles",
+        "broken: min_tflops = 380: it reaches 360",
+        "now runs another kernel: fmha_v2 -> fmha_v3",
+        "decode/h-fa3 instrument: instrument: cupti in the baseline, events here",
+        "MISSING (2) decode/d-fa3 skipped: in the baseline, not in this run: fa3 needs compute capability 9.0",
+        "decode/e-fa3 vanished: in the baseline, not in this run: this run says nothing of it",
+        "decode/f-fa3 80.00 us -> 95.00 us: cycles +0.00 %, time +18.75 %",
+        "SM clock 1.80 -> 1.50 GHz",
+        "FASTER (1) decode/c-fa3",
+        "noisy: its samples spread by more than 5 %",
+        "SAME (1) decode/b-fa3 -0.30 %, sees +",
+        "NEW (1) decode/g-fa3|<script>",
+        "1 SLOWER, 1 INVALID, 2 MISSING, 1 AMBIGUOUS, 1 FASTER, 1 SAME, 1 NEW: something got worse",
+    ):
+        assert sentence in told, sentence
+
+
+def test_exit_codes_of_the_command(files, capsys):
+    assert compare("--head", "same.json") == 0
+    assert "7 SAME: nothing got worse" in capsys.readouterr().out
+    saved(files / "few.json", *BEFORE[:3])
+    assert compare("--head", "few.json") == 2
+    assert compare("--head", "few.json", "--perf-gate-allow=missing") == 0
+    assert "allowed" in capsys.readouterr().out
+    saved(files / "other.json", row("decode/other"))
+    assert compare("--head", "other.json", "--perf-gate-allow=missing") == 2
+    assert "REFUSED: nothing was compared" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--head", "none.json"), "none.json: no such file or folder"),
+        (("--head", "same.json", "--perf-gate-allow=gpus"), "unknown name 'gpus', did you mean gpu?"),
+        (("--head", "same.json", "--perf-config=none.toml"), "none.toml"),
+        (("--head", "same.json", "--perf-calibration=none.json"), "none.json: not a calibration"),
+        (("--head", "same.json", "base.json", "--paired"), "1 files of the baseline and 2 of this run are not pairs"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(capsys, arguments, sentence):
+    assert compare(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("flashinfer-perf compare: ")
+    assert sentence in error
+
+
+@pytest.mark.usefixtures("files")
+def test_several_files_and_pairs_of_them(capsys):
+    assert (
+        cli.main(["compare", "--base", "base.json", "same.json", "--head", "same.json", "base.json", "--paired"]) == 0
+    )
+    assert "base.json and 1 more (2 processes" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.usefixtures("files")
+def test_explain_prints_every_number(capsys):
+    assert compare("--head", "head.json", "--explain", "decode/a*") == 1
+    shown = capsys.readouterr().out
+    for sentence in (
+        "decode/a-fa3: SLOWER (slower)",
+        "baseline: 497.1 us, spread 0.10 % over 30 samples, 900000 cycles at 1.800 GHz; cupti, rotate, ok; base.json",
+        "  cycles, which it is judged by\n    cycles before 900000, after 1e+06\n    change +11.11 % +- 0.566 %",
+        "between processes 0.400 %, assumed, 4.0 degrees of freedom",
+        "95 % bounds ",
+        "significantly slower among all cases",
+        "  time\n    us before 497.1, after 550",
+        "asked: slower 2 %, floor_us 0.1",
+        "threshold +",
+    ):
+        assert sentence in shown
+    assert "decode/b" not in shown
+    assert compare("--head", "head.json", "--explain", "nonsense") == 1
+    assert "no case of this comparison is called that" in capsys.readouterr().out
+
+
+def test_files_of_verdicts(files):
+    compare("--head", "head.json", "--markdown", "out/v.md", "--json", "v.json", "--junit", "v.xml")
+    written = json.loads((files / "v.json").read_text())
+    assert written["exit_code"] == 1
+    [slow] = [case for case in written["cases"] if case["verdict"] == "SLOWER"]
+    assert slow["judged_in"] == "cycles"
+    assert slow["effects"]["cycles"]["noise"]["source"] == "assumed"
+    suite = ET.parse(files / "v.xml").getroot()
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "8",
+        "failures": "1",
+        "errors": "3",
+        "skipped": "1",
+    }
+    text = (files / "out" / "v.md").read_text()
+    assert "| SLOWER | decode/a-fa3 | 497.1 us -> 550.0 us | cycles +11.11 %, time +10.64 % |" in text
+    assert "decode/g-fa3\\|&lt;script>" in text
+    assert "<details><summary>2 more, same or new</summary>" in text
+
+
+def test_the_same_files_give_the_same_document(files):
+    for name in ("one.json", "two.json"):
+        compare("--head", "head.json", "--json", name)
+    assert (files / "one.json").read_bytes() == (files / "two.json").read_bytes()
+
+
+def test_a_refused_comparison_says_so_everywhere():
+    judgement = judge([run(row("a"))], [run(row("b"))], Rules(allowed=likeness.allowed("missing")))
+    assert "**Refused**: nothing was compared" in markdown.text(judgement)
+    suite = ET.fromstring(junit.text(judgement).partition("\n")[2])
+    assert [test.get("name") for test in suite if test.find("error") is not None] == ["the comparison"]
+
+
+def test_ambiguous_is_an_error_when_strict():
+    judged = [judge([run(plain())], [run(plain())], Rules(strict=strict)) for strict in (False, True)]
+    assert [re.findall("<(skipped|error) ", junit.text(one)) for one in judged] == [["skipped"], ["error"]]
+
+
+def test_github_gets_a_summary_and_annotations(files, monkeypatch, capsys):
+    summary = files / "summary.md"
+    summary.write_text("before\n")
+    assert list(github.told(judge([run(row())], [run(row())], Rules()))) == []
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    compare("--head", "head.json")
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
+    assert [note.partition(" ")[0] for note in notes] == ["::error"] * 4 + ["::warning"]
+    assert notes[0].startswith("::error title=SLOWER decode/a-fa3::497.1 us -> 550.0 us: cycles +11.11 %25, time")
+    assert summary.read_text().startswith("before\n### flashinfer-perf: 1 SLOWER")
+    saved(files / "other.json", row("decode/other"))
+    compare("--head", "other.json", "--perf-gate-allow=missing")
+    assert "::error title=refused::nothing was compared" in capsys.readouterr().out
+
+
+def test_compare_imports_neither_torch_nor_numpy(files):
+    program = "import sys; from pytest_flashinfer_perf import cli; code = cli.main(sys.argv[1:]); "
+    program += "sys.exit(3 if {'torch', 'numpy', 'flashinfer', 'hypothesis'} & set(sys.modules) else code)"
+    words = [sys.executable, "-c", program, "compare", "--base", "base.json", "--head", "same.json"]
+    assert subprocess.run(words, cwd=files, check=False, capture_output=True).returncode == 0
+
+
+names = st.text(min_size=1, max_size=90)
+medians = st.one_of(st.none(), st.floats(0.5, 1e7))
+
+
+@given(st.lists(st.tuples(names, medians, medians), max_size=6), st.booleans())
+def test_whatever_cases_are_called_all_of_it_can_be_written(cases, strict):
+    base = run(*(row(name, us=before) for name, before, _ in cases))
+    head = run(*(row(name, us=after) for name, _, after in cases))
+    judgement = judge([base], [head], Rules(Thresholds(), strict=strict))
+    ET.fromstring(junit.text(judgement).partition("\n")[2])
+    json.loads(document.text(judgement))
+    assert markdown.text(judgement).count("\n| ") <= len(cases) + 2
+    assert list(table.lines(judgement))
+    assert list(explain.lines(judgement, "*"))

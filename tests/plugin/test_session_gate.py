@@ -1,0 +1,242 @@
+"""The gate in a run of pytest: baselines saved and judged, suspects measured again, exit codes."""
+
+import json
+
+import pytest
+from made import plain, row, saved
+
+from pytest_flashinfer_perf import devices
+from pytest_flashinfer_perf.gate import calibration
+from pytest_flashinfer_perf.timing import instruments
+
+QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=3", "--perf-device=cpu")
+PROGRAM = """
+import json
+import pathlib
+
+import pytest
+import torch
+
+SAID = json.loads(pathlib.Path("said.json").read_text())
+
+
+@pytest.mark.parametrize("name", SAID["cases"])
+def test_it(perf, name):
+    us = SAID["cases"][name].pop(0)
+    if us is None:
+        pytest.skip("cannot run here")
+    if us < 0:
+        perf.time(lambda x: x, torch.zeros(1), reference=torch.ones(1))
+    perf.time(lambda x: us * 1e-6, torch.zeros(1))
+
+
+if SAID["plain"]:
+    def test_plain(benchmark):
+        benchmark.pedantic(lambda: None, rounds=3)
+"""
+
+
+class Told:
+    """An instrument that believes what the timed call answers."""
+
+    name = "wall"
+
+    def missing(self, _device):
+        return None
+
+    def sample(self, work, count, _warmup):
+        return [work.calls[0]()] * count
+
+
+@pytest.fixture
+def session(pytester, monkeypatch, tmp_path):
+    """Run pytest on cases that take what is said, in microseconds; a second number is of a second measurement."""
+    monkeypatch.setitem(instruments.INSTRUMENTS, "wall", Told())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    pytester.makepyfile(test_told=PROGRAM)
+    pytester.makefile(".toml", **{"flashinfer-perf": '[thresholds]\n"*" = { slower = "50%" }\n'})
+
+    def run(*options, plain=False, **cases):
+        told = {name: us if isinstance(us, list) else [us] * 2 for name, us in cases.items()}
+        (pytester.path / "said.json").write_text(json.dumps({"cases": told, "plain": plain}))
+        return pytester.runpytest(*QUICK, *options)
+
+    return run
+
+
+def as_told(name, us):
+    """The row of `perf.time` under this instrument."""
+    nodeid = f"test_told.py::test_it[{name}]"
+    how = {"instrument": "wall", "cold_l2": "flush", "cuda_graph": False, "seed": None, "bound": None}
+    cpu = {"gpu_uuid": None, "device_name": devices.find("cpu").name, "device": "cpu"}
+    return {**row(nodeid, us=us, stddev=0.0, **how, **cpu), "fullname": nodeid}
+
+
+@pytest.fixture
+def baseline(pytester):
+    saved(pytester.path / "base.json", as_told("a", 100), as_told("b", 200), machine={})
+    return "--perf-gate=base.json"
+
+
+@pytest.mark.parametrize(
+    ("options", "cases", "expected"),
+    [
+        ((), {"a": 100, "b": 200}, (0, "2 SAME: nothing got worse")),
+        ((), {"a": 300, "b": 200}, (1, "1 SLOWER, 1 SAME: something got worse")),
+        ((), {"a": 30, "b": 200}, (0, "1 FASTER, 1 SAME: nothing got worse")),
+        ((), {"a": 152, "b": 200}, (0, "1 AMBIGUOUS, 1 SAME: nothing got worse")),
+        ((), {"a": [300, 100], "b": 200}, (0, "1 AMBIGUOUS, 1 SAME: nothing got worse")),
+        (("--perf-gate-strict",), {"a": [300, 100], "b": 200}, (2, "1 AMBIGUOUS, 1 SAME*")),
+        ((), {"a": 100}, (2, "1 MISSING, 1 SAME: this could not be judged whole")),
+        (("--perf-gate-allow=missing",), {"a": 100}, (0, "1 MISSING, 1 SAME: nothing got worse")),
+        ((), {"a": 100, "b": None}, (2, "1 MISSING, 1 SAME*")),
+        ((), {"a": 100, "b": -1}, (1, "1 MISSING, 1 SAME: something got worse")),
+        ((), {"a": 100, "b": 200, "c": 5}, (0, "2 SAME, 1 NEW*")),
+        (("-k", "not [b]"), {"a": 100, "b": 200}, (2, "1 MISSING, 1 SAME*")),
+        (
+            ("-k", "not [b]", "--perf-gate-allow=deselected"),
+            {"a": 100, "b": 200},
+            (0, "1 MISSING, 1 SAME*"),
+        ),
+    ],
+)
+def test_a_run_is_judged_and_its_exit_code_is_the_verdict(session, baseline, options, cases, expected):
+    code, line = expected
+    done = session(baseline, *options, **cases)
+    assert done.ret == code
+    done.stdout.fnmatch_lines([line])
+
+
+def test_reasons_come_from_the_run(session, baseline):
+    done = session(baseline, a=None, b=200)
+    done.stdout.fnmatch_lines(["*skipped: in the baseline, not in this run: cannot run here"])
+    done = session(baseline, "--deselect=test_told.py::test_it[b]", a=100, b=200)
+    done.stdout.fnmatch_lines(["*deselected: in the baseline, not in this run: left out by -k*"])
+
+
+def test_a_suspect_is_measured_again_and_shown_once(session, baseline, pytester):
+    done = session(baseline, "--benchmark-json=run.json", a=[300, 290], b=200)
+    assert done.ret == 1
+    done.stdout.fnmatch_lines(["*slower: beyond the threshold in time; measured again: +190.00 %"])
+    done.stdout.fnmatch_lines(["*2 passed, 1 measured again in*"])
+    written = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+    assert [one["stats"]["median"] for one in written] == pytest.approx([300e-6, 200e-6])
+    assert done.stdout.str().count("::test_it[a]") == 2  # in the table, and as SLOWER
+
+
+def test_a_suspect_that_is_wrong_the_second_time_has_failed(session, baseline):
+    done = session(baseline, a=[300, -1], b=200)
+    assert done.ret == 1
+    done.stdout.fnmatch_lines(["*failed: this session: measured, and failed:*", "*worst at [[]0[]]: got 0*"])
+
+
+def test_a_run_that_stopped_is_not_measured_again(session, baseline):
+    done = session(baseline, "-x", a=300, b=-1, c=1)
+    assert done.ret == 1
+    assert "measured again" not in done.stdout.str()
+
+
+def test_plain_benchmarks_are_judged_beside_cases(session):
+    assert session("--perf-save-baseline=both", plain=True, a=100).ret == 0
+    done = session("--perf-gate=both", "--perf-gate-allow=missing", a=100)
+    done.stdout.fnmatch_lines(["MISSING (1)", "  test_told.py::test_plain"])
+    done = session("--perf-gate=both", plain=True, a=100)
+    done.stdout.fnmatch_lines(["*::test_plain"])
+    assert "MISSING" not in done.stdout.str()
+
+
+def test_a_session_of_plain_benchmarks_needs_no_torch(pytester):
+    program = (
+        "import sys\ndef test_x(benchmark):\n  benchmark.pedantic(int, rounds=9)\n  assert 'torch' not in sys.modules"
+    )
+    pytester.makepyfile(program)
+    saved(pytester.path / "base.json", plain(), machine={})
+    options = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-gate=base.json", "--perf-gate-allow=missing")
+    done = pytester.runpytest_subprocess(*options)
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(["REFUSED: nothing was compared*", "NEW (1)"])
+
+
+def test_a_baseline_is_saved_with_its_samples_and_is_a_file_a_folder_or_a_name(session, pytester):
+    assert session("--perf-save-baseline=main", a=100, b=200).ret == 0
+    [stored] = (pytester.path / ".benchmarks").rglob("*.json")
+    assert "data" in json.loads(stored.read_text())["benchmarks"][0]["stats"]
+    for name in (stored, stored.parent, "main"):
+        assert session(f"--perf-gate={name}", a=100, b=200).ret == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "code", "sentence"),
+    [
+        ("--perf-gate=mian", 2, "--perf-gate: mian: no such file or folder, and no such name in *.benchmarks"),
+        ("--perf-gate=said.json", 2, "--perf-gate: said.json: not a file of pytest-benchmark*"),
+        ("--perf-gate-allow=gpus", 4, "*unknown name 'gpus', did you mean gpu?*"),
+        ("--perf-save-baseline=a/b", 4, "*must be letters, digits and*"),
+    ],
+)
+def test_what_cannot_be_judged_is_said_before_anything_is_measured(session, baseline, option, code, sentence):
+    done = session(baseline, option, a=100, b=200)
+    assert done.ret == code
+    shown = [*done.outlines, *done.errlines]
+    pytest.LineMatcher(shown).fnmatch_lines([f"*{sentence}*"])
+    assert "passed" not in done.stdout.str()
+
+
+def test_wrong_thresholds_are_an_error(session, baseline, pytester):
+    pytester.makefile(".toml", **{"flashinfer-perf": '[thresholds]\n"*" = { slower = 50 }\n'})
+    done = session(baseline, a=100)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*slower: must be a percentage above zero*"])
+
+
+def test_a_baseline_of_another_gpu_is_refused(session, pytester):
+    saved(pytester.path / "gpu.json", row("test_told.py::test_it[a]"), machine={"driver": None})
+    done = session("--perf-gate=gpu.json", a=100)
+    assert done.ret == 2
+    done.stdout.fnmatch_lines(["INVALID (1)", "*gpu: GPU-0 in the baseline, none here*"])
+
+
+def test_nothing_measured_saves_nothing_and_judges_nothing(session, baseline):
+    done = session("--perf-save-baseline=empty", "-W", "ignore", a=None)
+    assert done.ret == 2
+    done.stdout.fnmatch_lines(["--perf-save-baseline: nothing was measured, nothing is saved"])
+    done = session(baseline, "--perf-gate-allow=missing", a=None, b=None)
+    assert done.ret == 2
+    done.stdout.fnmatch_lines(["REFUSED: nothing was compared*"])
+    assert session(baseline, "-k", "nothing", a=100).ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_collecting_judges_nothing(session, baseline):
+    done = session(baseline, "--collect-only", a=100)
+    assert done.ret == 0
+    assert "flashinfer-perf gate" not in done.stdout.str()
+
+
+def test_saving_is_pytest_benchmarks(session):
+    done = session("--perf-save-baseline=main", "--benchmark-save=other", a=100)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*--perf-save-baseline is --benchmark-save with samples: use one of them"])
+
+
+def test_a_calibration_is_used_and_an_unreadable_one_refused(session, baseline):
+    kept = calibration.kept(None)
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    done = session(baseline, a=100, b=200)
+    assert done.ret == 2
+    done.stdout.fnmatch_lines(["REFUSED:*", "*cpu.json:", "*not a calibration*"])
+    assert session(baseline, "--perf-calibration=none", a=100, b=200).ret == 0
+
+
+def test_only_the_named_tests_run(session, pytester):
+    (pytester.path / "only.txt").write_text("test_told.py::test_it[b]\nelsewhere.py::test_x\n")
+    session("--perf-only=only.txt", a=100, b=200).assert_outcomes(passed=1, deselected=1)
+    assert session("--perf-only=none.txt", a=100).ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_github_is_told(session, baseline, pytester, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
+    done = session(baseline, a=300, b=200)
+    done.stdout.fnmatch_lines(["::error title=SLOWER test_told.py%3A%3Atest_it[[]a[]]::*"])
+    assert "| SLOWER |" in (pytester.path / "summary.md").read_text()

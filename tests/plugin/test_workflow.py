@@ -1,0 +1,121 @@
+"""The example workflow: what its steps say is run, on plain benchmarks that take half a second."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+WORKFLOW = Path(__file__).parents[2] / "examples" / "github-actions" / "performance.yml"
+PROGRAM = """
+import os
+import random
+
+import pytest
+
+RNG = random.Random()
+
+
+class Clock:
+    now = step = 0.0
+
+    def __call__(self):
+        self.now += self.step
+        return self.now
+
+
+CLOCK = Clock()
+
+
+@pytest.mark.parametrize("name", "abcde")
+@pytest.mark.benchmark(timer=CLOCK)
+def test_it(benchmark, name):
+    CLOCK.step = 1e-4 * float(os.environ.get("TIMES", "1")) * (1 + RNG.gauss(0, 1e-3))
+    benchmark.pedantic(lambda: None, rounds=3)
+"""
+# Stands for an environment's command; `bench` runs the tests above instead of the suite.
+COMMAND = """#!/bin/sh
+if [ "$1" = bench ]; then
+  shift
+  exec {python} -m pytest test_told.py -q -p no:cacheprovider -p no:hypothesispytest --benchmark-quiet "$@"
+fi
+exec {python} -c 'import sys; from pytest_flashinfer_perf.cli import main; sys.exit(main())' "$@"
+"""
+
+
+def steps():
+    found = re.findall(
+        r"- name: (.*)\n(?:(?!      - ).*\n)*?        run: \|\n((?:          .*\n)+)", WORKFLOW.read_text()
+    )
+    return {name: textwrap.dedent(script) for name, script in found}
+
+
+STEPS = steps()
+
+
+@pytest.fixture
+def runner(tmp_path):
+    """A step in a shell as GitHub starts it, where the wheels are installed already."""
+    (tmp_path / "test_told.py").write_text(PROGRAM)
+    for name in ("base-env", "head-env", "env"):
+        command = tmp_path / name / "bin" / "flashinfer-perf"
+        command.parent.mkdir(parents=True)
+        command.write_text(COMMAND.format(python=sys.executable))
+        command.chmod(0o755)
+    summary = tmp_path / "summary.md"
+
+    def run(name, **said):
+        script = "set -eo pipefail\n" + STEPS[name]
+        settings = {"CASES": '-k "test_it and not x"', "PAIRS": "2", "PROCESSES": "3"}
+        env = {**os.environ, **settings, "GITHUB_STEP_SUMMARY": str(summary), "TMPDIR": str(tmp_path), **said}
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+        return done, summary.read_text() if summary.exists() else ""
+
+    return run
+
+
+def test_every_step_is_a_script_that_the_shell_understands():
+    assert len(STEPS) == WORKFLOW.read_text().count("run: |") == 7
+    for script in STEPS.values():
+        assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
+
+
+def test_every_option_of_the_workflow_exists(pytestconfig):
+    """But for the fuzzer's, until there is one."""
+    known = {name.replace("_", "-") for name in vars(pytestconfig.option)}
+    said = set(re.findall(r"--(perf-[a-z-]+)", WORKFLOW.read_text()))
+    assert said - known <= {"perf-fuzz", "perf-findings"}
+
+
+def test_a_pull_request_is_compared_with_its_base(runner, tmp_path):
+    done, summary = runner("Compare")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 SAME: nothing got worse" in done.stdout
+    assert "### flashinfer-perf: 5 SAME" in summary
+    assert (tmp_path / "ab" / "verdicts.md").is_file()
+    assert (tmp_path / "junit.xml").is_file()
+
+
+def test_a_night_is_calibrated_judged_and_kept(runner, tmp_path):
+    done, _ = runner("Calibrate")
+    assert done.returncode == 0, done.stdout + done.stderr
+    judged = "Measure, judge by the last night, keep as the next baseline"
+    first, _ = runner(judged)
+    assert first.returncode == 0, first.stdout + first.stderr
+    second, summary = runner(judged, TIMES="1.5")
+    assert second.returncode == 1, second.stdout
+    assert "5 SLOWER: something got worse" in second.stdout
+    assert "5 SLOWER" in summary
+    assert len(list((tmp_path / ".benchmarks").rglob("*_nightly.json"))) == 2
+    for day in range(3, 9):
+        [latest] = (tmp_path / ".benchmarks").rglob("0002_nightly.json")
+        shutil.copy(latest, latest.with_name(f"{day:04}_nightly.json"))
+    done, _ = runner("History")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 series from 8 runs" in (tmp_path / "history.txt").read_text()
