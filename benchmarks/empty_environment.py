@@ -24,11 +24,15 @@ def test_my_matmul(perf):
 CPU = ("--perf-device=cpu", "--perf-iters=10")
 
 
-def step(title, command, folder, needs=0):
+# A CPU with neighbours may well be slower the second time; what counts is that it is judged.
+VERDICT = (0, 1)
+
+
+def step(title, command, folder, accepted=(0,)):
     started = time.perf_counter()
     done = subprocess.run([str(word) for word in command], cwd=folder, capture_output=True, text=True, check=False)
     print(f"{time.perf_counter() - started:6.1f} s  {title}", flush=True)
-    if done.returncode != needs:
+    if done.returncode not in accepted:
         sys.exit(f"{title}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
 
@@ -55,12 +59,17 @@ def use(tool, own):
     [row] = json.loads((own / "run.json").read_text())["benchmarks"]
     assert row["extra_info"]["refcheck"] == "passed", row
     assert len(row["stats"]["data"]) == 10, row
+    gate = [tool / "pytest", "--benchmark-quiet", "--perf-gate=run.json", *CPU]
+    judged = step("judge it again, against that run", gate, own, accepted=VERDICT)
+    print(judged[judged.index("test_my_kernel.py::test_my_matmul") :])
     step("make a page of it", [tool / "flashinfer-perf", "report", "run.json"], own)
     print(step("make Markdown of it", [tool / "flashinfer-perf", "report", "--markdown", "run.json"], own))
     bench = [tool / "flashinfer-perf", "bench", "-k", "decode", "--perf-suite=smoke", *CPU]
     print(step("run the shipped suite, without a checkout", bench, own).splitlines()[-1])
     step("ask what can be asked for", [tool / "flashinfer-perf", "list"], own)
-    print(step("ask what can be measured here", [tool / "flashinfer-perf", "doctor"], own, needs=exit_of_doctor()))
+    print(
+        step("ask what can be measured here", [tool / "flashinfer-perf", "doctor"], own, accepted=(exit_of_doctor(),))
+    )
 
 
 def exit_of_doctor():
