@@ -24,7 +24,7 @@ EXAMPLE = (
 
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
-    said = _parser().parse_args(own)
+    said = parser().parse_args(own)
     base, head = processes.environment("base", said.base), processes.environment("head", said.head)
     output, gpu = processes.folder(said.output, "ab"), processes.gpu(for_pytest)
     session = Session(base, head, for_pytest, output, gpu, said.budget)
@@ -98,19 +98,19 @@ class Session:
         write_whole(self.output / "verdicts.md", markdown.text(judgement))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         "flashinfer-perf ab",
         usage="flashinfer-perf ab --base CMD --head CMD [OPTIONS] -- PYTEST_ARGS",
         description="Measure two environments in turns on one GPU: each a virtual environment's folder, a Python, or a "
         "command that takes pytest's arguments. A case is measured until its verdict is certain.",
         epilog=EXAMPLE,
     )
-    parser.add_argument("--base", required=True, metavar="CMD", help="what to compare with")
-    parser.add_argument("--head", required=True, metavar="CMD", help="what is judged")
-    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="for cases that are not certain before (5)")
-    parser.add_argument("--most-pairs", type=int, default=10, metavar="N", help="for AMBIGUOUS ones (10)")
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="start no pair that would end later")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="a new folder for results and logs (ab-DATE-TIME)")
-    judging.add_options(parser)
-    return parser
+    made.add_argument("--base", required=True, metavar="CMD", help="what to compare with")
+    made.add_argument("--head", required=True, metavar="CMD", help="what is judged")
+    made.add_argument("--pairs", type=int, default=5, metavar="N", help="for cases that are not certain before (5)")
+    made.add_argument("--most-pairs", type=int, default=10, metavar="N", help="for AMBIGUOUS ones (10)")
+    made.add_argument("--budget", type=float, metavar="SECONDS", help="start no pair that would end later")
+    made.add_argument("--output", type=Path, metavar="DIR", help="a new folder for results and logs (ab-DATE-TIME)")
+    judging.add_options(made)
+    return made

@@ -20,7 +20,7 @@ HEADINGS = f"{'':<38}{'median':>10}{'sd':>8}{'floor':>8}{'1 run':>8}{'5 pairs':>
 
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
-    said = _parser().parse_args(own)
+    said = parser().parse_args(own)
     where = processes.environment("python", said.python)
     output = processes.folder(said.output, "calibrate")
     gpu = processes.gpu(for_pytest)
@@ -61,15 +61,15 @@ def _line(domain: str, known: Mapping[str, Any]) -> str:
     return f"  {domain:<36}{duration(known['median_us'] * 1e-6):>10}{figures}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         "flashinfer-perf calibrate",
         usage="flashinfer-perf calibrate [OPTIONS] -- PYTEST_ARGS",
         description="Measure the same cases in several processes and keep what they vary by, for this GPU.",
         epilog=EXAMPLE,
     )
-    parser.add_argument("--processes", type=int, default=8, metavar="N", help="how many (8)")
-    parser.add_argument("--python", default=sys.executable, metavar="CMD", help="as ab takes it (this one)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="a new folder for results (calibrate-DATE-TIME)")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="where it is kept (the user's cache, by GPU)")
-    return parser
+    made.add_argument("--processes", type=int, default=8, metavar="N", help="how many (8)")
+    made.add_argument("--python", default=sys.executable, metavar="CMD", help="as ab takes it (this one)")
+    made.add_argument("--output", type=Path, metavar="DIR", help="a new folder for results (calibrate-DATE-TIME)")
+    made.add_argument("--write", type=Path, metavar="FILE", help="where it is kept (the user's cache, by GPU)")
+    return made

@@ -15,7 +15,7 @@ EXAMPLE = "example: flashinfer-perf compare --base main-*.json --head pr-*.json 
 
 
 def main(arguments: Sequence[str]) -> int:
-    said = _parser().parse_args(arguments)
+    said = parser().parse_args(arguments)
     base, head = runs.read(said.base, said.storage), runs.read(said.head, said.storage)
     if said.paired and len(base) != len(head):
         raise RunError(f"--paired: {len(base)} files of the baseline and {len(head)} of this run are not pairs")
@@ -23,15 +23,15 @@ def main(arguments: Sequence[str]) -> int:
     return judging.told(judge(base, head, held_to), said)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         "flashinfer-perf compare",
         description="Judge files of pytest-benchmark, one per process, against those of a baseline.",
         epilog=EXAMPLE,
     )
-    parser.add_argument("--base", nargs="+", required=True, metavar="FILE", help="files, folders or stored names")
-    parser.add_argument("--head", nargs="+", required=True, metavar="FILE", help="files, folders or stored names")
-    parser.add_argument("--paired", action="store_true", help="the n-th files of both ran next to each other")
-    parser.add_argument("--storage", type=Path, default=STORAGE, metavar="DIR", help="pytest-benchmark's (.benchmarks)")
-    judging.add_options(parser)
-    return parser
+    made.add_argument("--base", nargs="+", required=True, metavar="FILE", help="files, folders or stored names")
+    made.add_argument("--head", nargs="+", required=True, metavar="FILE", help="files, folders or stored names")
+    made.add_argument("--paired", action="store_true", help="the n-th files of both ran next to each other")
+    made.add_argument("--storage", type=Path, default=STORAGE, metavar="DIR", help="pytest-benchmark's (.benchmarks)")
+    judging.add_options(made)
+    return made

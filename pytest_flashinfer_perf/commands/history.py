@@ -19,7 +19,7 @@ EXAMPLE = "example: flashinfer-perf history .benchmarks"
 
 
 def main(arguments: Sequence[str]) -> int:
-    said = _parser().parse_args(arguments)
+    said = parser().parse_args(arguments)
     found = runs.read([said.folder])
     series = history.read(found, thresholds.read(project_file.find(Path.cwd(), said.perf_config)))
     sys.stdout.writelines(f"{line}\n" for line in lines(series, len(found)))
@@ -48,12 +48,12 @@ def _change(one: Series, change: Change) -> Iterator[str]:
         yield from textwrap.wrap(beside, WIDTH, initial_indent="    ", subsequent_indent="      ")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         "flashinfer-perf history",
         description="Find changes of level, per case and card, in all files of pytest-benchmark below a folder.",
         epilog=EXAMPLE,
     )
-    parser.add_argument("folder", metavar="DIR", help="where the runs are")
-    parser.add_argument("--perf-config", metavar="FILE", help="settings file: its `slower` is the least that is shown")
-    return parser
+    made.add_argument("folder", metavar="DIR", help="where the runs are")
+    made.add_argument("--perf-config", metavar="FILE", help="settings file: its `slower` is the least that is shown")
+    return made

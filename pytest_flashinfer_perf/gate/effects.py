@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.gate.runs import Row
 
 RISK = 0.05  # of each bound, and of missing what is called detectable
 # The share of false ones among all that are called changed; most of it is spent on what a build fails for.
-Q_SLOWER, Q_FASTER = 0.04, 0.01
+Q_SLOWER, Q_FASTER = 0.045, 0.005
 PAIR = 2.0  # the variance of a difference, in variances of one process
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pytest_flashinfer_perf.gate import tails
 
 FEWEST_TO_POOL = 5
+SURELY = 1.65  # standard errors
 QUIETEST = 1e-4  # a clock ticks: agreement to better than 0.01 % is luck
 ASSUMED_DF = 4.0
 ASSUMED = {"cycles": 0.004, "memory": 0.004, "compute": 0.03, "unknown": 0.03, "wall": 0.10}
@@ -56,14 +57,16 @@ def pooled(own: Sequence[tuple[float, float]]) -> Noise | None:
     """Of variances with their degrees of freedom: the distribution they are drawn from. None for too few.
 
     The logarithms of sample variances scatter by trigamma(df / 2) even if all true variances are equal; what they
-    scatter beyond that says how unlike the cases are, and so how little one is to be believed about another.
+    surely scatter beyond that says how unlike the cases are, and so how little one is to be believed about another.
     """
     known = [(s2, df) for s2, df in own if df > 0]
     if len(known) < FEWEST_TO_POOL:
         return None
     centred = [math.log(s2) - tails.digamma(df / 2) + math.log(df / 2) for s2, df in known]
     centre = statistics.fmean(centred)
-    beyond_chance = statistics.variance(centred) - statistics.fmean(tails.trigamma(df / 2) for _, df in known)
+    chance = statistics.fmean(tails.trigamma(df / 2) for _, df in known)
+    luck = SURELY * chance * math.sqrt(3 / len(known))  # the kurtosis of such logarithms is about 4
+    beyond_chance = statistics.variance(centred) - chance - luck
     if beyond_chance <= 0:
         total = sum(df for _, df in known)
         return Noise(sum(s2 * df for s2, df in known) / total, total, "pooled")

@@ -1,6 +1,7 @@
 """What the gate reads: results, the settings file's thresholds, calibrations."""
 
 import math
+import re
 from datetime import datetime, timezone
 
 import pytest
@@ -106,6 +107,12 @@ def test_globs_fit_by_routine_family_test_and_backend_and_the_last_one_wins(tmp_
     assert (asked.max_vs_backend, asked.same_library) == (Rival("fa2", 1.1), True)
     assert of(found, case="decode/b16-fa2").min_tflops is None
     assert found.idle(run(row()).rows.values()) == ["gemm/*"]
+
+
+def test_the_documents_example_is_read(tmp_path, pytestconfig):
+    page = (pytestconfig.rootpath / "docs" / "gate.md").read_text()
+    [example] = re.findall(r"^```toml\n\[thresholds\]\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(settings(tmp_path, example).entries) == 5
 
 
 def test_without_a_file_there_are_defaults(tmp_path):
