@@ -1,7 +1,17 @@
 """What `flashinfer-perf ab` found, as the tables of docs/evidence/: python benchmarks/gate_evidence.py DIR...
 
 Each DIR is an `--output` of ab. One whose head was slowed down by slow_down.py is told by the file that says what was
-planted: DIR=PLANTED.json.
+planted: DIR=PLANTED.json. On a GPU, where PYTHONPATH has this repository and FlashInfer:
+
+    CASES="benchmarks/gate_cases.txt --import-mode=importlib -q"
+    flashinfer-perf ab --base python3 --head python3 --budget 500 --output same -- $CASES
+    pytest $CASES --benchmark-json=base.json
+    SLOW="env PYTHONPATH=$PYTHONPATH:benchmarks SLOW_DOWN_FROM=base.json SLOW_DOWN_BY"
+    flashinfer-perf ab --base python3 --head "$SLOW=0.03 python3 -m pytest -p slow_down" \
+        --budget 500 --output slower-3 -- $CASES
+    flashinfer-perf ab --base "env PYTHONPATH=$PWD:OLD python3" --head "env PYTHONPATH=$PWD:NEW python3" \
+        --budget 500 --output versions -- $CASES
+    python benchmarks/gate_evidence.py same slower-3=base.json.planted-0.03.json versions
 """
 
 import json

@@ -64,7 +64,7 @@ class Session:
         only = None if wanted is None else self._tests(where.name, wanted)
         start = time.monotonic()
         done = processes.measured(where, self.arguments, self.output / f"pair-{nth + 1:02}-{where.name}", only)
-        processes.verify(done.run, self.gpu) if done.run.rows else None
+        processes.verify(done.run, self.gpu)
         self.done.append((where.name, done))
         say(f"pair {nth + 1}, {where.name}: {len(done.run.rows)} cases in {time.monotonic() - start:.1f} s")
         return done.run

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
             say(f"process {nth + 1} of {said.processes}: {len(done[-1].run.rows)} cases")
     _refuse_failures(done)
     calibrated = calibration.of([one.run for one in done])
-    path = said.write or calibration.kept(gpu)
+    path = said.write or calibration.kept(calibrated["gpu"])
     calibration.write(path, calibrated)
     sys.stdout.writelines(f"{line}\n" for line in (*lines(calibrated), f"wrote {path}"))
     return 0

@@ -113,8 +113,8 @@ def _locked(holder: int, path: Path) -> None:
 
 
 def verify(run: Run, locked: str | None) -> None:
-    """What it measured on must be what is locked."""
-    others = run.gpus - {locked}
+    """What it measured on must be what is locked; plain benchmarks do not say."""
+    others = {row.info["gpu_uuid"] for row in run.rows.values() if "gpu_uuid" in row.info} - {locked}
     if others:
         cure = "choose the GPU with CUDA_VISIBLE_DEVICES around this command, and start it where torch sees the GPU"
         raise RunError(f"{run.source} was measured on {others}, {locked or 'the CPU'} is locked: {cure}")

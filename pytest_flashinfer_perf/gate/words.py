@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.gate.verdict import (
 from pytest_flashinfer_perf.report.layout import duration
 
 CLOCK_MOVED = 0.02
+LONGEST_NAME = 64
 MEANS = {
     NOTHING_WORSE: "nothing got worse",
     WORSE: "something got worse",
@@ -105,8 +106,13 @@ def remarks(judged: Judged) -> Iterator[str]:
 def _kernels(judged: Judged) -> Iterator[str]:
     before, after = (dict.fromkeys(row.kernels for row in side) for side in (judged.case.before, judged.case.after))
     if before and after and before != after and None not in (*before, *after):
-        gone, come = (", ".join(name for names in side for name in names or ()) for side in (before, after))
+        gone, come = (", ".join(_short(name) for names in side for name in names or ()) for side in (before, after))
         yield f"now runs another kernel: {gone} -> {come}"
+
+
+def _short(name: str) -> str:
+    """A kernel's mangled name may have hundreds of letters, and its end tells it from its siblings."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}...{name[-LONGEST_NAME // 2 :]}"
 
 
 def _clock(judged: Judged) -> Iterator[str]:

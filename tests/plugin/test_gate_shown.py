@@ -20,7 +20,7 @@ from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
 
-NEW_KERNEL = {"kernels": ["fmha_v3"]}
+NEW_KERNEL = {"kernels": ["fmha_v3", "_Z" + "long" * 90 + "E0"]}
 BEFORE = (
     row("decode/a-fa3", us=497.1, bound="compute", cycles=9e5, sm_ghz=1.8, kernels=["fmha_v2"], tflops=400.0),
     row("decode/b-fa3", us=33.4),
@@ -72,7 +72,8 @@ def test_the_table_says_it_to_people(files, capsys):
         "SLOWER (1) decode/a-fa3 497.1 us -> 550.0 us: cycles +11.11 %, time +10.64 % 95 % sure of +",
         "slower: beyond the threshold in cycles",
         "broken: min_tflops = 380: it reaches 360",
-        "now runs another kernel: fmha_v2 -> fmha_v3",
+        "now runs another kernel: fmha_v2 -> fmha_v3,",
+        "ngE0",
         "decode/h-fa3 instrument: instrument: cupti in the baseline, events here",
         "MISSING (2) decode/d-fa3 skipped: in the baseline, not in this run: fa3 needs compute capability 9.0",
         "decode/e-fa3 vanished: in the baseline, not in this run: this run says nothing of it",
