@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.settings import Settings
 from pytest_flashinfer_perf.timing import stopping
 
 NO_CASE = "no-case"
+CASE = pytest.StashKey[Case]()  # of an item that no parameter tells
 
 
 def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settings) -> None:
@@ -31,6 +32,11 @@ def _param(case: Case) -> object:
 
 def marks(case: Case) -> list[pytest.MarkDecorator]:
     return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.family)]
+
+
+def case_of(item: pytest.Item) -> Case | None:
+    told = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
+    return told if isinstance(told, Case) else item.stash.get(CASE, None)
 
 
 def give_clocks(items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from pytest_flashinfer_perf import project_file, tolerances
 from pytest_flashinfer_perf.gate.likeness import ALLOWABLE
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.running.workers import OPT_IN
 from pytest_flashinfer_perf.settings import Checking, Measuring, Settings, TraceSets
 from pytest_flashinfer_perf.tolerances import Override
 
@@ -28,7 +30,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--perf-tp", metavar="N", type=_positive, default=None, help="GPUs that share its heads (1)")
     group.addoption("--perf-dp", metavar="N", type=_positive, default=None, help="groups that share its requests (1)")
     group.addoption("--perf-ep", metavar="N", type=_positive, default=None, help="GPUs that share its experts (1)")
-    group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N")
+    group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cpu:any, cuda or cuda:N")
     group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
     group.addoption(
         "--perf-max-memory", metavar="GIB", type=float, default=None, help="skip cases that need more (what is free)"
@@ -71,6 +73,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-allow-output-mismatch", action="store_true", help="keep rows of wrong answers, as status: wrong"
     )
+    _add_running(parser, group)
     group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
     group.addoption("--perf-html", metavar="FILE", default=None, help="write a report that a browser shows")
     group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
@@ -79,6 +82,14 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-vllm-csv", metavar="DIR", type=_folder, default=None, help="write vllm_decode's table as vLLM does"
     )
+
+
+def _add_running(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--perf-timeout", metavar="SECONDS", type=_seconds, default=300.0, help="most that a case may take (300), or 0"
+    )
+    group.addoption("--perf-resume", action="store_true", help="keep what an interrupted run has finished")
+    parser.addini(OPT_IN, "-n auto starts a worker for each visible GPU, pinned to it", type="bool", default=False)
 
 
 def _add_gate(group: pytest.OptionGroup) -> None:
@@ -102,6 +113,16 @@ def _positive(text: str) -> int:
 
 def _not_negative(text: str) -> int:
     return _at_least(0, text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 for no limit, got {text!r}")
+    return seconds
 
 
 def _name(text: str) -> str:

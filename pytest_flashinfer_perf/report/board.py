@@ -51,7 +51,7 @@ class Board:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         folder = session.config.getoption("perf_vllm_csv")
-        if folder is None:
+        if folder is None or hasattr(session.config, "workerinput"):
             return
         path = vllm.write_csv(self.rows, Path(folder), datetime.now().astimezone())
         self.notes.append(f"wrote {path}" if path else NO_CSV)

@@ -1,0 +1,46 @@
+"""Alone on a device: of all runs on a machine, one at a time measures on a GPU."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HOLDS = "FLASHINFER_PERF_HOLDS"  # what this process, or the one that started it, has locked
+
+
+@contextmanager
+def alone_on(name: str, waits: Callable[[Path], None]) -> Iterator[None]:
+    """An exclusive lock by name; `waits` is called where another has it. The kernel frees it when its holder dies."""
+    held = os.environ.get(HOLDS, "").split()
+    if name in held:
+        yield
+        return
+    path = Path(tempfile.gettempdir()) / f"flashinfer-perf-{name}.lock"
+    holder = _opened(path)
+    try:
+        _lock(holder, path, waits)
+        os.environ[HOLDS] = " ".join([*held, name])
+        yield
+    finally:
+        os.environ[HOLDS] = " ".join(held)
+        os.close(holder)
+
+
+def _opened(path: Path) -> int:
+    """To read is enough for a lock, and in /tmp all that Linux allows with another user's file."""
+    try:
+        return os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+
+
+def _lock(holder: int, path: Path, waits: Callable[[Path], None]) -> None:
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        waits(path)
+        fcntl.flock(holder, fcntl.LOCK_EX)
