@@ -38,6 +38,16 @@ class CutlassFusedMoe(_shared.Moe):
     ep_rank: int = flag("this one's place among them", default=0, letter="epr", minimum=0, draw=(0, 1))
     autotune: bool = _tuning.autotune()
 
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        """Ranks among as many GPUs as there are, and sizes that these can share."""
+        fit, nvfp4 = super().fitted(drawn), drawn["cutlass_variant"] == "nvfp4"
+        unit, tp, ep = 32 if nvfp4 else 1, drawn["tp_size"], drawn["ep_size"]
+        steps = {"hidden_size": unit, "intermediate_size": unit * tp, "num_experts": ep}
+        fit |= {name: -(-fit[name] // step) * step for name, step in steps.items()}
+        fit |= {"tp_rank": fit["tp_rank"] % tp, "ep_rank": fit["ep_rank"] % ep}
+        return {**fit, "quantized_input": nvfp4 and fit["quantized_input"]}
+
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
         if self.quantized_input and self.cutlass_variant != "nvfp4":
