@@ -56,6 +56,8 @@ def main(descriptor: int) -> None:
     home = connection.recv()
     routines = _routines(home)
     gc.freeze()  # workers collect what examples leave, not all that was imported
+    if _device_is_in_use():  # by a module that was loaded: a fork could not use it
+        os._exit(_serve(connection, home, routines))
     while (status := _status_of_a_worker(connection, home, routines)) != OVER:
         if status != RETIRED:
             connection.send(Died(status))
@@ -70,6 +72,12 @@ def _routines(home: Home) -> dict[str, AnyRoutine]:
     known = all_routines()
     own = [value for name, path in home.modules for value in vars(_loaded(name, path)).values()]
     return known | {value.name: value for value in own if isinstance(value, Routine) and value.name not in known}
+
+
+def _device_is_in_use() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_initialized())
 
 
 def _loaded(name: str, path: str) -> object:

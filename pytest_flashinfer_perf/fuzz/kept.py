@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
@@ -30,6 +31,7 @@ class KeptChild:
         self._connection: Connection | None = None
         self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed with the child
         self._said_before = 0
+        self._has_answered = False
 
     def close(self) -> None:
         self._stop()
@@ -46,12 +48,21 @@ class KeptChild:
                 return Outcome("hung", f"no answer within {self._seconds:g} s", log=self._said())
             answer = connection.recv()
         except (EOFError, OSError):
-            self._stop()
-            raise ChildError(f"the child is gone:\n{self._said()}") from None
+            return self._gone()
+        self._has_answered = True
         if isinstance(answer, Unable):
             self._stop()
             raise ChildError(f"the child cannot use {self._home.device}: {answer.sentence}")
         return self._crashed(answer.status) if isinstance(answer, Died) else answer
+
+    def _gone(self) -> Outcome:
+        """The example ended more than a worker, or the child has never got as far as trying one."""
+        assert self._process is not None
+        status = self._process.wait()
+        self._stop()
+        if self._has_answered:
+            return self._crashed(status)
+        raise ChildError(f"the child is gone:\n{self._said()}") from None
 
     def _started(self) -> Connection:
         here, there = Pipe()
@@ -73,7 +84,8 @@ class KeptChild:
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._process = self._connection = None
 

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import os
 import shlex
+import signal
 import sys
 from contextlib import closing
 from dataclasses import fields, replace
@@ -227,3 +229,10 @@ def test_an_example_that_takes_too_long_is_a_finding_and_the_next_one_is_tried(c
     assert child.attempt([*words, "--m", "1"]).kind == "right"
     monkeypatch.setattr(child, "_seconds", 0.5)
     assert child.attempt([*words, "--m", "2"]).sentence == "no answer within 0.5 s"
+
+
+def test_an_example_that_ends_the_whole_child_is_a_finding_too(child):
+    words = shlex.split("--routine mm_bf16 --backends torch --m 1 --n 1 --k 1")
+    assert child.attempt(words).kind == "right"
+    os.killpg(child._process.pid, signal.SIGTERM)
+    assert child.attempt(words).sentence == "the process was ended by SIGTERM"
