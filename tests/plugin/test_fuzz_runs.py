@@ -7,6 +7,10 @@ import shlex
 import pytest
 from hypothesis import settings as hypothesis_settings
 
+from pytest_flashinfer_perf.fuzz import session
+
+assert session, "imported before pytester runs anything, which forgets what its runs import"
+
 QUICK = ("--perf-device=cpu", "--hypothesis-profile=perf-ci", "-p", "no:cacheprovider")
 PLANTED = """
 import os
