@@ -51,13 +51,14 @@ def _sizes(field: Field) -> Values:
 
 
 def sizes(field: Field) -> list[int]:
-    """What small problems have, the edges of tiles, and as many of each octave: half of them in steps, half odd."""
+    """What small problems have, the edges of tiles, and as many of each octave: odd ones, and twice those in steps."""
     least, most, step = field.flag.minimum or 0, field.flag.most or 0, field.flag.step
     small = [value for value in field.flag.draw if isinstance(value, int)]
     edges = [tile + by for tile in field.flag.tiles for by in (-1, 0, 1)]
     quarters = [(1 << octave) * quarter // 4 for octave in range(most.bit_length()) for quarter in (4, 5, 6, 7)]
     in_steps, odd = [-(-size // step) * step for size in quarters], [size + size // 8 | 1 for size in quarters]
-    return sorted({v for v in (least, most, *small, *edges, *in_steps, *odd) if least <= v <= most})
+    each, again = {least, most, *small, *edges, *in_steps, *odd}, set(in_steps) if step > 1 else set()
+    return sorted(v for v in (*each, *again) if least <= v <= most)
 
 
 def _valid(params: type[P], drawn: dict[str, Any]) -> P | None:

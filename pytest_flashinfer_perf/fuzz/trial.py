@@ -18,13 +18,16 @@ from pytest_flashinfer_perf.settings import Checking, Measuring
 from pytest_flashinfer_perf.walk import CannotRunError, walk
 
 # What the library raises to say that it will not do this, by name where a class is its own or cuDNN's.
-CLEAN = ("ValueError", "NotImplementedError", "BackendSupportedError", "cudnnGraphNotSupportedError")
+CLEAN = (
+    *("ValueError", "NotImplementedError"),
+    *("BackendSupportedError", "GPUArchitectureError", "LibraryError", "cudnnGraphNotSupportedError"),
+)
 LINES = 12
 # A call's work, which the routine's inputs decide: a second on a slow core, and on a GPU.
 FLOPS_CPU, FLOPS_GPU = 4e9, 2e14
 
 
-class LibraryError(Exception):
+class RaisedError(Exception):
     """Something that building or calling a backend raised."""
 
     def __init__(self, error: Exception) -> None:
@@ -48,7 +51,7 @@ class Trial:
             return Outcome("skipped", str(reason))
         except WrongAnswerError as wrong:
             return Outcome("wrong", str(wrong))
-        except LibraryError as raised:
+        except RaisedError as raised:
             return _raised(raised.error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told
             return Outcome("failed" if _of_the_device(error) else "broken", _told(error))
@@ -85,7 +88,7 @@ def _telling(function: Callable[..., Any]) -> Callable[..., Any]:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            raise LibraryError(error) from error
+            raise RaisedError(error) from error
 
     return call
 
