@@ -57,7 +57,7 @@ def sizes(field: Field) -> list[int]:
     edges = [tile + by for tile in field.flag.tiles for by in (-1, 0, 1)]
     quarters = [(1 << octave) * quarter // 4 for octave in range(most.bit_length()) for quarter in (4, 5, 6, 7)]
     in_steps, odd = [-(-size // step) * step for size in quarters], [size + size // 8 | 1 for size in quarters]
-    each, again = {least, most, *small, *edges, *in_steps, *odd}, set(in_steps) if step > 1 else set()
+    each, again = {least, *range(1, 5), most, *small, *edges, *in_steps, *odd}, set(in_steps) if step > 1 else set()
     return sorted(v for v in (*each, *again) if least <= v <= most)
 
 

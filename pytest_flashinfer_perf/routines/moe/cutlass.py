@@ -40,12 +40,13 @@ class CutlassFusedMoe(_shared.Moe):
 
     @classmethod
     def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Ranks among as many GPUs as there are, and sizes that these can share."""
+        """Sizes that types' blocks allow, and GPUs that can share them, with a rank among these."""
         fit, nvfp4 = super().fitted(drawn), drawn["cutlass_variant"] == "nvfp4"
-        unit, tp, ep = 32 if nvfp4 else 1, drawn["tp_size"], drawn["ep_size"]
-        steps = {"hidden_size": unit, "intermediate_size": unit * tp, "num_experts": ep}
-        fit |= {name: -(-fit[name] // step) * step for name, step in steps.items()}
-        fit |= {"tp_rank": fit["tp_rank"] % tp, "ep_rank": fit["ep_rank"] % ep}
+        unit = 32 if nvfp4 else 1
+        fit |= {side: -(-fit[side] // unit) * unit for side in ("hidden_size", "intermediate_size")}
+        for way, shared in (("tp", fit["intermediate_size"] // unit), ("ep", fit["num_experts"])):
+            size = fit[f"{way}_size"] if shared % fit[f"{way}_size"] == 0 else 1
+            fit |= {f"{way}_size": size, f"{way}_rank": fit[f"{way}_rank"] % size}
         return {**fit, "quantized_input": nvfp4 and fit["quantized_input"]}
 
     def faults(self) -> Iterator[Fault]:
