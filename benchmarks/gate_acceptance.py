@@ -67,7 +67,12 @@ def row(kernel, rng, *, slower=0.0, clock=1.0):
         cycles *= noisy(rng, kernel.cycles_sd)
     info = {"case": kernel.name, "bound": kernel.bound, "cycles": cycles, "sm_ghz": GHZ * clock, "status": "ok"}
     info |= {"instrument": "cupti", "cold_l2": "rotate", "gpu_uuid": "GPU-0", "device_name": "NVIDIA H200"}
-    stats = {"median": median, "stddev": kernel.within_sd * median, "rounds": 50}
+    stats = {
+        "median": median,
+        "stddev": kernel.within_sd * median,
+        "iqr": 1.349 * kernel.within_sd * median,
+        "rounds": 50,
+    }
     return {"name": kernel.name, "fullname": f"t.py::{kernel.name}", "stats": stats, "extra_info": info}
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from pytest_flashinfer_perf import fixture, walk
+from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.gate import runs
 from pytest_flashinfer_perf.measurement import measure
 from pytest_flashinfer_perf.settings import Measuring
@@ -64,7 +65,8 @@ class SlowDown:
         self.case = f"{case.routine.name}/{case.id}"
         return self.walk(case, *arguments)
 
-    def measured(self, target, expected, measuring, device, **said):
+    def measured(self, target, *arguments, **said):
+        device = next(one for one in arguments if isinstance(one, Device))
         median = self.rows[self.case].median
         extra, seconds = spin(device).call(self.share * median)
         self.planted[self.case] = {"median_us": median * 1e6, "planted_us": seconds * 1e6}
@@ -74,7 +76,7 @@ class SlowDown:
             extra()
             return answer
 
-        return self.measure(replace(target, function=followed), expected, measuring, device, **said)
+        return self.measure(replace(target, function=followed), *arguments, **said)
 
     def pytest_sessionfinish(self):
         Path(f"{self.base}.planted-{self.share:g}.json").write_text(json.dumps(self.planted, indent=1))

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.measurement import Measurement, measure
     from pytest_flashinfer_perf.settings import Measuring
+    from pytest_flashinfer_perf.strategies import strategies_for
+    from pytest_flashinfer_perf.walk import check_answer
 
-__all__ = ["Measurement", "Measuring", "measure"]
+__all__ = ["Measurement", "Measuring", "check_answer", "measure", "strategies_for"]
 
 # Loaded when they are first used: importing the plugin must not import torch.
-_HOMES = {"Measurement": "measurement", "measure": "measurement", "Measuring": "settings"}
+_HOMES = {
+    "Measurement": "measurement",
+    "Measuring": "settings",
+    "check_answer": "walk",
+    "measure": "measurement",
+    "strategies_for": "strategies",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -151,6 +151,30 @@ def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
     return Line(routine, shape, tuple(known.backends or ()), beside)
 
 
+class Partly(NamedTuple):
+    """What a line says of some fields, and for which backends; none for all."""
+
+    backends: tuple[str, ...]
+    fields: dict[str, Value]
+
+    def holds(self, case: Case) -> bool:
+        if self.backends and case.backend_name not in self.backends:
+            return False
+        return all(getattr(case.params, name) == value for name, value in self.fields.items())
+
+
+def partly(line: str, routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> Partly | None:
+    """Nothing if the line names another routine; one that names none is of all that have its flags."""
+    general = flags.parser()
+    general.add_argument("--routine", "-R", default=routine.name)
+    general.add_argument("--backends", nargs="+", default=[])
+    known, rest = general.parse_known_args(flags.split(line))
+    if routine_named(known.routine, routines) is not routine:
+        return None
+    backends = tuple(backend_named(name, routine) for name in known.backends)
+    return Partly(backends, flags.read_some(routine.params, rest, _of_family(routine, routines)))
+
+
 def _general() -> argparse.ArgumentParser:
     """Upstream's flags of any routine."""
     general = flags.parser()

@@ -125,8 +125,16 @@ def _share(matches: Tensor) -> float:
     return matches.double().mean().item()
 
 
+NARROW, FLOOR = 16, 0.25
+
+
 def _row_rms(want: Tensor) -> Tensor:
-    return want.square().mean(-1, keepdim=True).sqrt() if want.dim() > 1 else want.square().mean().sqrt()
+    """A row of few elements may happen to have small ones alone: it is taken for no less than a part of all."""
+    overall = want.square().mean().sqrt()
+    if want.dim() < 2:
+        return overall
+    rows = want.square().mean(-1, keepdim=True).sqrt()
+    return rows.maximum(FLOOR * overall) if want.shape[-1] < NARROW else rows
 
 
 def _strange(got: Tensor, want: Tensor) -> str:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_flashinfer_perf import capability, suite, tolerances
 from pytest_flashinfer_perf.case import Case, routine_named, unknown
 from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.params import ParamError
 from pytest_flashinfer_perf.record import ReplayClock
-from pytest_flashinfer_perf.routine import Routine
+from pytest_flashinfer_perf.routine import AnyRoutine, Routine
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.settings import Settings
 from pytest_flashinfer_perf.timing import stopping
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.fuzz.search import Search
 
 NO_CASE = "no-case"
 CASE = pytest.StashKey[Case]()  # of an item that no parameter tells
@@ -22,15 +27,23 @@ CASE = pytest.StashKey[Case]()  # of an item that no parameter tells
 def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settings) -> None:
     named, *shapes = marker.args
     routine = named if isinstance(named, Routine) else routine_named(named, all_routines())
-    made = suite.cases_of(routine, settings, shapes)
+    asked = _searches(routine, settings) if settings.fuzzing.on and not settings.cases else None
+    made = suite.cases_of(routine, settings, shapes) if asked is None else asked
     metafunc.parametrize("case", [_param(case) for case in made] or [pytest.param(None, id=NO_CASE)])
 
 
-def _param(case: Case) -> object:
+def _searches(routine: AnyRoutine, settings: Settings) -> list[Search]:
+    """One for each backend, whatever shapes a test lists."""
+    from pytest_flashinfer_perf.fuzz.search import Search
+
+    return [Search(routine, backend) for backend in suite.backends_of(routine, settings)]
+
+
+def _param(case: Case | Search) -> object:
     return pytest.param(case, id=case.id, marks=marks(case))
 
 
-def marks(case: Case) -> list[pytest.MarkDecorator]:
+def marks(case: Case | Search) -> list[pytest.MarkDecorator]:
     return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.family)]
 
 
@@ -75,13 +88,30 @@ def _is_empty(item: pytest.Function) -> bool:
 
 def verify_project(items: list[pytest.Item], settings: Settings) -> None:
     """Raise for what the settings file says of routines and backends that nobody has, this run's own among them."""
-    known = {name: list(routine.backends) for name, routine in all_routines().items()}
-    cases = (getattr(item, "callspec", None) and item.callspec.params.get("case") for item in items)  # type: ignore[attr-defined]
-    known |= {case.routine.name: list(case.routine.backends) for case in cases if isinstance(case, Case)}
+    routines = dict(all_routines())
+    for item in items:
+        case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+        routine = getattr(case, "routine", None)
+        if isinstance(routine, Routine):
+            routines[routine.name] = routine
+    _verify_quarantine(settings, routines.values())
+    known = {name: list(routine.backends) for name, routine in routines.items()}
     for glob in tolerances.of_nobody(settings.checking.tolerances, known):
-        routine, _, backend = glob.partition("/")
-        sentence = unknown(backend, known[routine]) if routine in known else unknown(routine, known)
+        name, _, backend = glob.partition("/")
+        sentence = unknown(backend, known[name]) if name in known else unknown(name, known)
         raise pytest.UsageError(f'{settings.project.path}: [tolerances] "{glob}": {sentence}')
+
+
+def _verify_quarantine(settings: Settings, routines: Iterable[AnyRoutine]) -> None:
+    for entry in settings.quarantine:
+        where = f'{settings.project.path}: [quarantine] "{entry.which}"'
+        try:
+            nobody = entry.names_nobody(routines)
+        except ParamError as error:
+            raise pytest.UsageError(f"{where}: {error}") from error
+        if nobody:
+            routine = entry.which.partition("/")[0]
+            raise pytest.UsageError(f"{where}: {unknown(routine, [r.name for r in routines])}")
 
 
 def unmet(item: pytest.Item, device: Device) -> str | None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf import collection, flags, peaks, record, row
+from pytest_flashinfer_perf import collection, flags, peaks, quarantine, record, row
 from pytest_flashinfer_perf.autotune import CacheError
 from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.check import WrongAnswerError
@@ -24,6 +24,9 @@ from pytest_flashinfer_perf.settings import Checking, Measuring, Settings
 from pytest_flashinfer_perf.timing.cold import tensors
 from pytest_flashinfer_perf.verification import Outputs
 from pytest_flashinfer_perf.walk import CannotRunError, OutOfMemoryError, Walked, walk
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.fuzz.search import Search
 
 Evaluate = Callable[[bool, Device], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
 NONE: Mapping[str, Any] = {}
@@ -48,18 +51,44 @@ class Perf:
         self._only_once = asked_not_to
         self._measuring = replace(settings.measuring, iters=1, warmup=0) if asked_not_to else settings.measuring
 
-    def __call__(self, case: Case) -> Measurement:
-        """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row."""
+    def __call__(self, case: Case | Search) -> Measurement | None:
+        """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row.
+
+        Where shapes are searched nothing is timed: a search, or the one case, is launched and checked in a child.
+        """
+        with self._row_or_nothing():
+            if isinstance(case, Case) and not self._settings.fuzzing.on:
+                return self._measured(case)
+            self._launched_and_checked(case)
+            return None
+
+    def attempt(self, case: Case) -> None:
+        """Launch a case in a child and check it, whatever the run does with others."""
+        with self._row_or_nothing():
+            self._launched_and_checked(case)
+
+    def _launched_and_checked(self, case: Case | Search) -> None:
+        from pytest_flashinfer_perf.fuzz import session
+
+        if isinstance(case, Case):
+            session.attempt(case, self._node, self._settings, self._device)
+        else:
+            session.search(case, self._node, self._settings, self._device)
+        record.leave_out(self._benchmark)
+
+    def _measured(self, case: Case) -> Measurement:
         self._node.stash[IDENTITY] = {**case.identity, **row.of_device(self._device)}
         self._node.stash[REPEAT] = _commands(case)
-        with self._row_or_nothing():
-            walked = self._walked(case)
-            if self._settings.checking.only:
-                self._checked(walked.measurement)
-            else:
-                self._benchmark.params = case.json_params
-                extra_info = row.of_case(case, walked, self._settings.measuring.peaks)
-                self._record(walked.measurement, extra_info, case.json_params)
+        known = quarantine.found(self._settings.quarantine, case)
+        if known:
+            pytest.skip(known.sentence)
+        walked = self._walked(case)
+        if self._settings.checking.only:
+            self._checked(walked.measurement)
+        else:
+            self._benchmark.params = case.json_params
+            extra_info = row.of_case(case, walked, self._settings.measuring.peaks)
+            self._record(walked.measurement, extra_info, case.json_params)
         return walked.measurement
 
     def _walked(self, case: Case) -> Walked:
@@ -100,6 +129,8 @@ class Perf:
         """Time `fn(*args, **kwargs)`; `out` names the tensors it writes, which are poisoned and checked."""
         with self._row_or_nothing():
             self._node.stash[IDENTITY] = {"case": self._node.nodeid, **row.of_device(self._device)}
+            if self._settings.fuzzing.on:
+                pytest.skip("perf.time has no shapes to search: give it a strategy of your own with @given")
             work = {"flops": flops, "bytes": bytes, "reference": reference, "out": out}
             where = str(self._device.torch)
             how = {"measuring": self._measuring, "checking": self._settings.checking, "device": where}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import shlex
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from pytest_flashinfer_perf.params import Field, ParamError, Params, fields_of
+from pytest_flashinfer_perf.params import Field, ParamError, Params, Value, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -52,6 +52,25 @@ def read(params: type[P], words: Sequence[str], beside: Collection[str] = ()) ->
     if strange:
         raise ParamError(_unknown(strange[0], [f"--{name}" for name in (*own, *says_nothing)]))
     return params(**{field.name: getattr(said, field.name) for field in fields_of(params)})
+
+
+def read_some(params: type[P], words: Sequence[str], beside: Collection[str] = ()) -> dict[str, Value]:
+    """What is said of some fields; `--no-return_lse` says that a switch is off."""
+    made = parser()
+    for field in fields_of(params):
+        names = [f"--{name}" for name in field.spellings]
+        said: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
+        if field.type is bool:
+            made.add_argument(*names, action=argparse.BooleanOptionalAction, **said)
+        else:
+            made.add_argument(*names, type=field.reader, **said)
+    own = {spelling for field in fields_of(params) for spelling in field.spellings}
+    for name in sorted({*params.ignores, *beside} - own):
+        made.add_argument(f"--{name}", nargs="?", default=argparse.SUPPRESS)
+    said_of, strange = made.parse_known_args(list(words))
+    if strange:
+        raise ParamError(_unknown(strange[0], [f"--{name}" for name in own]))
+    return {field.name: getattr(said_of, field.name) for field in fields_of(params) if hasattr(said_of, field.name)}
 
 
 def _unknown(word: str, known: Collection[str]) -> str:

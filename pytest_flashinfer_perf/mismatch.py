@@ -37,6 +37,8 @@ def _explanations(got: Tensor, want: Tensor, bound: Tensor) -> Iterator[str]:
         return ((got - guess).abs() <= at_most).double().mean().item()
 
     yield from _region(got, want, bound)
+    if share(want) >= EXPLAINS:
+        yield "a few elements alone: nothing that is common to all explains it"
     factor = common_factor(got, want)
     if math.isfinite(factor) and share(factor * want, abs(factor) * bound) >= EXPLAINS:
         yield f"explained by a scale: everything is multiplied by {factor:.5g}"

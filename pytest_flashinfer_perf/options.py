@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from pytest_flashinfer_perf import project_file, tolerances
+from pytest_flashinfer_perf import project_file, quarantine, tolerances
 from pytest_flashinfer_perf.gate.likeness import ALLOWABLE
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.running.workers import OPT_IN
-from pytest_flashinfer_perf.settings import Checking, Measuring, Settings, TraceSets
-from pytest_flashinfer_perf.tolerances import Override
+from pytest_flashinfer_perf.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
+
+Said = TypeVar("Said")
 
 
 def add(parser: pytest.Parser) -> None:
@@ -74,6 +77,16 @@ def add(parser: pytest.Parser) -> None:
         "--perf-allow-output-mismatch", action="store_true", help="keep rows of wrong answers, as status: wrong"
     )
     _add_running(parser, group)
+    group.addoption("--perf-fuzz", action="store_true", help="search shapes for wrong answers, instead of timing")
+    group.addoption(
+        "--perf-fuzz-flags", metavar="FLAGS", action="append", default=[], help="draw such shapes; again for others too"
+    )
+    group.addoption(
+        "--perf-fuzz-seconds", metavar="N", type=_positive, default=None, help="stop each search after that long"
+    )
+    group.addoption(
+        "--perf-findings", metavar="DIR", default=None, help="keep findings here (.hypothesis/perf-findings)"
+    )
     group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
     group.addoption("--perf-html", metavar="FILE", default=None, help="write a report that a browser shows")
     group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
@@ -164,8 +177,11 @@ def settings(config: pytest.Config) -> Settings:
         project=project,
         measuring=Measuring(**{name: config.getoption(f"perf_{name}") for name in measuring}),
         checking=Checking(
-            **{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=_tolerances(project)
+            **{name: config.getoption(f"perf_{name}") for name in checking},
+            tolerances=_said(tolerances.read, project),
         ),
+        fuzzing=_fuzzing(config),
+        quarantine=_said(quarantine.read, project),
     )
 
 
@@ -188,8 +204,18 @@ def _project(config: pytest.Config) -> ProjectFile:
         raise pytest.UsageError(str(error)) from error
 
 
-def _tolerances(project: ProjectFile) -> tuple[Override, ...]:
+def _fuzzing(config: pytest.Config) -> Fuzzing:
+    named = config.getoption("perf_findings")
+    return Fuzzing(
+        config.getoption("perf_fuzz"),
+        tuple(config.getoption("perf_fuzz_flags")),
+        config.getoption("perf_fuzz_seconds"),
+        config.rootpath / Fuzzing.findings if named is None else config.invocation_params.dir / named,
+    )
+
+
+def _said(read: Callable[[ProjectFile], tuple[Said, ...]], project: ProjectFile) -> tuple[Said, ...]:
     try:
-        return tolerances.read(project)
+        return read(project)
     except ProjectFileError as error:
         raise pytest.UsageError(str(error)) from error

@@ -27,6 +27,9 @@ class Flag:
     choices: tuple[str, ...] = ()
     minimum: int | None = None
     draw: tuple[Value, ...] = ()
+    most: int | None = None
+    tiles: tuple[int, ...] = ()
+    step: int = 1
     spellings: tuple[str, ...] = ()
 
 
@@ -40,13 +43,17 @@ def flag(  # noqa: PLR0913 - one argument per fact that a flag has
     choices: tuple[str, ...] = (),
     minimum: int | None = None,
     draw: tuple[Value, ...] = (),
+    most: int | None = None,
+    tiles: tuple[int, ...] = (),
+    step: int = 1,
     spellings: tuple[str, ...] = (),
 ) -> Any:
     """Declare a field. In ids `letter` stands before its value, and what goes without saying is left out: a `usual`
-    value (nothing does if it is ""), or the one of the field that it is `same_as` by default. `draw` is what fuzzing
-    tries. `spellings` are the flag's names, upstream's of today first, where they are not the field's.
+    value (nothing does if it is ""), or the one of the field that it is `same_as` by default. `draw` is what small
+    problems are drawn from. A search goes up to `most`, often to the edges of `tiles` that kernels work in, often in
+    steps. `spellings` are the flag's names, upstream's of today first, where they are not the field's.
     """
-    declared = Flag(help, letter, usual, same_as, choices, minimum, draw or choices, spellings)
+    declared = Flag(help, letter, usual, same_as, choices, minimum, draw or choices, most, tiles, step, spellings)
     return dataclasses.field(default=default, kw_only=True, metadata={"flag": declared})
 
 
@@ -134,6 +141,11 @@ class Params:
     def faults(self) -> Iterator[Fault]:
         """What is wrong between parameters that are each right; called when every field is valid by itself."""
         yield from ()
+
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        """Values that were drawn field by field, made to fit together, so that few draws are lost."""
+        return drawn
 
     def as_dict(self) -> dict[str, Value]:
         return dataclasses.asdict(self)

@@ -100,13 +100,27 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """A testlist that was asked for; instead of doctest's, which takes any .txt that was."""
+    """A finding or a testlist that was asked for; instead of doctest's, which takes any .txt that was."""
     others = yield
-    if not parent.session.isinitpath(file_path) or not _is_testlist(file_path, parent.config):
+    if not parent.session.isinitpath(file_path):
+        return others
+    if file_path.suffix == ".json":
+        return others or _finding(file_path, parent)
+    if not _is_testlist(file_path, parent.config):
         return others
     from pytest_flashinfer_perf.items import Testlist
 
     return [Testlist.from_parent(parent, path=file_path)]
+
+
+def _finding(path: Path, parent: pytest.Collector) -> list[pytest.Collector]:
+    from pytest_flashinfer_perf.fuzz import findings
+
+    if not findings.is_finding(path):
+        return []
+    from pytest_flashinfer_perf.fuzz.items import FindingFile
+
+    return [FindingFile.from_parent(parent, path=path)]
 
 
 def _is_testlist(path: Path, config: pytest.Config) -> bool:
@@ -209,7 +223,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if measured and report.when == "call":
         from pytest_flashinfer_perf.fixture import CHECKED, ROW, repeat
 
-        if report.failed:
+        if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search says what to run again itself
             report.sections.append(("run it again", repeat(item)))
         if ROW in item.stash:
             row = item.stash[ROW]
@@ -217,6 +231,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             report.perf_replay = replay.shipped(item, row["instrument"], row["samples"])  # type: ignore[attr-defined]
         if CHECKED in item.stash:
             report.perf_checked = item.stash[CHECKED]  # type: ignore[attr-defined]
+        if item.config.stash[SETTINGS].fuzzing.on:
+            from pytest_flashinfer_perf.fuzz.session import SEARCH
+
+            if SEARCH in item.stash:
+                report.perf_search = json.dumps(item.stash[SEARCH])  # type: ignore[attr-defined]
     if report.skipped and not hasattr(report, "wasxfail"):
         _fail_strict_skip(item, report, unmeasured.reason(report))
     if measured and not report.passed:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from pytest_flashinfer_perf.project_file import ProjectFile
+from pytest_flashinfer_perf.quarantine import Quarantined
 from pytest_flashinfer_perf.tolerances import Override
 
 GraphChoice = Literal["auto", "on", "off"]
@@ -61,6 +63,16 @@ class Checking:
 
 
 @dataclass(frozen=True)
+class Fuzzing:
+    """Whether shapes are searched, which are drawn, for how long, and where findings go."""
+
+    on: bool = False
+    flags: tuple[str, ...] = ()
+    seconds: float | None = None
+    findings: Path = Path(".hypothesis", "perf-findings")
+
+
+@dataclass(frozen=True)
 class Settings:
     """What is measured, and where."""
 
@@ -83,3 +95,5 @@ class Settings:
     measuring: Measuring = Measuring()
     trace: TraceSets = TraceSets()
     checking: Checking = Checking()
+    fuzzing: Fuzzing = Fuzzing()
+    quarantine: tuple[Quarantined, ...] = ()

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf import autotune, capability, sample, tolerances, verification
+from pytest_flashinfer_perf import autotune, capability, devices, sample, tolerances, verification
 from pytest_flashinfer_perf.autotune import Choice
-from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.case import Case, backend_named, routine_named
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.measurement import Measurement, measure_target
-from pytest_flashinfer_perf.routine import How
+from pytest_flashinfer_perf.routine import AnyRoutine, How, Shape
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running import outcomes
 from pytest_flashinfer_perf.running.limit import let_compile
 from pytest_flashinfer_perf.settings import Checking, Measuring
@@ -65,6 +66,13 @@ def _too_large(case: Case, device: Device, most_gib: float | None) -> str | None
 def _footprint(case: Case) -> float:
     """In GiB."""
     return case.routine.footprint(case.params) / 2**30
+
+
+def check_answer(routine: str | AnyRoutine, backend: str, params: Any, seed: int = 0, device: str = "auto") -> None:
+    """Call a backend, untimed: WrongAnswerError where it is wrong, CannotRunError where it cannot be called here."""
+    known = routine_named(routine, all_routines()) if isinstance(routine, str) else routine
+    case = Case(known, Shape(params), backend_named(backend, known), seed)
+    walk(case, Measuring(), Checking(refcheck="only"), devices.find(device))
 
 
 def walk(case: Case, measuring: Measuring, checking: Checking, device: Device, most_gib: float | None = None) -> Walked:

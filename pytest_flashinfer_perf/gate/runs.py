@@ -12,7 +12,7 @@ from typing import Any
 
 STORAGE = Path(".benchmarks")
 LIBRARIES = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend")
-MEDIAN_ERROR = math.sqrt(math.pi / 2)  # of a median, in standard errors of a mean
+MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349  # of a median of one sample, in interquartile ranges
 
 
 class RunError(ValueError):
@@ -28,6 +28,7 @@ class Row:
     name: str
     median: float
     spread: float
+    middle: float
     rounds: int
     info: Mapping[str, Any] = field(repr=False)
 
@@ -55,8 +56,8 @@ class Row:
 
     @property
     def within(self) -> float:
-        """The relative error of the median, from the samples of its own process."""
-        return MEDIAN_ERROR * self.spread / math.sqrt(self.rounds)
+        """The relative error of the median, from the middle half of its own process's samples: outliers say little."""
+        return MEDIAN_ERROR * self.middle / math.sqrt(self.rounds)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -183,6 +184,7 @@ def _row(record: Mapping[str, Any]) -> Row:
         name=str(record["name"]),
         median=median,
         spread=_number(stats["stddev"]) / median if median > 0 else 0.0,
+        middle=_number(stats.get("iqr", stats["stddev"])) / median if median > 0 else 0.0,
         rounds=max(1, int(stats["rounds"])),
         info=info,
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.record import SCHEMA, SCHEMA_KEY
-from pytest_flashinfer_perf.report import runs, terminal, vllm
+from pytest_flashinfer_perf.report import runs, search, terminal, vllm
 from pytest_flashinfer_perf.report.layout import duration
 
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
@@ -24,6 +24,7 @@ class Board:
         self.unmeasured: list[dict[str, Any]] = []
         self.roofs: dict[str, dict[str, Any]] = {}
         self.looked_at: list[str] = []
+        self.searches: list[dict[str, Any]] = []
         self.notes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -31,6 +32,8 @@ class Board:
             self._add(json.loads(report.perf_row))
         if hasattr(report, "perf_unmeasured"):
             self.unmeasured.append(json.loads(report.perf_unmeasured))
+        if hasattr(report, "perf_search"):
+            self.searches.append(json.loads(report.perf_search))
         if hasattr(report, "perf_checked"):
             self.looked_at.append(report.perf_checked)
 
@@ -59,10 +62,12 @@ class Board:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not (self.rows or self.skips or self.looked_at or self.notes):
+        if not (self.rows or self.skips or self.looked_at or self.searches or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
         for line in terminal.lines(self.rows, self.skips, _known() if self.rows else {}, self.looked_at):
+            terminalreporter.write_line(line)
+        for line in search.lines(self.searches):
             terminalreporter.write_line(line)
         for note in self.notes:
             terminalreporter.write_line(note)

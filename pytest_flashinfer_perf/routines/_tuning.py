@@ -8,4 +8,6 @@ from pytest_flashinfer_perf.params import flag
 
 
 def autotune() -> Any:
-    return flag("tune FlashInfer's kernels for the case before it is timed", default=False, letter="autotune")
+    return flag(
+        "tune FlashInfer's kernels for the case before it is timed", default=False, letter="autotune", draw=(False,)
+    )

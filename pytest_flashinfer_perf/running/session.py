@@ -75,7 +75,7 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
         cure = "leave out --perf-resume to measure all of it here"
         raise pytest.UsageError(f"--perf-resume: the journal is not of this run, {', '.join(changed)}: {cure}")
     config.pluginmanager.register(
-        Survival(device, _limit(config), _journal(config, told, place)), "flashinfer-perf-survival"
+        Survival(device, _limit(config, settings), _journal(config, told, place)), "flashinfer-perf-survival"
     )
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Retirement(), "flashinfer-perf-retirement")
@@ -96,7 +96,7 @@ class Hush:
 
 
 def is_timed(config: pytest.Config, settings: Settings) -> bool:
-    return not (settings.checking.only or config.getoption("benchmark_disable"))
+    return not (settings.checking.only or settings.fuzzing.on or config.getoption("benchmark_disable"))
 
 
 def _refuse(told: Told, device: Device) -> None:
@@ -169,13 +169,13 @@ class Placed:
         return report
 
 
-def _limit(config: pytest.Config) -> Limit | None:
+def _limit(config: pytest.Config, settings: Settings) -> Limit | None:
     told, seconds = config.stash[TOLD], config.getoption("perf_timeout")
     words = config.stash[STDERR]
     if told.words is not None:
         words = Path(told.words).open("w", encoding="utf-8")  # noqa: SIM115 - open until this process ends
         faulthandler.enable(words)
-    if not seconds:
+    if not seconds or settings.fuzzing.on:  # a search has a limit of its own for each example
         return None
     last = f"\nflashinfer-perf: no end within {seconds:g} s (--perf-timeout), and the run ends with it: {REMEDY}\n"
     return Limit(seconds, words, None if hasattr(config, "workerinput") else lambda: _write(words, last))

@@ -14,13 +14,14 @@ def row(case="decode/b16-fa3", us=100.0, *, stddev=0.001, rounds=30, **info):
     backend = case.rpartition("-")[2]
     extra = {"case": case, "backend": backend, "cycles": None, "sm_ghz": None, **FACTS, **CUPTI, **H200, **info}
     stats = {"median": None if us is None else us * 1e-6, "stddev": stddev * (us or 0) * 1e-6, "rounds": rounds}
+    stats["iqr"] = 1.349 * stats["stddev"]
     name = f"test_decode[{case.partition('/')[2]}]"
     return {"name": name, "fullname": f"tests/test_decode.py::{name}", "extra_info": extra, "stats": stats}
 
 
 def plain(name="test_plain", us=100.0):
     """A row of pytest-benchmark alone."""
-    stats = {"median": us * 1e-6, "stddev": 1e-8, "rounds": 100}
+    stats = {"median": us * 1e-6, "stddev": 1e-8, "iqr": 1e-8, "rounds": 100}
     return {"name": name, "fullname": f"t.py::{name}", "extra_info": {}, "stats": stats}
 
 

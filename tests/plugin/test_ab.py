@@ -180,7 +180,7 @@ def test_the_gpu_is_locked_until_its_holder_ends(tmp_path, monkeypatch, capsys):
 
 
 def test_what_was_measured_elsewhere_than_locked_is_refused():
-    record = {"fullname": "x", "name": "x", "stats": {"median": 1, "stddev": 0, "rounds": 1}}
+    record = {"fullname": "x", "name": "x", "stats": {"median": 1, "stddev": 0, "iqr": 0, "rounds": 1}}
     run = runs.parsed({"benchmarks": [{**record, "extra_info": {"gpu_uuid": "GPU-1"}}]}, "run.json")
     processes.verify(run, "GPU-1")
     with pytest.raises(RunError, match=r"run\.json was measured on .*GPU-1.*GPU-0 is locked: choose the GPU"):

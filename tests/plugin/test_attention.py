@@ -63,6 +63,8 @@ def _decoding(p, x):
 def _paged(p, x):
     starts = [0, *itertools.accumulate(x.lens.q.tolist())]
     for i, n in enumerate(x.lens.kv.tolist()):
+        if n == 0:  # a request without tokens has no rows
+            continue
         table = x.table.block_tables[i].tolist()
         k, v = (torch.stack([_token(side, table, t, p.page_size) for t in range(n)]) for side in (x.kv.k, x.kv.v))
         q = x.q[starts[i] : starts[i + 1]].double() * x.q_scale

@@ -171,7 +171,7 @@ def test_a_right_answer_has_no_report():
 
 
 def test_the_worst_by_size_and_the_worst_for_its_row_are_both_told():
-    want = torch.ones(2, 8)
+    want = torch.ones(2, 16)
     want[1] = 1000.0
     got = want.clone()
     got[0, 3] += 0.5
@@ -179,3 +179,21 @@ def test_the_worst_by_size_and_the_worst_for_its_row_are_both_told():
     found = compare(got, want)
     assert (found.absolute.where, found.relative.where) == ((1, 6), (0, 3))
     assert (found.worst_abs, found.worst_rel) == pytest.approx((100, 0.5))
+
+
+@pytest.mark.parametrize("columns", [1, 4, 15])
+def test_a_narrow_row_of_small_numbers_is_held_to_the_size_of_all(columns):
+    want = torch.ones(64, columns)
+    want[7] = 1e-3
+    near, far = want.clone(), want.clone()
+    near[7] += 1e-4
+    far[7] += 1e-1
+    tolerance = check.Tolerance(1e-3, 1e-3, 1e-3)
+    assert compare(near, want, tolerance).rule == ""
+    assert "elements differ" in compare(far, want, tolerance).rule
+
+
+def test_one_wrong_element_is_no_scale():
+    output = block()
+    output[1, 2, 3] += 10
+    assert compare(output, block()).report[-1].startswith("a few elements alone")

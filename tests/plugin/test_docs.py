@@ -90,3 +90,30 @@ def test_the_support_matrix_is_what_the_library_and_the_evidence_say():
     script = ROOT / "benchmarks" / "support_matrix.py"
     made = subprocess.run([sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=True).stdout
     assert made == written
+
+
+def test_the_example_of_a_search_in_ones_own_tests_runs(pytester):
+    pytester.makepyfile(blocks(ROOT / "docs" / "fuzzing.md", "python")[0])
+    pytester.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_the_settings_of_the_documents_are_understood(pytester):
+    written = "\n".join(blocks(ROOT / "docs" / "checking.md", "toml"))
+    pytester.makefile(".toml", **{"flashinfer-perf": written})
+    arguments = [f"--perf-case={CASES[0]}", "--import-mode=importlib", "--perf-refcheck=only", *QUICK]
+    pytester.runpytest(*arguments).assert_outcomes(passed=1)
+
+
+def test_the_commands_of_the_documents_collect(pytester):
+    for block in blocks(ROOT / "docs" / "fuzzing.md", "bash"):
+        command = block.split()[1:]
+        result = pytester.runpytest(str(ROOT / "tests" / "gemm"), *command, "--collect-only", "-q", *QUICK)
+        result.stdout.fnmatch_lines(["*test_bmm_fp8[[]fuzz-cublas]*"])
+
+
+def test_the_nightly_job_names_options_and_profiles_that_there_are():
+    from hypothesis import settings
+
+    [job] = blocks(ROOT / "docs" / "fuzzing.md", "yaml")
+    [profile] = re.findall(r"--hypothesis-profile=(\S+)", job)
+    assert settings.get_profile(profile).max_examples == 5000

@@ -82,6 +82,15 @@ def test_old_and_plain_files_are_read():
     assert runs.parsed({"benchmarks": []}, "bare").when.year == 1970
 
 
+def test_an_outlier_does_not_blur_a_median():
+    [calm] = run(row(stddev=0.01)).rows.values()
+    assert calm.within == pytest.approx(0.01 * math.sqrt(math.pi / 2) / math.sqrt(30))
+    outlier = row(stddev=0.01)
+    outlier["stats"]["stddev"] *= 100
+    [only] = run(outlier).rows.values()
+    assert (only.within, only.spread) == (pytest.approx(calm.within), pytest.approx(1.0))
+
+
 def settings(tmp_path, text):
     (tmp_path / "flashinfer-perf.toml").write_text(f"[thresholds]\n{text}\n")
     return thresholds.read(project_file.find(tmp_path))

@@ -25,7 +25,7 @@ def driver(tmp_path):
     return fake
 
 
-@pytest.mark.parametrize(("target", "extras"), [("bench", "-e '.[gpu]'"), ("test", "-e '.[gpu,dev]'")])
+@pytest.mark.parametrize(("target", "extras"), [("bench", "-e '.[gpu]'"), ("test", "-e '.[gpu,dev,trace]'")])
 def test_with_a_driver_torch_is_a_cuda_build(driver, pytestconfig, target, extras):
     plan = planned(target, driver("echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'"), pytestconfig.rootpath)
     assert extras in plan
@@ -33,7 +33,7 @@ def test_with_a_driver_torch_is_a_cuda_build(driver, pytestconfig, target, extra
     assert "torch.version.cuda or sys.exit(" in plan
 
 
-@pytest.mark.parametrize(("target", "extras"), [("bench", "-e ."), ("test", "-e '.[dev]' flashinfer-python")])
+@pytest.mark.parametrize(("target", "extras"), [("bench", "-e ."), ("test", "-e '.[dev,trace]' flashinfer-python")])
 @pytest.mark.parametrize("says", ["exit 9", "echo 'No devices were found'"])
 def test_without_one_it_is_the_pinned_build(driver, pytestconfig, target, extras, says):
     plan = planned(target, driver(says), pytestconfig.rootpath)

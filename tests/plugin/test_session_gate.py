@@ -85,7 +85,6 @@ def baseline(pytester):
         ((), {"a": 100, "b": 200}, (0, "2 SAME: nothing got worse")),
         ((), {"a": 300, "b": 200}, (1, "1 SLOWER, 1 SAME: something got worse")),
         ((), {"a": 30, "b": 200}, (0, "1 FASTER, 1 SAME: nothing got worse")),
-        ((), {"a": 152, "b": 200}, (0, "1 AMBIGUOUS, 1 SAME: nothing got worse")),
         ((), {"a": [300, 100], "b": 200}, (0, "1 AMBIGUOUS, 1 SAME: nothing got worse")),
         (("--perf-gate-strict",), {"a": [300, 100], "b": 200}, (2, "1 AMBIGUOUS, 1 SAME*")),
         ((), {"a": 100}, (2, "1 MISSING, 1 SAME: this could not be judged whole")),

@@ -87,10 +87,9 @@ def test_every_step_is_a_script_that_the_shell_understands():
 
 
 def test_every_option_of_the_workflow_exists(pytestconfig):
-    """But for the fuzzer's, until there is one."""
     known = {name.replace("_", "-") for name in vars(pytestconfig.option)}
     said = set(re.findall(r"--(perf-[a-z-]+)", WORKFLOW.read_text()))
-    assert said - known <= {"perf-fuzz", "perf-findings"}
+    assert said - known == set()
 
 
 def test_a_pull_request_is_compared_with_its_base(runner, tmp_path):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.routines._offsets import indptr, slices
-from pytest_flashinfer_perf.routines.attention._params import AttentionParams
+from pytest_flashinfer_perf.routines.attention._params import PrefillParams
 
 
 class Lengths(NamedTuple):
@@ -32,10 +32,12 @@ def draw(batch: int, longest: int, random: bool, rand: torch.Generator) -> Tenso
     return torch.randint(1, longest + 1, (batch,), dtype=torch.int32, device=rand.device, generator=rand)
 
 
-def prefill(p: AttentionParams, rand: torch.Generator) -> Lengths:
+def prefill(p: PrefillParams, rand: torch.Generator) -> Lengths:
     """As long as its keys where a whole prompt is computed, else the end of a longer sequence."""
     q = draw(p.batch_size, p.s_qo, p.random_actual_seq_len, rand)
     kv = q if p.s_qo == p.s_kv else draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).maximum(q)
+    if p.empty_first:
+        q, kv = (lens.index_fill(0, torch.zeros(1, dtype=torch.int64, device=lens.device), 0) for lens in (q, kv))
     return Lengths(q, kv, indptr(q), indptr(kv))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,10 +19,12 @@ DTYPES = (*HALF, FP8[0])
 class AttentionParams(Params):
     """What every attention has: requests, their lengths, query heads, types."""
 
-    batch_size: int = flag("requests", letter="b", minimum=1, draw=(1, 2, 5))
+    batch_size: int = flag("requests", letter="b", minimum=1, draw=(1, 2, 5), most=64)
     s_qo: int = flag("longest query", default=1, letter="q", minimum=1, draw=(1, 1, 2, 4))
-    s_kv: int = flag("longest KV sequence", letter="s", minimum=1, draw=(1, 15, 16, 17, 64, 130))
-    num_qo_heads: int = flag("query heads", letter="h", minimum=1, draw=(1, 2, 4, 5, 8))
+    s_kv: int = flag(
+        "longest KV sequence", letter="s", minimum=1, draw=(1, 15, 16, 17, 64, 130), most=8192, tiles=(16, 64, 128)
+    )
+    num_qo_heads: int = flag("query heads", letter="h", minimum=1, draw=(1, 2, 4, 5, 8, 16))
     q_dtype: str = flag("type of the queries", default="bfloat16", letter="q", choices=DTYPES)
     kv_dtype: str = flag("type of keys and values", default="bfloat16", letter="kv", choices=DTYPES)
     out_dtype: str | None = flag("type of the output", default=None, letter="o", same_as="q_dtype", choices=DTYPES)
@@ -43,6 +46,10 @@ class AttentionParams(Params):
     def matmul_dtype(self) -> str:
         """The type whose peak the kernel is compared with: fp8 only where both sides are."""
         return self.q_dtype if is_fp8(self.q_dtype) and is_fp8(self.kv_dtype) else self.half
+
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        return {**drawn, "s_qo": min(drawn["s_qo"], drawn["s_kv"])}
 
     def faults(self) -> Iterator[Fault]:
         if self.s_qo > self.s_kv:
@@ -78,9 +85,31 @@ class GroupedParams(AttentionParams):
     def group(self) -> int:
         return self.num_qo_heads // self.num_kv_heads
 
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        """Query heads are drawn for each KV head."""
+        return {**super().fitted(drawn), "num_qo_heads": drawn["num_qo_heads"] * drawn["num_kv_heads"]}
+
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
         yield from whole_groups(self.num_qo_heads, self.num_kv_heads)
+
+
+@dataclass(frozen=True)
+class PrefillParams(GroupedParams):
+    s_qo: int = flag(
+        "longest query", default=1, letter="q", minimum=1, draw=(1, 3, 16, 33), most=1024, tiles=(16, 64, 128)
+    )
+    empty_first: bool = flag("the first request has no tokens", default=False, letter="empty")
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if self.empty_first and self.batch_size == 1:
+            yield "empty_first", "needs a batch_size of at least 2, or nothing would be left to compute"
+
+    @property
+    def quantised(self) -> bool:
+        return is_fp8(self.q_dtype) or is_fp8(self.kv_dtype)
 
 
 def whole_groups(num_qo_heads: int, num_kv_heads: int) -> Iterator[Fault]:

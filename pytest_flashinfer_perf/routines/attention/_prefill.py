@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -12,21 +11,11 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.dtypes import TORCH, is_fp8
-from pytest_flashinfer_perf.params import flag
+from pytest_flashinfer_perf.dtypes import TORCH
 from pytest_flashinfer_perf.routine import Built, How, Model
 from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
-from pytest_flashinfer_perf.routines.attention._params import GroupedParams
+from pytest_flashinfer_perf.routines.attention._params import PrefillParams
 from pytest_flashinfer_perf.routines.attention._reference import Request
-
-
-@dataclass(frozen=True)
-class PrefillParams(GroupedParams):
-    s_qo: int = flag("longest query", default=1, letter="q", minimum=1, draw=(1, 3, 16, 33))
-
-    @property
-    def quantised(self) -> bool:
-        return is_fp8(self.q_dtype) or is_fp8(self.kv_dtype)
 
 
 class Prefill(Protocol):

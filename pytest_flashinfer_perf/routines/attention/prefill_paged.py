@@ -25,12 +25,12 @@ from pytest_flashinfer_perf.routines.attention import (
     _reference,
     _shared,
 )
-from pytest_flashinfer_perf.routines.attention._params import one_head_size
+from pytest_flashinfer_perf.routines.attention._params import PrefillParams, one_head_size
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CONTEXT, CUDNN, FMHA_V2, PAGED, PAGED_PRIMS
 
 
 @dataclass(frozen=True)
-class PagedPrefill(_prefill.PrefillParams):
+class PagedPrefill(PrefillParams):
     """Whole prompts, or the new end of longer sequences, against a paged KV cache."""
 
     page_size: int = flag("tokens per KV page", default=0, letter="p", usual=16, minimum=1, draw=(1, 2, 7, 16, 64))

@@ -16,11 +16,12 @@ from pytest_flashinfer_perf.params import flag
 from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
 from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import _drawn, _lengths, _prefill, _prefill_limits, _prims, _shared
+from pytest_flashinfer_perf.routines.attention._params import PrefillParams
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
 
 
 @dataclass(frozen=True)
-class RaggedPrefill(_prefill.PrefillParams):
+class RaggedPrefill(PrefillParams):
     """Whole prompts, or the new end of longer sequences, against keys and values that lie one after the other."""
 
     head_dim_vo: int | None = flag(

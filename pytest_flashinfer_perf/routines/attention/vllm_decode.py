@@ -37,8 +37,10 @@ NVFP4 = "nvfp4"
 class VllmDecode(Params):
     """One query token per request; lengths drawn up to `max_seq_len`, the last request's is that."""
 
-    batch_size: int = flag("requests", letter="b", minimum=1, draw=(1, 2, 5))
-    max_seq_len: int = flag("longest KV sequence", letter="s", minimum=1, draw=(1, 15, 16, 17, 64, 130))
+    batch_size: int = flag("requests", letter="b", minimum=1, draw=(1, 2, 5), most=64)
+    max_seq_len: int = flag(
+        "longest KV sequence", letter="s", minimum=1, draw=(1, 15, 16, 17, 64, 130), most=8192, tiles=(16, 64, 128)
+    )
     num_qo_heads: int = flag("query heads", default=64, letter="h", minimum=1, draw=(4, 8))
     num_kv_heads: int = flag("key and value heads", default=8, letter="kv", minimum=1, draw=(1, 2, 4))
     head_size: int = flag("head size", default=128, letter="d", minimum=1, draw=(64, 128))

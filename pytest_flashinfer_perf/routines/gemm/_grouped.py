@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ CUDNN = 92100  # the first with these products
 
 @dataclass(frozen=True)
 class Groups(Params):
-    group_size: int = flag("groups", default=1, letter="g", minimum=1, draw=(1, 2, 5))
+    group_size: int = flag("groups", default=1, letter="g", minimum=1, draw=(1, 2, 5), most=16)
     ragged: bool = flag("draw each group's rows, from none to m", default=False, letter="ragged")
 
 
@@ -33,6 +33,10 @@ class Grouped(Product, Groups):
     """`m` is the rows of each group, or with `ragged` the most that one has; the first is empty then."""
 
     row_step: ClassVar[int] = 1  # groups may start at its multiples
+
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        return {**super().fitted(drawn), "m": -(-drawn["m"] // cls.row_step) * cls.row_step}
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()

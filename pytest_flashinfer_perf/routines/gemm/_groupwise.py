@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,10 @@ class Tiled(Product):
     tile_size: int = flag("rows and columns that share a scale", default=blocks.GROUP, letter="t", minimum=1)
     scale_major_mode: str = flag("order of the scales", default="MN", choices=("MN", "K"))
     mma_sm: int = flag("cutlass: SMs that share a tile, 1 or 2", default=1, letter="sm", minimum=1)
+
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        return {**super().fitted(drawn), "k": -(-drawn["k"] // blocks.GROUP) * blocks.GROUP}
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()

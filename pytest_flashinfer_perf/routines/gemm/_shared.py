@@ -26,9 +26,15 @@ from pytest_flashinfer_perf.timing.cold import tensors
 class Product(Params):
     """Activations [m, k] times weights [n, k], in both of which k lies together."""
 
-    m: int = flag("rows of the activations", letter="m", minimum=1, draw=(1, 4, 24, 130))
-    n: int = flag("rows of the weights", letter="n", minimum=1, draw=(16, 128, 208))
-    k: int = flag("columns of both", letter="k", minimum=1, draw=(128, 256, 384))
+    m: int = flag(
+        "rows of the activations", letter="m", minimum=1, draw=(1, 4, 24, 130), most=2048, tiles=(16, 64, 128)
+    )
+    n: int = flag(
+        "rows of the weights", letter="n", minimum=1, draw=(16, 128, 208), most=8192, tiles=(64, 128, 256), step=16
+    )
+    k: int = flag(
+        "columns of both", letter="k", minimum=1, draw=(128, 256, 384), most=8192, tiles=(32, 64, 128), step=16
+    )
     out_dtype: str = flag("type of the output", default=HALF[0], letter="o", choices=HALF)
 
 
@@ -36,7 +42,7 @@ class Product(Params):
 class Batched(Params):
     """As many products, each of operands of its own."""
 
-    batch_size: int = flag("products", default=1, letter="b", minimum=1, draw=(1, 3))
+    batch_size: int = flag("products", default=1, letter="b", minimum=1, draw=(1, 3), most=16)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,10 @@ class MmFp4(Product):
     @property
     def block(self) -> int:
         return blocks.NV_BLOCK if self.use_nvfp4 else blocks.MX_BLOCK
+
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        return {**super().fitted(drawn), "k": -(-drawn["k"] // blocks.MX_BLOCK) * blocks.MX_BLOCK}
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()

@@ -26,11 +26,13 @@ from pytest_flashinfer_perf.timing.cold import tensors
 class Moe(Params):
     ignores: ClassVar[tuple[str, ...]] = ("tile_tokens_dim",)
 
-    num_tokens: int = flag("tokens", letter="t", minimum=1, draw=(1, 7, 33))
-    hidden_size: int = flag("width of a token", letter="h", minimum=16, draw=(128, 160))
-    intermediate_size: int = flag("width between an expert's products", letter="i", minimum=16, draw=(64, 160))
-    num_experts: int = flag("experts of the layer", letter="e", minimum=1, draw=(8, 16))
-    top_k: int = flag("experts that a token chooses", letter="k", minimum=1, draw=(1, 2, 4))
+    num_tokens: int = flag("tokens", letter="t", minimum=1, draw=(1, 7, 33), most=1024, tiles=(8, 64, 128))
+    hidden_size: int = flag("width of a token", letter="h", minimum=16, draw=(128, 160), most=2048, step=128)
+    intermediate_size: int = flag(
+        "width between an expert's products", letter="i", minimum=16, draw=(64, 160), most=2048, step=128
+    )
+    num_experts: int = flag("experts of the layer", letter="e", minimum=1, draw=(8, 16), most=256, step=4)
+    top_k: int = flag("experts that a token chooses", letter="k", minimum=1, draw=(1, 2, 4), most=8)
     input_dtype: str = flag("type of tokens, before they are quantised", default="bfloat16", choices=HALF)
     activation_type: str = flag(
         "between the products",
@@ -40,6 +42,10 @@ class Moe(Params):
     )
     expert_load: str = flag("how tokens choose: evenly, by zipf, all the same", default="uniform", choices=_drawn.LOADS)
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
+
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        return {**drawn, "top_k": min(drawn["top_k"], drawn["num_experts"])}
 
     def faults(self) -> Iterator[Fault]:
         if self.top_k > self.num_experts:

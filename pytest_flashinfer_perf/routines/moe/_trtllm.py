@@ -36,6 +36,23 @@ class TrtllmMoe(_shared.Moe):
     weight_layout: int = flag("0 MajorK, 1 MajorMn, 2 BlockMajorK", default=0, letter="layout", minimum=0)
     autotune: bool = _tuning.autotune()
 
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        """Groups where there are some, and experts in their number; one choice where a method has one."""
+        fit = super().fitted(drawn)
+        if fit["routing_method"] != GROUPED or fit["n_group"] is None:
+            fit |= {"n_group": None, "topk_group": None}
+        else:
+            size = max(_routing.BEST_OF_A_GROUP, fit["num_experts"] // fit["n_group"])
+            kept = min(fit["topk_group"] or 1, fit["n_group"])
+            fit |= {"num_experts": size * fit["n_group"], "topk_group": kept, "top_k": min(fit["top_k"], size * kept)}
+        if fit["routing_method"] == "llama4":
+            fit["top_k"] = 1
+        here = fit["local_num_experts"]
+        if here is None or here + fit["local_expert_offset"] > fit["num_experts"]:
+            fit |= {"local_num_experts": None, "local_expert_offset": 0}
+        return fit
+
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
         yield from self._routing_faults()

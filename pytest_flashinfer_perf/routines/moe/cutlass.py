@@ -38,6 +38,17 @@ class CutlassFusedMoe(_shared.Moe):
     ep_rank: int = flag("this one's place among them", default=0, letter="epr", minimum=0, draw=(0, 1))
     autotune: bool = _tuning.autotune()
 
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        """Sizes that types' blocks allow, and GPUs that can share them, with a rank among these."""
+        fit, nvfp4 = super().fitted(drawn), drawn["cutlass_variant"] == "nvfp4"
+        unit = 32 if nvfp4 else 1
+        fit |= {side: -(-fit[side] // unit) * unit for side in ("hidden_size", "intermediate_size")}
+        for way, shared in (("tp", fit["intermediate_size"] // unit), ("ep", fit["num_experts"])):
+            size = fit[f"{way}_size"] if shared % fit[f"{way}_size"] == 0 else 1
+            fit |= {f"{way}_size": size, f"{way}_rank": fit[f"{way}_rank"] % size}
+        return {**fit, "quantized_input": nvfp4 and fit["quantized_input"]}
+
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
         if self.quantized_input and self.cutlass_variant != "nvfp4":

@@ -23,6 +23,7 @@ from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
 
 API = "fused_moe.trtllm_fp4_block_scale_moe"
 MODES = ("nvfp4", "mxfp4_mxfp8", "mxfp4_bf16")
+SIDES = ("hidden_size", "intermediate_size")
 In = Inputs["Nvfp4 | Mxfp4"]
 
 
@@ -30,9 +31,13 @@ In = Inputs["Nvfp4 | Mxfp4"]
 class TrtllmFp4BlockScaleMoe(TrtllmMoe):
     fp4_mode: str = flag("types of weights and tokens", default=MODES[0], usual="", choices=MODES)
 
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        return {**super().fitted(drawn), **{side: -(-drawn[side] // 32) * 32 for side in SIDES}}
+
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
-        if self.hidden_size % 32 or self.intermediate_size % 32:
+        if any(getattr(self, side) % 32 for side in SIDES):
             yield "fp4_mode", "FP4 needs a hidden_size and an intermediate_size in steps of 32"
 
 

@@ -1,0 +1,89 @@
+"""A finding: what it is, how to see it again, and its file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pytest_flashinfer_perf import flags
+from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.fuzz.outcome import Outcome
+
+KEY, SCHEMA = "flashinfer_perf_finding", 1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """All that a reader of its file needs."""
+
+    kind: str
+    sentence: str
+    case: str
+    line: list[str]
+    module: str
+    example: str
+    pytest: str
+    upstream: str
+    log: str
+    steady: bool
+    versions: Mapping[str, Any]
+
+    @property
+    def lines(self) -> list[str]:
+        unsteady = "" if self.steady else ", not every time"
+        return [
+            f"{self.kind}{unsteady}: {self.sentence}",
+            f"from {self.module}",
+            self.example,
+            self.pytest,
+            self.upstream,
+            *(f"  | {line}" for line in self.log.splitlines()),
+        ]
+
+    def write(self, folder: Path) -> Path:
+        routine, _, shape = self.case.partition("/")
+        unique = hashlib.sha256(flags.join(self.line).encode()).hexdigest()[:8]
+        path = folder / f"{routine}-{shape[:80]}-{self.kind}-{unique}.json"
+        write_whole(path, json.dumps({KEY: SCHEMA, **asdict(self)}, indent=1) + "\n")
+        return path
+
+
+def of(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, steady: bool) -> Finding:
+    params = type(case.params)
+    return Finding(
+        kind=outcome.kind,
+        sentence=outcome.sentence,
+        case=f"{case.routine.name}/{case.id}",
+        line=case.words,
+        module=f"{params.__module__} import {params.__qualname__}",
+        example=f"@example({pasteable(case.params)}, {case.seed})",
+        pytest=flags.join(["pytest", "--perf-fuzz", f"--perf-case={flags.join(case.words)}"]),
+        upstream=case.repro_upstream,
+        log=outcome.log,
+        steady=steady,
+        versions={name: version for name, version in versions.items() if version is not None},
+    )
+
+
+def pasteable(params: Any) -> str:
+    """The call that makes it again; what equals its default goes without saying."""
+    said = [(f, getattr(params, f.name)) for f in fields(params)]
+    words = (f"{f.name}={value!r}" for f, value in said if f.default is MISSING or value != f.default)
+    return f"{type(params).__name__}({', '.join(words)})"
+
+
+def is_finding(path: Path) -> bool:
+    return path.suffix == ".json" and f'"{KEY}"' in path.read_text(errors="replace")[:200]
+
+
+def line_of(path: Path) -> list[str]:
+    """The flags of a finding's case."""
+    said = json.loads(path.read_text(encoding="utf-8"))
+    if said.get(KEY) != SCHEMA or not isinstance(said.get("line"), list):
+        raise ValueError(f"a finding of schema {SCHEMA} has a line, this is {said.get(KEY)!r}")
+    return [str(word) for word in said["line"]]

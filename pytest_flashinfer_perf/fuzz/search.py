@@ -1,0 +1,180 @@
+"""A search: hypothesis draws shapes of one backend here, a kept child launches and checks them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from unittest import SkipTest
+
+import hypothesis
+from hypothesis import Phase
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky, Unsatisfiable
+
+from pytest_flashinfer_perf import quarantine
+from pytest_flashinfer_perf.case import Case, partly
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.fuzz import findings, profiles
+from pytest_flashinfer_perf.fuzz.findings import Finding
+from pytest_flashinfer_perf.fuzz.kept import KeptChild
+from pytest_flashinfer_perf.fuzz.outcome import FINDINGS, Outcome
+from pytest_flashinfer_perf.fuzz.tally import Tally
+from pytest_flashinfer_perf.params import Params
+from pytest_flashinfer_perf.routine import AnyRoutine, Backend, Shape
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.settings import Settings
+from pytest_flashinfer_perf.strategies import SEEDS, strategies_for
+from pytest_flashinfer_perf.walk import obstacle
+
+# An example's memory, beyond that of the routine's least smoke shape.
+BYTES_CPU, BYTES_GPU = 32 << 20, 4 << 30
+
+
+@dataclass(frozen=True)
+class Search:
+    """What one test does when shapes are searched."""
+
+    routine: AnyRoutine
+    backend_name: str
+
+    @property
+    def id(self) -> str:
+        return f"fuzz-{self.backend_name}"
+
+    @property
+    def backend(self) -> Backend[Any, Any]:
+        return self.routine.backends[self.backend_name]
+
+    @property
+    def marks(self) -> dict[str, str]:
+        return {"routine": self.routine.name, "backend": self.backend_name}
+
+    def case(self, params: Params, seed: int) -> Case:
+        return Case(self.routine, Shape(params), self.backend_name, seed)
+
+
+class FoundError(Exception):
+    """What the property raises: hypothesis takes each class for a failure of its own, and shrinks it by itself."""
+
+
+FOUND = {kind: type(f"{kind.title()}Error", (FoundError,), {}) for kind in FINDINGS}
+
+
+class NothingLaunchedError(Exception):
+    """No example could be launched: the search says nothing of the backend."""
+
+
+class Hunt:
+    """One search, from its first draw to what is known in the end."""
+
+    def __init__(self, search: Search, settings: Settings, device: Device, child: KeptChild) -> None:
+        self.tally, self.findings = Tally(), dict[str, tuple[Case, Outcome]]()
+        self.stopped = False
+        self._search, self._settings, self._device, self._child = search, settings, device, child
+        self._started = monotonic()
+        name = f"running-{search.routine.name}-{search.backend_name}.json"
+        self._running = settings.fuzzing.findings / name
+        self._profile = profiles.chosen()
+        smoke = search.routine.tiers.get("smoke", tuple)()
+        self._least = min((search.routine.footprint(shape.params) for shape in smoke), default=0)
+
+    def run(self) -> bool:
+        """Whether each finding was one every time it was tried."""
+        try:
+            with suppress(SkipTest):
+                self._property()()
+        except Unsatisfiable:
+            raise NothingLaunchedError(self._why_not()) from None
+        except Exception as error:
+            if not self.findings:
+                raise
+            return not isinstance(error, Flaky)
+        finally:
+            self._running.unlink(missing_ok=True)
+        if not self.tally.checked:
+            raise NothingLaunchedError(self._why_not())
+        return True
+
+    def report(self, kept: Mapping[str, Path], versions: Mapping[str, Any]) -> dict[str, Any]:
+        seconds = max(monotonic() - self._started, 1e-9)
+        said = {"routine": self._search.routine.name, "backend": self._search.backend_name}
+        asked = {"wanted": self._profile.max_examples, "flags": list(self._settings.fuzzing.flags)}
+        found = {kind: str(path) for kind, path in kept.items()}
+        return {**said, **asked, "stopped": self.stopped, "findings": found, **self.tally.as_json(seconds), **versions}
+
+    def _property(self) -> Callable[[], None]:
+        def holds(params: Params, seed: int) -> None:
+            self._try(self._search.case(params, seed))
+
+        # Part of what hypothesis keys its database by: each search has examples of its own.
+        holds.__name__ = f"{self._search.routine.name}_{self._search.backend_name}"
+        drawn = hypothesis.given(params=self._params(), seed=SEEDS)(holds)
+        for before in self._left_running():
+            drawn = hypothesis.example(params=before.params, seed=before.seed)(drawn)
+        phases = [phase for phase in self._profile.phases if phase is not Phase.explain]
+        settled: Callable[[], None] = hypothesis.settings(self._profile, phases=phases)(drawn)
+        return settled
+
+    def _params(self) -> st.SearchStrategy[Params]:
+        routine, backend = self._search.routine, self._search.backend_name
+        known = {**all_routines(), routine.name: routine}
+        said = [one for line in self._settings.fuzzing.flags if (one := partly(line, routine, known))]
+        fixed = [one.fields for one in said if backend in (one.backends or (backend,))]
+        drawn = [strategies_for(routine, **fields) for fields in fixed or [{}]]
+        return st.one_of(drawn).filter(self._may_be_launched)
+
+    def _may_be_launched(self, params: Params) -> bool:
+        case = self._search.case(params, 0)
+        known = quarantine.found(self._settings.quarantine, case)
+        if known:
+            self.tally.quarantined[known.sentence] += 1
+            return False
+        reason = obstacle(case, self._device) or self._beyond_budget(case)
+        if reason:
+            self.tally.skipped[reason] += 1
+        return not reason
+
+    def _beyond_budget(self, case: Case) -> str | None:
+        most = BYTES_GPU if self._device.is_gpu else BYTES_CPU
+        large = case.routine.footprint(case.params) - self._least > most
+        return f"beyond the search's {most >> 20} MiB" if large else None
+
+    def _try(self, case: Case) -> None:
+        spent = monotonic() - self._started
+        if self._settings.fuzzing.seconds is not None and spent > self._settings.fuzzing.seconds and not self.findings:
+            self.stopped = True
+            raise SkipTest("time is up")  # which hypothesis takes for the end of all examples
+        write_whole(self._running, json.dumps({"line": case.words}))
+        outcome = self._child.attempt(case.words)
+        self.tally.add(case, outcome)
+        if outcome.kind in ("skipped", "refused"):
+            hypothesis.reject()
+        if outcome.is_finding:
+            self.findings[outcome.kind] = (case, outcome)
+            raise FOUND[outcome.kind](outcome.sentence)
+
+    def _left_running(self) -> Iterator[Case]:
+        """What a search that was itself ended had launched: it is tried first."""
+        from pytest_flashinfer_perf import case as cases
+
+        if self._running.is_file():
+            line = json.loads(self._running.read_text())["line"]
+            yield from cases.read(line, {**all_routines(), self._search.routine.name: self._search.routine})
+
+    def _why_not(self) -> str:
+        reasons = self.tally.skipped + self.tally.refused + self.tally.quarantined
+        told = [f"{count} x {reason}" for reason, count in reasons.most_common(5)] or ["no valid shape has these flags"]
+        name, backend = self._search.routine.name, self._search.backend_name
+        return "\n  ".join((f"no example of {name} was launched and checked with {backend}:", *told))
+
+
+def kept(hunt: Hunt, folder: Path, versions: Mapping[str, Any], *, steady: bool) -> dict[str, tuple[Finding, Path]]:
+    """Each finding, as it was last seen, which is shrunk, and the file it is written to."""
+    made = {kind: findings.of(*seen, versions, steady=steady) for kind, seen in hunt.findings.items()}
+    return {kind: (finding, finding.write(folder)) for kind, finding in made.items()}

@@ -1,0 +1,46 @@
+"""Hypothesis profiles of searches."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import Phase, settings
+
+from pytest_flashinfer_perf.fuzz import profiles
+
+
+@pytest.mark.parametrize(
+    ("name", "examples", "derandomised", "kept"),
+    [("perf", 200, False, True), ("perf-ci", 25, True, False), ("perf-nightly", 5000, False, True)],
+)
+def test_each_profile_is_registered_and_has_no_deadline(name, examples, derandomised, kept):
+    profiles.register()
+    profile = settings.get_profile(name)
+    assert (profile.max_examples, profile.derandomize, profile.database is not None) == (examples, derandomised, kept)
+    assert profile.deadline is None
+    assert Phase.explain not in profile.phases
+
+
+def test_hypothesis_registers_them_by_its_entry_point_and_without_torch():
+    script = (
+        "import sys; from hypothesis import settings; assert settings.get_profile('perf-ci').derandomize;"
+        "assert not {'torch', 'flashinfer'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("ci", "name"), [("", "perf"), ("true", "perf-ci")])
+def test_a_search_has_ours_where_hypothesis_has_its_own(ci, name):
+    script = (
+        "from pytest_flashinfer_perf.fuzz import profiles; from hypothesis import settings; profiles.register();"
+        f"assert profiles.chosen() is settings.get_profile({name!r})"
+    )
+    known = ("CI", "TF_BUILD", "GITHUB_ACTIONS", "BUILDKITE", "GITLAB_CI", "CIRCLECI", "TEAMCITY_VERSION")
+    environment = {
+        **{key: value for key, value in os.environ.items() if key not in known},
+        **({"CI": ci} if ci else {}),
+    }
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
