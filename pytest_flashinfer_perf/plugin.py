@@ -159,18 +159,14 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> bool | None:
+def pytest_runtestloop(session: pytest.Session) -> None:
     """Find the device and the instrument before the first test: what is not there is one error, not one per case."""
     if session.config.option.collectonly or not any(_needs_device(item) for item in session.items):
-        return None
+        return
     settings = session.config.stash[SETTINGS]
-    try:
-        device = session.config.stash[DEVICE] = _device(settings)
-        if any(map(measures, session.items)):
-            running.ready(session, settings, device)
-    except pytest.UsageError as error:
-        return workers.refused(session, error)
-    return None
+    device = session.config.stash[DEVICE] = _device(settings)
+    if any(map(measures, session.items)):
+        running.ready(session, settings, device)
 
 
 def _needs_device(item: pytest.Item) -> bool:

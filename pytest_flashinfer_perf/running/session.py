@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.running.journal import Journal, JournalError, Past
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.resume import Keeper, Restorer
 from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival, measures
-from pytest_flashinfer_perf.running.workers import Controller, Gatherer, Told
+from pytest_flashinfer_perf.running.workers import Controller, Gatherer, Spokesman, Told
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.devices import Device
@@ -36,6 +36,8 @@ def start(config: pytest.Config, notes: list[str]) -> None:
     told = config.stash[TOLD] = Told.of(config) or _gathering(config, notes)
     stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
     config.add_cleanup(stderr.close)
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(Spokesman(), "flashinfer-perf-spokesman")
     if told.finished:
         config.pluginmanager.register(Keeper(told.finished), "flashinfer-perf-keeper")
 

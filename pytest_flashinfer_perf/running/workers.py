@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -100,11 +100,12 @@ def _refusal(dist: str) -> str | None:
 
 def obstacle(spec: Any, specs: Sequence[Any], names: Sequence[str], *, opted_in: bool) -> str | None:
     """Why this worker cannot time anything on a GPU."""
-    pinned = Counter((other.via, other.env.get(VISIBLE)) for other in specs)
-    if pinned[spec.via, spec.env.get(VISIBLE)] == 1:
+    own = spec.env.get(VISIBLE)
+    there = [other.env.get(VISIBLE) for other in specs if other is not spec and other.via == spec.via]
+    if not there or (own is not None and own not in there):
         return None
-    if VISIBLE in spec.env:
-        return f"two workers are pinned to the same {VISIBLE}={spec.env[VISIBLE]}: give each a GPU of its own"
+    if own is not None:
+        return f"two workers are pinned to the same {VISIBLE}={own}: give each a GPU of its own"
     if spec.via:
         return f"say which GPU each worker of {spec.via} has: --tx popen//via={spec.via}//env:{VISIBLE}=0"
     if not opted_in:
@@ -230,9 +231,24 @@ class Gatherer:
             self._journals[place].finished(report)
 
 
-def refused(session: pytest.Session, error: pytest.UsageError) -> bool:
-    """A worker's own errors are only seen as its death: the controller raises them."""
-    if not hasattr(session.config, "workeroutput"):
-        raise error
-    session.config.workeroutput[REFUSED] = str(error)
-    return True
+class Spokesman:
+    """In a worker, whose own errors would only be seen as its end: the controller raises them."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
+        with _heard(session.config):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        with _heard(session.config):
+            return (yield)
+
+
+@contextmanager
+def _heard(config: Any) -> Iterator[None]:
+    try:
+        yield
+    except pytest.UsageError as error:
+        config.workeroutput[REFUSED] = str(error)
+        raise

@@ -1,10 +1,13 @@
 """xdist's workers: one for each GPU, one native JSON, and nothing lost when one dies."""
 
+import execnet
 import pytest
+import torch
 from sessions import CASES, ENDED, GPUS, case, document, rows, sameness
 
-pytest.importorskip("xdist")
-QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-backends=planted")
+from pytest_flashinfer_perf.running import outcomes, workers
+
+QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-timeout=20")
 OPTED_IN = ("-o", "perf_gpu_workers=true")
 
 
@@ -17,7 +20,7 @@ def many(pytester, monkeypatch):
 
 
 def test_every_end_costs_one_case_and_the_rest_is_as_in_a_single_process(many, monkeypatch):
-    limit = ("--perf-timeout=4", "--benchmark-json=run.json", "--benchmark-group-by=func")
+    limit = ("--perf-timeout=5", "--benchmark-json=run.json", "--benchmark-group-by=func")
     done = many.runpytest_subprocess(*QUICK, *OPTED_IN, *limit, "-n", "auto")
     done.assert_outcomes(passed=16, failed=4)
     gpus = {(row["extra_info"]["visible"], row["extra_info"]["gpu_uuid"]) for row in rows(many).values()}
@@ -33,3 +36,118 @@ def test_every_end_costs_one_case_and_the_rest_is_as_in_a_single_process(many, m
     assert set(alone) - set(rows(many)) == {f"test_many.py::test_decode[{case(n)}]" for n in ENDED}
     assert all(sameness(row) == sameness(alone[name]) for name, row in rows(many).items())
     assert document(many)["machine_info"] == document(many, "single.json")["machine_info"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("--dist=loadfile", "--dist=loadfile: a case that ends its worker would be run again by each"),
+        ("--perf-backends=fa9", "--perf-backends: unknown name 'fa9', did you mean fa3?"),
+    ],
+)
+def test_what_a_worker_refuses_is_one_error(many, arguments, sentence):
+    done = many.runpytest_subprocess(*QUICK, "-n", "1", arguments)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([f"ERROR: {sentence}*"])
+
+
+TWO = ["popen", "popen"]
+SAME = "popen//env:CUDA_VISIBLE_DEVICES=1"
+
+
+@pytest.mark.parametrize(
+    ("specs", "gpus", "pinned", "sentences"),
+    [
+        (TWO, "01", ["0", "1"], [None, None]),
+        (TWO, ["GPU-a", "GPU-b"], ["GPU-a", "GPU-b"], [None, None]),
+        ([SAME, "popen"], "01", ["1", "0"], [None, None]),
+        (["popen"], "", [None], [None]),
+        ([*TWO, "popen"], "01", ["0", "1", None], [None, None, "3 workers and 2 GPUs: "]),
+        ([SAME, SAME], "01", ["1", "1"], ["two workers are pinned to the same "] * 2),
+        (["popen//via=a", "popen//via=b"], "0", [None, None], [None, None]),
+        (["popen//via=a", "popen//via=a"], "01", [None, None], ["say which GPU each worker of a has: "] * 2),
+        ([f"{SAME}//via=a", f"{SAME}//via=b", "popen"], "01", ["1", "1", "0"], [None] * 3),
+    ],
+)
+def test_each_worker_has_a_gpu_of_its_own_or_says_why_not(specs, gpus, pinned, sentences):
+    made = [execnet.XSpec(spec) for spec in specs]
+    workers.pin(made, list(gpus))
+    assert [spec.env.get("CUDA_VISIBLE_DEVICES") for spec in made] == pinned
+    said = [workers.obstacle(spec, made, list(gpus), opted_in=True) for spec in made]
+    assert [one and one[: len(start or "")] for one, start in zip(said, sentences, strict=True)] == sentences
+    unasked = [execnet.XSpec(spec) for spec in TWO]
+    assert all("perf_gpu_workers" in workers.obstacle(spec, unasked, ["0"], opted_in=False) for spec in unasked)
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "known"),
+    [
+        (None, "auto", ["0", "1"]),
+        ("3,1", "cuda", ["3", "1"]),
+        ("GPU-b,GPU-a", "auto", ["GPU-b", "GPU-a"]),
+        ("3,1", "cuda:1", ["3"]),
+        ("3,1", "cpu", []),
+        ("3,1", "cpu:any", []),
+    ],
+)
+def test_workers_stay_inside_of_the_callers_gpus(monkeypatch, visible, device, known):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert workers.gpus(device) == known
+
+
+FATAL = """Fatal Python error: Segmentation fault
+
+Thread 0x1 (most recent call first):
+  File "/a/reader.py", line 5 in read
+
+Current thread 0x2 (most recent call first):
+  File "/a/kernel.py", line 1 in launch
+  File "/a/_pytest/python.py", line 187 in pytest_pyfunc_call
+  File "/a/pluggy/_callers.py", line 1 in _multicall
+
+Extension modules: numpy (total: 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "outcome", "frames"),
+    [
+        (FATAL, "segfault", '  File "/a/kernel.py", line 1 in launch'),
+        (FATAL.replace("Segmentation fault", "Aborted"), "abort", '  File "/a/kernel.py", line 1 in launch'),
+        (FATAL.replace("Segmentation fault", "Bus error"), "bus-error", '  File "/a/kernel.py", line 1 in launch'),
+        (
+            'Timeout (0:00:04)!\nThread 0x1 (most recent call first):\n  File "a", line 1 in b\n',
+            "timeout",
+            '  File "a", line 1 in b',
+        ),
+        ("", "killed", ""),
+    ],
+)
+def test_a_death_is_known_by_its_last_words(words, outcome, frames):
+    death = outcomes.of_death(words, 4.0)
+    assert (death.outcome, death.words) == (outcome, frames)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (
+            RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might"),
+            "illegal-access",
+        ),
+        (RuntimeError("Triton Error [CUDA]: device-side assert triggered"), "device-assert"),
+        (RuntimeError("CUDA error: misaligned address"), "illegal-access"),
+        (RuntimeError("CUDA error: unspecified launch failure"), "launch-failure"),
+        (Exception("CUDA_ERROR_ILLEGAL_ADDRESS: a kernel"), "illegal-access"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), "out-of-memory"),
+        (RuntimeError("CUDA error: out of memory"), "out-of-memory"),
+        (MemoryError(), "out-of-memory"),
+        (RuntimeError("CUDA error: invalid argument"), None),
+        (AssertionError("2 != 3"), None),
+    ],
+)
+def test_an_error_is_known_by_its_text(error, outcome):
+    assert outcomes.of_error(error) == outcome
