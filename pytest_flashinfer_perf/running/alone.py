@@ -9,25 +9,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-HOLDS = "FLASHINFER_PERF_HOLDS"  # what this process, or the one that started it, has locked
+HOLDS = "FLASHINFER_PERF_HOLDS"  # what a process has locked, for those that it starts: they measure under its lock
 
 
 @contextmanager
 def alone_on(name: str, waits: Callable[[Path], None]) -> Iterator[None]:
     """An exclusive lock by name; `waits` is called where another has it. The kernel frees it when its holder dies."""
-    held = os.environ.get(HOLDS, "").split()
-    if name in held:
+    inherited = os.environ.get(HOLDS, "")
+    if any(held.startswith(f"{name}@") and held != _hold(name) for held in inherited.split()):
         yield
         return
     path = Path(tempfile.gettempdir()) / f"flashinfer-perf-{name}.lock"
     holder = _opened(path)
     try:
         _lock(holder, path, waits)
-        os.environ[HOLDS] = " ".join([*held, name])
+        os.environ[HOLDS] = f"{inherited} {_hold(name)}"
         yield
     finally:
-        os.environ[HOLDS] = " ".join(held)
+        os.environ[HOLDS] = inherited
         os.close(holder)
+
+
+def _hold(name: str) -> str:
+    return f"{name}@{os.getpid()}"
 
 
 def _opened(path: Path) -> int:
