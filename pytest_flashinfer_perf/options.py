@@ -14,6 +14,7 @@ import pytest
 from pytest_flashinfer_perf import project_file, quarantine, tolerances
 from pytest_flashinfer_perf.gate.likeness import ALLOWABLE
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.running import shards
 from pytest_flashinfer_perf.running.workers import OPT_IN
 from pytest_flashinfer_perf.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
 
@@ -102,6 +103,10 @@ def _add_running(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
         "--perf-timeout", metavar="SECONDS", type=_seconds, default=300.0, help="most that a case may take (300), or 0"
     )
     group.addoption("--perf-resume", action="store_true", help="keep what an interrupted run has finished")
+    group.addoption("--perf-shard", metavar="I/N", type=_shard, default=None, help="run this part of N, from 1")
+    group.addoption(
+        "--perf-shard-by", metavar="FILE", default=None, help="split by what cases took in this JSON (evenly)"
+    )
     parser.addini(OPT_IN, "-n auto starts a worker for each visible GPU, pinned to it", type="bool", default=False)
 
 
@@ -126,6 +131,13 @@ def _positive(text: str) -> int:
 
 def _not_negative(text: str) -> int:
     return _at_least(0, text)
+
+
+def _shard(text: str) -> shards.Shard:
+    try:
+        return shards.parse(text)
+    except shards.ShardError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _seconds(text: str) -> float:

@@ -74,12 +74,12 @@ class Board:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        if self.rows:
+        if self.rows or self.unmeasured:
             output_json[SCHEMA_KEY] = {**SCHEMA, "roofs": self.roofs, "unmeasured": self.unmeasured}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
-        if self.rows:
+        if self.rows or self.unmeasured:
             _ours(machine_info)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)

@@ -10,7 +10,7 @@ import pytest
 
 def of(report: pytest.TestReport, identity: Mapping[str, Any]) -> dict[str, Any]:
     ended = {"ended": report.perf_ended} if hasattr(report, "perf_ended") else {}
-    return {**identity, "outcome": _outcome(report), **ended, "reason": reason(report)}
+    return {**identity, "test": report.nodeid, "outcome": _outcome(report), **ended, "reason": reason(report)}
 
 
 def _outcome(report: pytest.TestReport) -> str:

@@ -24,12 +24,18 @@ class JournalError(ValueError):
     """A journal that cannot be gone on with; the sentence says why."""
 
 
+def json_of(config: pytest.Config) -> Path | None:
+    """A file that is open already, before pytest-benchmark 5.3."""
+    asked = config.getoption("benchmark_json")
+    path = Path(asked if isinstance(asked, Path) else asked.name) if asked else None
+    return path and config.invocation_params.dir / path
+
+
 def path_of(config: pytest.Config) -> Path | None:
     """Beside the JSON, else in pytest's cache; nowhere where that is switched off."""
-    asked = config.getoption("benchmark_json")
-    if asked:
-        path = Path(asked if isinstance(asked, Path) else asked.name)  # a file already, before pytest-benchmark 5.3
-        return config.invocation_params.dir / path.with_name(f"{path.name}.journal")
+    beside = json_of(config)
+    if beside is not None:
+        return beside.with_name(f"{beside.name}.journal")
     cache = getattr(config, "cache", None)
     return cache.mkdir("flashinfer-perf") / "run.journal" if cache is not None else None
 

@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.running import alone, journal, resume
 from pytest_flashinfer_perf.running.journal import Journal, JournalError, Past
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.resume import Keeper, Restorer
+from pytest_flashinfer_perf.running.shards import ShardError, Sharding
 from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival, measures
 from pytest_flashinfer_perf.running.workers import Controller, Gatherer, Spokesman, Told
 
@@ -36,10 +37,19 @@ def start(config: pytest.Config, notes: list[str]) -> None:
     told = config.stash[TOLD] = Told.of(config) or _gathering(config, notes)
     stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
     config.add_cleanup(stderr.close)
+    if config.getoption("perf_shard"):
+        config.pluginmanager.register(_sharding(config), "flashinfer-perf-sharding")
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Spokesman(), "flashinfer-perf-spokesman")
     if told.finished:
         config.pluginmanager.register(Keeper(told.finished), "flashinfer-perf-keeper")
+
+
+def _sharding(config: pytest.Config) -> Sharding:
+    try:
+        return Sharding(config, config.getoption("perf_shard"))
+    except ShardError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def _gathering(config: pytest.Config, notes: list[str]) -> Told:

@@ -200,7 +200,7 @@ def _tell(report: pytest.TestReport, death: Death, started: dict[str, Any]) -> N
         report.sections.append(("last words", death.words))
     report.sections.append(("run it again", started.get("repeat", f"pytest '{report.nodeid}'")))
     known = started.get("identity", {"case": report.nodeid})
-    said = {**known, "outcome": "failed", "ended": death.outcome, "reason": report.longrepr}
+    said = {**known, "test": report.nodeid, "outcome": "failed", "ended": death.outcome, "reason": report.longrepr}
     report.perf_unmeasured = json.dumps(said)  # type: ignore[attr-defined] # reports carry what they get
 
 
