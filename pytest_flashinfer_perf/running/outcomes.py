@@ -46,6 +46,9 @@ def of_error(error: BaseException) -> str | None:
     return next((name for name, pattern in ERRORS if re.search(pattern, text)), None)
 
 
+ELSEWHERE = Death("died", "its process ended on another host, and only there is known what of", "")
+
+
 def of_death(words: str, limit: float) -> Death:
     """From what Python's faulthandler wrote while the process died."""
     where = "\n".join(_frames(words))

@@ -81,7 +81,7 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     told, place = config.stash[TOLD], _place(config, settings, device)
     if is_timed(config, settings):
         _refuse(told, device)
-        _be_alone(config, device)
+        be_alone(config, device)
     changed = resume.differences(told.places, place)
     if changed:
         cure = "leave out --perf-resume to measure all of it here"
@@ -118,7 +118,7 @@ def _refuse(told: Told, device: Device) -> None:
         raise pytest.UsageError(told.gpu)
 
 
-def _be_alone(config: pytest.Config, device: Device) -> None:
+def be_alone(config: pytest.Config, device: Device) -> None:
     """Until the session ends. Of a CPU the workers of a session take turns, see `turn`."""
     if device.uuid is None:
         return

@@ -185,11 +185,15 @@ class Controller:
         if crashitem in self._poisoned:
             report.outcome, report.when, report.longrepr = "passed", "teardown", None
             return
-        words = self._words / f"{report.node.gateway.id}.txt"
-        said = words.read_text(errors="replace") if words.exists() else ""
-        death = outcomes.of_death(said, self._config.getoption("perf_timeout"))
         path = journal.path_of(self._config)
-        _tell(report, death, journal.started(path, crashitem) if path else {})
+        _tell(report, self._death(report.node.gateway), journal.started(path, crashitem) if path else {})
+
+    def _death(self, gateway: Any) -> Death:
+        if not _is_here(gateway.spec):
+            return outcomes.ELSEWHERE
+        words = self._words / f"{gateway.id}.txt"
+        said = words.read_text(errors="replace") if words.exists() else ""
+        return outcomes.of_death(said, self._config.getoption("perf_timeout"))
 
 
 def _tell(report: pytest.TestReport, death: Death, started: dict[str, Any]) -> None:

@@ -117,3 +117,20 @@ def test_the_nightly_job_names_options_and_profiles_that_there_are():
     [job] = blocks(ROOT / "docs" / "fuzzing.md", "yaml")
     [profile] = re.findall(r"--hypothesis-profile=(\S+)", job)
     assert settings.get_profile(profile).max_examples == 5000
+
+
+def test_every_scheduler_of_the_documents_passes_its_own_index():
+    """The commands as a shell sees them, with the index that each scheduler sets."""
+    from pytest_flashinfer_perf.running import shards
+
+    text = (ROOT / "docs" / "many.md").read_text()
+    given = {"SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_COUNT": "8", "JOB_COMPLETION_INDEX": "7"}
+    said = re.findall(r"--perf-shard=((?:\$\(\(.*?\)\)|[^\s`])+)", text.replace("${{ matrix.shard }}", "4"))
+    shell = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {' '.join(one for one in said if one != 'i/n')}"],
+        env=given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [shards.parse(one) for one in shell.stdout.split()] == [(2, 8), (4, 4), (8, 8), (8, 8)]
