@@ -32,7 +32,7 @@ test: $(VENV)/test-is-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/plugin -W error --ignore-glob='*/test_gate_[fhpsv]*'
+	$(BIN)/python -m pytest tests/plugin -n 2 --dist=loadfile -W error --ignore-glob='*/test_gate_[fhpsv]*'
 	$(BIN)/coverage run --branch --source=pytest_flashinfer_perf/gate -m pytest -W error tests/plugin/test_gate_[fhpsv]*.py
 	$(BIN)/coverage report --fail-under=95
 

@@ -23,12 +23,15 @@ class Tolerance:
 
     Where kernels round on the way as nobody says, `matched` is the share of elements that must be within these bounds;
     the others may be out by BEYOND times as much, so that a row that is missing is still seen.
+
+    A logarithm is off by the same wherever it lies: `absolute` is allowed on top.
     """
 
     rtol: float
     atol: float
     scale: float
     matched: float = 1.0
+    absolute: float = 0.0
 
 
 BEYOND = 4.0
@@ -106,7 +109,7 @@ def compare(
     wide = torch.float32 if actual.dtype.is_floating_point and actual.dtype.itemsize <= 4 else torch.float64
     got, want = actual.to(wide), expected.to(wide)
     error, size = (got - want).abs(), _row_rms(want)
-    bound = allowed.atol * size + allowed.rtol * want.abs()
+    bound = allowed.atol * size + allowed.rtol * want.abs() + allowed.absolute
     matches = error <= bound
     rule = _strange(got, want) or _too_far(matches, error <= BEYOND * bound, allowed) or _scaled(got, want, allowed)
     index = locate or partial(_index, shape=actual.shape)
@@ -144,6 +147,7 @@ def _strange(got: Tensor, want: Tensor) -> str:
 
 def _too_far(matches: Tensor, near: Tensor, allowed: Tolerance) -> str:
     bound = f"rtol {allowed.rtol:g} + atol {allowed.atol:g} x rms of the row"
+    bound += f" + {allowed.absolute:g}" if allowed.absolute else ""
     if allowed.matched < 1.0 and not bool(near.all()):
         return f"{int((~near).sum())} elements differ by more than {BEYOND:g} times {bound}"
     wrong = int((~matches).sum())
@@ -155,7 +159,9 @@ def _too_far(matches: Tensor, near: Tensor, allowed: Tolerance) -> str:
 
 def _scaled(got: Tensor, want: Tensor, allowed: Tolerance) -> str:
     factor = mismatch.common_factor(got, want)
-    return f"every element is scaled by {factor:.4f}" if abs(factor - 1.0) > allowed.scale else ""
+    off = abs(factor - 1.0)
+    is_more = off > allowed.scale and off * want.square().mean().sqrt().item() > allowed.absolute
+    return f"every element is scaled by {factor:.4f}" if is_more else ""
 
 
 def _index(flat: int, shape: torch.Size) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.check import Tolerance
 
-BOUNDS = ("rtol", "atol", "scale", "matched")
+BOUNDS = ("rtol", "atol", "scale", "matched", "absolute")
 BESIDE = ("output", "reason")
 
 

@@ -113,7 +113,7 @@ class Hunt:
             self._try(self._search.case(params, seed))
 
         # Part of what hypothesis keys its database by: each search has examples of its own.
-        holds.__name__ = f"{self._search.routine.name}_{self._search.backend_name}"
+        holds.__name__ = f"{self._search.routine.name}_{self._search.backend_name}".replace("-", "_")
         drawn = hypothesis.given(params=self._params(), seed=SEEDS)(holds)
         for before in self._left_running():
             drawn = hypothesis.example(params=before.params, seed=before.seed)(drawn)

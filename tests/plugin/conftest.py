@@ -1,14 +1,20 @@
+import importlib
+import os
+import pkgutil
+
 import pytest
 import torch
 from hypothesis import settings
 
+import pytest_flashinfer_perf as package
 from pytest_flashinfer_perf import check, devices
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.routine import How
-from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 
-all_routines()  # what pytester finds imported, it leaves: a routine is one object in all tests
+os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are nobody's workers
+for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+    importlib.import_module(module.name)  # what pytester finds imported, it leaves: a class is one object in all tests
 
 # A machine that does other things besides is no reason for a test to fail.
 settings.register_profile("no deadline", deadline=None)

@@ -197,3 +197,14 @@ def test_one_wrong_element_is_no_scale():
     output = block()
     output[1, 2, 3] += 10
     assert compare(output, block()).report[-1].startswith("a few elements alone")
+
+
+LOGARITHM = check.Tolerance(1e-3, 2e-3, 1e-3, absolute=3e-3)
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.3, 10.0])
+def test_a_logarithm_may_be_off_by_the_same_wherever_it_lies_and_not_be_another_one(size):
+    lse = torch.full((3, 8), size)
+    assert compare(lse + 2.8e-3, lse, LOGARITHM).rule == ""
+    assert compare(lse + 0.05, lse, LOGARITHM).rule
+    assert bool(compare(0.6931 * lse, lse, LOGARITHM).rule) == (0.3 * size > 3e-3)

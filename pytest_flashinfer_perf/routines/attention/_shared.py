@@ -17,7 +17,8 @@ from pytest_flashinfer_perf.routines.attention._params import AttentionParams
 WORKSPACE_BYTES = 512 << 20
 ALIASES = {"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"}
 # Of few tokens: kernels add up probabilities that are rounded to bf16, by 2^-9, which is 0.003 in base 2.
-LSE = Tolerance(rtol=1e-3, atol=2e-3, scale=1e-3)
+# A sum of probabilities that were rounded to bf16 is off by up to 2**-9 of itself, its base-2 logarithm by 0.0028.
+LSE = Tolerance(rtol=1e-3, atol=2e-3, scale=1e-3, absolute=3e-3)
 
 
 def workspace(device: torch.device) -> Tensor:
