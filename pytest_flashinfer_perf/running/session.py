@@ -80,7 +80,7 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     config = session.config
     told, place = config.stash[TOLD], _place(config, settings, device)
     if is_timed(config, settings):
-        _refuse(told, device)
+        refuse(told, device)
         be_alone(config, device)
     changed = resume.differences(told.places, place)
     if changed:
@@ -111,7 +111,7 @@ def is_timed(config: pytest.Config, settings: Settings) -> bool:
     return not (settings.checking.only or settings.fuzzing.on or config.getoption("benchmark_disable"))
 
 
-def _refuse(told: Told, device: Device) -> None:
+def refuse(told: Told, device: Device) -> None:
     if told.dist:
         raise pytest.UsageError(told.dist)
     if told.gpu and device.uuid is not None:

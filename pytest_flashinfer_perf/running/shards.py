@@ -6,7 +6,8 @@ import hashlib
 import heapq
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,11 +92,13 @@ class Sharding:
         self._written = True
         output_json[SCHEMA_KEY] = {**output_json.get(SCHEMA_KEY, SCHEMA), "shard": self._part}
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """More shards than tests is no error, where there are tests at all."""
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        """More shards than tests is no error, where there are tests at all; and one without rows is saved, see below."""
         if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self._part.get("count"):
             session.exitstatus = pytest.ExitCode.OK
+        warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
+        return (yield)
 
     def pytest_unconfigure(self) -> None:
         """pytest-benchmark writes nothing where nothing was measured, and a shard that is missing is a gap."""

@@ -94,7 +94,7 @@ def _is_here(spec: Any) -> bool:
     return bool(spec.popen) and not spec.via
 
 
-def _refusal(dist: str) -> str | None:
+def refusal(dist: str) -> str | None:
     return f"--dist={dist}: {DIST[dist]}; say --dist=load" if dist in DIST else None
 
 
@@ -154,7 +154,7 @@ class Controller:
         spec, here = node.gateway.spec, _is_here(node.gateway.spec)
         told = replace(
             self._told,
-            dist=_refusal(self._config.option.dist),
+            dist=refusal(self._config.option.dist),
             gpu=obstacle(spec, self._specs, self._gpus, opted_in=self._opted_in),
             words=str(self._words / f"{node.gateway.id}.txt") if here else None,
             is_elsewhere=not here,

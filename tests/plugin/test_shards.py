@@ -88,7 +88,7 @@ def test_three_shards_are_the_whole(suite, capsys):
 def test_a_shard_without_rows_and_one_without_tests_are_files_too(suite):
     few = (*QUICK, "-k", "fa3 and s8")
     for nth, skipped in ((1, 1), (2, 0)):
-        done = suite.runpytest(*few, f"--perf-shard={nth}/2", f"--benchmark-json={nth}.json", "-W", "ignore")
+        done = suite.runpytest(*few, f"--perf-shard={nth}/2", f"--benchmark-json={nth}.json")
         assert done.ret == 0
         assert done.parseoutcomes().get("skipped", 0) == skipped
     merged = merging.merged([merging.read(suite.path / f"{nth}.json") for nth in (1, 2)])

@@ -14,7 +14,7 @@ import pytest
 import torch
 from sessions import CASES, ENDED, GPUS, case, document, rows, sameness
 
-from pytest_flashinfer_perf.running import alone, outcomes, session, workers
+from pytest_flashinfer_perf.running import alone, journal, outcomes, session, workers
 from pytest_flashinfer_perf.settings import Settings
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-timeout=20")
@@ -30,7 +30,7 @@ def many(pytester, monkeypatch):
 
 
 def test_every_end_costs_one_case_and_the_rest_is_as_in_a_single_process(many, monkeypatch):
-    limit = ("--perf-timeout=5", "--benchmark-json=run.json", "--benchmark-group-by=func")
+    limit = ("--perf-timeout=4", "--benchmark-json=run.json", "--benchmark-group-by=func")
     done = many.runpytest_subprocess(*QUICK, *OPTED_IN, *limit, "-n", "auto")
     done.assert_outcomes(passed=16, failed=4)
     gpus = {(row["extra_info"]["visible"], row["extra_info"]["gpu_uuid"]) for row in rows(many).values()}
@@ -48,17 +48,21 @@ def test_every_end_costs_one_case_and_the_rest_is_as_in_a_single_process(many, m
     assert document(many)["machine_info"] == document(many, "single.json")["machine_info"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("--dist=loadfile", "--dist=loadfile: a case that ends its worker would be run again by each"),
-        ("--perf-backends=fa9", "--perf-backends: unknown name 'fa9', did you mean fa3?"),
-    ],
-)
-def test_what_a_worker_refuses_is_one_error(many, arguments, sentence):
-    done = many.runpytest_subprocess(*QUICK, "-n", "1", arguments)
+def test_what_a_worker_refuses_is_one_error(many):
+    done = many.runpytest_subprocess(*QUICK, "-n", "1", "--perf-backends=fa9")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([f"ERROR: {sentence}*"])
+    done.stderr.fnmatch_lines(["ERROR: --perf-backends: unknown name 'fa9', did you mean fa3?*"])
+
+
+def test_only_load_distributes_what_is_timed(cpu, hopper):
+    assert [workers.refusal(dist) for dist in ("load", "no")] == [None, None]
+    for dist in ("each", "loadscope", "loadfile", "loadgroup", "worksteal"):
+        assert workers.refusal(dist).startswith(f"--dist={dist}: ")
+        with pytest.raises(pytest.UsageError, match="say --dist=load"):
+            session.refuse(workers.Told(dist=workers.refusal(dist)), cpu)
+    with pytest.raises(pytest.UsageError, match="shared"):
+        session.refuse(workers.Told(gpu="shared"), hopper)
+    session.refuse(workers.Told(gpu="shared"), cpu)
 
 
 TWO = ["popen", "popen"]
@@ -207,3 +211,17 @@ def test_what_a_process_starts_measures_under_its_lock(tmp_path, monkeypatch):
         child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert child.stdout == "in\n"
     assert "GPU-0" not in os.environ[alone.HOLDS]
+
+
+def test_workers_behind_two_gateways_are_one_session(many):
+    """As two hosts would be: nothing of theirs is read here but their reports, the journal too."""
+    gateways = [word for host, gpu in (("one", 0), ("two", 1)) for word in _worker(host, gpu)]
+    few = (*QUICK, "-k", "planted and (s16 or s17 or s20 or s21)", "--benchmark-json=run.json")
+    many.runpytest_subprocess(*few, "--dist=load", *gateways).assert_outcomes(passed=4)
+    gpus = {row["extra_info"]["gpu_uuid"] for row in rows(many).values()}
+    assert gpus == {"GPU-0", "GPU-1"}
+    assert set(journal.read(many.path / "run.json.journal").finished) == set(rows(many))
+
+
+def _worker(host, gpu):
+    return "--px", f"id={host}//popen", "--tx", f"popen//via={host}//env:CUDA_VISIBLE_DEVICES={gpu}"
