@@ -94,7 +94,7 @@ class Sharding:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        """More shards than tests is no error, where there are tests at all; and one without rows is saved, see below."""
+        """More shards than tests is no error, where there are tests at all. One without rows is saved, see below."""
         if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self._part.get("count"):
             session.exitstatus = pytest.ExitCode.OK
         warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
