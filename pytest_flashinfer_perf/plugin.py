@@ -174,7 +174,7 @@ def _needs_device(item: pytest.Item) -> bool:
     return marked or measures(item)
 
 
-@pytest.hookimpl(optionalhook=True)
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return workers.number(config)
 

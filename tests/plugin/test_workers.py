@@ -225,3 +225,18 @@ def test_workers_behind_two_gateways_are_one_session(many):
 
 def _worker(host, gpu):
     return "--px", f"id={host}//popen", "--tx", f"popen//via={host}//env:CUDA_VISIBLE_DEVICES={gpu}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [((), 5), (("--perf-device=cuda",), 5), (("--perf-device=cuda:3",), 1), (("--perf-device=cpu",), 1)],
+)
+def test_auto_is_the_number_of_gpus_where_the_project_asks_for_it(pytester, monkeypatch, arguments, count):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    config = pytester.parseconfig(*OPTED_IN, *arguments)
+    assert config.hook.pytest_xdist_auto_num_workers(config=config) == count
+    monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "7")  # xdist's own
+    for left_alone in ((), OPTED_IN, (*OPTED_IN, "--perf-device=cpu:any")):
+        config = pytester.parseconfig(*left_alone)
+        assert config.hook.pytest_xdist_auto_num_workers(config=config) == 7
