@@ -19,7 +19,8 @@ KILLED = "killed"
 # The first that an error's text has names it; those that follow OUT_OF_MEMORY leave CUDA's context unusable.
 ERRORS = (
     (OUT_OF_MEMORY, r"out of memory|can't allocate memory|bad_alloc|STATUS_ALLOC_FAILED|ERROR_OUT_OF_MEMORY"),
-    ("device-assert", r"device-side assert|CUDA_ERROR_ASSERT"),
+    # torch's advice under any CUDA error speaks of "device-side assertions"
+    ("device-assert", r"device-side assert triggered|CUDA_ERROR_ASSERT"),
     (
         "illegal-access",
         r"illegal memory access|misaligned address|CUDA_ERROR_(ILLEGAL|MISALIGNED)_ADDRESS",

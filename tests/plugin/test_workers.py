@@ -149,7 +149,10 @@ def test_a_death_is_known_by_its_last_words(words, outcome, frames):
     ("error", "outcome"),
     [
         (
-            RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might"),
+            RuntimeError(
+                "CUDA error: an illegal memory access was encountered\n"
+                "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+            ),
             "illegal-access",
         ),
         (RuntimeError("Triton Error [CUDA]: device-side assert triggered"), "device-assert"),
