@@ -15,23 +15,23 @@ HOLDS = "FLASHINFER_PERF_HOLDS"  # what a process has locked, for those that it 
 @contextmanager
 def alone_on(name: str, waits: Callable[[Path], None]) -> Iterator[None]:
     """An exclusive lock by name; `waits` is called where another has it. The kernel frees it when its holder dies."""
-    inherited = os.environ.get(HOLDS, "")
-    if any(held.startswith(f"{name}@") and held != _hold(name) for held in inherited.split()):
+    hold = f"{name}@{os.getpid()}"
+    if any(held.startswith(f"{name}@") and held != hold for held in _held()):
         yield
         return
     path = Path(tempfile.gettempdir()) / f"flashinfer-perf-{name}.lock"
     holder = _opened(path)
     try:
         _lock(holder, path, waits)
-        os.environ[HOLDS] = f"{inherited} {_hold(name)}"
+        os.environ[HOLDS] = " ".join([*_held(), hold])
         yield
     finally:
-        os.environ[HOLDS] = inherited
+        os.environ[HOLDS] = " ".join(held for held in _held() if held != hold)
         os.close(holder)
 
 
-def _hold(name: str) -> str:
-    return f"{name}@{os.getpid()}"
+def _held() -> list[str]:
+    return os.environ.get(HOLDS, "").split()
 
 
 def _opened(path: Path) -> int:

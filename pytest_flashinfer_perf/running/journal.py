@@ -51,7 +51,7 @@ class Past:
 
 
 def read(path: Path) -> Past | None:
-    """Nothing, where there is no journal."""
+    """Nothing, where there is no journal. Lines of another run are of one that did not notice the end of its own."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def read(path: Path) -> Past | None:
         raise JournalError(f"{path} is no journal of this version: leave out --perf-resume, or remove it")
     done: dict[str, Mapping[str, Any]] = {}
     for line in said:
-        if line.get("outcome") == "passed" and line["report"]:
+        if line.get("outcome") == "passed" and line["run"] == said[0]["run"] and line["report"]:
             done.setdefault(line["finished"], line["report"])
     return Past(path, said[0]["run"], tuple(line["place"] for line in said if "journal" in line), done)
 
@@ -95,6 +95,7 @@ class Journal:
     """Open for this process; several have the same file open."""
 
     def __init__(self, path: Path, run: str, place: Mapping[str, Any]) -> None:
+        self._run = run
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         fcntl.flock(self._file, fcntl.LOCK_EX)
         self._begin(run, place)
@@ -115,7 +116,7 @@ class Journal:
 
     def finished(self, report: pytest.TestReport) -> None:
         kept = {name: getattr(report, name) for name in FINISHED if hasattr(report, name)}
-        self._add({"finished": report.nodeid, "outcome": report.outcome, "report": kept})
+        self._add({"finished": report.nodeid, "run": self._run, "outcome": report.outcome, "report": kept})
         os.fsync(self._file)
 
     def _add(self, said: Mapping[str, Any]) -> None:

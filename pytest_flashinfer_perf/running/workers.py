@@ -185,15 +185,19 @@ class Controller:
         if crashitem in self._poisoned:
             report.outcome, report.when, report.longrepr = "passed", "teardown", None
             return
-        path = journal.path_of(self._config)
-        _tell(report, self._death(report.node.gateway), journal.started(path, crashitem) if path else {})
+        death = self._death(report.node.gateway)
+        if death is not None:
+            path = journal.path_of(self._config)
+            _tell(report, death, journal.started(path, crashitem) if path else {})
 
-    def _death(self, gateway: Any) -> Death:
+    def _death(self, gateway: Any) -> Death | None:
+        """Nothing of a worker that had no cases: xdist's own words stand."""
         if not _is_here(gateway.spec):
-            return outcomes.ELSEWHERE
+            return outcomes.ELSEWHERE if self._opted_in else None
         words = self._words / f"{gateway.id}.txt"
-        said = words.read_text(errors="replace") if words.exists() else ""
-        return outcomes.of_death(said, self._config.getoption("perf_timeout"))
+        if not words.exists():
+            return None
+        return outcomes.of_death(words.read_text(errors="replace"), self._config.getoption("perf_timeout"))
 
 
 def _tell(report: pytest.TestReport, death: Death, started: dict[str, Any]) -> None:

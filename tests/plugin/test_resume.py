@@ -135,6 +135,8 @@ def test_a_journal_is_of_one_run_and_says_when_it_cannot_be_read(path):
     path.write_text("[1]\n")
     with pytest.raises(JournalError, match="no journal of this version"):
         journal.read(path)
+    late = Journal(path, "first", {"gpu": "H200"})
     Journal(path, "second", {}).close()
+    late.finished(report("a"))
     assert finished(path) == {}
     assert journal.read(path.with_name("other")) is None

@@ -30,7 +30,7 @@ def many(pytester, monkeypatch):
 
 
 def test_every_end_costs_one_case_and_the_rest_is_as_in_a_single_process(many, monkeypatch):
-    limit = ("--perf-timeout=4", "--benchmark-json=run.json", "--benchmark-group-by=func")
+    limit = ("--perf-timeout=6", "--benchmark-json=run.json", "--benchmark-group-by=func")
     done = many.runpytest_subprocess(*QUICK, *OPTED_IN, *limit, "-n", "auto")
     done.assert_outcomes(passed=16, failed=4)
     gpus = {(row["extra_info"]["visible"], row["extra_info"]["gpu_uuid"]) for row in rows(many).values()}
