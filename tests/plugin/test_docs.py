@@ -57,8 +57,16 @@ def test_options_of_the_documents_exist(page, pytestconfig):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert target.startswith("https://") or (page.parent / target).exists(), target
+    for target, _, section in (link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", page.read_text())):
+        if not target.startswith("https://"):
+            found = page.parent / target if target else page
+            assert found.exists(), target
+            assert not section or section in sections(found), f"{target}#{section}"
+
+
+def sections(page):
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 PREFILL = "--page_size 4 --batch_size 1 --s_qo 4 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 -vv"
@@ -227,7 +235,8 @@ DECODE_FP8 = (
 
 def commands_of(page):
     """The lines of a page's shell blocks as words, with what a line's end continues."""
-    text = "\n".join(block for language in ("sh", "bash") for block in blocks(page, language))
+    shown = re.findall(r"^\$ (.*)", "".join(blocks(page, "console")), re.MULTILINE)
+    text = "\n".join([*(block for language in ("sh", "bash") for block in blocks(page, language)), *shown])
     lines = text.replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
@@ -239,6 +248,22 @@ PYTEST = {"collect-only", "import-mode", "hypothesis-profile"}
 def test_commands_of_the_documents_are_known(page, pytestconfig):
     for words in commands_of(page):
         verify(words, pytestconfig)
+
+
+def test_what_the_documents_select_of_the_suite_is_there(pytester):
+    """By one collection of all; -k looks at more than ids, which is more than these words need."""
+    of_suite = [
+        words for page in PAGES for words in commands_of(page) if "bench" in words or "tests/attention" in words
+    ]
+    selections = {words[words.index("-k") + 1].lower() for words in of_suite if "-k" in words}
+    assert len(selections) > 3
+    outcome = pytester.runpytest(
+        *cli.of_suite(["--collect-only", "-q", "-k", " or ".join(map("({})".format, selections))])
+    )
+    ids = [line.lower() for line in outcome.outlines if "::" in line]
+    for selection in selections:
+        ways = [way.split(" and ") for way in selection.split(" or ")]
+        assert any(all(word in one for word in way) for way in ways for one in ids), selection
 
 
 def verify(words, config):
