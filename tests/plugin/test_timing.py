@@ -1,3 +1,4 @@
+import contextlib
 import itertools
 import math
 import statistics
@@ -223,3 +224,22 @@ def test_a_profiler_finds_warm_ups_and_timed_calls_under_the_cases_id_and_nothin
 def test_on_a_cpu_there_is_no_range(ranges, cpu, monkeypatch):
     timed(ranges, cpu, monkeypatch)
     assert ranges.seen == [()] * 7
+
+
+def test_a_case_is_shown_by_its_id_and_a_kernel_of_ones_own_by_its_test(pytester, monkeypatch):
+    shown = []
+    monkeypatch.setattr(run, "_range", lambda name, _device: contextlib.nullcontext(shown.append(name)))
+    pytester.makepyfile("""
+        import pytest
+        import torch
+
+        @pytest.mark.perf_cases("mm_bf16", "--m 2 --n 16 --k 32")
+        def test_case(perf, case):
+            perf(case)
+
+        @pytest.mark.parametrize("n", [7])
+        def test_own(perf, n):
+            perf.time(torch.neg, torch.ones(n))
+    """)
+    pytester.runpytest("--perf-backends=torch", "--perf-iters=2", "--perf-device=cpu").assert_outcomes(passed=2)
+    assert shown == ["m2-n16-k32-torch", "test_own[7]"]
