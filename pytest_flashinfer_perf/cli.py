@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in commands.HELP:
         return commands.main(words[0], words[1:])
-    command = {"bench": bench, "run": run}.get(words[0] if words else "")
+    command = OF_PYTEST.get(words[0] if words else "")
     if command is not None and words[1:2] not in (["-h"], ["--help"]):
         return command(words[1:])
     _parser().parse_args(words)
@@ -115,3 +115,7 @@ def of_suite(arguments: Sequence[str]) -> list[str]:
     outputs = ["-o", f"cache_dir={here / '.pytest_cache'}", f"--benchmark-storage=file://{here / '.benchmarks'}"]
     tests = [str(path) for path in suite.paths()]
     return [*tests, f"--rootdir={suite.root()}", *QUIETLY, *outputs, *arguments]
+
+
+OF_PYTEST = {"bench": bench, "run": run}
+COMMANDS = (*OF_PYTEST, *commands.HELP)

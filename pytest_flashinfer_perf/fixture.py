@@ -133,7 +133,12 @@ class Perf:
                 pytest.skip("perf.time has no shapes to search: give it a strategy of your own with @given")
             work = {"flops": flops, "bytes": bytes, "reference": reference, "out": out}
             where = str(self._device.torch)
-            how = {"measuring": self._measuring, "checking": self._settings.checking, "device": where}
+            how = {
+                "measuring": self._measuring,
+                "checking": self._settings.checking,
+                "device": where,
+                "name": self._node.name,
+            }
             measured = measure(fn, args, kwargs, **work, **how)  # type: ignore[arg-type]
             cost = Cost(flops or 0.0, bytes or 0.0, _dtype_of(args)) if flops or bytes else None
             if self._settings.checking.only:

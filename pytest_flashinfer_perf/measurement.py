@@ -80,15 +80,16 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
     measuring: Measuring | None = None,
     checking: Checking | None = None,
     device: str | None = None,
+    name: str = "",
 ) -> Measurement:
     """Time `fn(*args, **kwargs)` with a cold L2, and check `out` (or what it returns) where a reference is given.
 
     `out` names the tensors that the call writes: they are filled with NaN first, and are not rotated as inputs. They
     are passed on as `out=` to a function that takes it, unless they are among its arguments already. `device` is for
-    a call without tensors among its arguments.
+    a call without tensors among its arguments, `name` for the NVTX range around the timed calls.
     """
     passed_on = {"out": out} if out is not None and _takes_out(fn, (args, kwargs), as_tuple(out)) else {}
-    target = Target(fn, args, {**(kwargs or {}), **passed_on}, as_tuple(out))
+    target = Target(fn, args, {**(kwargs or {}), **passed_on}, as_tuple(out), name)
     where = devices.find(_device_of(target) or device or "auto")
     how, looked_at = measuring or Measuring(), checking or Checking()
     answer = () if looked_at.off else as_tuple(reference() if callable(reference) else reference)

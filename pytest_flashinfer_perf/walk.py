@@ -101,7 +101,7 @@ def _measured(case: Case, measuring: Measuring, checking: Checking, device: Devi
     graph = uses_graph(measuring, device, routine.cuda_graph)
     built = case.backend.build(p, x, How(case.backend_name, graph))
     takes = x if built.takes is None else built.takes
-    target = Target(built.launch, (takes,), outputs=routine.outputs(x))
+    target = Target(built.launch, (takes,), outputs=routine.outputs(x), name=case.id)
     choice = _settled(case, target)
     cost = routine.cost(p, x)
     expected = Expected(()) if checking.off else _Posed(case, x, cost, checking).expected(takes, device)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf import check
@@ -24,12 +26,13 @@ FEWEST_CALLS_IN_GRAPH = 10
 
 @dataclass(frozen=True)
 class Target:
-    """A function, its arguments, and those of their tensors that it writes."""
+    """A function, its arguments, those of their tensors that it writes, and what a profiler shows it as."""
 
     function: Callable[..., object]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     outputs: tuple[Tensor, ...] = ()
+    name: str = ""
 
     def bound(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Call:
         """The function with one set of arguments, for the instrument to call."""
@@ -93,7 +96,8 @@ def run(
     work = _work(tuple(map(target.bound, sets.sets)), chosen.instrument, sets.mode, cuda_graph, device)
     check.poison(target.outputs)
     warmup = iter([measuring.warmups])
-    samples = stopping.collect(lambda n: chosen.instrument.sample(work, n, next(warmup, 0)), measuring.iters)
+    with _range(target.name, device):
+        samples = stopping.collect(lambda n: chosen.instrument.sample(work, n, next(warmup, 0)), measuring.iters)
     verify()
     seen = observe(work)
     return Timing(
@@ -106,6 +110,11 @@ def run(
         notes=tuple(note for note in (sets.note, *seen.notes) if note),
         seen=seen,
     )
+
+
+def _range(name: str, device: Device) -> AbstractContextManager[None]:
+    """For profilers to find the timed calls by; a name may have braces, which torch would format."""
+    return torch.cuda.nvtx.range("{}", name) if name and device.is_gpu else nullcontext()
 
 
 def uses_graph(measuring: Measuring, device: Device, by_default: bool) -> bool:

@@ -1,3 +1,4 @@
+import contextlib
 import itertools
 import math
 import statistics
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.check import WrongAnswerError
-from pytest_flashinfer_perf.timing import clocks, instruments, stopping, telemetry
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.timing import clocks, instruments, run, stopping, telemetry
 from pytest_flashinfer_perf.timing.instruments import InstrumentError, Wall, Work
 from pytest_flashinfer_perf.timing.trace import Activity, summarise
 
@@ -170,3 +172,74 @@ def test_the_answer_of_a_timed_call_is_checked():
     with pytest.raises(WrongAnswerError, match="elements differ"):
         measure(right_once, (torch.ones(8),), out=out, reference=torch.ones(8))
     assert len(calls) > 30
+
+
+class Ranges:
+    """A stand-in of NVTX that notes which calls are made in which range."""
+
+    def __init__(self):
+        self.open, self.seen = [], []
+
+    def range_push(self, name):
+        self.open.append(name)
+
+    def range_pop(self):
+        self.open.pop()
+
+    def call(self, *_arguments):
+        self.seen.append(tuple(self.open))
+
+
+@pytest.fixture
+def ranges(monkeypatch):
+    made = Ranges()
+    for name in ("range_push", "range_pop"):
+        monkeypatch.setattr(torch.cuda.nvtx, name, getattr(made, name))
+    return made
+
+
+class SaidToBeAGpu(Device):
+    """The CPU's clock and memory, with a GPU's name: what is done for a GPU alone is done."""
+
+    def synchronize(self):
+        pass
+
+    def free_bytes(self):
+        return 1 << 30
+
+
+def timed(ranges, device, monkeypatch):
+    monkeypatch.setattr(run, "observe", lambda _work: ranges.call() or run.Seen())
+    target = run.Target(ranges.call, (torch.ones(4),), name="b1-{s16}-fa3")
+    measuring = Measuring(instrument="wall", cold_l2="none", iters=3, warmup=2)
+    run.run(target, measuring, device, cuda_graph=False, verify=ranges.call)
+
+
+def test_a_profiler_finds_warm_ups_and_timed_calls_under_the_cases_id_and_nothing_else(ranges, hopper, monkeypatch):
+    timed(ranges, SaidToBeAGpu(**vars(hopper)), monkeypatch)
+    assert ranges.seen == [("b1-{s16}-fa3",)] * 5 + [()] * 2
+    assert not ranges.open
+
+
+def test_on_a_cpu_there_is_no_range(ranges, cpu, monkeypatch):
+    timed(ranges, cpu, monkeypatch)
+    assert ranges.seen == [()] * 7
+
+
+def test_a_case_is_shown_by_its_id_and_a_kernel_of_ones_own_by_its_test(pytester, monkeypatch):
+    shown = []
+    monkeypatch.setattr(run, "_range", lambda name, _device: contextlib.nullcontext(shown.append(name)))
+    pytester.makepyfile("""
+        import pytest
+        import torch
+
+        @pytest.mark.perf_cases("mm_bf16", "--m 2 --n 16 --k 32")
+        def test_case(perf, case):
+            perf(case)
+
+        @pytest.mark.parametrize("n", [7])
+        def test_own(perf, n):
+            perf.time(torch.neg, torch.ones(n))
+    """)
+    pytester.runpytest("--perf-backends=torch", "--perf-iters=2", "--perf-device=cpu").assert_outcomes(passed=2)
+    assert shown == ["m2-n16-k32-torch", "test_own[7]"]
