@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.fuzz.search import Search
 
 NO_CASE = "no-case"
+CASE = pytest.StashKey[Case]()  # of an item that no parameter tells
 
 
 def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settings) -> None:
@@ -44,6 +45,11 @@ def _param(case: Case | Search) -> object:
 
 def marks(case: Case | Search) -> list[pytest.MarkDecorator]:
     return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.family)]
+
+
+def case_of(item: pytest.Item) -> Case | None:
+    told = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
+    return told if isinstance(told, Case) else item.stash.get(CASE, None)
 
 
 def give_clocks(items: list[pytest.Item]) -> None:

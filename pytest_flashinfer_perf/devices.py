@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +37,24 @@ class Device:
         if self.is_gpu:
             torch.cuda.synchronize(self.torch)
 
+    def touch(self) -> None:
+        """Raise where it can no longer be used: an error of CUDA stays, and every later call meets it."""
+        torch.zeros(1, device=self.torch)
+        self.synchronize()
+
+    def give_back_memory(self) -> None:
+        """What nobody holds any more, to whoever asks next how much is free."""
+        gc.collect()
+        if self.is_gpu:
+            torch.cuda.empty_cache()
+
 
 def find(spec: str) -> Device:
     """`auto` is the first GPU, or the CPU where there is none."""
     gpus = torch.cuda.device_count()
     if spec == "auto":
         spec = "cuda:0" if gpus else "cpu"
-    if spec == "cpu":
+    if spec in ("cpu", "cpu:any"):
         return _cpu()
     index = _index(spec)
     if index is None or index >= gpus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf import peaks, quarantine, record, row
+from pytest_flashinfer_perf import collection, flags, peaks, quarantine, record, row
 from pytest_flashinfer_perf.autotune import CacheError
 from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.check import WrongAnswerError
@@ -18,10 +19,11 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import TORCH
 from pytest_flashinfer_perf.measurement import Measurement, Reference, measure
+from pytest_flashinfer_perf.running.outcomes import OUT_OF_MEMORY, OUTCOME
 from pytest_flashinfer_perf.settings import Checking, Measuring, Settings
 from pytest_flashinfer_perf.timing.cold import tensors
 from pytest_flashinfer_perf.verification import Outputs
-from pytest_flashinfer_perf.walk import CannotRunError, Walked, walk
+from pytest_flashinfer_perf.walk import CannotRunError, OutOfMemoryError, Walked, walk
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.fuzz.search import Search
@@ -43,10 +45,9 @@ class Perf:
         self._settings = settings
         self._device = device
         self._used = False
+        self._since = 0.0
+        self._worker = getattr(request.config, "workerinput", {}).get("workerid")
         asked_not_to = request.config.getoption("benchmark_disable")
-        writes_rows = not (asked_not_to or settings.checking.only or settings.fuzzing.on)
-        if hasattr(request.config, "workerinput") and writes_rows:
-            raise pytest.UsageError("pytest-benchmark is off under xdist, every row would be lost: run without -n")
         self._only_once = asked_not_to
         self._measuring = replace(settings.measuring, iters=1, warmup=0) if asked_not_to else settings.measuring
 
@@ -77,7 +78,7 @@ class Perf:
 
     def _measured(self, case: Case) -> Measurement:
         self._node.stash[IDENTITY] = {**case.identity, **row.of_device(self._device)}
-        self._node.stash[REPEAT] = f"{case.repro}\n{case.repro_upstream}"
+        self._node.stash[REPEAT] = _commands(case)
         known = quarantine.found(self._settings.quarantine, case)
         if known:
             pytest.skip(known.sentence)
@@ -96,6 +97,9 @@ class Perf:
             return walk(case, *how, self._device, self._settings.max_memory)
         except CannotRunError as reason:
             raise pytest.skip.Exception(str(reason)) from None
+        except OutOfMemoryError as error:
+            self._node.stash[OUTCOME] = OUT_OF_MEMORY
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         except CacheError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         except WrongAnswerError as wrong:
@@ -158,11 +162,15 @@ class Perf:
         return {**row.of_measurement(measured, cost, self._settings.measuring.peaks), "case": self._node.nodeid}
 
     def _record(self, measured: Measurement, extra_info: dict[str, Any], params: Mapping[str, Any] = NONE) -> None:
-        if self._benchmark.disabled:
+        if self._only_once:
             record.leave_out(self._benchmark)
             return
-        clock = self._node.get_closest_marker("benchmark").kwargs["timer"]
-        record.write(self._benchmark, clock, measured.samples, extra_info)
+        extra_info = {**extra_info, "worker": self._worker, "case_s": time.monotonic() - self._since}
+        if self._worker is None:
+            clock = self._node.get_closest_marker("benchmark").kwargs["timer"]
+            record.write(self._benchmark, clock, measured.samples, extra_info)
+        else:
+            record.ship(self._benchmark, extra_info)
         self._node.stash[ROW] = {**extra_info, **_seen(measured), "params": dict(params)}
 
     @contextmanager
@@ -170,6 +178,7 @@ class Perf:
         if self._used:
             raise RuntimeError("perf records one row per test: parametrize the test to measure more")
         self._used = True
+        self._since = time.monotonic()
         try:
             yield
         except BaseException:
@@ -179,9 +188,18 @@ class Perf:
 
 def identity(item: pytest.Item) -> dict[str, Any]:
     """What a test without a row is known by: its case, also where it never came to ask for it."""
-    case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
-    known = case.identity if isinstance(case, Case) else {"case": item.nodeid}
-    return item.stash.get(IDENTITY, known)
+    case = collection.case_of(item)
+    return item.stash.get(IDENTITY, case.identity if case else {"case": item.nodeid})
+
+
+def repeat(item: pytest.Item) -> str:
+    """The commands that run it again."""
+    case = collection.case_of(item)
+    return item.stash.get(REPEAT, _commands(case) if case else flags.join(["pytest", item.nodeid]))
+
+
+def _commands(case: Case) -> str:
+    return f"{case.repro}\n{case.repro_upstream}"
 
 
 def _seen(measured: Measurement) -> dict[str, Any]:

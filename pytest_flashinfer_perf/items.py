@@ -26,8 +26,10 @@ class Testlist(pytest.File):
 
     def _item(self, entry: Entry) -> pytest.Function:
         item = pytest.Function.from_parent(self, name=entry.name, callobj=_call(entry))
-        for mark in collection.marks(entry.case) if entry.case else ():
-            item.add_marker(mark)
+        if entry.case is not None:
+            item.stash[collection.CASE] = entry.case
+            for mark in collection.marks(entry.case):
+                item.add_marker(mark)
         return item
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from pytest_flashinfer_perf import project_file, quarantine, tolerances
 from pytest_flashinfer_perf.gate.likeness import ALLOWABLE
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.running import shards
+from pytest_flashinfer_perf.running.workers import OPT_IN
 from pytest_flashinfer_perf.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
 
 Said = TypeVar("Said")
@@ -31,7 +34,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--perf-tp", metavar="N", type=_positive, default=None, help="GPUs that share its heads (1)")
     group.addoption("--perf-dp", metavar="N", type=_positive, default=None, help="groups that share its requests (1)")
     group.addoption("--perf-ep", metavar="N", type=_positive, default=None, help="GPUs that share its experts (1)")
-    group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N")
+    group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cpu:any, cuda or cuda:N")
     group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
     group.addoption(
         "--perf-max-memory", metavar="GIB", type=float, default=None, help="skip cases that need more (what is free)"
@@ -74,6 +77,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-allow-output-mismatch", action="store_true", help="keep rows of wrong answers, as status: wrong"
     )
+    _add_running(parser, group)
     group.addoption("--perf-fuzz", action="store_true", help="search shapes for wrong answers, instead of timing")
     group.addoption(
         "--perf-fuzz-flags", metavar="FLAGS", action="append", default=[], help="draw such shapes; again for others too"
@@ -92,6 +96,18 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-vllm-csv", metavar="DIR", type=_folder, default=None, help="write vllm_decode's table as vLLM does"
     )
+
+
+def _add_running(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--perf-timeout", metavar="SECONDS", type=_seconds, default=300.0, help="most that a case may take (300), or 0"
+    )
+    group.addoption("--perf-resume", action="store_true", help="keep what an interrupted run has finished")
+    group.addoption("--perf-shard", metavar="I/N", type=_shard, default=None, help="run this part of N, from 1")
+    group.addoption(
+        "--perf-shard-by", metavar="FILE", default=None, help="split by what cases took in this JSON (evenly)"
+    )
+    parser.addini(OPT_IN, "-n auto starts a worker for each visible GPU, pinned to it", type="bool", default=False)
 
 
 def _add_gate(group: pytest.OptionGroup) -> None:
@@ -115,6 +131,23 @@ def _positive(text: str) -> int:
 
 def _not_negative(text: str) -> int:
     return _at_least(0, text)
+
+
+def _shard(text: str) -> shards.Shard:
+    try:
+        return shards.parse(text)
+    except shards.ShardError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 for no limit, got {text!r}")
+    return seconds
 
 
 def _name(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +12,9 @@ import pytest
 from pytest_flashinfer_perf import options, trace_sets
 from pytest_flashinfer_perf.report import unmeasured
 from pytest_flashinfer_perf.report.board import Board
+from pytest_flashinfer_perf.running import replay, workers
+from pytest_flashinfer_perf.running import session as running
+from pytest_flashinfer_perf.running.survival import measures
 from pytest_flashinfer_perf.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,7 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = config.stash[SETTINGS] = options.settings(config)
     board = Board()
     config.pluginmanager.register(board, "flashinfer-perf-board")
-    if config.getoption("perf_html") and not hasattr(config, "workerinput"):
+    running.start(config, board.notes)
+    gathers = not hasattr(config, "workerinput")
+    if config.getoption("perf_html") and gathers:
         from pytest_flashinfer_perf.report.html.session import HtmlFile
 
         config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
@@ -60,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_flashinfer_perf import session_gate
 
         session_gate.start(config, settings.project)
-    if config.getoption("perf_csv"):
+    if config.getoption("perf_csv") and gathers:
         from pytest_flashinfer_perf.formats.csv_rows import CsvFile
 
         path = config.invocation_params.dir / config.getoption("perf_csv")
@@ -144,7 +149,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         from pytest_flashinfer_perf import collection
 
         collection.keep_only(config, items)
-    measured = [item for item in items if "perf" in getattr(item, "fixturenames", ())]
+    measured = [item for item in items if measures(item)]
     if measured:
         from pytest_flashinfer_perf import collection
 
@@ -156,13 +161,22 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Find the device and the instrument before the first test: what is not there is one error, not one per case."""
-    if not session.config.option.collectonly and any(_needs_device(item) for item in session.items):
-        session.config.stash[DEVICE] = _device(session.config.stash[SETTINGS])
+    if session.config.option.collectonly or not any(_needs_device(item) for item in session.items):
+        return
+    settings = session.config.stash[SETTINGS]
+    device = session.config.stash[DEVICE] = _device(settings)
+    if any(map(measures, session.items)):
+        running.ready(session, settings, device)
 
 
 def _needs_device(item: pytest.Item) -> bool:
     marked = any(item.get_closest_marker(name) for name in ("requires_sm", "requires_backend", "requires_flashinfer"))
-    return marked or "perf" in getattr(item, "fixturenames", ())
+    return marked or measures(item)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    return workers.number(config)
 
 
 def _device(settings: Settings) -> Device:
@@ -187,26 +201,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def perf(request: pytest.FixtureRequest, benchmark: Any) -> Perf:
+def perf(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
     """Measure a case with `perf(case)`, your own call with `perf.time(fn, *args, flops=, bytes=, reference=, out=)`."""
     from pytest_flashinfer_perf.fixture import Perf
 
     if "perf" not in request.node.fixturenames:
         raise pytest.UsageError("perf must be an argument of the test itself: that is where the run looks for it")
-    return Perf(request, benchmark, request.config.stash[SETTINGS], request.config.stash[DEVICE])
+    settings, device = request.config.stash[SETTINGS], request.config.stash[DEVICE]
+    with running.turn(request.config, settings, device):
+        yield Perf(request, benchmark, settings, device)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    measured = "perf" in getattr(item, "fixturenames", ())
+    measured = measures(item)
     if measured and report.when == "call":
-        from pytest_flashinfer_perf.fixture import CHECKED, REPEAT, ROW
+        from pytest_flashinfer_perf.fixture import CHECKED, ROW, repeat
 
-        if report.failed and REPEAT in item.stash:
-            report.sections.append(("run it again", item.stash[REPEAT]))
+        if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search says what to run again itself
+            report.sections.append(("run it again", repeat(item)))
         if ROW in item.stash:
-            report.perf_row = json.dumps(item.stash[ROW])  # type: ignore[attr-defined] # reports carry what they get
+            row = item.stash[ROW]
+            report.perf_row = json.dumps(row)  # type: ignore[attr-defined] # reports carry what they get
+            report.perf_replay = replay.shipped(item, row["instrument"], row["samples"])  # type: ignore[attr-defined]
         if CHECKED in item.stash:
             report.perf_checked = item.stash[CHECKED]  # type: ignore[attr-defined]
         if item.config.stash[SETTINGS].fuzzing.on:

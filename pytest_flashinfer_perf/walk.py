@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,9 +18,15 @@ from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.measurement import Measurement, measure_target
 from pytest_flashinfer_perf.routine import AnyRoutine, How, Shape
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.running import outcomes
+from pytest_flashinfer_perf.running.limit import let_compile
 from pytest_flashinfer_perf.settings import Checking, Measuring
 from pytest_flashinfer_perf.timing.run import Target, uses_graph
 from pytest_flashinfer_perf.verification import Expected, Turned
+
+
+class OutOfMemoryError(Exception):
+    """It was estimated to fit."""
 
 
 class CannotRunError(Exception):
@@ -51,10 +57,15 @@ def _untunable(case: Case) -> str | None:
 
 
 def _too_large(case: Case, device: Device, most_gib: float | None) -> str | None:
-    needed, free = case.routine.footprint(case.params) / 2**30, device.free_bytes() / 2**30
+    needed, free = _footprint(case), device.free_bytes() / 2**30
     if most_gib is not None and needed > most_gib:
         return f"needs more than the {most_gib:g} GiB of --perf-max-memory"
     return f"needs about {needed:.1f} GiB, {free:.1f} GiB are free on {device.torch}" if needed > free else None
+
+
+def _footprint(case: Case) -> float:
+    """In GiB."""
+    return case.routine.footprint(case.params) / 2**30
 
 
 def check_answer(routine: str | AnyRoutine, backend: str, params: Any, seed: int = 0, device: str = "auto") -> None:
@@ -68,12 +79,18 @@ def walk(case: Case, measuring: Measuring, checking: Checking, device: Device, m
     reason = obstacle(case, device, most_gib)
     if reason:
         raise CannotRunError(reason)
+    let_compile()
     try:
         return _measured(case, measuring, checking, device)
-    except torch.OutOfMemoryError as error:
-        raise CannotRunError(f"ran out of memory: {str(error).splitlines()[0]}") from error
+    except (RuntimeError, MemoryError) as error:
+        if outcomes.of_error(error) != outcomes.OUT_OF_MEMORY:
+            raise
+        ran_out = str(error).partition("\n")[0]
+        traceback.clear_frames(error.__traceback__)  # they hold what there is no memory for
     finally:
-        _give_back_memory(device)
+        device.give_back_memory()
+    device.give_back_memory()
+    raise OutOfMemoryError(f"out of memory, where {_footprint(case):.1f} GiB were expected to do: {ran_out}")
 
 
 def _measured(case: Case, measuring: Measuring, checking: Checking, device: Device) -> Walked:
@@ -147,9 +164,3 @@ def _settled(case: Case, target: Target) -> Choice | None:
     if case.autotune_cache:
         autotune.verify(case.autotune_cache, tune=tune)
     return autotune.settle(target, tune=tune, cache=case.autotune_cache)
-
-
-def _give_back_memory(device: Device) -> None:
-    gc.collect()
-    if device.is_gpu:
-        torch.cuda.empty_cache()

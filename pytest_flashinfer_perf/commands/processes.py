@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
-import os
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from pytest_flashinfer_perf.gate import runs
 from pytest_flashinfer_perf.gate.runs import Run, RunError
+from pytest_flashinfer_perf.running import alone
 
 PROBE = "import sys; from pytest_flashinfer_perf import devices; print(devices.find(sys.argv[1]).uuid or '')"
 PASSED, TESTS_FAILED = 0, 1
@@ -92,24 +90,9 @@ def gpu(arguments: Sequence[str]) -> str | None:
     return done.stdout.strip() or None
 
 
-@contextmanager
-def alone_on(uuid: str | None) -> Iterator[None]:
-    """An exclusive lock for the GPU, for the whole machine without one; the kernel frees it when its holder dies."""
-    path = Path(tempfile.gettempdir()) / f"flashinfer-perf-{uuid or 'cpu'}.lock"
-    holder = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        _locked(holder, path)
-        yield
-    finally:
-        os.close(holder)
-
-
-def _locked(holder: int, path: Path) -> None:
-    try:
-        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        say(f"waiting for the GPU: another run holds {path}")
-        fcntl.flock(holder, fcntl.LOCK_EX)
+def alone_on(uuid: str | None) -> AbstractContextManager[None]:
+    """A lock for the GPU, for the whole machine without one; what is started meanwhile measures under it."""
+    return alone.alone_on(uuid or "cpu", lambda path: say(f"waiting for the GPU: another run holds {path}"))
 
 
 def verify(run: Run, locked: str | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf import provenance
+from pytest_flashinfer_perf.report import unmeasured
 
 Row = Mapping[str, Any]
 WIDTH = 15
@@ -38,7 +39,8 @@ class UpstreamLines:
             yield from self._measured(json.loads(report.perf_row))
         elif report.failed:
             yield f"[ERROR] Error running test: {name}"
-            yield f"[ERROR] Error: {report.longreprtext.strip().splitlines()[0]}"
+            said = unmeasured.reason(report).strip().partition("\n")[0]
+            yield f"[ERROR] Error: {said}"
         elif report.skipped and hasattr(report, "perf_unmeasured"):
             yield f"[INFO] {name}: {json.loads(report.perf_unmeasured)['reason']}. Skipping."
 

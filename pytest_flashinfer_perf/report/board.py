@@ -54,7 +54,7 @@ class Board:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         folder = session.config.getoption("perf_vllm_csv")
-        if folder is None:
+        if folder is None or hasattr(session.config, "workerinput"):
             return
         path = vllm.write_csv(self.rows, Path(folder), datetime.now().astimezone())
         self.notes.append(f"wrote {path}" if path else NO_CSV)
@@ -74,12 +74,12 @@ class Board:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        if self.rows:
+        if self.rows or self.unmeasured:
             output_json[SCHEMA_KEY] = {**SCHEMA, "roofs": self.roofs, "unmeasured": self.unmeasured}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
-        if self.rows:
+        if self.rows or self.unmeasured:
             _ours(machine_info)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)

@@ -9,7 +9,8 @@ import pytest
 
 
 def of(report: pytest.TestReport, identity: Mapping[str, Any]) -> dict[str, Any]:
-    return {**identity, "outcome": _outcome(report), "reason": reason(report)}
+    ended = {"ended": report.perf_ended} if hasattr(report, "perf_ended") else {}
+    return {**identity, "test": report.nodeid, "outcome": _outcome(report), **ended, "reason": reason(report)}
 
 
 def _outcome(report: pytest.TestReport) -> str:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import settings
 
 import pytest_flashinfer_perf as package
+import pytest_flashinfer_perf.fixture
 from pytest_flashinfer_perf import check, devices
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.routine import How

@@ -267,10 +267,12 @@ def test_what_the_documents_select_of_the_suite_is_there(pytester):
 
 
 def verify(words, config):
-    while re.match(r"[A-Z_]+=", words[0]):
+    while words and re.match(r"[A-Za-z_]+=", words[0]):
         words = words[1:]
+    if not words:
+        return
     program, rest = words[0].removeprefix(".venv/bin/"), words[1:]
-    if program in ("ncu", "nsys"):
+    if program in ("ncu", "nsys", "srun"):
         verify(rest[rest.index("pytest") :], config)
     elif program == "python" and rest[:2] == ["-m", "pytest"]:
         verify(rest[1:], config)
@@ -353,3 +355,20 @@ def test_messages_of_the_page_of_trouble_are_those_of_the_code():
     for message in messages:
         for part in filter(None, (part.strip(" ,?") for part in message.split("..."))):
             assert part in code.replace("{{", "{").replace("}}", "}"), message
+
+
+def test_every_scheduler_of_the_documents_passes_its_own_index():
+    """The commands as a shell sees them, with the index that each scheduler sets."""
+    from pytest_flashinfer_perf.running import shards
+
+    text = (ROOT / "docs" / "many.md").read_text()
+    given = {"SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_COUNT": "8", "JOB_COMPLETION_INDEX": "7"}
+    said = re.findall(r"--perf-shard=((?:\$\(\(.*?\)\)|[^\s`])+)", text.replace("${{ matrix.shard }}", "4"))
+    shell = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {' '.join(one for one in said if one != 'i/n')}"],
+        env=given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [shards.parse(one) for one in shell.stdout.split()] == [(2, 8), (4, 4), (8, 8), (8, 8)]

@@ -449,13 +449,6 @@ def test_an_unknown_backend_in_a_marker_is_an_error(pytester):
     assert "unknown name 'fa9', did you mean fa3?" in result.stdout.str() + result.stderr.str()
 
 
-def test_under_xdist_a_row_would_be_lost_and_that_is_an_error(suite):
-    pytest.importorskip("xdist")
-    result = suite.runpytest_subprocess(*QUICK, "--perf-backends=torch", "-n", "1")
-    assert result.ret == 1
-    assert "run without -n" in result.stdout.str()
-
-
 def test_an_unrelated_project_does_not_pay_for_the_plugin(pytester):
     pytester.makeconftest(
         """

@@ -1,0 +1,50 @@
+"""Alone on a device: of all runs on a machine, one at a time measures on a GPU."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HOLDS = "FLASHINFER_PERF_HOLDS"  # what a process has locked, for those that it starts: they measure under its lock
+
+
+@contextmanager
+def alone_on(name: str, waits: Callable[[Path], None]) -> Iterator[None]:
+    """An exclusive lock by name; `waits` is called where another has it. The kernel frees it when its holder dies."""
+    hold = f"{name}@{os.getpid()}"
+    if any(held.startswith(f"{name}@") and held != hold for held in _held()):
+        yield
+        return
+    path = Path(tempfile.gettempdir()) / f"flashinfer-perf-{name}.lock"
+    holder = _opened(path)
+    try:
+        _lock(holder, path, waits)
+        os.environ[HOLDS] = " ".join([*_held(), hold])
+        yield
+    finally:
+        os.environ[HOLDS] = " ".join(held for held in _held() if held != hold)
+        os.close(holder)
+
+
+def _held() -> list[str]:
+    return os.environ.get(HOLDS, "").split()
+
+
+def _opened(path: Path) -> int:
+    """To read is enough for a lock, and in /tmp all that Linux allows with another user's file."""
+    try:
+        return os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+
+
+def _lock(holder: int, path: Path, waits: Callable[[Path], None]) -> None:
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        waits(path)
+        fcntl.flock(holder, fcntl.LOCK_EX)

@@ -1,0 +1,127 @@
+"""The journal: a line for each case that is started or finished, on disk before the next one starts.
+
+Every process that runs cases adds its lines itself, so that what one of them has finished is there whoever dies next.
+A journal is of one run, and of those that resume it; its lines are JSON.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCHEMA = 1
+FINISHED = ("perf_row", "perf_replay", "perf_checked")  # what a report carries of a case that need not run again
+
+
+class JournalError(ValueError):
+    """A journal that cannot be gone on with; the sentence says why."""
+
+
+def json_of(config: pytest.Config) -> Path | None:
+    """A file that is open already, before pytest-benchmark 5.3."""
+    asked = config.getoption("benchmark_json")
+    path = Path(asked if isinstance(asked, Path) else asked.name) if asked else None
+    return path and config.invocation_params.dir / path
+
+
+def path_of(config: pytest.Config) -> Path | None:
+    """Beside the JSON, else in pytest's cache; nowhere where that is switched off."""
+    beside = json_of(config)
+    if beside is not None:
+        return beside.with_name(f"{beside.name}.journal")
+    cache = getattr(config, "cache", None)
+    return cache.mkdir("flashinfer-perf") / "run.journal" if cache is not None else None
+
+
+@dataclass(frozen=True)
+class Past:
+    """What an earlier run has left: where it was, and what it finished."""
+
+    path: Path
+    run: str
+    places: tuple[Mapping[str, Any], ...]
+    finished: Mapping[str, Mapping[str, Any]] = field(repr=False)
+
+
+def read(path: Path) -> Past | None:
+    """Nothing, where there is no journal. Lines of another run are of one that did not notice the end of its own."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    said = list(_said(path, lines))
+    if not said or said[0].get("journal") != SCHEMA:
+        raise JournalError(f"{path} is no journal of this version: leave out --perf-resume, or remove it")
+    done: dict[str, Mapping[str, Any]] = {}
+    for line in said:
+        if line.get("outcome") == "passed" and line["run"] == said[0]["run"] and line["report"]:
+            done.setdefault(line["finished"], line["report"])
+    return Past(path, said[0]["run"], tuple(line["place"] for line in said if "journal" in line), done)
+
+
+def _said(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
+    """A line may be torn where a run was killed: at the end, or before another run went on."""
+    for at, (line, following) in enumerate(zip(lines, [*lines[1:], '{"journal"'], strict=True), start=1):
+        said = _parsed(line)
+        if said is not None:
+            yield said
+        elif not following.startswith('{"journal"'):
+            raise JournalError(f"{path}:{at}: not a line of a journal: leave out --perf-resume, or remove that line")
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def started(path: Path, test: str) -> dict[str, Any]:
+    """What the last start of this test has said."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = (line for line in reversed(lines) if line.startswith('{"started"'))
+    return next((said for line in found if (said := json.loads(line))["started"] == test), {})
+
+
+class Journal:
+    """Open for this process; several have the same file open."""
+
+    def __init__(self, path: Path, run: str, place: Mapping[str, Any]) -> None:
+        self._run = run
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._begin(run, place)
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _begin(self, run: str, place: Mapping[str, Any]) -> None:
+        """Another run's lines go; those of this one stay, and the last of them is ended where it was torn."""
+        size = os.fstat(self._file).st_size
+        first = os.pread(self._file, 1 << 16, 0).partition(b"\n")[0]
+        if f'"run": "{run}"'.encode() not in first:
+            os.ftruncate(self._file, 0)
+        elif os.pread(self._file, 1, size - 1) != b"\n":
+            os.write(self._file, b"\n")
+        self._add({"journal": SCHEMA, "run": run, "place": place})
+
+    def started(self, test: str, identity: Mapping[str, Any], repeat: str) -> None:
+        self._add({"started": test, "identity": identity, "repeat": repeat})
+
+    def finished(self, report: pytest.TestReport) -> None:
+        kept = {name: getattr(report, name) for name in FINISHED if hasattr(report, name)}
+        self._add({"finished": report.nodeid, "run": self._run, "outcome": report.outcome, "report": kept})
+        os.fsync(self._file)
+
+    def _add(self, said: Mapping[str, Any]) -> None:
+        """In one piece: what several processes append does not mix."""
+        os.write(self._file, f"{json.dumps(said)}\n".encode())
+
+    def close(self) -> None:
+        os.close(self._file)

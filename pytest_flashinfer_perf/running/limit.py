@@ -1,0 +1,99 @@
+"""The time that a case may take: seconds in which nothing is compiled and nobody is waited for.
+
+Python's faulthandler keeps the time, in a thread of its own that needs no GIL: what hangs in C is ended too.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Timer
+from typing import IO, Any
+
+SOON = 0.001
+LAST_WORDS = 0.5  # before the end: where the GIL is free, there is time for a sentence
+
+
+class Limit:
+    """Of one case after the other. `told` is called shortly before the end of a process that nobody will replace."""
+
+    def __init__(self, seconds: float, words: IO[str], told: Callable[[], None] | None = None) -> None:
+        self._seconds = seconds
+        self._words = words
+        self._told = told
+        self._left = 0.0
+        self._since: float | None = None
+        self._timer: Timer | None = None
+
+    @contextmanager
+    def of_one(self) -> Iterator[None]:
+        self._left = self._seconds
+        self._run()
+        _running.append(self)
+        try:
+            yield
+        finally:
+            _running.remove(self)
+            self._halt()
+
+    @contextmanager
+    def halted(self) -> Iterator[None]:
+        """For whatever is not the case's own time."""
+        if self._since is None:
+            yield
+            return
+        self._halt()
+        try:
+            yield
+        finally:
+            self._run()
+
+    def _run(self) -> None:
+        self._since = time.monotonic()
+        faulthandler.dump_traceback_later(max(self._left, SOON), exit=True, file=self._words)
+        if self._told is not None:
+            self._timer = Timer(max(self._left - LAST_WORDS, 0), self._told)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _halt(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._since is not None:
+            self._left -= time.monotonic() - self._since
+        self._since = None
+
+
+_running: list[Limit] = []
+
+
+@contextmanager
+def not_counted() -> Iterator[None]:
+    """What takes time inside of a case and is not its own; without a limit, nothing."""
+    if not _running:
+        yield
+        return
+    with _running[-1].halted():
+        yield
+
+
+def let_compile() -> None:
+    """FlashInfer compiles a module when somebody first asks for it, in the middle of a case."""
+    library = sys.modules.get("flashinfer.jit.core")
+    spec = getattr(library, "JitSpec", None)
+    if spec is not None and not hasattr(spec.build_and_load, "__wrapped__"):
+        spec.build_and_load = _uncounted(spec.build_and_load)
+
+
+def _uncounted(build: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(build)
+    def built(*args: Any, **kwargs: Any) -> Any:
+        with not_counted():
+            return build(*args, **kwargs)
+
+    return built

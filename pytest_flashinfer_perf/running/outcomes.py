@@ -1,0 +1,72 @@
+"""How a case ended that did not end well: a word for it, and a sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+OUTCOME = pytest.StashKey[str]()  # of an item, where whoever runs it knows better than its error's text
+
+OUT_OF_MEMORY = "out-of-memory"
+CUDA_ERROR = "cuda-error"
+TIMEOUT = "timeout"
+KILLED = "killed"
+
+# The first that an error's text has names it; those that follow OUT_OF_MEMORY leave CUDA's context unusable.
+ERRORS = (
+    (OUT_OF_MEMORY, r"out of memory|can't allocate memory|bad_alloc|STATUS_ALLOC_FAILED|ERROR_OUT_OF_MEMORY"),
+    # torch's advice under any CUDA error speaks of "device-side assertions"
+    ("device-assert", r"device-side assert triggered|CUDA_ERROR_ASSERT"),
+    (
+        "illegal-access",
+        r"illegal memory access|misaligned address|CUDA_ERROR_(ILLEGAL|MISALIGNED)_ADDRESS",
+    ),
+    ("illegal-instruction", r"illegal instruction|invalid program counter|hardware stack error"),
+    ("launch-failure", r"unspecified launch failure|CUDA_ERROR_LAUNCH_(FAILED|TIMEOUT)|ECC error"),
+)
+STICKY = frozenset(name for name, _ in ERRORS[1:])
+FATAL = {"Segmentation fault": "segfault", "Aborted": "abort"}
+
+
+class Death(NamedTuple):
+    """Of a process: what it died of, what is known of that, and its last words."""
+
+    outcome: str
+    sentence: str
+    words: str
+
+
+def of_error(error: BaseException) -> str | None:
+    if isinstance(error, MemoryError):
+        return OUT_OF_MEMORY
+    text = f"{type(error).__name__}: {error}"
+    return next((name for name, pattern in ERRORS if re.search(pattern, text)), None)
+
+
+ELSEWHERE = Death("died", "its process ended on another host, and only there is known what of", "")
+
+
+def of_death(words: str, limit: float) -> Death:
+    """From what Python's faulthandler wrote while the process died."""
+    where = "\n".join(_frames(words))
+    if "Timeout (" in words:
+        return Death(TIMEOUT, f"no end within {limit:g} s (--perf-timeout), its process was ended", where)
+    fatal = re.search(r"Fatal Python error: (.*)", words)
+    if fatal:
+        cause = fatal[1].strip()
+        return Death(FATAL.get(cause, cause.lower().replace(" ", "-")), f"its process died: {cause}", where)
+    return Death(KILLED, "its process ended without a word: it was killed, by the host out of memory perhaps", where)
+
+
+def _frames(words: str) -> Iterator[str]:
+    """Of the thread that ran the case, the last one or the one that died; pytest's own are no news."""
+    threads = re.split(r"^(?:Current thread|Thread) .*\n", words, flags=re.MULTILINE)
+    current = re.search(r"^Current thread .*\n((?:  .*\n)*)", words, flags=re.MULTILINE)
+    for line in (current[1] if current else threads[-1]).splitlines():
+        if f"{os.sep}_pytest{os.sep}" in line or not line.startswith("  "):
+            return
+        yield line

@@ -1,0 +1,68 @@
+"""`--perf-resume`: cases that an earlier run finished pass again with what it measured, and the rest is run."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.running.journal import Past
+
+
+class Keeper:
+    """Where tests run: those that are finished are not set up and not called, and pass.
+
+    Once: the gate may want one of them to be measured again.
+    """
+
+    def __init__(self, finished: Iterable[str]) -> None:
+        self._finished = set(finished)
+        self._kept: str | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._kept = item.nodeid if item.nodeid in self._finished else None
+        if self._kept is not None:
+            self._finished.remove(self._kept)
+            pytest.skip("instead of setting it up")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        return True if pyfuncitem.nodeid == self._kept else None
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if item.nodeid == self._kept and report.when == "setup":
+            report.outcome, report.longrepr = "passed", None
+        if item.nodeid == self._kept and report.when == "call":
+            report.perf_kept = True  # type: ignore[attr-defined] # reports carry what they get
+        return report
+
+
+class Restorer:
+    """Where rows are gathered: a kept test's report gets what it carried when it was measured."""
+
+    def __init__(self, finished: Mapping[str, Mapping[str, Any]]) -> None:
+        self._finished = finished
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if hasattr(report, "perf_kept"):
+            for name, value in self._finished[report.nodeid].items():
+                setattr(report, name, value)
+
+
+def sentence(past: Past | None, path: object) -> str:
+    if past is None:
+        return f"--perf-resume: no journal at {path}, everything is run"
+    return f"--perf-resume: {len(past.finished)} finished cases of {past.path} are not run again"
+
+
+def differences(places: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[str]:
+    """Between here and every place that the journal knows; nothing where one of them is as here."""
+    if not places or place in places:
+        return []
+    then = places[-1]
+    return [f"{name} was {then.get(name)}, is {place.get(name)}" for name in place if then.get(name) != place.get(name)]

@@ -1,0 +1,198 @@
+"""What a session with cases has beside them: its journal, their time limit, its device alone, its workers."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import platform
+import warnings
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from pytest_flashinfer_perf.running import alone, journal, resume
+from pytest_flashinfer_perf.running.journal import Journal, JournalError, Past
+from pytest_flashinfer_perf.running.limit import Limit, not_counted
+from pytest_flashinfer_perf.running.resume import Keeper, Restorer
+from pytest_flashinfer_perf.running.shards import ShardError, Sharding
+from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival, measures
+from pytest_flashinfer_perf.running.workers import Controller, Gatherer, Spokesman, Told
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.devices import Device
+    from pytest_flashinfer_perf.settings import Settings
+
+TOLD = pytest.StashKey[Told]()
+STDERR = pytest.StashKey[IO[str]]()
+
+
+def start(config: pytest.Config, notes: list[str]) -> None:
+    """When pytest is configured; a session without cases does not notice."""
+    told = config.stash[TOLD] = Told.of(config) or _gathering(config, notes)
+    stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
+    config.add_cleanup(stderr.close)
+    if config.getoption("perf_shard"):
+        config.pluginmanager.register(_sharding(config), "flashinfer-perf-sharding")
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(Spokesman(), "flashinfer-perf-spokesman")
+    if told.finished:
+        config.pluginmanager.register(Keeper(told.finished), "flashinfer-perf-keeper")
+
+
+def _sharding(config: pytest.Config) -> Sharding:
+    try:
+        return Sharding(config, config.getoption("perf_shard"))
+    except ShardError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _gathering(config: pytest.Config, notes: list[str]) -> Told:
+    """In the process that is no worker."""
+    asked = config.getoption("perf_resume") and not config.option.collectonly
+    past = _past(config, notes) if asked else None
+    told = Told(past.run, tuple(past.finished), past.places) if past else Told(uuid4().hex)
+    config.pluginmanager.register(Gatherer(config, told.run), "flashinfer-perf-gatherer")
+    if past is not None:
+        config.pluginmanager.register(Restorer(past.finished), "flashinfer-perf-restorer")
+    if config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.register(Controller(config, told), "flashinfer-perf-controller")
+    return told
+
+
+def _past(config: pytest.Config, notes: list[str]) -> Past | None:
+    path = journal.path_of(config)
+    try:
+        past = journal.read(path) if path else None
+    except JournalError as error:
+        raise pytest.UsageError(str(error)) from error
+    notes.append(resume.sentence(past, path or "pytest's cache, which is off"))
+    return past
+
+
+def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
+    """Before the first case, where cases run; UsageError where none should."""
+    config = session.config
+    told, place = config.stash[TOLD], _place(config, settings, device)
+    if is_timed(config, settings):
+        refuse(told, device)
+        be_alone(config, device)
+    changed = resume.differences(told.places, place)
+    if changed:
+        cure = "leave out --perf-resume to measure all of it here"
+        raise pytest.UsageError(f"--perf-resume: the journal is not of this run, {', '.join(changed)}: {cure}")
+    config.pluginmanager.register(
+        Survival(device, _limit(config, settings), _journal(config, told, place)), "flashinfer-perf-survival"
+    )
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(Retirement(), "flashinfer-perf-retirement")
+        if not any(_is_plain_benchmark(item) for item in session.items):
+            config.pluginmanager.register(Hush(), "flashinfer-perf-hush")
+
+
+def _is_plain_benchmark(item: pytest.Item) -> bool:
+    return "benchmark" in getattr(item, "fixturenames", ()) and not measures(item)
+
+
+class Hush:
+    """pytest-benchmark warns that it is off in workers; what it would have recorded is recorded by the controller."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_unconfigure(self) -> None:
+        warnings.filterwarnings("ignore", message="Benchmarks are automatically disabled because xdist")
+
+
+def is_timed(config: pytest.Config, settings: Settings) -> bool:
+    return not (settings.checking.only or settings.fuzzing.on or config.getoption("benchmark_disable"))
+
+
+def refuse(told: Told, device: Device) -> None:
+    if told.dist:
+        raise pytest.UsageError(told.dist)
+    if told.gpu and device.uuid is not None:
+        raise pytest.UsageError(told.gpu)
+
+
+def be_alone(config: pytest.Config, device: Device) -> None:
+    """Until the session ends. Of a CPU the workers of a session take turns, see `turn`."""
+    if device.uuid is None:
+        return
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+
+    def waits(path: Path) -> None:
+        if terminal is not None:
+            terminal.write_line(f"waiting for {device.name}: another run holds {path}")
+
+    stack = ExitStack()
+    stack.enter_context(alone.alone_on(device.uuid, waits))
+    config.add_cleanup(stack.close)
+
+
+@contextmanager
+def turn(config: pytest.Config, settings: Settings, device: Device) -> Iterator[None]:
+    """A CPU is one device, however many workers it has."""
+    with ExitStack() as stack:
+        if hasattr(config, "workerinput") and device.uuid is None and settings.device != "cpu:any":
+            with not_counted():
+                stack.enter_context(alone.alone_on("cpu", lambda _: None))
+        yield
+
+
+def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[str, Any]:
+    """All that makes rows comparable: where they are measured, with what, and how."""
+    from pytest_flashinfer_perf import provenance
+
+    commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
+    known = {**provenance.versions(), "python": platform.python_version(), "host": platform.node()}
+    how = {**asdict(settings.measuring), "refcheck": settings.checking.refcheck, "seed": settings.seed}
+    asked = {f"--perf-{name.replace('_', '-')}": value for name, value in how.items()}
+    return {**known, "device": device.name, "commit": commit.get("id"), **asked}
+
+
+def _journal(config: pytest.Config, told: Told, place: Mapping[str, Any]) -> Journal | None:
+    """A worker of another host has no file here: the controller writes what its reports say."""
+    if told.is_elsewhere:
+        config.pluginmanager.register(Placed(place), "flashinfer-perf-placed")
+        return None
+    path = journal.path_of(config)
+    if path is None:
+        return None
+    made = Journal(path, told.run, place)
+    config.add_cleanup(made.close)
+    return made
+
+
+class Placed:
+    """Reports that say where they come from."""
+
+    def __init__(self, place: Mapping[str, Any]) -> None:
+        self._place = json.dumps(place)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if report.when == "call" and measures(item):
+            report.perf_place = self._place  # type: ignore[attr-defined] # reports carry what they get
+        return report
+
+
+def _limit(config: pytest.Config, settings: Settings) -> Limit | None:
+    told, seconds = config.stash[TOLD], config.getoption("perf_timeout")
+    words = config.stash[STDERR]
+    if told.words is not None:
+        words = Path(told.words).open("w", encoding="utf-8")  # noqa: SIM115 - open until this process ends
+        faulthandler.enable(words)
+    if not seconds or settings.fuzzing.on:  # a search has a limit of its own for each example
+        return None
+    last = f"\nflashinfer-perf: no end within {seconds:g} s (--perf-timeout), and the run ends with it: {REMEDY}\n"
+    return Limit(seconds, words, None if hasattr(config, "workerinput") else lambda: _write(words, last))
+
+
+def _write(file: IO[str], text: str) -> None:
+    file.write(text)
+    file.flush()

@@ -1,0 +1,115 @@
+"""`--perf-shard i/n`: the same split on every host, by what cases took in an earlier run, or evenly."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import statistics
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.record import SCHEMA, SCHEMA_KEY
+from pytest_flashinfer_perf.running.journal import json_of
+from pytest_flashinfer_perf.running.survival import measures
+
+PART = "flashinfer_perf_shard"
+
+
+class ShardError(ValueError):
+    """A split that cannot be made; the sentence says why."""
+
+
+class Shard(NamedTuple):
+    nth: int
+    of: int
+
+
+def parse(text: str) -> Shard:
+    index, slash, of = text.partition("/")
+    if not (slash and index.isdecimal() and of.isdecimal() and 1 <= int(index) <= int(of)):
+        raise ShardError(f"must be i/n with i from 1 to n, got {text!r}")
+    return Shard(int(index), int(of))
+
+
+def seconds(path: Path) -> dict[str, float]:
+    """What each test took in that run: the whole case, and of a plain benchmark all that was timed."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
+        return {row["fullname"]: row["extra_info"].get("case_s", row["stats"]["total"]) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ShardError(f"--perf-shard-by={path}: not a file of pytest-benchmark: {error}") from error
+
+
+def split(tests: Sequence[str], known: Mapping[str, float], of: int) -> list[list[int]]:
+    """Positions for each shard: the longest first, each to the shard with the least so far; a new test is average."""
+    usual = statistics.fmean(known.values()) if known else 1.0
+    weights = [known.get(test, usual) for test in tests]
+    loads = [(0.0, shard) for shard in range(of)]
+    parts: list[list[int]] = [[] for _ in range(of)]
+    for position in sorted(range(len(tests)), key=lambda at: -weights[at]):
+        load, shard = heapq.heappop(loads)
+        parts[shard].append(position)
+        heapq.heappush(loads, (load + weights[position], shard))
+    return [sorted(part) for part in parts]
+
+
+class Sharding:
+    """Leaves other shards' tests out, and says in the JSON which part of what it is."""
+
+    def __init__(self, config: pytest.Config, shard: Shard) -> None:
+        by = config.getoption("perf_shard_by")
+        self._config = config
+        self._shard = shard
+        self._known = seconds(config.invocation_params.dir / by) if by else {}
+        self._part: dict[str, Any] = {}
+        self._written = False
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        tests = [item.nodeid for item in items]
+        mine = split(tests, self._known, self._shard.of)[self._shard.nth - 1]
+        measured = [(at, tests[at]) for at in mine if measures(items[at])]
+        whole = hashlib.sha256("\n".join(tests).encode()).hexdigest()
+        self._part = {**self._shard._asdict(), "count": len(tests), "whole": whole, "tests": measured}
+        chosen = set(mine)
+        config.hook.pytest_deselected(items=[item for at, item in enumerate(items) if at not in chosen])
+        items[:] = [items[at] for at in mine]
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[PART] = json.dumps(self._part)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._part = json.loads(getattr(node, "workeroutput", {}).get(PART, "null")) or self._part
+
+    @pytest.hookimpl(optionalhook=True, trylast=True)
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
+        self._written = True
+        output_json[SCHEMA_KEY] = {**output_json.get(SCHEMA_KEY, SCHEMA), "shard": self._part}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        """More shards than tests is no error, where there are tests at all. One without rows is saved, see below."""
+        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self._part.get("count"):
+            session.exitstatus = pytest.ExitCode.OK
+        warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
+        return (yield)
+
+    def pytest_unconfigure(self) -> None:
+        """pytest-benchmark writes nothing where nothing was measured, and a shard that is missing is a gap."""
+        path = json_of(self._config)
+        if path is None or self._written or not self._part or hasattr(self._config, "workeroutput"):
+            return
+        hook = self._config.hook
+        machine = hook.pytest_benchmark_generate_machine_info(config=self._config)
+        hook.pytest_benchmark_update_machine_info(config=self._config, machine_info=machine)
+        beside = {"commit_info": hook.pytest_benchmark_generate_commit_info(config=self._config)}
+        empty = {"config": self._config, "benchmarks": []}
+        made = hook.pytest_benchmark_generate_json(**empty, include_data=True, machine_info=machine, **beside)
+        hook.pytest_benchmark_update_json(**empty, output_json=made)
+        write_whole(path, json.dumps(made, indent=4))

@@ -1,0 +1,122 @@
+"""Around every case: its time limit, its lines in the journal, and what becomes of the others when it ends badly."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_flashinfer_perf.running import outcomes
+from pytest_flashinfer_perf.running.journal import Journal
+from pytest_flashinfer_perf.running.limit import Limit
+from pytest_flashinfer_perf.running.outcomes import OUTCOME
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.devices import Device
+
+POISONED = 70  # a worker's exit code; why it ended is in the report that it sent before
+REMEDY = "run with -n 1, and each such case costs itself alone; --perf-resume keeps what was measured before"
+
+
+class Survival:
+    """In the process that runs the cases."""
+
+    def __init__(self, device: Device, limit: Limit | None, journal: Journal | None) -> None:
+        self._device = device
+        self._limit = limit
+        self._journal = journal
+        self._poison: str | None = None
+        self._failed = False
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if not measures(item):
+            return (yield)
+        self._say_started(item)
+        with self._limit.of_one() if self._limit else nullcontext():
+            done = yield
+            if self._failed and self._poison is None:
+                self._give_back_memory()
+        self._failed = False
+        return done
+
+    def _say_started(self, item: pytest.Item) -> None:
+        if self._journal is not None:
+            from pytest_flashinfer_perf.fixture import identity, repeat
+
+            self._journal.started(item.nodeid, identity(item), repeat(item))
+
+    def _give_back_memory(self) -> None:
+        """Python keeps the last error for a debugger, and with it whatever its frames had."""
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(name, None)
+        self._device.give_back_memory()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if self._poison is not None and measures(item):
+            pytest.fail(self._poison, pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """What a kernel did wrong is found here, and not in the next case."""
+        done = yield
+        if measures(item):
+            self._device.synchronize()
+        return done
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.excinfo is not None and report.failed and measures(item):
+            self._failed = True
+            if self._poison is None:
+                self._look_at(item, report, call.excinfo.value)
+        return report
+
+    def _look_at(self, item: pytest.Item, report: pytest.TestReport, error: BaseException) -> None:
+        outcome = item.stash.get(OUTCOME, None) or outcomes.of_error(error)
+        if self._is_broken(outcome):
+            outcome = outcome or outcomes.CUDA_ERROR
+            self._poison = (
+                f"not run: {item.nodeid} ended with {outcome}, CUDA's context in this process is lost: {REMEDY}"
+            )
+            report.perf_poisoned = True  # type: ignore[attr-defined] # reports carry what they get
+        if outcome is not None:
+            report.perf_ended = outcome  # type: ignore[attr-defined]
+            report.sections.append(("ended with", outcome))
+
+    def _is_broken(self, outcome: str | None) -> bool:
+        """A GPU is asked: not all that CUDA complains of is the end of its context."""
+        if not self._device.is_gpu:
+            return outcome in outcomes.STICKY
+        try:
+            self._device.touch()
+        except RuntimeError as error:
+            return outcomes.of_error(error) != outcomes.OUT_OF_MEMORY
+        return False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """The journal is the first to know: what is told to others may be lost with them."""
+        if self._journal is not None and report.when == "call" and not hasattr(report, "perf_kept"):
+            self._journal.finished(report)
+
+
+class Retirement:
+    """A worker whose context is lost ends itself, after its report has left and before it takes another case."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if hasattr(report, "perf_poisoned"):
+            os._exit(POISONED)
+
+
+def measures(item: pytest.Item) -> bool:
+    return "perf" in getattr(item, "fixturenames", ())

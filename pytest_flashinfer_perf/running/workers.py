@@ -1,0 +1,262 @@
+"""xdist's workers: one for each GPU, pinned to it, and replaced when it dies; what they cannot do, they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.running import journal, outcomes, replay
+from pytest_flashinfer_perf.running.journal import Journal
+from pytest_flashinfer_perf.running.outcomes import Death
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+OPT_IN = "perf_gpu_workers"
+TOLD, REFUSED = "flashinfer_perf", "flashinfer_perf_refused"
+AS_OFTEN_AS_NEEDED = "1000000"  # each worker that dies has cost a case, and there are no more of them than cases
+MOST_STILLBORN = 3
+DIST = {
+    "each": "every worker would measure every case",
+    "loadscope": "a case that ends its worker would be run again by each that replaces it",
+    "loadfile": "a case that ends its worker would be run again by each that replaces it",
+    "loadgroup": "a case that ends its worker would be run again by each that replaces it",
+    "worksteal": "what becomes of a dead worker's cases is not tried here",
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the controller tells a worker: its run, which cases are finished, what to refuse, where to leave last words.
+
+    It knows the same itself.
+    """
+
+    run: str = ""
+    finished: tuple[str, ...] = ()
+    places: tuple[Mapping[str, Any], ...] = ()
+    dist: str | None = None
+    gpu: str | None = None
+    words: str | None = None
+    is_elsewhere: bool = False
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Told | None:
+        """Nothing in a process that is no worker."""
+        said = getattr(config, "workerinput", None)
+        if said is None:
+            return None
+        return cls(**{name: _frozen(value) for name, value in json.loads(said.get(TOLD, "{}")).items()})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def number(config: pytest.Config) -> int | None:
+    """What `-n auto` means where the project wants it to be ours."""
+    device = config.getoption("perf_device")
+    if not config.getini(OPT_IN) or device == "cpu:any" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return max(1, len(gpus(device)))
+
+
+def gpus(device: str) -> list[str]:
+    """As this process sees them, in the words of CUDA_VISIBLE_DEVICES; no context is made to know them."""
+    if device.startswith("cpu"):
+        return []
+    import torch
+
+    count = torch.cuda.device_count()
+    said = os.environ.get(VISIBLE, "")
+    named = said.split(",")[:count] if said else [str(index) for index in range(count)]
+    return named if device in ("auto", "cuda") else named[:1]
+
+
+def pin(specs: Iterable[Any], names: Sequence[str]) -> None:
+    """In the spec, which a worker that replaces another has from it; what the user has pinned stays."""
+    here = [spec for spec in specs if _is_here(spec)]
+    free = [name for name in names if name not in {spec.env.get(VISIBLE) for spec in here}]
+    for spec in here:
+        if VISIBLE not in spec.env and free:
+            spec.env[VISIBLE] = free.pop(0)
+
+
+def _is_here(spec: Any) -> bool:
+    return bool(spec.popen) and not spec.via
+
+
+def refusal(dist: str) -> str | None:
+    return f"--dist={dist}: {DIST[dist]}; say --dist=load" if dist in DIST else None
+
+
+def obstacle(spec: Any, specs: Sequence[Any], names: Sequence[str], *, opted_in: bool) -> str | None:
+    """Why this worker cannot time anything on a GPU."""
+    own = spec.env.get(VISIBLE)
+    there = [other.env.get(VISIBLE) for other in specs if other is not spec and other.via == spec.via]
+    if not there or (own is not None and own not in there):
+        return None
+    if own is not None:
+        return f"two workers are pinned to the same {VISIBLE}={own}: give each a GPU of its own"
+    if spec.via:
+        return f"say which GPU each worker of {spec.via} has: --tx popen//via={spec.via}//env:{VISIBLE}=0"
+    if not opted_in:
+        return f"workers share a GPU: set {OPT_IN} = true in pytest's ini file for one worker per GPU, or say -n 1"
+    return f"{len(specs)} workers and {len(names)} GPUs: times of two on one GPU are nobody's, say -n auto"
+
+
+class Controller:
+    """In the process that starts the workers and gathers what they report."""
+
+    def __init__(self, config: pytest.Config, told: Told) -> None:
+        self._config = config
+        self._told = told
+        self._opted_in = bool(config.getini(OPT_IN))
+        self._specs: Sequence[Any] = ()
+        self._gpus: list[str] = []
+        self._collected: set[str] = set()
+        self._stillborn = 0
+        self._poisoned: set[str] = set()
+        if self._opted_in:
+            self._survive()
+
+    def _survive(self) -> None:
+        """Before xdist reads them: replace workers as often as needed, and hand out cases one by one."""
+        option = self._config.option
+        if option.maxworkerrestart is None:
+            option.maxworkerrestart = AS_OFTEN_AS_NEEDED
+        if option.maxschedchunk is None:
+            option.maxschedchunk = 1
+
+    @cached_property
+    def _words(self) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix="flashinfer-perf-"))
+        self._config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        return folder
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
+        self._specs = specs
+        if self._opted_in:
+            self._gpus = gpus(self._config.getoption("perf_device"))
+            pin(specs, self._gpus)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        spec, here = node.gateway.spec, _is_here(node.gateway.spec)
+        told = replace(
+            self._told,
+            dist=refusal(self._config.option.dist),
+            gpu=obstacle(spec, self._specs, self._gpus, opted_in=self._opted_in),
+            words=str(self._words / f"{node.gateway.id}.txt") if here else None,
+            is_elsewhere=not here,
+        )
+        node.workerinput[TOLD] = json.dumps(asdict(told))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any) -> None:
+        self._collected.add(node.gateway.id)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        refused = getattr(node, "workeroutput", {}).get(REFUSED)
+        if refused:
+            raise pytest.UsageError(refused)
+        self._stillborn += bool(error) and node.gateway.id not in self._collected
+        if self._opted_in and self._stillborn >= MOST_STILLBORN:
+            raise pytest.UsageError(f"{self._stillborn} workers died before they had collected, the last said: {error}")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if hasattr(report, "perf_poisoned"):
+            self._poisoned.add(report.nodeid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        """xdist's report of a case that ended its worker: it says more, or nothing where the worker has said it."""
+        if crashitem in self._poisoned:
+            report.outcome, report.when, report.longrepr = "passed", "teardown", None
+            return
+        death = self._death(report.node.gateway)
+        if death is not None:
+            path = journal.path_of(self._config)
+            _tell(report, death, journal.started(path, crashitem) if path else {})
+
+    def _death(self, gateway: Any) -> Death | None:
+        """Nothing of a worker that had no cases: xdist's own words stand."""
+        if not _is_here(gateway.spec):
+            return outcomes.ELSEWHERE if self._opted_in else None
+        words = self._words / f"{gateway.id}.txt"
+        if not words.exists():
+            return None
+        return outcomes.of_death(words.read_text(errors="replace"), self._config.getoption("perf_timeout"))
+
+
+def _tell(report: pytest.TestReport, death: Death, started: dict[str, Any]) -> None:
+    report.when, report.location = "call", (report.location[0], None, report.nodeid.partition("::")[2])
+    report.longrepr = f"{death.outcome}: {death.sentence}"
+    report.sections.append(("ended with", death.outcome))
+    if death.words:
+        report.sections.append(("last words", death.words))
+    report.sections.append(("run it again", started.get("repeat", f"pytest '{report.nodeid}'")))
+    known = started.get("identity", {"case": report.nodeid})
+    said = {**known, "test": report.nodeid, "outcome": "failed", "ended": death.outcome, "reason": report.longrepr}
+    report.perf_unmeasured = json.dumps(said)  # type: ignore[attr-defined] # reports carry what they get
+
+
+class Gatherer:
+    """Where rows are gathered: those of other processes, and of an earlier run, become this session's."""
+
+    def __init__(self, config: pytest.Config, run: str) -> None:
+        self._config = config
+        self._run = run
+        self._journals: dict[str, Journal] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        elsewhere = hasattr(report, "node") or hasattr(report, "perf_kept")
+        if elsewhere and hasattr(report, "perf_replay"):
+            report.perf_record = json.dumps(replay.row(self._config, report.perf_replay))  # type: ignore[attr-defined]
+            report.perf_again = False  # type: ignore[attr-defined] # what the gate asks of a record
+        if hasattr(report, "perf_place") and not hasattr(report, "perf_kept"):
+            self._write_down(report, report.perf_place)
+
+    def _write_down(self, report: pytest.TestReport, place: str) -> None:
+        """For a worker that cannot."""
+        path = journal.path_of(self._config)
+        if path is not None:
+            if place not in self._journals:
+                self._journals[place] = Journal(path, self._run, json.loads(place))
+                self._config.add_cleanup(self._journals[place].close)
+            self._journals[place].finished(report)
+
+
+class Spokesman:
+    """In a worker, whose own errors would only be seen as its end: the controller raises them."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
+        with _heard(session.config):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        with _heard(session.config):
+            return (yield)
+
+
+@contextmanager
+def _heard(config: Any) -> Iterator[None]:
+    try:
+        yield
+    except pytest.UsageError as error:
+        config.workeroutput[REFUSED] = str(error)
+        raise

@@ -1,0 +1,142 @@
+"""The journal, and what a run that was killed has left for the next one."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from sessions import CASES, rows
+
+from pytest_flashinfer_perf.running import journal, resume
+from pytest_flashinfer_perf.running.journal import Journal, JournalError
+
+QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-device=cpu", "--benchmark-json=run.json")
+
+
+@pytest.fixture
+def well(pytester, monkeypatch):
+    monkeypatch.setenv("WELL", "1")
+    pytester.makepyfile(test_many=CASES)
+    return pytester
+
+
+def finished(path):
+    past = journal.read(path)
+    return past.finished if past else {}
+
+
+def killed(pytester, after, *arguments):
+    """A run that is killed, with all that it started, once so many cases are finished."""
+    command = [sys.executable, "-m", "pytest", *QUICK, *arguments]
+    run = subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.DEVNULL, start_new_session=True)
+    path = pytester.path / "run.json.journal"
+    while run.poll() is None and not (path.exists() and path.read_text().count('{"finished"') >= after):
+        time.sleep(0.002)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    return json.loads(json.dumps(finished(path)))
+
+
+def measured(pytester):
+    """Whole lines: a kill may tear one."""
+    lines = (pytester.path / "run.json.journal").read_text().splitlines()
+    return [json.loads(line)["finished"] for line in lines if line.startswith('{"finished"') and line.endswith("}}")]
+
+
+def samples(report):
+    said = json.loads(report["perf_replay"])
+    return said["fullname"], said["samples"]
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+def test_what_was_finished_when_all_was_killed_is_kept_bit_for_bit(well, workers):
+    kept = killed(well, random.Random(os.getpid()).randint(1, 18), *workers)
+    again = well.runpytest(*QUICK, *workers, "--perf-resume")
+    again.assert_outcomes(passed=20)
+    again.stdout.fnmatch_lines([f"--perf-resume: {len(kept)} finished cases of *run.json.journal are not run again"])
+    written = rows(well)
+    assert len(written) == 20
+    assert kept
+    for name, data in map(samples, kept.values()):
+        assert written[name]["stats"]["data"] == data
+    assert sorted(measured(well)) == sorted(written)
+    complete = well.runpytest(*QUICK, "--perf-resume", "-p", "no:xdist")
+    complete.assert_outcomes(passed=20)
+    assert sorted(measured(well)) == sorted(written)
+    assert {name: row["stats"]["data"] for name, row in rows(well).items()} == {
+        name: row["stats"]["data"] for name, row in written.items()
+    }
+
+
+def test_without_a_journal_everything_is_run_and_elsewhere_nothing_is_kept(well):
+    few = (*QUICK[:-1], "-k", "planted and s16", "--perf-resume")
+    first = well.runpytest(*few)
+    first.assert_outcomes(passed=1, deselected=199)
+    first.stdout.fnmatch_lines(["--perf-resume: no journal at *run.journal, everything is run"])
+    well.runpytest(*few).stdout.fnmatch_lines(["--perf-resume: 1 finished cases of *run.journal are not run again"])
+    elsewhere = well.runpytest(*few, "--perf-iters=4", "--perf-seed=3")
+    assert elsewhere.ret == pytest.ExitCode.USAGE_ERROR
+    elsewhere.stderr.fnmatch_lines(
+        ["*not of this run, --perf-iters was 3, is 4, --perf-seed was None, is 3: leave out*"]
+    )
+
+
+def test_the_journal_is_beside_the_json_or_in_the_cache(pytester):
+    assert journal.path_of(pytester.parseconfig("--benchmark-json=a/run.json")) == pytester.path / "a/run.json.journal"
+    cached = journal.path_of(pytester.parseconfigure())
+    assert cached.parent.name == "flashinfer-perf"
+    assert cached.is_relative_to(pytester.path / ".pytest_cache")
+    assert journal.path_of(pytester.parseconfigure("-p", "no:cacheprovider")) is None
+
+
+def report(test, outcome="passed"):
+    made = pytest.TestReport(test, ("a.py", 1, test), {}, outcome, None, "call")
+    made.perf_replay = json.dumps({"samples": [0.1, 0.2]})
+    return made
+
+
+@pytest.fixture
+def path(tmp_path):
+    written = tmp_path / "run.journal"
+    journal = Journal(written, "first", {"gpu": "H200"})
+    for test in ("a", "b"):
+        journal.started(test, {"case": test}, f"pytest {test}")
+        journal.finished(report(test))
+    journal.finished(report("c", "failed"))
+    journal.close()
+    return written
+
+
+@pytest.mark.parametrize("lost", range(1, 60))
+def test_a_torn_line_costs_its_own_case_alone(path, lost):
+    whole = path.read_bytes()
+    torn = whole[: whole.index(b'{"finished": "b"') + lost]
+    path.write_bytes(torn)
+    assert set(finished(path)) == {"a"}
+    Journal(path, "first", {"gpu": "H200"}).finished(report("b"))
+    assert set(finished(path)) == {"a", "b"}
+
+
+def test_a_journal_is_of_one_run_and_says_when_it_cannot_be_read(path):
+    past = journal.read(path)
+    assert (past.run, set(past.finished), past.places) == ("first", {"a", "b"}, ({"gpu": "H200"},))
+    assert journal.started(path, "b")["repeat"] == "pytest b"
+    assert journal.started(path, "nobody") == {}
+    assert resume.differences(past.places, {"gpu": "H200"}) == []
+    assert resume.differences(past.places, {"gpu": "B200"}) == ["gpu was H200, is B200"]
+    spoilt = path.read_text().replace('{"finished": "a"', '{"finished: "a"')
+    path.write_text(spoilt)
+    with pytest.raises(JournalError, match=r"run\.journal:3: not a line of a journal"):
+        journal.read(path)
+    path.write_text("[1]\n")
+    with pytest.raises(JournalError, match="no journal of this version"):
+        journal.read(path)
+    late = Journal(path, "first", {"gpu": "H200"})
+    Journal(path, "second", {}).close()
+    late.finished(report("a"))
+    assert finished(path) == {}
+    assert journal.read(path.with_name("other")) is None

@@ -1,0 +1,104 @@
+"""What becomes of the others when a case ends badly and nobody supervises, and how long a case may take."""
+
+import io
+import sys
+import time
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sessions import CASES
+
+from pytest_flashinfer_perf import walk
+from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.routine import Shape
+from pytest_flashinfer_perf.routines.attention.decode import decode
+from pytest_flashinfer_perf.running import limit
+from pytest_flashinfer_perf.running.limit import Limit
+from pytest_flashinfer_perf.settings import Checking, Measuring
+
+QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "--perf-timeout=20")
+
+
+@pytest.fixture(autouse=True)
+def _without_planted():
+    yield
+    decode.backends.pop("planted", None)
+
+
+def test_alone_a_lost_context_is_named_and_the_rest_fails_at_once(pytester):
+    pytester.makepyfile(test_many=CASES)
+    done = pytester.runpytest(*QUICK, "-k", "planted and (s30 or s31 or s32 or s33)", "-W", "ignore")
+    done.assert_outcomes(passed=1, failed=1, errors=2, deselected=196)
+    named = "not run: test_many.py::test_decode[[]b2-s31-h4-kv2-d16-p4-planted[]] ended with illegal-access, "
+    done.stdout.fnmatch_lines(2 * [f"{named}CUDA's context in this process is lost: run with -n 1, *"])
+
+
+def test_alone_a_hang_ends_the_run_with_the_way_out(pytester):
+    pytester.makepyfile(test_many=CASES.replace("ctypes.PyDLL", "ctypes.CDLL"))
+    done = pytester.runpytest_subprocess(*QUICK, "--perf-timeout=2", "-k", "planted and (s22 or s23)")
+    assert done.ret == 1
+    done.stderr.fnmatch_lines(
+        ["flashinfer-perf: no end within 2 s (--perf-timeout), and the run ends with it: run with -n 1, *", "Timeout *"]
+    )
+
+
+def test_memory_is_given_back_before_the_next_case(cpu, monkeypatch):
+    """Nobody holds what a case had when it ran out: neither its error nor what was raised instead."""
+    held = []
+
+    def build(*_):
+        kept = torch.ones(8)
+        held.append(weakref.ref(kept))
+        return torch.empty(1 << 50) + kept
+
+    decode.backend("planted")(build)
+    shape = Shape(decode.params(page_size=4, batch_size=1, s_kv=8, num_qo_heads=2, num_kv_heads=1, head_dim_qk=16))
+    returned = []
+    monkeypatch.setattr("gc.collect", lambda: returned.append(held[0]() is None))
+    with pytest.raises(walk.OutOfMemoryError, match=r"out of memory, where 0\.5 GiB were expected to do: .*allocate"):
+        walk.walk(Case(decode, shape, "planted"), Measuring(), Checking(), cpu)
+    assert returned[-1]
+
+
+@pytest.fixture
+def armed(monkeypatch):
+    """What the watchdog was set to, by Python's own."""
+    seen = []
+    monkeypatch.setattr("faulthandler.dump_traceback_later", lambda seconds, **_: seen.append(seconds))
+    monkeypatch.setattr("faulthandler.cancel_dump_traceback_later", lambda: seen.append(None))
+    return seen
+
+
+def test_what_is_compiled_or_waited_for_is_not_counted(armed):
+    class JitSpec:
+        def build_and_load(self):
+            time.sleep(0.2)
+            with limit.not_counted():
+                return "module"
+
+    before = sys.modules.get("flashinfer.jit.core")
+    sys.modules["flashinfer.jit.core"] = SimpleNamespace(JitSpec=JitSpec)
+    try:
+        limit.let_compile()
+        limit.let_compile()
+        assert JitSpec().build_and_load() == "module"
+        assert armed == []
+        with Limit(10.0, io.StringIO()).of_one():
+            time.sleep(0.05)
+            assert JitSpec().build_and_load() == "module"
+    finally:
+        sys.modules["flashinfer.jit.core"] = before
+        if before is None:
+            del sys.modules["flashinfer.jit.core"]
+    assert [armed[0], armed[1], armed[3]] == [10.0, None, None]
+    assert len(armed) == 4
+    assert 9.8 < armed[2] <= 9.95
+
+
+@pytest.mark.parametrize("said", ["-1", "soon", "nan", "inf"])
+def test_a_limit_is_a_number_of_seconds(pytester, said):
+    done = pytester.runpytest(f"--perf-timeout={said}")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert "must be a number of seconds, 0 for no limit" in done.stderr.str()

@@ -1,0 +1,245 @@
+"""xdist's workers: one for each GPU, one native JSON, and nothing lost when one dies."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import execnet
+import pytest
+import torch
+from sessions import CASES, ENDED, GPUS, case, document, rows, sameness
+
+from pytest_flashinfer_perf.running import alone, journal, outcomes, session, workers
+from pytest_flashinfer_perf.settings import Settings
+
+QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-timeout=20")
+OPTED_IN = ("-o", "perf_gpu_workers=true")
+
+
+@pytest.fixture
+def many(pytester, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    pytester.makeconftest(GPUS)
+    pytester.makepyfile(test_many=CASES)
+    return pytester
+
+
+def test_every_end_costs_one_case_and_the_rest_is_as_in_a_single_process(many, monkeypatch):
+    limit = ("--perf-timeout=6", "--benchmark-json=run.json", "--benchmark-group-by=func")
+    done = many.runpytest_subprocess(*QUICK, *OPTED_IN, *limit, "-n", "auto")
+    done.assert_outcomes(passed=16, failed=4)
+    gpus = {(row["extra_info"]["visible"], row["extra_info"]["gpu_uuid"]) for row in rows(many).values()}
+    assert gpus == {("0", "GPU-0"), ("1", "GPU-1")}
+    left = {one["shape"]: one["ended"] for one in document(many)["flashinfer_perf"]["unmeasured"]}
+    assert left == {case(n).removesuffix("-planted"): ended for n, ended in ENDED.items()}
+    for n in ENDED:
+        done.stdout.fnmatch_lines([f"pytest '--perf-case=* --s_kv {n} *'", "python3 flashinfer_benchmark.py *"])
+    monkeypatch.setenv("WELL", "1")
+    single = (*QUICK, "--benchmark-json=single.json", "--benchmark-group-by=func", "-p", "no:xdist")
+    many.runpytest_subprocess(*single).assert_outcomes(passed=20)
+    alone = rows(many, "single.json")
+    assert set(alone) - set(rows(many)) == {f"test_many.py::test_decode[{case(n)}]" for n in ENDED}
+    assert all(sameness(row) == sameness(alone[name]) for name, row in rows(many).items())
+    assert document(many)["machine_info"] == document(many, "single.json")["machine_info"]
+
+
+def test_what_a_worker_refuses_is_one_error(many):
+    done = many.runpytest_subprocess(*QUICK, "-n", "1", "--perf-backends=fa9")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: --perf-backends: unknown name 'fa9', did you mean fa3?*"])
+
+
+def test_only_load_distributes_what_is_timed(cpu, hopper):
+    assert [workers.refusal(dist) for dist in ("load", "no")] == [None, None]
+    for dist in ("each", "loadscope", "loadfile", "loadgroup", "worksteal"):
+        assert workers.refusal(dist).startswith(f"--dist={dist}: ")
+        with pytest.raises(pytest.UsageError, match="say --dist=load"):
+            session.refuse(workers.Told(dist=workers.refusal(dist)), cpu)
+    with pytest.raises(pytest.UsageError, match="shared"):
+        session.refuse(workers.Told(gpu="shared"), hopper)
+    session.refuse(workers.Told(gpu="shared"), cpu)
+
+
+TWO = ["popen", "popen"]
+SAME = "popen//env:CUDA_VISIBLE_DEVICES=1"
+
+
+@pytest.mark.parametrize(
+    ("specs", "gpus", "pinned", "sentences"),
+    [
+        (TWO, "01", ["0", "1"], [None, None]),
+        (TWO, ["GPU-a", "GPU-b"], ["GPU-a", "GPU-b"], [None, None]),
+        ([SAME, "popen"], "01", ["1", "0"], [None, None]),
+        (["popen"], "", [None], [None]),
+        ([*TWO, "popen"], "01", ["0", "1", None], [None, None, "3 workers and 2 GPUs: "]),
+        ([SAME, SAME], "01", ["1", "1"], ["two workers are pinned to the same "] * 2),
+        (["popen//via=a", "popen//via=b"], "0", [None, None], [None, None]),
+        (["popen//via=a", "popen//via=a"], "01", [None, None], ["say which GPU each worker of a has: "] * 2),
+        ([f"{SAME}//via=a", f"{SAME}//via=b", "popen"], "01", ["1", "1", "0"], [None] * 3),
+    ],
+)
+def test_each_worker_has_a_gpu_of_its_own_or_says_why_not(specs, gpus, pinned, sentences):
+    made = [execnet.XSpec(spec) for spec in specs]
+    workers.pin(made, list(gpus))
+    assert [spec.env.get("CUDA_VISIBLE_DEVICES") for spec in made] == pinned
+    said = [workers.obstacle(spec, made, list(gpus), opted_in=True) for spec in made]
+    assert [one and one[: len(start or "")] for one, start in zip(said, sentences, strict=True)] == sentences
+    unasked = [execnet.XSpec(spec) for spec in TWO]
+    assert all("perf_gpu_workers" in workers.obstacle(spec, unasked, ["0"], opted_in=False) for spec in unasked)
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "known"),
+    [
+        (None, "auto", ["0", "1"]),
+        ("3,1", "cuda", ["3", "1"]),
+        ("GPU-b,GPU-a", "auto", ["GPU-b", "GPU-a"]),
+        ("3,1", "cuda:1", ["3"]),
+        ("3,1", "cpu", []),
+        ("3,1", "cpu:any", []),
+    ],
+)
+def test_workers_stay_inside_of_the_callers_gpus(monkeypatch, visible, device, known):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert workers.gpus(device) == known
+
+
+FATAL = """Fatal Python error: Segmentation fault
+
+Thread 0x1 (most recent call first):
+  File "/a/reader.py", line 5 in read
+
+Current thread 0x2 (most recent call first):
+  File "/a/kernel.py", line 1 in launch
+  File "/a/_pytest/python.py", line 187 in pytest_pyfunc_call
+  File "/a/pluggy/_callers.py", line 1 in _multicall
+
+Extension modules: numpy (total: 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "outcome", "frames"),
+    [
+        (FATAL, "segfault", '  File "/a/kernel.py", line 1 in launch'),
+        (FATAL.replace("Segmentation fault", "Aborted"), "abort", '  File "/a/kernel.py", line 1 in launch'),
+        (FATAL.replace("Segmentation fault", "Bus error"), "bus-error", '  File "/a/kernel.py", line 1 in launch'),
+        (
+            'Timeout (0:00:04)!\nThread 0x1 (most recent call first):\n  File "a", line 1 in b\n',
+            "timeout",
+            '  File "a", line 1 in b',
+        ),
+        ("", "killed", ""),
+    ],
+)
+def test_a_death_is_known_by_its_last_words(words, outcome, frames):
+    death = outcomes.of_death(words, 4.0)
+    assert (death.outcome, death.words) == (outcome, frames)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (
+            RuntimeError(
+                "CUDA error: an illegal memory access was encountered\n"
+                "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+            ),
+            "illegal-access",
+        ),
+        (RuntimeError("Triton Error [CUDA]: device-side assert triggered"), "device-assert"),
+        (RuntimeError("CUDA error: misaligned address"), "illegal-access"),
+        (RuntimeError("CUDA error: unspecified launch failure"), "launch-failure"),
+        (Exception("CUDA_ERROR_ILLEGAL_ADDRESS: a kernel"), "illegal-access"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), "out-of-memory"),
+        (RuntimeError("CUDA error: out of memory"), "out-of-memory"),
+        (MemoryError(), "out-of-memory"),
+        (RuntimeError("CUDA error: invalid argument"), None),
+        (AssertionError("2 != 3"), None),
+    ],
+)
+def test_an_error_is_known_by_its_text(error, outcome):
+    assert outcomes.of_error(error) == outcome
+
+
+@pytest.fixture
+def taken(tmp_path, monkeypatch):
+    """A lock that somebody else has; called, they let go of it."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    opened = []
+
+    def take(name):
+        opened.append((tmp_path / f"flashinfer-perf-{name}.lock").open("w"))
+        fcntl.flock(opened[0], fcntl.LOCK_EX)
+        return opened[0].close
+
+    yield take
+    opened[0].close()
+
+
+def test_a_session_waits_for_its_gpu_and_says_so(pytester, taken, monkeypatch, hopper):
+    config, let_go, said = pytester.parseconfigure(), taken("GPU-0"), []
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    monkeypatch.setattr(terminal, "write_line", lambda line: (said.append(line), let_go()))
+    session.be_alone(config, hopper)
+    assert said == [f"waiting for NVIDIA H200: another run holds {tempfile.gettempdir()}/flashinfer-perf-GPU-0.lock"]
+    with (Path(tempfile.gettempdir()) / "flashinfer-perf-GPU-0.lock").open() as another, pytest.raises(BlockingIOError):
+        fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_workers_of_a_cpu_take_turns_unless_told(pytester, taken, cpu):
+    config, let_go = pytester.parseconfigure(), taken("cpu")
+    config.workerinput = {}
+    with session.turn(config, Settings(device="cpu:any"), cpu):
+        pass
+    released = threading.Timer(0.2, let_go)
+    released.start()
+    since = time.monotonic()
+    with session.turn(config, Settings(device="auto"), cpu):
+        assert time.monotonic() - since > 0.15
+
+
+def test_what_a_process_starts_measures_under_its_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program = "from pytest_flashinfer_perf.running.alone import alone_on\nwith alone_on('GPU-0', print): print('in')"
+    with alone.alone_on("GPU-0", print):
+        child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert child.stdout == "in\n"
+    assert "GPU-0" not in os.environ[alone.HOLDS]
+
+
+def test_workers_behind_two_gateways_are_one_session(many):
+    """As two hosts would be: nothing of theirs is read here but their reports, the journal too."""
+    gateways = [word for host, gpu in (("one", 0), ("two", 1)) for word in _worker(host, gpu)]
+    few = (*QUICK, "-k", "planted and (s16 or s17 or s20 or s21)", "--benchmark-json=run.json")
+    many.runpytest_subprocess(*few, "--dist=load", *gateways).assert_outcomes(passed=4)
+    gpus = {row["extra_info"]["gpu_uuid"] for row in rows(many).values()}
+    assert gpus == {"GPU-0", "GPU-1"}
+    assert set(journal.read(many.path / "run.json.journal").finished) == set(rows(many))
+
+
+def _worker(host, gpu):
+    return "--px", f"id={host}//popen", "--tx", f"popen//via={host}//env:CUDA_VISIBLE_DEVICES={gpu}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [((), 5), (("--perf-device=cuda",), 5), (("--perf-device=cuda:3",), 1), (("--perf-device=cpu",), 1)],
+)
+def test_auto_is_the_number_of_gpus_where_the_project_asks_for_it(pytester, monkeypatch, arguments, count):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    config = pytester.parseconfig(*OPTED_IN, *arguments)
+    assert config.hook.pytest_xdist_auto_num_workers(config=config) == count
+    monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "7")  # xdist's own
+    for left_alone in ((), OPTED_IN, (*OPTED_IN, "--perf-device=cpu:any")):
+        config = pytester.parseconfig(*left_alone)
+        assert config.hook.pytest_xdist_auto_num_workers(config=config) == 7
