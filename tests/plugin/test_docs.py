@@ -133,23 +133,6 @@ def test_the_nightly_job_names_options_and_profiles_that_there_are():
     assert settings.get_profile(profile).max_examples == 5000
 
 
-def test_every_scheduler_of_the_documents_passes_its_own_index():
-    """The commands as a shell sees them, with the index that each scheduler sets."""
-    from pytest_flashinfer_perf.running import shards
-
-    text = (ROOT / "docs" / "many.md").read_text()
-    given = {"SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_COUNT": "8", "JOB_COMPLETION_INDEX": "7"}
-    said = re.findall(r"--perf-shard=((?:\$\(\(.*?\)\)|[^\s`])+)", text.replace("${{ matrix.shard }}", "4"))
-    shell = subprocess.run(
-        ["bash", "-c", f"printf '%s\\n' {' '.join(one for one in said if one != 'i/n')}"],
-        env=given,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert [shards.parse(one) for one in shell.stdout.split()] == [(2, 8), (4, 4), (8, 8), (8, 8)]
-
-
 def test_the_kernel_of_ones_own_is_measured_and_checked(pytester):
     program, command = (
         blocks(ROOT / "docs" / "own-kernel.md", "python")[0],
@@ -372,3 +355,20 @@ def test_messages_of_the_page_of_trouble_are_those_of_the_code():
     for message in messages:
         for part in filter(None, (part.strip(" ,?") for part in message.split("..."))):
             assert part in code.replace("{{", "{").replace("}}", "}"), message
+
+
+def test_every_scheduler_of_the_documents_passes_its_own_index():
+    """The commands as a shell sees them, with the index that each scheduler sets."""
+    from pytest_flashinfer_perf.running import shards
+
+    text = (ROOT / "docs" / "many.md").read_text()
+    given = {"SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_COUNT": "8", "JOB_COMPLETION_INDEX": "7"}
+    said = re.findall(r"--perf-shard=((?:\$\(\(.*?\)\)|[^\s`])+)", text.replace("${{ matrix.shard }}", "4"))
+    shell = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {' '.join(one for one in said if one != 'i/n')}"],
+        env=given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [shards.parse(one) for one in shell.stdout.split()] == [(2, 8), (4, 4), (8, 8), (8, 8)]
