@@ -11,6 +11,7 @@ import pytest_flashinfer_perf.fixture
 from pytest_flashinfer_perf import check, devices
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.routine import How
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 
 os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are nobody's workers
@@ -20,6 +21,16 @@ for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
 # A machine that does other things besides is no reason for a test to fail.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+@pytest.fixture(autouse=True)
+def _planted_backends_go():
+    """What a test declares beside a routine's own, sessions that it starts included."""
+    before = {name: dict(routine.backends) for name, routine in all_routines().items()}
+    yield
+    for name, routine in all_routines().items():
+        routine.backends.clear()
+        routine.backends.update(before[name])
 
 
 @pytest.fixture

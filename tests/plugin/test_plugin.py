@@ -127,15 +127,6 @@ def test_decode(perf, case):
 """
 
 
-@pytest.fixture
-def _without_planted():
-    yield
-    from pytest_flashinfer_perf.routines.attention.decode import decode
-
-    decode.backends.pop("planted", None)
-
-
-@pytest.mark.usefixtures("_without_planted")
 def test_a_wrong_answer_fails_and_leaves_no_row(pytester):
     pytester.makepyfile(test_wrong=WRONG)
     result = pytester.runpytest(*QUICK, "-k", "torch or planted", "--benchmark-json=run.json", *UNUSED)

@@ -21,12 +21,6 @@ from pytest_flashinfer_perf.settings import Checking, Measuring
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "--perf-timeout=20")
 
 
-@pytest.fixture(autouse=True)
-def _without_planted():
-    yield
-    decode.backends.pop("planted", None)
-
-
 def test_alone_a_lost_context_is_named_and_the_rest_fails_at_once(pytester):
     pytester.makepyfile(test_many=CASES)
     done = pytester.runpytest(*QUICK, "-k", "planted and (s30 or s31 or s32 or s33)", "-W", "ignore")
