@@ -23,6 +23,19 @@ Said = TypeVar("Said")
 
 def add(parser: pytest.Parser) -> None:
     group = parser.getgroup("flashinfer-perf", "FlashInfer kernel performance")
+    _add_cases(group)
+    _add_conditions(group)
+    _add_measuring(group)
+    _add_trace_sets(group)
+    _add_checking(group)
+    _add_running(parser, group)
+    _add_fuzzing(group)
+    _add_files(group)
+    _add_gate(group)
+    _add_vllm(group)
+
+
+def _add_cases(group: pytest.OptionGroup) -> None:
     group.addoption("--perf-suite", choices=("smoke", "default", "full"), default="default", help="tier of shapes")
     group.addoption("--perf-backends", metavar="A,B", default="", help="measure these backends only")
     group.addoption("--perf-case", metavar="FLAGS", action="append", default=[], help="measure exactly this case")
@@ -34,6 +47,9 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--perf-tp", metavar="N", type=_positive, default=None, help="GPUs that share its heads (1)")
     group.addoption("--perf-dp", metavar="N", type=_positive, default=None, help="groups that share its requests (1)")
     group.addoption("--perf-ep", metavar="N", type=_positive, default=None, help="GPUs that share its experts (1)")
+
+
+def _add_conditions(group: pytest.OptionGroup) -> None:
     group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cpu:any, cuda or cuda:N")
     group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
     group.addoption(
@@ -44,6 +60,9 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-strict-skips", metavar="GLOB", action="append", default=[], help="fail skips whose id matches"
     )
+
+
+def _add_measuring(group: pytest.OptionGroup) -> None:
     group.addoption(
         "--perf-instrument", choices=("auto", "cupti", "events", "wall"), default="auto", help="how time is read"
     )
@@ -62,6 +81,9 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
     )
+
+
+def _add_trace_sets(group: pytest.OptionGroup) -> None:
     group.addoption("--perf-trace-set", metavar="PATH", action="append", default=[], help="evaluate this data set")
     group.addoption("--perf-trust-solutions", action="store_true", help="run the code that data sets hold")
     group.addoption("--perf-trace-config", metavar="FILE", default=None, help="how data sets are evaluated, in YAML")
@@ -71,30 +93,14 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-trace-output", metavar="DIR", default=None, help="where traces go (its traces/), '' for nowhere"
     )
+
+
+def _add_checking(group: pytest.OptionGroup) -> None:
     group.addoption(
         "--perf-refcheck", choices=("on", "off", "only"), default="on", help="compare answers with the reference"
     )
     group.addoption(
         "--perf-allow-output-mismatch", action="store_true", help="keep rows of wrong answers, as status: wrong"
-    )
-    _add_running(parser, group)
-    group.addoption("--perf-fuzz", action="store_true", help="search shapes for wrong answers, instead of timing")
-    group.addoption(
-        "--perf-fuzz-flags", metavar="FLAGS", action="append", default=[], help="draw such shapes; again for others too"
-    )
-    group.addoption(
-        "--perf-fuzz-seconds", metavar="N", type=_positive, default=None, help="stop each search after that long"
-    )
-    group.addoption(
-        "--perf-findings", metavar="DIR", default=None, help="keep findings here (.hypothesis/perf-findings)"
-    )
-    group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
-    group.addoption("--perf-html", metavar="FILE", default=None, help="write a report that a browser shows")
-    group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
-    group.addoption("--perf-only", metavar="FILE", default=None, help="run only tests whose ids are lines of this file")
-    _add_gate(group)
-    group.addoption(
-        "--perf-vllm-csv", metavar="DIR", type=_folder, default=None, help="write vllm_decode's table as vLLM does"
     )
 
 
@@ -110,6 +116,26 @@ def _add_running(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
     parser.addini(OPT_IN, "-n auto starts a worker for each visible GPU, pinned to it", type="bool", default=False)
 
 
+def _add_fuzzing(group: pytest.OptionGroup) -> None:
+    group.addoption("--perf-fuzz", action="store_true", help="search shapes for wrong answers, instead of timing")
+    group.addoption(
+        "--perf-fuzz-flags", metavar="FLAGS", action="append", default=[], help="draw such shapes; again for others too"
+    )
+    group.addoption(
+        "--perf-fuzz-seconds", metavar="N", type=_positive, default=None, help="stop each search after that long"
+    )
+    group.addoption(
+        "--perf-findings", metavar="DIR", default=None, help="keep findings here (.hypothesis/perf-findings)"
+    )
+
+
+def _add_files(group: pytest.OptionGroup) -> None:
+    group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
+    group.addoption("--perf-html", metavar="FILE", default=None, help="write a report that a browser shows")
+    group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
+    group.addoption("--perf-only", metavar="FILE", default=None, help="run only tests whose ids are lines of this file")
+
+
 def _add_gate(group: pytest.OptionGroup) -> None:
     group.addoption(
         "--perf-gate",
@@ -122,6 +148,12 @@ def _add_gate(group: pytest.OptionGroup) -> None:
     group.addoption("--perf-calibration", metavar="FILE", default="auto", help="this machine's noise; auto, or none")
     group.addoption(
         "--perf-save-baseline", metavar="NAME", type=_name, default=None, help="save this run for --perf-gate=NAME"
+    )
+
+
+def _add_vllm(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--perf-vllm-csv", metavar="DIR", type=_folder, default=None, help="write vllm_decode's table as vLLM does"
     )
 
 
