@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -17,8 +15,7 @@ from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.running import shards
 from pytest_flashinfer_perf.running.workers import OPT_IN
 from pytest_flashinfer_perf.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
-
-Said = TypeVar("Said")
+from pytest_flashinfer_perf.usage import errors_of_use
 
 
 def add(parser: pytest.Parser) -> None:
@@ -203,7 +200,9 @@ def _at_least(least: int, text: str) -> int:
 def settings(config: pytest.Config) -> Settings:
     measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
     checking = ("refcheck", "allow_output_mismatch")
-    project = _project(config)
+    with errors_of_use(ProjectFileError):
+        project = _project(config)
+        bounds, quarantined = tolerances.read(project), quarantine.read(project)
     return Settings(
         suite=config.getoption("perf_suite"),
         backends=tuple(config.getoption("perf_backends").replace(",", " ").split()),
@@ -220,12 +219,9 @@ def settings(config: pytest.Config) -> Settings:
         trace=_trace(config),
         project=project,
         measuring=Measuring(**{name: config.getoption(f"perf_{name}") for name in measuring}),
-        checking=Checking(
-            **{name: config.getoption(f"perf_{name}") for name in checking},
-            tolerances=_said(tolerances.read, project),
-        ),
+        checking=Checking(**{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=bounds),
         fuzzing=_fuzzing(config),
-        quarantine=_said(quarantine.read, project),
+        quarantine=quarantined,
     )
 
 
@@ -242,10 +238,7 @@ def _trace(config: pytest.Config) -> TraceSets:
 def _project(config: pytest.Config) -> ProjectFile:
     """A file that is named is the caller's; the project's own is where its pytest settings are."""
     named = config.getoption("perf_config")
-    try:
-        return project_file.find(config.invocation_params.dir if named else config.rootpath, named)
-    except ProjectFileError as error:
-        raise pytest.UsageError(str(error)) from error
+    return project_file.find(config.invocation_params.dir if named else config.rootpath, named)
 
 
 def _fuzzing(config: pytest.Config) -> Fuzzing:
@@ -256,10 +249,3 @@ def _fuzzing(config: pytest.Config) -> Fuzzing:
         config.getoption("perf_fuzz_seconds"),
         config.rootpath / Fuzzing.findings if named is None else config.invocation_params.dir / named,
     )
-
-
-def _said(read: Callable[[ProjectFile], tuple[Said, ...]], project: ProjectFile) -> tuple[Said, ...]:
-    try:
-        return read(project)
-    except ProjectFileError as error:
-        raise pytest.UsageError(str(error)) from error

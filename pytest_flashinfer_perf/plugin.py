@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.running import replay, workers
 from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.survival import measures
 from pytest_flashinfer_perf.settings import Settings
+from pytest_flashinfer_perf.usage import errors_of_use
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,10 +91,8 @@ def pytest_collection(session: pytest.Session) -> None:
         from pytest_flashinfer_perf import suite
         from pytest_flashinfer_perf.params import ParamError
 
-        try:
+        with errors_of_use(ParamError):
             suite.verify(settings)
-        except ParamError as error:
-            raise pytest.UsageError(str(error)) from error
 
 
 @pytest.hookimpl(wrapper=True)
@@ -183,11 +182,9 @@ def _device(settings: Settings) -> Device:
     from pytest_flashinfer_perf import devices
     from pytest_flashinfer_perf.timing import instruments
 
-    try:
+    with errors_of_use(devices.DeviceError, instruments.InstrumentError):
         device = devices.find(settings.device)
         instruments.choose(settings.measuring.instrument, device)
-    except (devices.DeviceError, instruments.InstrumentError) as error:
-        raise pytest.UsageError(str(error)) from error
     return device
 
 

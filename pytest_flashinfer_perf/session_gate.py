@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.gate.likeness import AllowError
 from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.usage import errors_of_use
 
 NAME = "this session"
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -37,14 +38,12 @@ def start(config: pytest.Config, project: ProjectFile) -> None:
 
 
 def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
-    try:
+    with errors_of_use(ProjectFileError, AllowError):
         return Rules(
             thresholds=thresholds.read(project),
             allowed=likeness.allowed(config.getoption("perf_gate_allow")),
             strict=config.getoption("perf_gate_strict"),
         )
-    except (ProjectFileError, AllowError) as error:
-        raise pytest.UsageError(str(error)) from error
 
 
 def _save_as(config: pytest.Config, name: str) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from pytest_flashinfer_perf.usage import errors_of_use
+
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.settings import Settings
     from pytest_flashinfer_perf.traceset.items import Evaluations
@@ -76,19 +78,15 @@ def take(config: pytest.Config, settings: Settings) -> list[Asked]:
 
 
 def evaluations(settings: Settings) -> Evaluations:
-    try:
+    with errors_of_use(ImportError):
         from pytest_flashinfer_perf.traceset.config import BenchmarkConfig, ConfigError, option
         from pytest_flashinfer_perf.traceset.items import Evaluations
-    except ImportError as error:
-        raise pytest.UsageError(str(error)) from error
     said = settings.trace
-    try:
+    with errors_of_use(ConfigError):
         overrides = dict(map(option, said.options))
         made = (
             BenchmarkConfig.from_yaml(said.config, **overrides) if said.config else BenchmarkConfig.default(**overrides)
         )
-    except ConfigError as error:
-        raise pytest.UsageError(str(error)) from error
     return Evaluations(settings, made)
 
 

@@ -23,6 +23,7 @@ from pytest_flashinfer_perf.running.resume import Keeper, Restorer
 from pytest_flashinfer_perf.running.shards import ShardError, Sharding
 from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival, measures
 from pytest_flashinfer_perf.running.workers import Controller, Gatherer, Spokesman, Told
+from pytest_flashinfer_perf.usage import errors_of_use
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.devices import Device
@@ -46,10 +47,8 @@ def start(config: pytest.Config, notes: list[str]) -> None:
 
 
 def _sharding(config: pytest.Config) -> Sharding:
-    try:
+    with errors_of_use(ShardError):
         return Sharding(config, config.getoption("perf_shard"))
-    except ShardError as error:
-        raise pytest.UsageError(str(error)) from error
 
 
 def _gathering(config: pytest.Config, notes: list[str]) -> Told:
@@ -67,10 +66,8 @@ def _gathering(config: pytest.Config, notes: list[str]) -> Told:
 
 def _past(config: pytest.Config, notes: list[str]) -> Past | None:
     path = journal.path_of(config)
-    try:
+    with errors_of_use(JournalError):
         past = journal.read(path) if path else None
-    except JournalError as error:
-        raise pytest.UsageError(str(error)) from error
     notes.append(resume.sentence(past, path or "pytest's cache, which is off"))
     return past
 
