@@ -1,4 +1,4 @@
-"""Which software produced a number."""
+"""Which machine and which software produced a number."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import functools
 from importlib import metadata
 from typing import Any
 
+import pytest
+
 DISTRIBUTIONS = {
     "torch": "torch",
     "flashinfer": "flashinfer-python",
     "cupti": "cupti-python",
     "cudnn_frontend": "nvidia-cudnn-frontend",
 }
+
+
+def machine(config: pytest.Config) -> dict[str, Any]:
+    """As pytest-benchmark has it in its file, with what plugins add."""
+    made: dict[str, Any] = config.hook.pytest_benchmark_generate_machine_info(config=config)
+    config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=made)
+    return made
 
 
 @functools.cache

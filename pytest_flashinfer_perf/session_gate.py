@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf import provenance
 from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, table, thresholds
 from pytest_flashinfer_perf.gate.calibration import CalibrationError
 from pytest_flashinfer_perf.gate.decide import confirm
@@ -140,9 +141,7 @@ class Gate:
 
     @functools.cached_property
     def _machine(self) -> dict[str, Any]:
-        machine: dict[str, Any] = self.config.hook.pytest_benchmark_generate_machine_info(config=self.config)
-        self.config.hook.pytest_benchmark_update_machine_info(config=self.config, machine_info=machine)
-        return machine
+        return provenance.machine(self.config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

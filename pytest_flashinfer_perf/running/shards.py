@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_flashinfer_perf import provenance
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.record import SCHEMA, SCHEMA_KEY
 from pytest_flashinfer_perf.running.journal import json_of
@@ -106,8 +107,7 @@ class Sharding:
         if path is None or self._written or not self._part or hasattr(self._config, "workeroutput"):
             return
         hook = self._config.hook
-        machine = hook.pytest_benchmark_generate_machine_info(config=self._config)
-        hook.pytest_benchmark_update_machine_info(config=self._config, machine_info=machine)
+        machine = provenance.machine(self._config)
         beside = {"commit_info": hook.pytest_benchmark_generate_commit_info(config=self._config)}
         empty = {"config": self._config, "benchmarks": []}
         made = hook.pytest_benchmark_generate_json(**empty, include_data=True, machine_info=machine, **beside)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf import provenance
 from pytest_flashinfer_perf.report.board import Board
 from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.report.runs import Run
@@ -30,15 +30,11 @@ class HtmlFile:
             self._note = f"wrote {self._path}"
 
     def _run(self, config: pytest.Config) -> Run:
-        hook = config.hook
-        machine: dict[str, Any] = hook.pytest_benchmark_generate_machine_info(config=config)
-        hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine)
-        commit: dict[str, Any] = hook.pytest_benchmark_generate_commit_info(config=config)
         return Run(
             name="this run",
             when=datetime.now(timezone.utc).isoformat(),
-            machine=machine,
-            commit=commit,
+            machine=provenance.machine(config),
+            commit=config.hook.pytest_benchmark_generate_commit_info(config=config),
             rows=tuple(self._board.rows),
             unmeasured=tuple(self._board.unmeasured),
             roofs=self._board.roofs,
