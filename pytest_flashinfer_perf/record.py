@@ -6,9 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-SCHEMA_KEY = "flashinfer_perf"
-SCHEMA = {"schema": 1}
-
 
 class ReplayClock:
     """A pytest-benchmark timer that replays durations measured elsewhere.

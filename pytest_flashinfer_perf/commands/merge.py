@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.run_file import RunError
 from pytest_flashinfer_perf.running import merging
 
 EXAMPLE = "example: flashinfer-perf merge shard-*.json --output run.json"
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     said = _parser().parse_args(list(arguments))
     try:
         made = merging.merged([merging.read(path) for path in said.files], said.allow)
-    except merging.MergeError as error:
+    except (RunError, merging.MergeError) as error:
         sys.stderr.writelines(f"flashinfer-perf merge: {line}\n" for line in str(error).splitlines())
         return 1
     write_whole(said.output, json.dumps(made, indent=4) + "\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.report import markdown, runs
 from pytest_flashinfer_perf.report.html import page
+from pytest_flashinfer_perf.run_file import RunError
 
 EXAMPLE = """examples:
   flashinfer-perf report run.json -o report.html
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         read = runs.read(said.runs)
         return _markdown(read, said.output) if said.markdown else _page(read, said.output or Path("report.html"))
-    except (runs.RunError, OSError) as error:
+    except (RunError, OSError) as error:
         sys.stderr.write(f"flashinfer-perf report: {error}\n")
         return 1
 
@@ -54,7 +55,7 @@ def _markdown(read: Sequence[runs.Run], output: Path | None) -> int:
 def _page(read: Sequence[runs.Run], output: Path) -> int:
     absent = page.missing()
     if absent:
-        raise runs.RunError(absent)
+        raise RunError(absent)
     page.write(output, read)
     sys.stdout.write(f"wrote {output}\n")
     return 0

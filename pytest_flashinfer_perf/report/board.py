@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.record import SCHEMA, SCHEMA_KEY
 from pytest_flashinfer_perf.report import runs, search, terminal, vllm
 from pytest_flashinfer_perf.report.layout import duration
+from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
 
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 

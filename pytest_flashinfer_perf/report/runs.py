@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.record import SCHEMA, SCHEMA_KEY
+from pytest_flashinfer_perf import run_file
+from pytest_flashinfer_perf.run_file import SCHEMA_KEY, RunError
 
 Row = Mapping[str, Any]
-
-
-class RunError(ValueError):
-    """A file that is no run; the sentence names it and says what to do."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +39,8 @@ def read(paths: Iterable[Path]) -> list[Run]:
 
 
 def _read(path: Path) -> Run:
-    try:
-        said = json.loads(path.read_text(encoding="utf-8") or "null")
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: {error}") from error
-    if said is None:
-        raise RunError(f"{path} is empty: pytest-benchmark writes nothing where no case was measured")
-    own = said.get(SCHEMA_KEY) if isinstance(said, dict) else None
-    if not isinstance(own, dict) or not isinstance(said.get("benchmarks"), list):
-        raise RunError(f"{path} is no run of this plugin: write one with pytest --benchmark-json=FILE")
-    if own.get("schema") != SCHEMA["schema"]:
-        raise RunError(f"{path} has schema {own.get('schema')}, this version reads {SCHEMA['schema']}: update it")
-    return _run(path, said, own)
-
-
-def _run(path: Path, said: Mapping[str, Any], own: Mapping[str, Any]) -> Run:
+    said = run_file.read(path)
+    own = said[SCHEMA_KEY]
     try:
         ours = [benchmark for benchmark in said["benchmarks"] if "case" in benchmark["extra_info"]]
         return Run(

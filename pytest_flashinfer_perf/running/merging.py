@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.record import SCHEMA, SCHEMA_KEY
+from pytest_flashinfer_perf import run_file
+from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
 
 VERSIONS = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend", "cupti", "driver", "python_version")
 SHOWN = 5
@@ -60,14 +60,7 @@ class Part:
 
 
 def read(path: Path) -> Part:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise MergeError(f"{path}: {error}") from error
-    own = document.get(SCHEMA_KEY) if isinstance(document, dict) else None
-    if not isinstance(own, dict) or "benchmarks" not in document or own.get("schema") != SCHEMA["schema"]:
-        raise MergeError(f"{path}: no run of this plugin: write one with pytest --benchmark-json=FILE")
-    return Part(str(path), document)
+    return Part(str(path), run_file.read(path))
 
 
 def merged(parts: Sequence[Part], allowed: Iterable[str] = ()) -> dict[str, Any]:

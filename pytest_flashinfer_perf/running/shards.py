@@ -15,7 +15,7 @@ import pytest
 
 from pytest_flashinfer_perf import provenance
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.record import SCHEMA, SCHEMA_KEY
+from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
 from pytest_flashinfer_perf.running.journal import json_of
 from pytest_flashinfer_perf.running.survival import measures
 
