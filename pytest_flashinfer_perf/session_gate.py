@@ -21,6 +21,7 @@ from pytest_flashinfer_perf.gate.likeness import AllowError
 from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.report import unmeasured
 from pytest_flashinfer_perf.usage import errors_of_use
 
 NAME = "this session"
@@ -100,7 +101,7 @@ class Gate:
         if hasattr(report, "perf_record"):
             (self.again if report.perf_again else self.records).append(json.loads(report.perf_record))
         elif not report.passed:
-            self.unmeasured[report.nodeid] = (report.outcome, _reason(report))
+            self.unmeasured[report.nodeid] = (report.outcome, unmeasured.reason(report).partition("\n")[0])
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         self.unmeasured |= {item.nodeid: LEFT_OUT for item in items}
@@ -181,10 +182,3 @@ def _record(item: pytest.Item) -> dict[str, Any] | None:
         return None
     whole = stats.as_dict(include_data=False)
     return {name: whole[name] for name in ("name", "fullname", "extra_info", "stats")}
-
-
-def _reason(report: pytest.TestReport) -> str:
-    if isinstance(report.longrepr, tuple):
-        return report.longrepr[2].removeprefix("Skipped: ")
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash else report.longrepr).partition("\n")[0]
