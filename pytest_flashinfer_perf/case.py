@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_flashinfer_perf import flags
+from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.params import ParamError, Value, fields_of
 from pytest_flashinfer_perf.routine import AnyRoutine, Backend, Shape
 from pytest_flashinfer_perf.settings import Checking, Measuring
@@ -205,20 +205,13 @@ class UnknownRoutineError(ParamError):
 
 def routine_named(name: str, routines: dict[str, AnyRoutine]) -> AnyRoutine:
     if name not in routines:
-        raise UnknownRoutineError(name, f"routine: {unknown(name, routines)}")
+        raise UnknownRoutineError(name, f"routine: {unknown(name, sorted(routines))}")
     return routines[name]
 
 
 def backend_named(name: str, routine: AnyRoutine) -> str:
     backend = routine.backend_named(name)
     if backend is None:
-        raise ParamError(f"backends: {unknown(name, [*routine.backends, *routine.aliases])} of {routine.name}")
+        known = sorted([*routine.backends, *routine.aliases])
+        raise ParamError(f"backends: {unknown(name, known)} of {routine.name}")
     return backend.name
-
-
-def unknown(name: str, known: Iterable[str]) -> str:
-    """What to say of a name nobody has."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"unknown name {name!r}, {hint}known are {', '.join(names)}"

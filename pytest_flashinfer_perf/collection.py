@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_flashinfer_perf import capability, suite, tolerances
-from pytest_flashinfer_perf.case import Case, routine_named, unknown
+from pytest_flashinfer_perf.case import Case, routine_named
 from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.params import ParamError
 from pytest_flashinfer_perf.record import ReplayClock
 from pytest_flashinfer_perf.routine import AnyRoutine, Routine
@@ -98,7 +99,7 @@ def verify_project(items: list[pytest.Item], settings: Settings) -> None:
     known = {name: list(routine.backends) for name, routine in routines.items()}
     for glob in tolerances.of_nobody(settings.checking.tolerances, known):
         name, _, backend = glob.partition("/")
-        sentence = unknown(backend, known[name]) if name in known else unknown(name, known)
+        sentence = unknown(backend, sorted(known[name])) if name in known else unknown(name, sorted(known))
         raise pytest.UsageError(f'{settings.project.path}: [tolerances] "{glob}": {sentence}')
 
 
@@ -111,7 +112,7 @@ def _verify_quarantine(settings: Settings, routines: Iterable[AnyRoutine]) -> No
             raise pytest.UsageError(f"{where}: {error}") from error
         if nobody:
             routine = entry.which.partition("/")[0]
-            raise pytest.UsageError(f"{where}: {unknown(routine, [r.name for r in routines])}")
+            raise pytest.UsageError(f"{where}: {unknown(routine, sorted(r.name for r in routines))}")
 
 
 def unmet(item: pytest.Item, device: Device) -> str | None:
@@ -125,7 +126,7 @@ def _requirements(item: pytest.Item, device: Device) -> Iterator[capability.Requ
     for marker in item.iter_markers("requires_backend"):
         for name in marker.args:
             if name not in capability.HARDWARE:
-                raise pytest.UsageError(f"requires_backend: {unknown(name, capability.HARDWARE)}")
+                raise pytest.UsageError(f"requires_backend: {unknown(name, sorted(capability.HARDWARE))}")
             yield from capability.backend(name)
     for marker in item.iter_markers("requires_flashinfer"):
         yield capability.flashinfer(*marker.args)

@@ -9,6 +9,7 @@ from typing import Any
 from pytest_flashinfer_perf import case as cases
 from pytest_flashinfer_perf import flags
 from pytest_flashinfer_perf.case import DEFAULT_SEED, Case
+from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.params import ParamError, Params
 from pytest_flashinfer_perf.routine import AnyRoutine, Shape, Spread
 from pytest_flashinfer_perf.routines import all_backends, all_routines
@@ -33,7 +34,7 @@ def verify(settings: Settings) -> None:
     known = all_backends()
     strange = [name for name in settings.backends if name not in known]
     if strange:
-        raise ParamError(f"--perf-backends: {cases.unknown(strange[0], known)}")
+        raise ParamError(f"--perf-backends: {unknown(strange[0], sorted(known))}")
     asked_for(settings)
     _verify_model(settings)
 
@@ -45,7 +46,7 @@ def _verify_model(settings: Settings) -> None:
         return
     known = sorted({name for r in all_routines().values() if r.presets for name in r.presets.layers})
     if settings.model not in known:
-        raise ParamError(f"--perf-model: {cases.unknown(settings.model, known)}")
+        raise ParamError(f"--perf-model: {unknown(settings.model, known)}")
     for routine in all_routines().values():
         _model_shapes(routine, settings)
 

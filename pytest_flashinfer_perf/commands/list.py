@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_flashinfer_perf.case import unknown
+from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.params import Field, fields_of
 from pytest_flashinfer_perf.report.layout import WIDTH
 from pytest_flashinfer_perf.routine import AnyRoutine
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(list(arguments)).routine
     found = _matching(asked)
     if not found:
-        sys.stderr.write(f"flashinfer-perf list: {unknown(asked, all_routines())}\n")
+        sys.stderr.write(f"flashinfer-perf list: {unknown(asked, sorted(all_routines()))}\n")
         return 1
     said = (line for routine in found for line in (_whole(routine) if asked else _brief(routine)))
     models = () if asked else _said("models", _models(found), indent=0)

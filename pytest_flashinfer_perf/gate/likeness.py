@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.gate.runs import Row, Run
+from pytest_flashinfer_perf.names import unknown
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ def allowed(text: str) -> frozenset[str]:
     names = text.replace(",", " ").split()
     for name in names:
         if name not in ALLOWABLE:
-            close = difflib.get_close_matches(name, ALLOWABLE, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise AllowError(f"--perf-gate-allow: unknown name {name!r}, {hint}known are {', '.join(ALLOWABLE)}")
+            raise AllowError(f"--perf-gate-allow: {unknown(name, ALLOWABLE)}")
     return frozenset(names)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import math
 import re
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_flashinfer_perf.gate.runs import Row
+from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
 
 EXAMPLE = '"attention/decode*" = { slower = "2%", floor_us = 0.5 }'
@@ -75,9 +75,7 @@ def _entry(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _reader(name: str, where: str) -> Callable[[Any, str], Any]:
     if name not in READERS:
-        close = difflib.get_close_matches(name, READERS, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise ProjectFileError(f"{where}: unknown name {name!r}, {hint}known are {', '.join(READERS)}")
+        raise ProjectFileError(f"{where}: {unknown(name, READERS)}")
     return READERS[name]
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, Workload
 
 from pytest_flashinfer_perf import devices
-from pytest_flashinfer_perf.case import DEFAULT_SEED, unknown
+from pytest_flashinfer_perf.case import DEFAULT_SEED
+from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.traceset import records
 from pytest_flashinfer_perf.traceset.child import Job
 from pytest_flashinfer_perf.traceset.config import BenchmarkConfig, ConfigError
@@ -79,5 +80,5 @@ def jobs(root: Path, found: Found, config: BenchmarkConfig) -> Iterator[Job]:
 def only(what: str, named: list[str] | None, known: list[str]) -> set[str]:
     for name in named or ():
         if name not in known:
-            raise ConfigError(f"{what}: {unknown(name, known)}")
+            raise ConfigError(f"{what}: {unknown(name, sorted(known))}")
     return set(known if named is None else named)
