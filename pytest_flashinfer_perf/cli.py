@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf import commands, flags, suite
+from pytest_flashinfer_perf.commands import processes
 from pytest_flashinfer_perf.formats.upstream_lines import UpstreamLines
 
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-o", "perf_gpu_workers=true")
@@ -60,7 +61,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def as_pytest(arguments: Sequence[str]) -> list[str]:
     """A single case is one of the suite; the lines of a testlist are tests of their own."""
-    words, beside = _split(list(arguments))
+    command, beside = processes.split(arguments)
+    words = _without_start(command)
     if "--local" in words:
         return _of_data_set(words, beside)
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -98,11 +100,10 @@ def _of_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
     return [*made, *QUIETLY, *beside]
 
 
-def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """The old command without what starts it, and pytest's arguments."""
-    end = words.index("--") if "--" in words else len(words)
-    start = next((at + 1 for at, word in enumerate(words[:end]) if word.endswith(SCRIPT)), 0)
-    return words[start:end], words[end + 1 :]
+def _without_start(words: list[str]) -> list[str]:
+    """The old command's flags alone."""
+    start = next((at + 1 for at, word in enumerate(words) if word.endswith(SCRIPT)), 0)
+    return words[start:]
 
 
 def bench(arguments: Sequence[str]) -> int:
