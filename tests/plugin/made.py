@@ -1,4 +1,4 @@
-"""Rows, runs and files of pytest-benchmark, made up."""
+"""Rows, runs and files of pytest-benchmark, made up, and the head of a program whose clock goes as it says."""
 
 import json
 
@@ -8,6 +8,26 @@ H200 = {"gpu_uuid": "GPU-0", "device_name": "NVIDIA H200"}
 CUPTI = {"instrument": "cupti", "cold_l2": "rotate", "cuda_graph": True, "seed": 42, "status": "ok"}
 FACTS = {"routine": "decode", "family": "attention", "shape": "b16", "device": "cuda:0", "bound": "memory"}
 MACHINE = {"driver": "580", "flashinfer": "0.7.2", "torch": "2.11"}
+
+CLOCKED = """
+import os
+import random
+
+import pytest
+
+RNG = random.Random()
+
+
+class Clock:
+    now = step = 0.0
+
+    def __call__(self):
+        self.now += self.step
+        return self.now
+
+
+CLOCK = Clock()
+"""
 
 
 def row(case="decode/b16-fa3", us=100.0, *, stddev=0.001, rounds=30, **info):

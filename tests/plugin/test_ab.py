@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from made import CLOCKED
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.commands import processes
@@ -17,25 +18,8 @@ from pytest_flashinfer_perf.commands.processes import Environment
 from pytest_flashinfer_perf.gate import runs
 from pytest_flashinfer_perf.gate.runs import RunError
 
-PROGRAM = """
-import os
-import random
-
-import pytest
-
+PROGRAM = f"""{CLOCKED}
 SLOWER = float(os.environ.get("SLOWER", "0"))
-RNG = random.Random()
-
-
-class Clock:
-    now = step = 0.0
-
-    def __call__(self):
-        self.now += self.step
-        return self.now
-
-
-CLOCK = Clock()
 
 
 @pytest.mark.parametrize("name", "abcde")

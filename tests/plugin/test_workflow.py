@@ -9,28 +9,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from made import CLOCKED
 
 WORKFLOW = Path(__file__).parents[2] / "examples" / "github-actions" / "performance.yml"
-PROGRAM = """
-import os
-import random
-
-import pytest
-
-RNG = random.Random()
-
-
-class Clock:
-    now = step = 0.0
-
-    def __call__(self):
-        self.now += self.step
-        return self.now
-
-
-CLOCK = Clock()
-
-
+PROGRAM = f"""{CLOCKED}
 @pytest.mark.parametrize("name", "abcde")
 @pytest.mark.benchmark(timer=CLOCK)
 def test_it(benchmark, name):
