@@ -21,10 +21,7 @@ ERRORS = (
     (OUT_OF_MEMORY, r"out of memory|can't allocate memory|bad_alloc|STATUS_ALLOC_FAILED|ERROR_OUT_OF_MEMORY"),
     # torch's advice under any CUDA error speaks of "device-side assertions"
     ("device-assert", r"device-side assert triggered|CUDA_ERROR_ASSERT"),
-    (
-        "illegal-access",
-        r"illegal memory access|misaligned address|CUDA_ERROR_(ILLEGAL|MISALIGNED)_ADDRESS",
-    ),
+    ("illegal-access", r"illegal memory access|misaligned address|CUDA_ERROR_(ILLEGAL|MISALIGNED)_ADDRESS"),
     ("illegal-instruction", r"illegal instruction|invalid program counter|hardware stack error"),
     ("launch-failure", r"unspecified launch failure|CUDA_ERROR_LAUNCH_(FAILED|TIMEOUT)|ECC error"),
 )
