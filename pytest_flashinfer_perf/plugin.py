@@ -57,8 +57,15 @@ def pytest_configure(config: pytest.Config) -> None:
     board = Board()
     config.pluginmanager.register(board, "flashinfer-perf-board")
     running.start(config, board.notes)
-    gathers = not hasattr(config, "workerinput")
-    if config.getoption("perf_html") and gathers:
+    if not hasattr(config, "workerinput"):
+        _start_gathering(config, settings, board)
+    _set_arguments(config, settings)
+    _take_trace_sets(config, settings)
+
+
+def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
+    """In the process that sees all rows: a worker of xdist has a part of them."""
+    if config.getoption("perf_html"):
         from pytest_flashinfer_perf.report.html.session import HtmlFile
 
         config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
@@ -66,11 +73,15 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_flashinfer_perf import session_gate
 
         session_gate.start(config, settings.project)
-    if config.getoption("perf_csv") and gathers:
+    if config.getoption("perf_csv"):
         from pytest_flashinfer_perf.formats.csv_rows import CsvFile
 
         path = config.invocation_params.dir / config.getoption("perf_csv")
         config.pluginmanager.register(CsvFile(path), "flashinfer-perf-csv")
+
+
+def _set_arguments(config: pytest.Config, settings: Settings) -> None:
+    """Cases without a named file are looked for in the suite; testlists are arguments of their own."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     if settings.cases and not named:
         from pytest_flashinfer_perf import suite
@@ -78,6 +89,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.args[:] = map(str, suite.paths())
     if settings.testlists:
         config.args[:] = [*(config.args if named or settings.cases else ()), *settings.testlists]
+
+
+def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:
     asked = trace_sets.take(config, settings)
     if asked:
         shared = trace_sets.evaluations(settings)
@@ -214,21 +228,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     measured = measures(item)
     if measured and report.when == "call":
-        from pytest_flashinfer_perf.fixture import CHECKED, ROW, repeat
-
-        if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search says what to run again itself
-            report.sections.append(("run it again", repeat(item)))
-        if ROW in item.stash:
-            row = item.stash[ROW]
-            report.perf_row = json.dumps(row)  # type: ignore[attr-defined] # reports carry what they get
-            report.perf_replay = replay.shipped(item, row["instrument"], row["samples"])  # type: ignore[attr-defined]
-        if CHECKED in item.stash:
-            report.perf_checked = item.stash[CHECKED]  # type: ignore[attr-defined]
-        if item.config.stash[SETTINGS].fuzzing.on:
-            from pytest_flashinfer_perf.fuzz.session import SEARCH
-
-            if SEARCH in item.stash:
-                report.perf_search = json.dumps(item.stash[SEARCH])  # type: ignore[attr-defined]
+        _add_outcome(item, report)
     if report.skipped and not hasattr(report, "wasxfail"):
         _fail_strict_skip(item, report, unmeasured.reason(report))
     if measured and not report.passed:
@@ -236,6 +236,28 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
         report.perf_unmeasured = json.dumps(unmeasured.of(report, identity(item)))  # type: ignore[attr-defined]
     return report
+
+
+def _add_outcome(item: pytest.Item, report: pytest.TestReport) -> None:
+    from pytest_flashinfer_perf.fixture import CHECKED, ROW, repeat
+
+    if ROW in item.stash:
+        row = item.stash[ROW]
+        report.perf_row = json.dumps(row)  # type: ignore[attr-defined] # reports carry what they get
+        report.perf_replay = replay.shipped(item, row["instrument"], row["samples"])  # type: ignore[attr-defined]
+    if CHECKED in item.stash:
+        report.perf_checked = item.stash[CHECKED]  # type: ignore[attr-defined]
+    if item.config.stash[SETTINGS].fuzzing.on:
+        _add_search(item, report)
+    elif report.failed:  # a search says what to run again itself
+        report.sections.append(("run it again", repeat(item)))
+
+
+def _add_search(item: pytest.Item, report: pytest.TestReport) -> None:
+    from pytest_flashinfer_perf.fuzz.session import SEARCH
+
+    if SEARCH in item.stash:
+        report.perf_search = json.dumps(item.stash[SEARCH])  # type: ignore[attr-defined]
 
 
 def _fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:

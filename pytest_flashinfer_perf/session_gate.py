@@ -31,9 +31,6 @@ NOTHING_TO_SAVE = "--perf-save-baseline: nothing was measured, nothing is saved"
 
 
 def start(config: pytest.Config, project: ProjectFile) -> None:
-    """In the process that sees all rows: a worker of xdist has a part of them."""
-    if hasattr(config, "workerinput"):
-        return
     if config.getoption("perf_save_baseline"):
         _save_as(config, config.getoption("perf_save_baseline"))
     config.pluginmanager.register(Gate(config, _rules(config, project)), "flashinfer-perf-gate")
