@@ -8,7 +8,7 @@ from hypothesis import settings
 
 import pytest_flashinfer_perf as package
 import pytest_flashinfer_perf.fixture
-from pytest_flashinfer_perf import check, devices
+from pytest_flashinfer_perf import capability, check, devices
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.routine import How
 from pytest_flashinfer_perf.routines import all_routines
@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.routines.attention.decode import decode
 os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are nobody's workers
 for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
     importlib.import_module(module.name)  # what pytester finds imported, it leaves: a class is one object in all tests
+capability.flashinfer_import_error()  # and its modules in C++ end a process that imports them twice
 
 # A machine that does other things besides is no reason for a test to fail.
 settings.register_profile("no deadline", deadline=None)
