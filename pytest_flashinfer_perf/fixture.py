@@ -19,7 +19,9 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.dtypes import TORCH
 from pytest_flashinfer_perf.measurement import Measurement, Reference, measure
-from pytest_flashinfer_perf.running.outcomes import OUT_OF_MEMORY, OUTCOME
+from pytest_flashinfer_perf.running import compiling
+from pytest_flashinfer_perf.running.compiling import CompileError
+from pytest_flashinfer_perf.running.outcomes import OUTCOME
 from pytest_flashinfer_perf.settings import Checking, Measuring, Settings
 from pytest_flashinfer_perf.timing.cold import tensors
 from pytest_flashinfer_perf.verification import Outputs
@@ -97,8 +99,8 @@ class Perf:
             return walk(case, *how, self._device, self._settings.max_memory)
         except CannotRunError as reason:
             raise pytest.skip.Exception(str(reason)) from None
-        except OutOfMemoryError as error:
-            self._node.stash[OUTCOME] = OUT_OF_MEMORY
+        except (OutOfMemoryError, CompileError) as error:
+            self._node.stash[OUTCOME] = error.outcome
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         except CacheError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -139,6 +141,7 @@ class Perf:
                 "device": where,
                 "name": self._node.name,
             }
+            compiling.watch()
             measured = measure(fn, args, kwargs, **work, **how)  # type: ignore[arg-type]
             cost = Cost(flops or 0.0, bytes or 0.0, _dtype_of(args)) if flops or bytes else None
             if self._settings.checking.only:

@@ -105,6 +105,7 @@ def _add_running(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
     group.addoption(
         "--perf-timeout", metavar="SECONDS", type=_seconds, default=300.0, help="most that a case may take (300), or 0"
     )
+    group.addoption("--perf-prebuild", action="store_true", help="first compile what the cases need, all of it at once")
     group.addoption("--perf-resume", action="store_true", help="keep what an interrupted run has finished")
     group.addoption("--perf-shard", metavar="I/N", type=_shard, default=None, help="run this part of N, from 1")
     group.addoption(

@@ -99,6 +99,15 @@ def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:
         config.stash[TRACE_SETS] = [(one, shared) for one in asked]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    if config.getoption("perf_prebuild") and not (config.option.collectonly or hasattr(config, "workerinput")):
+        from pytest_flashinfer_perf.prebuild.first import compile_first
+
+        compile_first(config)
+
+
 def pytest_collection(session: pytest.Session) -> None:
     settings = session.config.stash[SETTINGS]
     if settings.backends or settings.cases or settings.model or settings.tp or settings.dp or settings.ep:

@@ -18,8 +18,8 @@ from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.measurement import Measurement, measure_target
 from pytest_flashinfer_perf.routine import AnyRoutine, How, Shape
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running import outcomes
-from pytest_flashinfer_perf.running.limit import let_compile
+from pytest_flashinfer_perf.running import compiling, outcomes
+from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.settings import Checking, Measuring
 from pytest_flashinfer_perf.timing.run import Target, uses_graph
 from pytest_flashinfer_perf.verification import Expected, Turned
@@ -27,6 +27,8 @@ from pytest_flashinfer_perf.verification import Expected, Turned
 
 class OutOfMemoryError(Exception):
     """It was estimated to fit."""
+
+    outcome = outcomes.OUT_OF_MEMORY
 
 
 class CannotRunError(Exception):
@@ -79,9 +81,11 @@ def walk(case: Case, measuring: Measuring, checking: Checking, device: Device, m
     reason = obstacle(case, device, most_gib)
     if reason:
         raise CannotRunError(reason)
-    let_compile()
+    compiling.watch()
     try:
         return _measured(case, measuring, checking, device)
+    except CompileError:
+        raise
     except (RuntimeError, MemoryError) as error:
         if outcomes.of_error(error) != outcomes.OUT_OF_MEMORY:
             raise

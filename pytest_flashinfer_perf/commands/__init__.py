@@ -11,6 +11,7 @@ HELP = {
     "ab": "measure two environments in turns, and judge what differs",
     "calibrate": "measure this machine's own noise, for the gate to know",
     "history": "find when cases changed, over many stored runs",
+    "prebuild": "compile the kernel modules that cases need, before anything is timed",
     "merge": "one file of results out of those of shards",
     "report": "one HTML page, or Markdown, of what runs measured",
     "doctor": "what this machine can measure, and why not the rest",

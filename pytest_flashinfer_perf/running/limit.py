@@ -6,13 +6,11 @@ Python's faulthandler keeps the time, in a thread of its own that needs no GIL: 
 from __future__ import annotations
 
 import faulthandler
-import functools
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
-from typing import IO, Any
+from typing import IO
 
 SOON = 0.001
 LAST_WORDS = 0.5  # before the end: where the GIL is free, there is time for a sentence
@@ -80,20 +78,3 @@ def not_counted() -> Iterator[None]:
         return
     with _running[-1].halted():
         yield
-
-
-def let_compile() -> None:
-    """FlashInfer compiles a module when somebody first asks for it, in the middle of a case."""
-    library = sys.modules.get("flashinfer.jit.core")
-    spec = getattr(library, "JitSpec", None)
-    if spec is not None and not hasattr(spec.build_and_load, "__wrapped__"):
-        spec.build_and_load = _uncounted(spec.build_and_load)
-
-
-def _uncounted(build: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(build)
-    def built(*args: Any, **kwargs: Any) -> Any:
-        with not_counted():
-            return build(*args, **kwargs)
-
-    return built

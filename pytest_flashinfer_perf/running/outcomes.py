@@ -12,6 +12,7 @@ import pytest
 OUTCOME = pytest.StashKey[str]()  # of an item, where whoever runs it knows better than its error's text
 
 OUT_OF_MEMORY = "out-of-memory"
+NOT_COMPILED = "not-compiled"
 CUDA_ERROR = "cuda-error"
 TIMEOUT = "timeout"
 KILLED = "killed"

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from pytest_flashinfer_perf.running import alone, journal, resume
+from pytest_flashinfer_perf.running import alone, compiling, journal, resume
 from pytest_flashinfer_perf.running.journal import Journal, JournalError, Past
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.resume import Keeper, Restorer
@@ -36,6 +36,7 @@ STDERR = pytest.StashKey[IO[str]]()
 def start(config: pytest.Config, notes: list[str]) -> None:
     """When pytest is configured; a session without cases does not notice."""
     told = config.stash[TOLD] = Told.of(config) or _gathering(config, notes)
+    compiling.know(told.broken)
     stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
     config.add_cleanup(stderr.close)
     if config.getoption("perf_shard"):

@@ -8,14 +8,14 @@ import shutil
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.running import journal, outcomes, replay
+from pytest_flashinfer_perf.running import compiling, journal, outcomes, replay
 from pytest_flashinfer_perf.running.journal import Journal
 from pytest_flashinfer_perf.running.outcomes import Death
 
@@ -35,14 +35,14 @@ DIST = {
 
 @dataclass(frozen=True)
 class Told:
-    """What the controller tells a worker: its run, which cases are finished, what to refuse, where to leave last words.
-
-    It knows the same itself.
+    """What the controller tells a worker, and knows itself: its run, which cases are finished, which modules do not
+    compile, what to refuse, where to leave last words.
     """
 
     run: str = ""
     finished: tuple[str, ...] = ()
     places: tuple[Mapping[str, Any], ...] = ()
+    broken: Mapping[str, str] = field(default_factory=dict)
     dist: str | None = None
     gpu: str | None = None
     words: str | None = None
@@ -154,6 +154,7 @@ class Controller:
         spec, here = node.gateway.spec, _is_here(node.gateway.spec)
         told = replace(
             self._told,
+            broken=dict(compiling.broken()),
             dist=refusal(self._config.option.dist),
             gpu=obstacle(spec, self._specs, self._gpus, opted_in=self._opted_in),
             words=str(self._words / f"{node.gateway.id}.txt") if here else None,

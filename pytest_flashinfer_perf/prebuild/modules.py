@@ -1,0 +1,109 @@
+"""Which of FlashInfer's modules cases need: each is called with a GPU that is not there, and what it asks for noted."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from pytest_flashinfer_perf import capability, devices, quarantine, walk
+from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.prebuild.pretence import PRETENDED, Anything, Pretence, pretend
+from pytest_flashinfer_perf.routine import How
+from pytest_flashinfer_perf.settings import Settings
+from pytest_flashinfer_perf.timing.run import uses_graph
+from pytest_flashinfer_perf.walk import CannotRunError
+
+
+@dataclass
+class Needed:
+    """The modules of all cases by their names; which cases cannot run there, and which were not followed to the end."""
+
+    modules: dict[str, Any] = field(default_factory=dict)
+    cannot: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)
+
+
+def needed(cases: list[Case], settings: Settings) -> Needed:
+    """On all the GPUs that FlashInfer compiles for."""
+    broken = capability.flashinfer_import_error()
+    if broken:
+        raise CannotRunError(broken)
+    targets: Any = importlib.import_module("flashinfer.compilation_context").CompilationContext()
+    found = Needed()
+    with _noting(found.modules):
+        for major, minor in sorted(targets.TARGET_CUDA_ARCHS):
+            device = _pretended(major, int(minor.rstrip("af")))
+            for case in cases:
+                _follow(case, device, settings, found)
+    return found
+
+
+def _pretended(major: int, minor: int) -> Device:
+    pretend((major, minor))
+    devices._gpu.cache_clear()  # noqa: SLF001 - it was another one
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "flashinfer":
+            _forget(module)
+    return devices.find("cuda:0")
+
+
+def _forget(module: ModuleType) -> None:
+    """What it has kept of another GPU."""
+    for value in list(vars(module).values()):
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
+
+
+def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> None:
+    known = quarantine.found(settings.quarantine, case)
+    reason = known.sentence if known else walk.obstacle(case, device, settings.max_memory)
+    if reason:
+        _count(found.cannot, reason)
+        return
+    try:
+        with warnings.catch_warnings(), redirect_stdout(None), Pretence():
+            warnings.simplefilter("ignore")
+            _called(case, device, settings)
+    except Exception as error:  # noqa: BLE001 - whatever a library says of a GPU that is not there
+        _count(found.lost, f"{case.routine.name}, {case.backend_name}: {_first_line(error)}")
+
+
+def _called(case: Case, device: Device, settings: Settings) -> None:
+    routine, p = case.routine, case.params
+    x = routine.inputs(p, torch.Generator().manual_seed(case.seed), PRETENDED)
+    built = case.backend.build(p, x, How(case.backend_name, uses_graph(settings.measuring, device, routine.cuda_graph)))
+    built.launch(x if built.takes is None else built.takes)
+
+
+@contextmanager
+def _noting(modules: dict[str, Any]) -> Iterator[None]:
+    """What FlashInfer's loader is asked for. It asks once for each: wrappers keep what it gives them."""
+    spec_type: Any = importlib.import_module("flashinfer.jit.core").JitSpec
+    build_and_load = spec_type.build_and_load
+
+    def noted(spec: Any) -> Anything:
+        modules[spec.name] = spec
+        return Anything(1)
+
+    spec_type.build_and_load = noted
+    try:
+        yield
+    finally:
+        spec_type.build_and_load = build_and_load
+
+
+def _count(reasons: dict[str, int], reason: str) -> None:
+    reasons[reason] = reasons.get(reason, 0) + 1
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

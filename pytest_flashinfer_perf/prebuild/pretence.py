@@ -1,0 +1,162 @@
+"""A GPU that is not there, for code that only chooses what to call: it may be another one than this machine's, or none.
+
+Tensors say that they are on it. Small ones are the CPU's, so that lengths and page tables can be read; of large ones
+there is only the shape. What is here is for a process that measures nothing.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+HERE, NOWHERE, PRETENDED = torch.device("cpu"), torch.device("meta"), torch.device("cuda", 0)
+LARGEST_HELD = 1 << 20  # bytes
+NEWEST = 1_000_000  # a version of cuDNN, whose graphs are no modules of FlashInfer's
+# An H200's, whatever the capability: none of them decides which module is asked for.
+SIZES = {
+    "multi_processor_count": 132,
+    "L2_cache_size": 50 << 20,
+    "total_memory": 141 << 30,
+    "shared_memory_per_block_optin": 227 << 10,
+    "shared_memory_per_multiprocessor": 228 << 10,
+    "max_threads_per_multi_processor": 2048,
+    "regs_per_multiprocessor": 1 << 16,
+    "warp_size": 32,
+}
+
+
+class Anything(int):
+    """What there is no answer to: a number, a function of anything, an object that has everything."""
+
+    def __getattr__(self, name: str) -> Anything:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> Anything:
+        return self
+
+    def __getitem__(self, _index: Any) -> Anything:
+        return self
+
+    def __enter__(self: Any) -> Any:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[Anything]:
+        """As many as it is unpacked into."""
+        frame = sys._getframe(1)  # noqa: SLF001 - nobody else knows how many that are
+        words = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 2]
+        return iter([self] * (words[1] if dis.opname[words[0]] == "UNPACK_SEQUENCE" else 0))
+
+
+def pretend(capability: tuple[int, int]) -> None:
+    """From now on torch speaks of one GPU of this capability."""
+    major, minor = capability
+    name = f"a GPU of compute capability {major}.{minor}"
+    seen = SimpleNamespace(name=name, major=major, minor=minor, uuid="none", **SIZES)
+    answers = {
+        "get_device_capability": capability,
+        "get_device_properties": seen,
+        "get_device_name": name,
+        "is_available": True,
+        "is_initialized": True,
+        "is_current_stream_capturing": False,
+        "device_count": 1,
+        "current_device": 0,
+        "mem_get_info": (1 << 50, 1 << 50),
+        "current_blas_handle": 1,
+        **dict.fromkeys(("init", "_lazy_init", "set_device", "synchronize", "empty_cache"), None),
+        **dict.fromkeys(("current_stream", "default_stream", "Stream", "stream", "Event", "device"), Anything(1)),
+    }
+    for function, answer in answers.items():
+        setattr(torch.cuda, function, _always(answer))
+    torch.version.cuda = torch.version.cuda or "13.0"
+
+
+def pretend_cudnn() -> None:
+    """Before FlashInfer is imported."""
+    cudnn: Any = Anything(NEWEST)
+    cudnn.__spec__ = ModuleSpec("cudnn", None)
+    sys.modules["cudnn"] = cudnn
+
+
+def _always(answer: Any) -> Callable[..., Any]:
+    return lambda *_args, **_kwargs: answer
+
+
+READ: Mapping[Any, Callable[[Tensor], Any]] = {
+    Tensor.item: lambda t: 1.0 if t.dtype.is_floating_point else 1,
+    Tensor.tolist: lambda t: torch.ones(t.shape).tolist(),
+    Tensor.numpy: lambda t: torch.ones(t.shape).numpy(),
+    Tensor.nonzero: lambda t: torch.zeros(1, t.dim(), dtype=torch.int64),
+    Tensor.__bool__: lambda _t: True,
+    Tensor.__int__: lambda _t: 1,
+    Tensor.__index__: lambda _t: 1,
+    Tensor.__float__: lambda _t: 1.0,
+}
+ABOUT: Mapping[Any, Any] = {
+    Tensor.device.__get__: PRETENDED,
+    Tensor.is_cuda.__get__: True,  # type: ignore[attr-defined]
+    Tensor.is_cpu.__get__: False,  # type: ignore[attr-defined]
+    Tensor.is_meta.__get__: False,  # type: ignore[attr-defined]
+    Tensor.get_device: 0,
+    Tensor.is_pinned: True,
+}
+STAYS = (Tensor.cuda, Tensor.cpu, Tensor.pin_memory)
+
+
+class Pretence(TorchFunctionMode):
+    """All that torch is asked for, in a `with`."""
+
+    def __torch_function__(
+        self, function: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if function is torch.device:
+            return function(*args, **(kwargs or {}))
+        if function in ABOUT:
+            return ABOUT[function]
+        if function in STAYS:
+            return args[0]
+        named = {name: value for name, value in (kwargs or {}).items() if name != "pin_memory"}
+        return _done(function, args, named)
+
+
+def _done(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if any(tensor.is_meta for tensor in tensors):
+        return READ[function](args[0]) if function in READ else _without_contents(function, args, kwargs)
+    if not tensors:
+        with suppress(Exception):  # what is no factory is not asked for a shape
+            shape = _without_contents(function, args, {**kwargs, "device": NOWHERE})
+            if shape.nbytes > LARGEST_HELD:
+                return shape
+    return function(*_placed(args, HERE), **_placed(kwargs, HERE))
+
+
+def _without_contents(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    kwargs = {name: value for name, value in kwargs.items() if name != "generator"}
+    return function(*_placed(args, NOWHERE), **_placed(kwargs, NOWHERE))
+
+
+def _placed(tree: Any, where: torch.device) -> Any:
+    """A scalar tensor mixes with those of any device."""
+
+    def placed(leaf: Any) -> Any:
+        if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf.startswith(("cuda", "cpu"))):
+            return where
+        return leaf.to(where) if isinstance(leaf, Tensor) and leaf.dim() and where == NOWHERE else leaf
+
+    return tree_map(placed, tree)

@@ -1,0 +1,44 @@
+"""What is seen of compilers at work: a line for each module that has ended, below them a bar of files on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """From several threads at once; tqdm, which FlashInfer has with it, keeps their lines apart."""
+
+    def __init__(self, say: Callable[[str], None], modules: int) -> None:
+        from tqdm import tqdm
+
+        self._say = say
+        self._modules = modules
+        self._ended = 0
+        self._since = time.monotonic()
+        self._bar = tqdm(unit="file", disable=None, leave=False)
+        self.failed: dict[str, str] = {}
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.close()
+        if self._modules:
+            self._say(f"{self._modules - len(self.failed)} modules are there after {self._seconds:.1f} s")
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._since
+
+    def step(self, done: int, of: int) -> None:
+        self._bar.total = of
+        self._bar.update(done - self._bar.n)
+
+    def finished(self, module: str, error: str | None) -> None:
+        with self._bar.get_lock():
+            self._ended += 1
+            if error is not None:
+                self.failed[module] = error
+            said = "is there" if error is None else f"does not compile: {error}"
+            self._bar.clear()
+            self._say(f"{self._ended}/{self._modules} {self._seconds:6.1f} s  {module} {said}")
+            self._bar.refresh()

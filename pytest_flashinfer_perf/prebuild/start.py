@@ -1,0 +1,61 @@
+"""The process that prebuilds: pytest with the same arguments, which sees no GPU and writes no results."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_flashinfer_perf.running.workers import VISIBLE
+
+ARCHITECTURES = "FLASHINFER_CUDA_ARCH_LIST"
+PLUGIN = "pytest_flashinfer_perf.prebuild.session"
+PROBE = """
+from pytest_flashinfer_perf import capability
+reason = capability.flashinfer_import_error()
+if reason: raise SystemExit(reason)
+from flashinfer.compilation_context import CompilationContext
+print(" ".join(f"{major}.{minor}" for major, minor in sorted(CompilationContext().TARGET_CUDA_ARCHS)))
+"""
+# What writes results, and what starts workers: there are none of either.
+WITH_A_VALUE = ("benchmark-json", "benchmark-save", "perf-csv", "perf-html", "perf-gate", "perf-save-baseline")
+OF_WORKERS = ("dist", "tx", "px", "maxprocesses")
+SWITCHES = ("benchmark-autosave", "perf-resume", "perf-prebuild")
+
+
+class PrebuildError(ValueError):
+    """There is nothing to compile for, or with."""
+
+
+def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path | None = None) -> int:
+    """pytest's exit code: 0 where all modules are there, 1 where one does not compile."""
+    own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
+    words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *_selecting(arguments)]
+    environment = {**os.environ, ARCHITECTURES: architectures(), VISIBLE: ""}
+    return subprocess.run(words, env=environment, check=False).returncode  # noqa: S603
+
+
+def _selecting(arguments: Sequence[str]) -> list[str]:
+    known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    known.add_argument("-n", "--numprocesses")
+    for name in (*WITH_A_VALUE, *OF_WORKERS):
+        known.add_argument(f"--{name}")
+    for name in SWITCHES:
+        known.add_argument(f"--{name}", action="store_true")
+    return known.parse_known_args(list(arguments))[1]
+
+
+def architectures() -> str:
+    """As the variable has them, or FlashInfer's own for the GPUs here; asked in a process that gives them back."""
+    said = os.environ.get(ARCHITECTURES, "").strip()
+    if said:
+        return said
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise PrebuildError(done.stderr.strip().rpartition("\n")[2])
+    if not done.stdout.strip():
+        raise PrebuildError(f"there is no GPU here to compile for: say which, {ARCHITECTURES}=9.0a")
+    return done.stdout.strip()

@@ -1,0 +1,74 @@
+"""What FlashInfer compiles in the middle of a case: no part of its time, and where it fails, once for all cases."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_flashinfer_perf.running.limit import not_counted
+from pytest_flashinfer_perf.running.outcomes import NOT_COMPILED
+
+NINJA_FAILED = "Ninja build failed"
+# nvcc's `file(12): error: ...`, gcc's `file:12:3: error: ...`, what linkers and shells say of what is not there.
+ERROR = re.compile(r"error\b|undefined reference|cannot find|not found|No such file", re.IGNORECASE)
+OF_NINJA = ("ninja: ", "FAILED: ", "[")
+
+_broken: dict[str, str] = {}
+
+
+class CompileError(RuntimeError):
+    """One of FlashInfer's modules does not compile."""
+
+    outcome = NOT_COMPILED
+
+
+def broken() -> Mapping[str, str]:
+    """Modules that this process knows not to compile, and their errors."""
+    return _broken
+
+
+def know(modules: Mapping[str, str]) -> None:
+    """Of what another process tried."""
+    _broken.update(modules)
+
+
+def watch() -> None:
+    """From FlashInfer's import on; a module is compiled when somebody first asks for it."""
+    library = sys.modules.get("flashinfer.jit.core")
+    spec = getattr(library, "JitSpec", None)
+    if spec is not None and not hasattr(spec.build_and_load, "__wrapped__"):
+        spec.build_and_load = _watched(spec.build_and_load)
+
+
+def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(build)
+    def built(spec: Any) -> Any:
+        if spec.name not in _broken:
+            try:
+                with not_counted():
+                    return build(spec)
+            except RuntimeError as error:
+                if NINJA_FAILED not in str(error):
+                    raise
+                _broken[spec.name] = first_error(str(error))
+        raise CompileError(
+            f"FlashInfer's module {spec.name} does not compile: {_broken[spec.name]}\n"
+            f"all that its compiler says: ninja -C {spec.build_dir} -f {spec.ninja_path}"
+        )
+
+    return built
+
+
+def first_error(output: str) -> str:
+    """Of what ninja printed. The failed command has `error` among its flags: what it said comes on the lines below."""
+    lines = [line.strip() for line in output.partition("FAILED: ")[2].splitlines()[2:]]
+    said = [line for line in lines if line and not line.startswith(OF_NINJA)]
+    errors = [line for line in said if ERROR.search(line)]
+    return next(iter(errors or said), _last_line(output))
+
+
+def _last_line(output: str) -> str:
+    return output.strip().rpartition("\n")[2] or "ninja ended without a word"
