@@ -31,8 +31,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flashinfer-perf prebuild",
         usage="flashinfer-perf prebuild [--output DIR] -- PYTEST_ARGS",
-        description="Compile FlashInfer's kernel modules that these cases need, as many at a time as MAX_JOBS says or "
-        f"there are processors, for the GPUs here or those of {start.ARCHITECTURES}. Needs CUDA's compiler and no GPU. "
+        description="Compile FlashInfer's kernel modules that these cases need, as many at a time as MAX_JOBS says, "
+        f"for the GPUs here or those of {start.ARCHITECTURES}. Needs CUDA's compiler and no GPU. "
         "Exits with 0 when all are there, with 1 when one does not compile.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,

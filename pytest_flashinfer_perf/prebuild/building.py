@@ -1,4 +1,4 @@
-"""Modules compiled all at once: a ninja for each, where FlashInfer's own looks again, and one pool of jobs."""
+"""Modules compiled all at once: one ninja for all their files, whose notes FlashInfer's own then finds with each."""
 
 from __future__ import annotations
 
@@ -7,116 +7,122 @@ import re
 import shutil
 import subprocess
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.running.compiling import first_error
+from pytest_flashinfer_perf.running.compiling import FAILED, first_error
 
-JOB = b"+"
 STEP = re.compile(r"\[(\d+)/(\d+)\] ")
-WITH_JOB_SERVER, REMEDY = (1, 13), "pip install 'ninja>=1.13', and have it first on the path"
-Told = Callable[[int, int], None]
+OF_CUTLASS = re.compile(r"_sm\d+|cutlass|moe")
+NOTES = (".ninja_log", ".ninja_deps")
+Finished = Callable[[str, "str | None"], None]
+Step = Callable[[int, int], None]
 
 
 class NinjaError(RuntimeError):
-    """There is none, or one that is too old."""
+    """There is none."""
 
 
 def verify_ninja() -> None:
-    """FlashInfer's own, which is the first on the path: another version would compile everything again."""
-    found = shutil.which("ninja")
-    if found is None:
-        raise NinjaError(f"there is no ninja on the path: {REMEDY}")
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
-    if tuple(map(int, re.findall(r"\d+", said)[:2])) < WITH_JOB_SERVER:
-        raise NinjaError(f"{found} is {said}, which cannot share its jobs with others: {REMEDY}")
+    """The first on the path is FlashInfer's own; another version would not believe its notes."""
+    if shutil.which("ninja") is None:
+        raise NinjaError("there is no ninja on the path: pip install ninja, and have it there for the run as well")
 
 
-def built(specs: Iterable[Any], finished: Callable[[str, str | None], None], step: Told) -> None:
+def built(specs: Sequence[Any], finished: Finished, step: Step) -> None:
     """`finished` is told of each module's end, and of its error; `step` of files compiled and of how many there are."""
     from filelock import FileLock
 
-    specs = sorted(specs, key=lambda spec: -len(spec.sources))
-    with ExitStack() as stack, _jobs() as (take, environment):
+    with ExitStack() as stack:
         for spec in sorted(specs, key=lambda spec: str(spec.name)):
             stack.enter_context(FileLock(spec.lock_path, thread_local=False))
-        steps = _Steps(step)
-
-        def compiled(spec: Any) -> None:
-            with take():
-                error = _ninja(spec, environment, lambda done, of: steps.tell(spec.name, done, of))
-            finished(spec.name, error)
-
-        with ThreadPoolExecutor(max(1, len(specs))) as pool:
-            list(pool.map(compiled, specs))
-
-
-class _Steps:
-    """Of all modules, out of what each says of its own."""
-
-    def __init__(self, told: Told) -> None:
-        self._told = told
-        self._of: dict[str, tuple[int, int]] = {}
-        self._lock = threading.Lock()
-
-    def tell(self, module: str, done: int, of: int) -> None:
-        with self._lock:
-            self._of[module] = (done, of)
-            done_of_all, all_of_all = map(sum, zip(*self._of.values(), strict=True))
-            self._told(done_of_all, all_of_all)
+        stale = []
+        for spec in sorted(specs, key=_work, reverse=True):
+            error = _written(spec)
+            if error is None and not _is_current(spec):
+                stale.append(spec)
+            else:
+                finished(spec.name, error)
+        if stale:
+            _compile(stale, finished, step)
 
 
-def number_of_jobs() -> int:
-    """FlashInfer's own variable for it, else a job for each processor."""
-    said = os.environ.get("MAX_JOBS", "")
-    return int(said) if said.isdecimal() and int(said) else len(os.sched_getaffinity(0))
+def _work(spec: Any) -> int:
+    """What takes longest is begun first: a file of CUTLASS's kernels takes five times as long as another."""
+    return len(spec.sources) * (5 if OF_CUTLASS.search(spec.name) else 1)
 
 
-@contextmanager
-def _jobs() -> Iterator[tuple[Callable[[], Any], dict[str, str]]]:
-    """GNU make's job server: whoever starts a compiler takes a token out of a pipe, and puts it back."""
-    number = number_of_jobs()
-    with tempfile.TemporaryDirectory() as folder:
-        pipe = Path(folder, "jobs")
-        os.mkfifo(pipe)
-        end = os.open(pipe, os.O_RDWR)
-        os.write(end, JOB * number)
-
-        @contextmanager
-        def take() -> Iterator[None]:
-            """Each ninja has one without asking."""
-            os.read(end, 1)
-            try:
-                yield
-            finally:
-                os.write(end, JOB)
-
-        yield take, {**os.environ, "MAKEFLAGS": f" -j{number} --jobserver-auth=fifo:{pipe}"}
-        os.close(end)
-
-
-def _ninja(spec: Any, environment: dict[str, str], step: Told) -> str | None:
-    """Its first error, as FlashInfer's own build would meet it."""
+def _written(spec: Any) -> str | None:
     try:
         spec.write_ninja()
     except Exception as error:  # noqa: BLE001 - one module's, as any error of a compiler
         return f"{type(error).__name__}: {error}"
-    folder = str(spec.build_dir)
-    words = ["ninja", "-v", "-C", folder, "-f", str(spec.ninja_path)]
-    with subprocess.Popen(  # noqa: S603
-        words, env=environment, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as running:
-        lines = list(_watched(running.stdout or (), step))
-    return first_error("".join(lines)) if running.returncode else None
+    return None
 
 
-def _watched(output: Iterable[str], step: Told) -> Iterator[str]:
-    for line in output:
-        told = STEP.match(line)
-        if told:
-            step(int(told[1]), int(told[2]))
-        yield line
+def _is_current(spec: Any) -> bool:
+    words = ["ninja", "-n", "-C", str(spec.build_dir), "-f", str(spec.ninja_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+    return "no work to do" in done.stdout
+
+
+def _compile(specs: Sequence[Any], finished: Finished, step: Step) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "build.ninja").write_text("".join(f"subninja {spec.ninja_path}\n" for spec in specs))
+        words = ["ninja", "-v", "-k", "0", "-C", folder, *_jobs()]
+        with subprocess.Popen(  # noqa: S603
+            words, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as running:
+            _Follower([spec.name for spec in specs], finished, step).follow(running.stdout or ())
+        written = [path for name in NOTES if (path := Path(folder, name)).exists()]
+        for spec in specs:
+            for notes in written:
+                shutil.copyfile(notes, spec.build_dir / notes.name)
+
+
+def _jobs() -> list[str]:
+    """FlashInfer's own variable for it."""
+    said = os.environ.get("MAX_JOBS", "")
+    return ["-j", said] if said.isdecimal() else []
+
+
+class _Follower:
+    """Of what ninja prints: a line for each command that has ended, and below those that failed what they said."""
+
+    def __init__(self, modules: Iterable[str], finished: Finished, step: Step) -> None:
+        self._waiting = set(modules)
+        self._finished = finished
+        self._step = step
+        self._failure: list[str] = []
+
+    def follow(self, output: Iterable[str]) -> None:
+        line = ""
+        for line in output:
+            told = STEP.match(line)
+            if told or line.startswith(FAILED):
+                self._end_failure()
+            if told:
+                self._step(int(told[1]), int(told[2]))
+                self._end_module(Path(line.split()[-1]))
+            elif self._failure or line.startswith(FAILED):
+                self._failure.append(line)
+        self._end_failure()
+        for module in sorted(self._waiting):
+            self._finished(module, line.strip() or "ninja ended without a word")
+
+    def _end_module(self, written: Path) -> None:
+        if written.suffix == ".so" and written.stem in self._waiting:
+            self._tell(written.stem, None)
+
+    def _end_failure(self) -> None:
+        if self._failure:
+            module = Path(self._failure[0].split()[-1]).parent.name
+            if module in self._waiting:
+                self._tell(module, first_error("".join(self._failure)))
+            self._failure = []
+
+    def _tell(self, module: str, error: str | None) -> None:
+        self._waiting.discard(module)
+        self._finished(module, error)

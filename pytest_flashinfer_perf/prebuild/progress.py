@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """From several threads at once; tqdm, which FlashInfer has with it, keeps their lines apart."""
+    """The bar is tqdm's, which FlashInfer has with it."""
 
     def __init__(self, say: Callable[[str], None], modules: int) -> None:
         from tqdm import tqdm
@@ -34,11 +34,10 @@ class Progress(AbstractContextManager["Progress"]):
         self._bar.update(done - self._bar.n)
 
     def finished(self, module: str, error: str | None) -> None:
-        with self._bar.get_lock():
-            self._ended += 1
-            if error is not None:
-                self.failed[module] = error
-            said = "is there" if error is None else f"does not compile: {error}"
-            self._bar.clear()
-            self._say(f"{self._ended}/{self._modules} {self._seconds:6.1f} s  {module} {said}")
-            self._bar.refresh()
+        self._ended += 1
+        if error is not None:
+            self.failed[module] = error
+        said = "is there" if error is None else f"does not compile: {error}"
+        self._bar.clear()
+        self._say(f"{self._ended}/{self._modules} {self._seconds:6.1f} s  {module} {said}")
+        self._bar.refresh()

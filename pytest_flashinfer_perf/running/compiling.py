@@ -14,7 +14,8 @@ from pytest_flashinfer_perf.running.outcomes import NOT_COMPILED
 NINJA_FAILED = "Ninja build failed"
 # nvcc's `file(12): error: ...`, gcc's `file:12:3: error: ...`, what linkers and shells say of what is not there.
 ERROR = re.compile(r"error\b|undefined reference|cannot find|not found|No such file", re.IGNORECASE)
-OF_NINJA = ("ninja: ", "FAILED: ", "[")
+FAILED = "FAILED: "
+OF_NINJA = ("ninja: ", FAILED, "[")
 
 _broken: dict[str, str] = {}
 
@@ -64,7 +65,7 @@ def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
 
 def first_error(output: str) -> str:
     """Of what ninja printed. The failed command has `error` among its flags: what it said comes on the lines below."""
-    lines = [line.strip() for line in output.partition("FAILED: ")[2].splitlines()[2:]]
+    lines = [line.strip() for line in output.partition(FAILED)[2].splitlines()[2:]]
     said = [line for line in lines if line and not line.startswith(OF_NINJA)]
     errors = [line for line in said if ERROR.search(line)]
     return next(iter(errors or said), _last_line(output))
