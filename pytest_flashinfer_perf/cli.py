@@ -14,7 +14,8 @@ from pytest_flashinfer_perf import commands, flags, suite
 from pytest_flashinfer_perf.commands import processes
 from pytest_flashinfer_perf.formats.upstream_lines import UpstreamLines
 
-QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-o", "perf_gpu_workers=true")
+NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # torch's, of a package that nothing here needs
+QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-o", "perf_gpu_workers=true", "-W", NO_NUMPY)
 SCRIPT = "flashinfer_benchmark.py"
 RUN_EXAMPLE = "example: flashinfer-perf run --testlist my_benchmarks.txt --output_path run.csv -- -k bmm_fp8"
 BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite=smoke --benchmark-json=run.json"
