@@ -89,40 +89,31 @@ def _jobs() -> list[str]:
 
 
 class _Follower:
-    """Of what ninja prints: a line for each command that has ended, and below those that failed what they said."""
+    """Of what ninja prints: a line for each command that has ended, and below it what the command said."""
 
     def __init__(self, modules: Iterable[str], finished: Finished, step: Step) -> None:
         self._waiting = set(modules)
         self._finished = finished
         self._step = step
-        self._failure: list[str] = []
 
     def follow(self, output: Iterable[str]) -> None:
-        line = ""
+        ended: list[str] = []
         for line in output:
-            told = STEP.match(line)
-            if told or line.startswith(FAILED):
-                self._end_failure()
-            if told:
-                self._step(int(told[1]), int(told[2]))
-                self._end_module(Path(line.split()[-1]))
-            elif self._failure or line.startswith(FAILED):
-                self._failure.append(line)
-        self._end_failure()
+            if STEP.match(line):
+                self._look_at(ended)
+                ended = []
+            ended.append(line)
+        self._look_at(ended)
         for module in sorted(self._waiting):
-            self._finished(module, line.strip() or "ninja ended without a word")
+            self._finished(module, "".join(ended[-1:]).strip() or "ninja ended without a word")
 
-    def _end_module(self, written: Path) -> None:
-        if written.suffix == ".so" and written.stem in self._waiting:
-            self._tell(written.stem, None)
-
-    def _end_failure(self) -> None:
-        if self._failure:
-            module = Path(self._failure[0].split()[-1]).parent.name
-            if module in self._waiting:
-                self._tell(module, first_error("".join(self._failure)))
-            self._failure = []
-
-    def _tell(self, module: str, error: str | None) -> None:
-        self._waiting.discard(module)
-        self._finished(module, error)
+    def _look_at(self, command: list[str]) -> None:
+        told = STEP.match(command[0]) if command else None
+        if told:
+            self._step(int(told[1]), int(told[2]))
+            failure = next((line for line in command if line.startswith(FAILED)), None)
+            written = Path((failure or command[0]).split()[-1])
+            module = written.parent.name
+            if module in self._waiting and (failure or written.suffix == ".so"):
+                self._waiting.remove(module)
+                self._finished(module, first_error("".join(command)) if failure else None)

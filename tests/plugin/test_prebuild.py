@@ -84,6 +84,14 @@ def test_all_that_the_cases_need_is_compiled_at_once_and_kept(toolkit, prebuild,
         assert (again.returncode, len(toolkit.compiled)) == (0, before), "FlashInfer's own build finds nothing to do"
 
 
+def test_a_module_that_cannot_be_linked_costs_no_other(toolkit, prebuild):
+    done = prebuild("--", "lines.txt", "-k", "mm_bf16", "--perf-device=cuda:7", BROKEN="tinygemm2.so")
+    assert (done.returncode, toolkit.modules) == (1, {"mm_bf16_cublaslt"})
+    said = [line.partition(" s  ")[2] for line in done.stdout.splitlines() if re.match(r"\d/2 ", line)]
+    assert sorted(said) == ["mm_bf16_cublaslt is there", "tinygemm2 does not compile: ld(12): error: no such kernel"]
+    assert "\n1 modules are there after" in done.stdout
+
+
 def test_what_either_of_two_gpus_needs_is_compiled_for_both(toolkit, prebuild):
     done = prebuild("--", "lines.txt", "-k", "bmm_fp8", "-v", FLASHINFER_CUDA_ARCH_LIST="9.0a 10.0a")
     assert (done.returncode, toolkit.modules) == (0, {"gemm", "fp8_gemm_cutlass"}), done.stderr

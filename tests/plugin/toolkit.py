@@ -14,7 +14,7 @@ sleep ${TAKES:-0}
 [ -z "$depends" ] || echo "$out: $source" > "$depends"
 echo "$out $started $(date +%s.%N)" >> "$COMPILED"
 case "$out" in
-    *${BROKEN:-nothing}*) echo "$source(7): warning: unused"; echo "$source(12): error: no such kernel"; exit 2;;
+    *${BROKEN:-nothing}*) echo "${source:-ld}(7): warning"; echo "${source:-ld}(12): error: no such kernel"; exit 2;;
 esac
 echo compiled > "$out"
 """
