@@ -137,13 +137,22 @@ class Pretence(TorchFunctionMode):
 def _done(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     if any(tensor.is_meta for tensor in tensors):
-        return READ[function](args[0]) if function in READ else _without_contents(function, args, kwargs)
+        if function in READ:
+            return READ[function](args[0])
+        return _without_contents(function, _one_row(args) if function is Tensor.__getitem__ else args, kwargs)
     if not tensors:
         with suppress(Exception):  # what is no factory is not asked for a shape
             shape = _without_contents(function, args, {**kwargs, "device": NOWHERE})
             if shape.nbytes > LARGEST_HELD:
                 return shape
     return function(*_placed(args, HERE), **_placed(kwargs, HERE))
+
+
+def _one_row(asked: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Instead of those that a mask has, which has no contents."""
+    whole, index = asked
+    is_mask = isinstance(index, Tensor) and index.dtype == torch.bool
+    return (whole, (torch.zeros(1, dtype=torch.int64),) * index.dim()) if is_mask else asked
 
 
 def _without_contents(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
