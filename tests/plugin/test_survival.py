@@ -93,6 +93,38 @@ def test_what_is_compiled_or_waited_for_is_not_counted(armed):
     assert 9.8 < armed[2] <= 9.95
 
 
+OWN = """
+    import sys
+    import time
+    from types import SimpleNamespace
+
+    import torch
+
+    class JitSpec:
+        name = "mine"
+
+        def build_and_load(self):
+            time.sleep(1.5)
+
+    sys.modules["flashinfer.jit.core"] = SimpleNamespace(JitSpec=JitSpec)
+    built = []
+
+    def kernel(a, out):
+        if not built:
+            built.append(JitSpec().build_and_load())
+        out.copy_(a)
+
+    def test_it(perf):
+        perf.time(kernel, torch.ones(8), out=torch.empty(8))
+"""
+
+
+def test_what_a_kernel_of_ones_own_compiles_is_not_counted(pytester):
+    pytester.makepyfile(test_own=OWN)
+    done = pytester.runpytest_subprocess(*QUICK, "--perf-timeout=1", "--perf-refcheck=off")
+    done.assert_outcomes(passed=1)
+
+
 @pytest.mark.parametrize("said", ["-1", "soon", "nan", "inf"])
 def test_a_limit_is_a_number_of_seconds(pytester, said):
     done = pytester.runpytest(f"--perf-timeout={said}")
