@@ -14,6 +14,9 @@ EXAMPLE = """examples:
   flashinfer-perf prebuild -- tests/attention -k 'decode and fa3'
   FLASHINFER_CUDA_ARCH_LIST=9.0a flashinfer-perf prebuild --output kernels -- my_benchmarks.txt
 """
+DESCRIPTION = f"""Compile FlashInfer's kernel modules that these cases need, as many files at a time as
+MAX_JOBS says, for the GPUs here or those of {start.ARCHITECTURES}. Needs CUDA's
+compiler and no GPU. Exits with 0 when all are there, with 1 when one does not compile."""
 COULD_NOT = 2
 
 
@@ -31,9 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flashinfer-perf prebuild",
         usage="flashinfer-perf prebuild [--output DIR] -- PYTEST_ARGS",
-        description="Compile FlashInfer's kernel modules that these cases need, as many at a time as MAX_JOBS says, "
-        f"for the GPUs here or those of {start.ARCHITECTURES}. Needs CUDA's compiler and no GPU. "
-        "Exits with 0 when all are there, with 1 when one does not compile.",
+        description=DESCRIPTION,
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
