@@ -140,11 +140,10 @@ def _done(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function in READ:
             return READ[function](args[0])
         return _without_contents(function, _one_row(args) if function is Tensor.__getitem__ else args, kwargs)
-    if not tensors:
-        with suppress(Exception):  # what is no factory is not asked for a shape
-            shape = _without_contents(function, args, {**kwargs, "device": NOWHERE})
-            if shape.nbytes > LARGEST_HELD:
-                return shape
+    with suppress(Exception):  # what makes no tensor has no shape
+        shape = _without_contents(function, args, kwargs if tensors else {**kwargs, "device": NOWHERE})
+        if shape.nbytes > LARGEST_HELD:
+            return shape
     return function(*_placed(args, HERE), **_placed(kwargs, HERE))
 
 

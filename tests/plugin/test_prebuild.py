@@ -191,12 +191,13 @@ def test_the_gpu_that_is_not_there_has_shapes_and_small_contents():
         large, small = torch.empty(1 << 20, device="cuda"), torch.arange(4, device=PRETENDED)
         mixed = large[small] * 2
         seen = [tensor.device for tensor in (large, small, mixed, torch.zeros(3, pin_memory=True).cuda())]
+        grown = small.repeat_interleave(1 << 20)
         masked = large.view(-1, 4)[large.view(-1, 4)[:, 0] > 0]
         counts = (small.sum().item(), small.tolist(), mixed.shape, float(large[0]), large.random_().is_cuda)
     assert seen == [PRETENDED] * 4
     assert counts == (6, [0, 1, 2, 3], (4,), 1.0, True)
     assert masked.shape == (1, 4)
-    assert (large.device, small.device, mixed.device) == (NOWHERE, HERE, NOWHERE)
+    assert [t.device for t in (large, small, mixed, grown)] == [NOWHERE, HERE, NOWHERE, NOWHERE]
 
 
 def test_anything_is_whatever_is_made_of_it():
