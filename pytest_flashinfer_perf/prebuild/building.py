@@ -105,7 +105,7 @@ class _Follower:
             ended.append(line)
         self._look_at(ended)
         for module in sorted(self._waiting):
-            self._finished(module, "".join(ended[-1:]).strip() or "ninja ended without a word")
+            self._finished(module, first_error("".join(ended)))
 
     def _look_at(self, command: list[str]) -> None:
         told = STEP.match(command[0]) if command else None

@@ -35,6 +35,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Prebuild(config), "flashinfer-perf-prebuild")
 
 
+def _cases(items: list[pytest.Item]) -> list[Case]:
+    found = [case for item in items if (case := collection.case_of(item)) is not None]
+    if not found:
+        raise pytest.UsageError("nothing to prebuild: no case is among the tests that these arguments select")
+    return found
+
+
 class Prebuild:
     """Instead of the loop over tests."""
 
@@ -45,15 +52,14 @@ class Prebuild:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:  # pytest itself says what cannot be collected
             return None
-        cases = [case for item in session.items if (case := collection.case_of(item)) is not None]
-        if not cases:
-            raise pytest.UsageError("nothing to prebuild: no case is among the tests that these arguments select")
+        cases = _cases(session.items)
         output: Path | None = self._config.getoption("prebuild_output")
         with errors_of_use(NinjaError, ArtifactError, CannotRunError):
             building.verify_ninja()
             if output:
                 artifact.verify(output)
-            needed = self._needed(cases, len(session.items) - len(cases))
+            needed = modules.needed(cases, self._config.stash[SETTINGS])
+        self._say_needed(needed, len(cases), len(session.items) - len(cases))
         failed = self._built(needed.modules)
         session.testsfailed += len(failed)
         self._write_report(failed)
@@ -62,14 +68,12 @@ class Prebuild:
             self._say(f"on another machine: PYTHONPATH={output}")
         return True
 
-    def _needed(self, cases: list[Case], others: int) -> Needed:
-        needed = modules.needed(cases, self._config.stash[SETTINGS])
-        self._say(f"{len(cases)} cases need {len(needed.modules)} of FlashInfer's modules")
+    def _say_needed(self, needed: Needed, cases: int, others: int) -> None:
+        self._say(f"{cases} cases need {len(needed.modules)} of FlashInfer's modules")
         self._say_reasons(f"{sum(needed.cannot.values())} of them cannot run there", needed.cannot, 1)
         self._say_reasons("not followed to their end, what else they need is compiled when they run", needed.lost, 0)
         if others:
             self._say(f"{others} tests are no cases: what they call is compiled when they call it")
-        return needed
 
     def _say_reasons(self, title: str, reasons: Mapping[str, int], verbosity: int) -> None:
         if not reasons:
