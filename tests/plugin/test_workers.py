@@ -8,13 +8,15 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import execnet
 import pytest
 import torch
 from sessions import CASES, ENDED, GPUS, case, document, rows, sameness
 
-from pytest_flashinfer_perf.running import alone, journal, outcomes, session, workers
+from pytest_flashinfer_perf.running import alone, compiling, journal, outcomes, session, workers
+from pytest_flashinfer_perf.running.workers import Told
 from pytest_flashinfer_perf.settings import Settings
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-timeout=20")
@@ -91,6 +93,18 @@ def test_each_worker_has_a_gpu_of_its_own_or_says_why_not(specs, gpus, pinned, s
     assert [one and one[: len(start or "")] for one, start in zip(said, sentences, strict=True)] == sentences
     unasked = [execnet.XSpec(spec) for spec in TWO]
     assert all("perf_gpu_workers" in workers.obstacle(spec, unasked, ["0"], opted_in=False) for spec in unasked)
+
+
+@pytest.mark.parametrize(("spec", "told"), [("popen", {"gemm": "a.cu(7): error"}), ("popen//via=elsewhere", {})])
+def test_what_does_not_compile_here_is_told_to_workers_here(monkeypatch, request, spec, told):
+    monkeypatch.setattr(compiling, "_broken", {"gemm": "a.cu(7): error"})
+    config = SimpleNamespace(
+        getini=lambda _: False, option=SimpleNamespace(dist="load"), add_cleanup=request.addfinalizer
+    )
+    gateway = SimpleNamespace(id="gw0", spec=execnet.XSpec(spec))
+    node = SimpleNamespace(gateway=gateway, workerinput={})
+    workers.Controller(config, Told()).pytest_configure_node(node)
+    assert Told.of(SimpleNamespace(workerinput=node.workerinput)).broken == told
 
 
 @pytest.mark.parametrize(
