@@ -20,8 +20,9 @@ if reason: raise SystemExit(reason)
 from flashinfer.compilation_context import CompilationContext
 print(" ".join(f"{major}.{minor}" for major, minor in sorted(CompilationContext().TARGET_CUDA_ARCHS)))
 """
-# What writes results, and what starts workers: there are none of either.
-WITH_A_VALUE = ("benchmark-json", "benchmark-save", "perf-csv", "perf-html", "perf-gate", "perf-save-baseline")
+# What writes results or reads them, and what starts workers: there are none of either.
+OF_RESULTS = ("benchmark-json", "benchmark-save", "junit-xml", "junitxml", "perf-csv", "perf-html")
+OF_THE_GATE = ("perf-gate", "perf-save-baseline")
 OF_WORKERS = ("dist", "tx", "px", "maxprocesses")
 SWITCHES = ("benchmark-autosave", "perf-resume", "perf-prebuild")
 
@@ -41,7 +42,7 @@ def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path 
 def _selecting(arguments: Sequence[str]) -> list[str]:
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     known.add_argument("-n", "--numprocesses")
-    for name in (*WITH_A_VALUE, *OF_WORKERS):
+    for name in (*OF_RESULTS, *OF_THE_GATE, *OF_WORKERS):
         known.add_argument(f"--{name}")
     for name in SWITCHES:
         known.add_argument(f"--{name}", action="store_true")

@@ -25,7 +25,10 @@ LINES = """
 --routine mm_bf16 --backends cublaslt torch --m 16 --n 64 --k 64
 """
 BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
-KEPT, BESIDE = ("--output", "kernels"), ("-n", "2", "--benchmark-json=kept.json", "-p", "no:cacheprovider")
+KEPT, BESIDE = (
+    ("--output", "kernels"),
+    ("-n", "2", "--benchmark-json=kept.json", "--junitxml", "kept.json", "-p", "no:cacheprovider"),
+)
 TYPES = "dtype_q_bf16_dtype_kv_bf16_dtype_o_bf16_dtype_idx_i32_head_dim_qk_128_head_dim_vo_128"
 WITHOUT = "posenc_0_use_swa_False_use_logits_cap_False"
 # By these names an H200 has compiled them for the same lines, with 0.6.18 and with 0.7.2.
