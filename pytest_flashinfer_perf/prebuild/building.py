@@ -15,7 +15,7 @@ from typing import Any
 from pytest_flashinfer_perf.running.compiling import FAILED, first_error
 
 STEP = re.compile(r"\[(\d+)/(\d+)\] ")
-OF_CUTLASS = re.compile(r"_sm\d+|cutlass|moe")
+OF_CUTLASS = re.compile(r"_sm\d+|cutlass|gemm|moe")
 NOTES = (".ninja_log", ".ninja_deps")
 Finished = Callable[[str, "str | None"], None]
 Step = Callable[[int, int], None]
