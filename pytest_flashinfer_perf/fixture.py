@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.running.outcomes import OUTCOME
 from pytest_flashinfer_perf.settings import Checking, Measuring, Settings
 from pytest_flashinfer_perf.timing.cold import tensors
 from pytest_flashinfer_perf.verification import Outputs
-from pytest_flashinfer_perf.walk import CannotRunError, OutOfMemoryError, Walked, walk
+from pytest_flashinfer_perf.walk import CannotRunError, OutOfMemoryError, walk
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.fuzz.search import Search
@@ -84,7 +84,8 @@ class Perf:
         known = quarantine.found(self._settings.quarantine, case)
         if known:
             pytest.skip(known.sentence)
-        walked = self._walked(case)
+        how = (self._measuring_of(case), self._checking_of(case))
+        walked = walk(case, *how, self._device, self._settings.max_memory)
         if self._settings.checking.only:
             self._checked(walked.measurement)
         else:
@@ -92,20 +93,6 @@ class Perf:
             extra_info = row.of_case(case, walked, self._settings.measuring.peaks)
             self._record(walked.measurement, extra_info, case.json_params)
         return walked.measurement
-
-    def _walked(self, case: Case) -> Walked:
-        how = (self._measuring_of(case), self._checking_of(case))
-        try:
-            return walk(case, *how, self._device, self._settings.max_memory)
-        except CannotRunError as reason:
-            raise pytest.skip.Exception(str(reason)) from None
-        except (OutOfMemoryError, CompileError) as error:
-            self._node.stash[OUTCOME] = error.outcome
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
-        except CacheError as error:
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
-        except WrongAnswerError as wrong:
-            raise pytest.fail.Exception(f"wrong answer: {wrong}", pytrace=False) from None
 
     def _checking_of(self, case: Case) -> Checking:
         return case.said.allowing(self._settings.checking)
@@ -183,10 +170,26 @@ class Perf:
         self._used = True
         self._since = time.monotonic()
         try:
-            yield
+            with self._sentences():
+                yield
         except BaseException:
             record.leave_out(self._benchmark)
             raise
+
+    @contextmanager
+    def _sentences(self) -> Iterator[None]:
+        """What is known to happen needs no lines of this package."""
+        try:
+            yield
+        except CannotRunError as reason:
+            raise pytest.skip.Exception(str(reason)) from None
+        except (OutOfMemoryError, CompileError) as error:
+            self._node.stash[OUTCOME] = error.outcome
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        except CacheError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        except WrongAnswerError as wrong:
+            raise pytest.fail.Exception(f"wrong answer: {wrong}", pytrace=False) from None
 
 
 def identity(item: pytest.Item) -> dict[str, Any]:

@@ -119,6 +119,7 @@ def test_own_kernels_are_looked_at_alone_too(pytester):
     result = pytester.runpytest(*QUICK, "--perf-refcheck=only")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["*the call changed its input (8,) of float32*"])
+    assert "fixture.py" not in result.stdout.str()
 
 
 def test_a_project_says_how_far_an_answer_may_be_off(suite):
