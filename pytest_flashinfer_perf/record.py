@@ -32,6 +32,8 @@ class ReplayClock:
 
 def write(benchmark: Any, clock: ReplayClock, samples: tuple[float, ...], row: Mapping[str, Any]) -> None:
     """One row of exactly these samples, with `row` as its extra_info."""
+    if benchmark.disabled:
+        raise RuntimeError("pytest-benchmark is off and would lose this row: unset PYTEST_XDIST_WORKER, or say -n 1")
     benchmark.extra_info.update(checked(row))
     clock.load(str(row["instrument"]), samples)
     benchmark.pedantic(lambda: None, rounds=len(samples), iterations=1)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.running import compiling, journal, outcomes, replay
+from pytest_flashinfer_perf.running import compiling, journal, outcomes, replay, unreachable
 from pytest_flashinfer_perf.running.journal import Journal
 from pytest_flashinfer_perf.running.outcomes import Death
 
@@ -24,6 +24,7 @@ OPT_IN = "perf_gpu_workers"
 TOLD, REFUSED = "flashinfer_perf", "flashinfer_perf_refused"
 AS_OFTEN_AS_NEEDED = "1000000"  # each worker that dies has cost a case, and there are no more of them than cases
 MOST_STILLBORN = 3
+NOTICED_S = 1.0  # the connection to a host ends with the worker that is heard of through it, or a moment later
 DIST = {
     "each": "every worker would measure every case",
     "loadscope": "a case that ends its worker would be run again by each that replaces it",
@@ -125,6 +126,8 @@ class Controller:
         self._collected: set[str] = set()
         self._stillborn = 0
         self._poisoned: set[str] = set()
+        if not config.option.tx:
+            config.option.dist = "no"  # without workers it means nothing, and pytest-benchmark would switch itself off
         if self._opted_in:
             self._survive()
 
@@ -174,6 +177,8 @@ class Controller:
         self._stillborn += bool(error) and node.gateway.id not in self._collected
         if self._opted_in and self._stillborn >= MOST_STILLBORN:
             raise pytest.UsageError(f"{self._stillborn} workers died before they had collected, the last said: {error}")
+        if error and self._opted_in:
+            _verify_host(node.nodemanager.group, node.gateway.spec.via)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -199,6 +204,16 @@ class Controller:
         if not words.exists():
             return None
         return outcomes.of_death(words.read_text(errors="replace"), self._config.getoption("perf_timeout"))
+
+
+def _verify_host(gateways: Any, host: str | None) -> None:
+    """Where the gateway of a host has ended too, xdist could start no other worker there."""
+    if host is None:
+        return
+    gateways[host].join(timeout=NOTICED_S)
+    if not gateways[host].hasreceiver():
+        unreachable.forget(gateways, host)
+        pytest.exit(f"host {host} is lost: --perf-resume keeps what was measured before")
 
 
 def _tell(report: pytest.TestReport, death: Death, started: dict[str, Any]) -> None:

@@ -278,9 +278,10 @@ def test_a_case_needs_no_test_file(pytester):
         ("--benchmark-only", {"passed": 1, "skipped": 1}, 1),
         ("--benchmark-skip", {"passed": 1, "skipped": 1}, 0),
         ("--benchmark-disable", {"passed": 2}, 0),
+        ("--dist=load", {"passed": 2}, 1),  # without workers: pytest-benchmark would be off
     ],
 )
-def test_pytest_benchmarks_own_options_keep_working(pytester, option, outcome, recorded):
+def test_options_of_pytest_benchmark_and_xdist_keep_working(pytester, option, outcome, recorded):
     pytester.makepyfile(
         """
         import torch
@@ -292,6 +293,13 @@ def test_pytest_benchmarks_own_options_keep_working(pytester, option, outcome, r
     result.assert_outcomes(**outcome)
     written = pytester.path / "run.json"
     assert (len(rows(pytester)) if written.exists() and written.stat().st_size else 0) == recorded
+
+
+def test_a_row_that_pytest_benchmark_would_lose_fails_its_test(suite, monkeypatch):
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    done = suite.runpytest(*QUICK, "--perf-backends=torch", "-W", "ignore")
+    done.assert_outcomes(failed=2)
+    done.stdout.fnmatch_lines(["*pytest-benchmark is off and would lose this row: unset PYTEST_XDIST_WORKER, *"])
 
 
 def test_saving_comparing_and_histograms_keep_working(suite):

@@ -98,9 +98,8 @@ def test_each_worker_has_a_gpu_of_its_own_or_says_why_not(specs, gpus, pinned, s
 @pytest.mark.parametrize(("spec", "told"), [("popen", {"gemm": "a.cu(7): error"}), ("popen//via=elsewhere", {})])
 def test_what_does_not_compile_here_is_told_to_workers_here(monkeypatch, request, spec, told):
     monkeypatch.setattr(compiling, "_broken", {"gemm": "a.cu(7): error"})
-    config = SimpleNamespace(
-        getini=lambda _: False, option=SimpleNamespace(dist="load"), add_cleanup=request.addfinalizer
-    )
+    option = SimpleNamespace(dist="load", tx=[spec])
+    config = SimpleNamespace(getini=lambda _: False, option=option, add_cleanup=request.addfinalizer)
     gateway = SimpleNamespace(id="gw0", spec=execnet.XSpec(spec))
     node = SimpleNamespace(gateway=gateway, workerinput={})
     workers.Controller(config, Told()).pytest_configure_node(node)
@@ -238,6 +237,30 @@ def test_workers_behind_two_gateways_are_one_session(many):
     gpus = {row["extra_info"]["gpu_uuid"] for row in rows(many).values()}
     assert gpus == {"GPU-0", "GPU-1"}
     assert set(journal.read(many.path / "run.json.journal").finished) == set(rows(many))
+
+
+LOST = """
+    if p.s_kv == 20 and "PYTEST_XDIST_WORKER" in os.environ:
+        while not os.path.exists(__file__.replace("test_many.py", "run.json.journal")):
+            os.sched_yield()
+        os.kill(os.getppid(), 9)
+        os._exit(1)
+"""
+
+
+def test_a_host_that_is_lost_ends_the_run_with_a_sentence_and_the_rest_is_resumed(many):
+    """The worker takes its parent with it, the gateway, as if the host were gone, once there is something to keep."""
+    many.makepyfile(test_many=CASES.replace("    ENDINGS.get", f"{LOST}    ENDINGS.get"))
+    gateways = [word for host, gpu in (("one", 0), ("two", 1)) for word in _worker(host, gpu)]
+    few = (*QUICK, *OPTED_IN, "-k", "planted and (s16 or s17 or s20 or s21)", "--benchmark-json=run.json")
+    done = many.runpytest_subprocess(*few, "--dist=load", *gateways)
+    assert done.ret == pytest.ExitCode.INTERRUPTED
+    done.stdout.re_match_lines(["!+ .*host (one|two) is lost: --perf-resume keeps what was measured before !+"])
+    assert "INTERNALERROR" not in done.stdout.str()
+    finished = set(journal.read(many.path / "run.json.journal").finished)
+    assert finished <= {f"test_many.py::test_decode[{case(n)}]" for n in (16, 17, 21)}
+    many.runpytest_subprocess(*few, "--perf-resume").assert_outcomes(passed=4)
+    assert finished < set(rows(many))
 
 
 def _worker(host, gpu):
