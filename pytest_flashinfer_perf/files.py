@@ -8,7 +8,11 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Read by whom any file that is made here can be read."""
+    """Read by whom any file that is made here can be read. A link stays one, and /dev/stdout what it is."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, newline="", encoding="utf-8") as made:
         made.write(text)

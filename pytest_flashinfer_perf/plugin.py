@@ -69,7 +69,7 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         from pytest_flashinfer_perf.report.html.session import HtmlFile
 
         config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
-    if config.getoption("perf_gate") or config.getoption("perf_save_baseline"):
+    if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf import session_gate
 
         session_gate.start(config, settings.project)

@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.commands.processes import Done, Environment, say
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.plan import Plan
-from pytest_flashinfer_perf.gate.runs import Run
+from pytest_flashinfer_perf.gate.runs import Run, RunError
 from pytest_flashinfer_perf.gate.verdict import WORSE, Judgement
 
 EXAMPLE = (
@@ -25,6 +25,8 @@ EXAMPLE = (
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     said = parser().parse_args(own)
+    if said.pairs < 1:
+        raise RunError(f"--pairs {said.pairs}: at least one is measured")
     base, head = processes.environment("base", said.base), processes.environment("head", said.head)
     output, gpu = processes.folder(said.output, "ab"), processes.gpu(for_pytest)
     session = Session(base, head, for_pytest, output, gpu, said.budget)

@@ -21,6 +21,7 @@ HEADINGS = f"{'':<38}{'median':>10}{'sd':>8}{'floor':>8}{'1 run':>8}{'5 pairs':>
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     said = parser().parse_args(own)
+    calibration.verify_enough(said.processes)
     where = processes.environment("python", said.python)
     output = processes.folder(said.output, "calibrate")
     gpu = processes.gpu(for_pytest)

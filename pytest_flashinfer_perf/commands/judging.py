@@ -26,7 +26,7 @@ from pytest_flashinfer_perf.gate.runs import RunError
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 from pytest_flashinfer_perf.project_file import ProjectFileError
 
-ERRORS = (RunError, ProjectFileError, AllowError, CalibrationError)
+ERRORS = (RunError, ProjectFileError, AllowError, CalibrationError, OSError)
 WRITERS = {"markdown": markdown.text, "json": document.text, "junit": junit.text}
 
 
@@ -52,10 +52,10 @@ def rules(said: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool)
 
 
 def told(judgement: Judgement, said: argparse.Namespace) -> int:
-    """To the terminal, to files, to GitHub; the exit code."""
+    """To the terminal, to GitHub, to files; the exit code."""
+    shown = table.lines(judgement) if said.explain is None else explain.lines(judgement, said.explain)
+    sys.stdout.writelines(f"{line}\n" for line in (*shown, *github.told(judgement)))
     for name, text in WRITERS.items():
         if getattr(said, name):
             write_whole(getattr(said, name), text(judgement))
-    shown = table.lines(judgement) if said.explain is None else explain.lines(judgement, said.explain)
-    sys.stdout.writelines(f"{line}\n" for line in (*shown, *github.told(judgement)))
     return judgement.exit_code

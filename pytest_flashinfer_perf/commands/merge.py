@@ -20,10 +20,10 @@ def main(arguments: Sequence[str]) -> int:
     said = _parser().parse_args(list(arguments))
     try:
         made = merging.merged([merging.read(path) for path in said.files], said.allow)
-    except (RunError, merging.MergeError) as error:
+        write_whole(said.output, json.dumps(made, indent=4) + "\n")
+    except (RunError, merging.MergeError, OSError) as error:
         sys.stderr.writelines(f"flashinfer-perf merge: {line}\n" for line in str(error).splitlines())
         return 1
-    write_whole(said.output, json.dumps(made, indent=4) + "\n")
     sys.stdout.write(f"wrote {len(made['benchmarks'])} rows of {len(said.files)} files to {said.output}\n")
     return 0
 

@@ -24,10 +24,16 @@ def main(arguments: Sequence[str]) -> int:
     said = _parser().parse_args(list(arguments))
     try:
         read = runs.read(said.runs)
+        _verify_other(said.output, said.runs)
         return _markdown(read, said.output) if said.markdown else _page(read, said.output or Path("report.html"))
     except (RunError, OSError) as error:
         sys.stderr.write(f"flashinfer-perf report: {error}\n")
         return 1
+
+
+def _verify_other(output: Path | None, read: Sequence[Path]) -> None:
+    if output and output.resolve() in [path.resolve() for path in read]:
+        raise RunError(f"{output} is one of the runs: write to another file")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.usage import errors_of_use
 
 Row = Mapping[str, Any]
 
@@ -66,11 +67,12 @@ class CsvFile:
         self._rows = 0
 
     def pytest_sessionstart(self) -> None:
-        write_whole(self._path, _written((*UPSTREAM, *OURS)))
+        with errors_of_use(OSError):
+            write_whole(self._path, _written((*UPSTREAM, *OURS)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        row = json.loads(getattr(report, "perf_row", "{}"))
-        if "routine" in row:
+        if hasattr(report, "perf_row"):
+            row = json.loads(report.perf_row)
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(_written(columns(row).values()))
             self._rows += 1

@@ -90,10 +90,14 @@ def write(path: Path, calibrated: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(calibrated, indent=1, allow_nan=False) + "\n")
 
 
+def verify_enough(processes: int) -> None:
+    if processes < FEWEST:
+        raise CalibrationError(f"{processes} processes say nothing about noise, at least {FEWEST} are needed")
+
+
 def of(runs: Sequence[Run]) -> dict[str, Any]:
     """From processes that ran the same code: what each case varies by between them."""
-    if len(runs) < FEWEST:
-        raise CalibrationError(f"{len(runs)} processes say nothing about noise, at least {FEWEST} are needed")
+    verify_enough(len(runs))
     rows = _everywhere(runs)
     first = next(iter(rows.values()))[0]
     noises = {domain: _noises(rows, domain) for domain in DOMAINS}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
+from pytest_flashinfer_perf.report.layout import as_markdown
 
 HEAD = ("| verdict | case | time | change | sees | why |", "|---|---|---|---|---|---|")
 FOLDED = (Verdict.SAME, Verdict.NEW)
@@ -18,10 +19,11 @@ def text(judgement: Judgement) -> str:
 def _lines(judgement: Judgement) -> Iterator[str]:
     yield f"### flashinfer-perf: {words.headline(judgement)}"
     yield ""
-    yield _cell(words.against(judgement))
-    for line in (*(f"**Refused**: {problem}" for problem in words.problems(judgement)), *words.notes(judgement)):
+    yield as_markdown(words.against(judgement))
+    refused = (f"**Refused**: {as_markdown(problem)}" for problem in words.problems(judgement))
+    for line in (*refused, *map(as_markdown, words.notes(judgement))):
         yield ""
-        yield _cell(line)
+        yield line
     told = [judged for judged in judgement.cases if judged.verdict not in FOLDED or judged.broken]
     others = [judged for judged in judgement.cases if judged not in told]
     if told:
@@ -36,14 +38,7 @@ def _lines(judgement: Judgement) -> Iterator[str]:
 def _table(cases: Sequence[Judged]) -> Iterator[str]:
     yield from HEAD
     for judged in cases:
-        why = "; ".join([f"`{judged.reason}`", *words.remarks(judged)])
-        if not judged.primary:
-            why = f"{why}; {judged.sentence}"
-        seen = words.sees(judged)
-        cells = (judged.verdict.value, judged.name, words.times(judged), words.changes(judged), seen, why)
-        yield f"| {' | '.join(map(_cell, cells))} |"
-
-
-def _cell(cell: str) -> str:
-    """A case's tag may hold anything: it stays text."""
-    return cell.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("\n", " ")
+        beside = [*words.remarks(judged), *([] if judged.primary else [judged.sentence])]
+        why = "; ".join([f"`{judged.reason}`", *map(as_markdown, beside)])
+        cells = (judged.verdict.value, judged.name, words.times(judged), words.changes(judged), words.sees(judged))
+        yield f"| {' | '.join(map(as_markdown, cells))} | {why} |"

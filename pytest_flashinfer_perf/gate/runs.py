@@ -107,13 +107,16 @@ def _positive(value: Any) -> float | None:
 
 def read(names: Iterable[str | Path], storage: Path = STORAGE) -> list[Run]:
     """Files, folders of files, and names in pytest-benchmark's storage, in the order in which they are given."""
-    found = [run for name in names for run in _read_one(Path(name), storage)]
+    found = [run for name in names for run in _read_one(name, storage)]
     if not found:
         raise RunError("no files of results were given")
     return found
 
 
-def _read_one(path: Path, storage: Path) -> list[Run]:
+def _read_one(name: str | Path, storage: Path) -> list[Run]:
+    if not str(name):
+        raise RunError("an empty name: of a variable that is not set?")
+    path = Path(name)
     if path.is_file():
         return [_whole(path, _loaded(path))]
     if path.is_dir():

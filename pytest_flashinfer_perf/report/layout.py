@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, TypeVar
@@ -33,6 +34,12 @@ def provenance(row: Mapping[str, Any]) -> str:
     roof = f", roof {row['peaks']}" if row["peaks"] else ", roof not measured"
     fallback = " (fallback)" if row["fallback"] else ""
     return f"{routine} on {row['device']} {row['device_name']}: {', '.join(how)}{fallback}{roof}"
+
+
+def as_markdown(text: str) -> str:
+    """Names as they are: neither Markdown nor HTML, and on one line of a table."""
+    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", text)
+    return " ".join(escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").split())
 
 
 def software(versions: Mapping[str, Any]) -> str:

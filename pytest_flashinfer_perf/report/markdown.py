@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_flashinfer_perf.report import story, verdicts
-from pytest_flashinfer_perf.report.layout import duration, named, rate
+from pytest_flashinfer_perf.report.layout import as_markdown, duration, named, rate
 from pytest_flashinfer_perf.report.runs import Run
 from pytest_flashinfer_perf.report.story import Comparison, Outcome
 from pytest_flashinfer_perf.report.verdicts import Judged
@@ -15,12 +15,12 @@ from pytest_flashinfer_perf.report.verdicts import Judged
 def lines(runs: Sequence[Run]) -> Iterator[str]:
     found, judged = story.outcomes(runs), verdicts.of(runs)
     answer = story.answer(runs, found, judged)
-    yield f"### FlashInfer performance: {_text(', '.join(story.devices(found).values()) or 'nothing measured')}\n"
-    yield _text(" ".join(answer.sentences)) + "\n"
+    yield f"### FlashInfer performance: {as_markdown(', '.join(story.devices(found).values()) or 'nothing measured')}\n"
+    yield as_markdown(" ".join(answer.sentences)) + "\n"
     yield from _failed(answer.failed)
     yield from _slower(answer.slower, judged)
     for reason, count in answer.undecided.most_common():
-        yield f"* {count} {_text(reason)}"
+        yield f"* {count} {as_markdown(reason)}"
     yield ""
     for comparison in story.comparisons(found):
         yield from _folded(f"{comparison.routine}: {_wins(comparison)}", _side_by_side(comparison))
@@ -46,7 +46,7 @@ def _wins(comparison: Comparison) -> str:
 
 
 def _side_by_side(comparison: Comparison) -> Iterator[str]:
-    yield _text(comparison.title) + "\n"
+    yield as_markdown(comparison.title) + "\n"
     yield from _table(("shape", *comparison.backends), (_line(comparison, shape) for shape in comparison.shapes))
 
 
@@ -84,20 +84,14 @@ def _provenance(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _folded(title: str, content: Iterable[str]) -> Iterator[str]:
-    yield f"<details><summary>{_text(title)}</summary>\n"
+    yield f"<details><summary>{html.escape(title)}</summary>\n"
     yield from content
     yield "</details>\n"
 
 
 def _table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(map(_text, headings))} |"
+    yield f"| {' | '.join(map(as_markdown, headings))} |"
     yield f"|{'---|' * len(headings)}"
     for line in cells:
-        yield f"| {' | '.join(map(_text, line))} |"
+        yield f"| {' | '.join(map(as_markdown, line))} |"
     yield ""
-
-
-def _text(text: str) -> str:
-    """Names as they are: neither Markdown nor HTML, and on one line of a table."""
-    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", text)
-    return " ".join(escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").split())

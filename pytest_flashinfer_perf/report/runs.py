@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from pytest_flashinfer_perf import run_file
 from pytest_flashinfer_perf.run_file import SCHEMA_KEY, RunError
 
 Row = Mapping[str, Any]
+OURS = ("case", "status", "instrument")  # what a benchmark that sets a field of its own does not have
 
 
 @dataclass(frozen=True)
@@ -42,25 +44,30 @@ def _read(path: Path) -> Run:
     said = run_file.read(path)
     own = said[SCHEMA_KEY]
     try:
-        ours = [benchmark for benchmark in said["benchmarks"] if "case" in benchmark["extra_info"]]
+        ours = [benchmark for benchmark in said["benchmarks"] if set(OURS) <= set(benchmark["extra_info"])]
         return Run(
             name=path.name,
             when=str(said["datetime"]),
-            machine=said["machine_info"],
-            commit=said["commit_info"],
+            machine=said["machine_info"] or {},
+            commit=said["commit_info"] or {},
             rows=tuple(map(_row, ours)),
             unmeasured=tuple(own.get("unmeasured", ())),
             roofs=own.get("roofs", {}),
             others=len(said["benchmarks"]) - len(ours),
             document=said,
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except KeyError as error:
         raise RunError(f"{path} lacks {error}: it is not as pytest-benchmark wrote it") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path} is not as pytest-benchmark wrote it: {error}") from error
 
 
 def _row(benchmark: Mapping[str, Any]) -> Row:
     """As the session had it; `--benchmark-save` keeps no samples unless `--benchmark-save-data` says so."""
     stats, extra = benchmark["stats"], benchmark["extra_info"]
+    times = [stats["median"], stats["mean"]]
+    if min(times) <= 0 or not all(map(math.isfinite, (*times, *stats.get("data", ())))):
+        raise ValueError(f"{benchmark['fullname']} has a time that is none")
     return {
         **extra,
         "params": benchmark["params"] or {},

@@ -69,17 +69,20 @@ class Outcome:
 def outcomes(runs: Sequence[Run]) -> list[Outcome]:
     """In the order in which cases were first seen; `runs` are oldest first."""
     seen: dict[tuple[str, str, int], list[tuple[Run, Row]]] = {}
+    before: dict[str, str] = {}
     for run in runs:
-        for place, case, nth, entry in _numbered(run):
+        for place, case, nth, entry in _numbered(run, before):
             seen.setdefault((place, case, nth), []).append((run, entry))
+            before[case] = place
     return [_outcome(place, entries) for (place, _, _), entries in seen.items()]
 
 
-def _numbered(run: Run) -> Iterator[tuple[str, str, int, Row]]:
+def _numbered(run: Run, before: Mapping[str, str]) -> Iterator[tuple[str, str, int, Row]]:
     """A case that a run has twice is two: none of them is left out."""
     times: Counter[tuple[str, str]] = Counter()
     for entry in (*run.rows, *run.unmeasured):
-        at = (_place(entry, run), str(entry["case"]))
+        case = str(entry["case"])
+        at = (_place(entry, run) or before.get(case, ""), case)
         times[at] += 1
         yield (*at, times[at], entry)
 

@@ -162,9 +162,18 @@ def test_files_of_verdicts(files):
         "skipped": "1",
     }
     text = (files / "out" / "v.md").read_text()
-    assert "| SLOWER | decode/a-fa3 | 497.1 us -> 550.0 us | cycles +11.11 %, time +10.64 % |" in text
-    assert "decode/g-fa3\\|&lt;script>" in text
+    assert "| SLOWER | decode/a-fa3 | 497.1 us -&gt; 550.0 us | cycles +11.11 %, time +10.64 % |" in text
+    assert "decode/g-fa3\\|&lt;script&gt;" in text
     assert "<details><summary>2 more, same or new</summary>" in text
+
+
+def test_a_file_that_cannot_be_written_and_an_empty_name_are_no_verdict(files, capsys):
+    assert compare("--head", "same.json", "--markdown", str(files)) == 2
+    told = capsys.readouterr()
+    assert "7 SAME: nothing got worse" in told.out
+    assert told.err.startswith("flashinfer-perf compare: [Errno 21] Is a directory: ")
+    assert cli.main(["compare", "--base", "", "--head", "head.json"]) == 2
+    assert capsys.readouterr().err == "flashinfer-perf compare: an empty name: of a variable that is not set?\n"
 
 
 def test_the_same_files_give_the_same_document(files):

@@ -10,7 +10,7 @@ import vl_convert
 from reports import HOSTILE, ROUTINE, benchmark, document, unmeasured, write
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.report import runs
+from pytest_flashinfer_perf.report import markdown, runs
 from pytest_flashinfer_perf.report.html import page
 
 MOST_BYTES = 6_000_000
@@ -187,6 +187,18 @@ def test_a_session_writes_the_page_of_what_it_measured(pytester):
         ("failed", "test_mine.py::test_wrong"),
     ]
     assert said[1]["reason"].startswith("Failed: wrong answer: output 0: 8 elements differ")
+
+
+def test_the_title_of_a_fold_is_html_and_no_markdown(tmp_path):
+    rows = [benchmark(backend, routine="mm_bf16") for backend in ("cudnn", "cublaslt")]
+    read = runs.read([write(tmp_path / "run.json", document(*rows))])
+    assert any(line.startswith("<details><summary>mm_bf16: ") for line in markdown.lines(read))
+
+
+def test_a_page_is_not_written_over_its_run(tmp_path, capsys):
+    path = write(tmp_path / "run.json", document(benchmark()))
+    assert cli.main(["report", str(path), "-o", str(path)]) == 1
+    assert capsys.readouterr().err == f"flashinfer-perf report: {path} is one of the runs: write to another file\n"
 
 
 def test_a_session_without_the_extra_says_so_before_it_measures(pytester, monkeypatch):

@@ -26,7 +26,10 @@ def told(tmp_path):
         ("[]", "is no run of this plugin"),
         (document(flashinfer_perf=None), "is no run of this plugin"),
         (document(flashinfer_perf={"schema": 2}), "has schema 2, this version reads 1"),
-        (document({"extra_info": {"case": "x"}}), "lacks 'stats'"),
+        (document({"extra_info": {"case": "x", "status": "ok", "instrument": "wall"}}), "lacks 'stats'"),
+        (document({**benchmark(), "stats": {**benchmark()["stats"], "median": 0.0}}), "has a time that is none"),
+        (document({**benchmark(), "stats": {**benchmark()["stats"], "median": None}}), "not as pytest-benchmark wrote"),
+        (document(benchmark(us=float("nan"))), "has a time that is none"),
         (document(benchmarks=[1]), "not as pytest-benchmark wrote it"),
         ({**document(), "datetime": None} | {"benchmarks": [{}]}, "lacks 'extra_info'"),
     ],
@@ -44,9 +47,9 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path):
 
 
 def test_other_benchmarks_are_counted_and_left_out(tmp_path):
-    plain = {**benchmark(), "extra_info": {}}
-    [run] = runs.read([write(tmp_path / "run.json", document(benchmark(), plain))])
-    assert (len(run.rows), run.others) == (1, 1)
+    plain, with_a_case = ({**benchmark(), "extra_info": extra} for extra in ({}, {"case": "mine"}))
+    [run] = runs.read([write(tmp_path / "run.json", document(benchmark(), plain, with_a_case))])
+    assert (len(run.rows), run.others) == (1, 2)
 
 
 def test_the_newest_of_a_case_is_told_whatever_the_order_of_files(told):
@@ -75,6 +78,18 @@ def test_two_cards_of_one_model_are_told_apart(told):
 def test_what_was_skipped_before_it_had_a_device_belongs_to_the_runs_only_one(told):
     bare = {"case": "test_mine.py::test_a", "outcome": "skipped", "reason": "no"}
     assert {one.place for one in told(document(benchmark(), left=[bare]))} == {UUID}
+
+
+def test_what_died_without_a_device_is_where_it_was_measured_before(told):
+    elsewhere = benchmark("fa3", gpu_uuid="GPU-other-ffffff")
+    died = {"case": benchmark()["extra_info"]["case"], "outcome": "failed", "reason": "segfault"}
+    now = document(benchmark(s_kv=64), elsewhere, left=[died], when="2026-11-21T10:00:00+00:00")
+    found = told(document(benchmark(), elsewhere), now)
+    assert sorted((one.place, one.status) for one in found) == [
+        (UUID, "failed"),
+        (UUID, "ok"),
+        ("GPU-other-ffffff", "ok"),
+    ]
 
 
 def test_the_fastest_sound_backend_wins(told):

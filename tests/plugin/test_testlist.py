@@ -188,6 +188,21 @@ def test_a_csv_is_read_as_any_other(run, pytester):
     assert rows[0]["repro_command"].startswith("python3 flashinfer_benchmark.py --routine bmm_fp8 ")
 
 
+def test_own_kernels_are_rows_of_the_csv_too(pytester):
+    pytester.makepyfile("import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8), flops=8)")
+    pytester.runpytest(*OPTIONS, "--perf-csv=run.csv").assert_outcomes(passed=1)
+    [row] = _rows(pytester.path / "run.csv")
+    assert (row["routine"], row["case"]) == ("", "test_own_kernels_are_rows_of_the_csv_too.py::test_own")
+    assert float(row["median_time"]) > 0
+
+
+def test_a_csv_that_cannot_be_written_is_an_error_of_use(pytester):
+    pytester.makepyfile("def test_a(): pass")
+    done = pytester.runpytest("--perf-csv=.")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: *Is a directory*"])
+
+
 def test_a_killed_run_keeps_its_rows(pytester):
     pytester.makepyfile("""
         import os

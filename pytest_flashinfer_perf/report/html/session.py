@@ -21,6 +21,8 @@ class HtmlFile:
             raise pytest.UsageError(f"--perf-html: {absent}")
         self._board = board
         self._path = config.invocation_params.dir / config.getoption("perf_html")
+        if self._path.is_dir():
+            raise pytest.UsageError(f"--perf-html: {self._path} is a folder")
         self._note = f"--perf-html: nothing written, no case was measured or skipped: {self._path}"
 
     @pytest.hookimpl(trylast=True)
