@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from pytest_flashinfer_perf.running import shards
 from pytest_flashinfer_perf.running.workers import OPT_IN
 from pytest_flashinfer_perf.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
 from pytest_flashinfer_perf.usage import errors_of_use
+
+LONGEST_LIMIT_S = 1e9  # what faulthandler can wait
 
 
 def add(parser: pytest.Parser) -> None:
@@ -175,7 +176,7 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds < math.inf:
+    if not 0 <= seconds <= LONGEST_LIMIT_S:
         raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 for no limit, got {text!r}")
     return seconds
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_flashinfer_perf.running.workers import VISIBLE
@@ -34,7 +35,8 @@ class PrebuildError(ValueError):
 def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path | None = None) -> int:
     """pytest's exit code: 0 where all modules are there, 1 where one does not compile."""
     own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
-    words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *_selecting(arguments)]
+    alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # whatever an ini file says
+    words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *_selecting(arguments), *alone]
     environment = {**os.environ, ARCHITECTURES: architectures(), VISIBLE: ""}
     return subprocess.run(words, env=environment, check=False).returncode  # noqa: S603
 

@@ -6,10 +6,11 @@ A journal is of one run, and of those that resume it; its lines are JSON.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ from typing import Any
 import pytest
 
 SCHEMA = 1
-FINISHED = ("perf_row", "perf_replay", "perf_checked")  # what a report carries of a case that need not run again
+BEGIN = '{"journal"'
+FINISHED = (
+    "perf_row",
+    "perf_replay",
+    "perf_checked",
+    "perf_repeat",
+)  # what a report carries of a case that need not run again
 
 
 class JournalError(ValueError):
@@ -49,30 +56,47 @@ class Past:
     places: tuple[Mapping[str, Any], ...]
     finished: Mapping[str, Mapping[str, Any]] = field(repr=False)
 
+    @property
+    def repeats(self) -> dict[str, str]:
+        """What was run: a test of that name may be another by now."""
+        return {test: report.get("perf_repeat", "") for test, report in self.finished.items()}
+
 
 def read(path: Path) -> Past | None:
     """Nothing, where there is no journal. Lines of another run are of one that did not notice the end of its own."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        said = list(_said(path, lines))
+        if not said and len(lines) < 2 and BEGIN.startswith("".join(lines)[: len(BEGIN)]):
+            return None  # killed before its first line was whole
+        if not said or said[0].get("journal") != SCHEMA:
+            raise JournalError(f"{path} is no journal of this version: leave out --perf-resume, or remove it")
+        run, places = said[0]["run"], tuple(line["place"] for line in said if "journal" in line)
+        return Past(path, run, places, _finished(line for line in said if line.get("run") == run))
     except FileNotFoundError:
         return None
-    said = list(_said(path, lines))
-    if not said or said[0].get("journal") != SCHEMA:
-        raise JournalError(f"{path} is no journal of this version: leave out --perf-resume, or remove it")
+    except (OSError, LookupError, TypeError) as error:
+        raise JournalError(f"{path} is no journal ({error!r}): leave out --perf-resume, or remove it") from error
+
+
+def _finished(said: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The first measurement of each, where nothing failed later: its teardown, or itself when it was measured again."""
     done: dict[str, Mapping[str, Any]] = {}
     for line in said:
-        if line.get("outcome") == "passed" and line["run"] == said[0]["run"] and line["report"]:
+        if line.get("outcome") == "passed" and line["report"]:
             done.setdefault(line["finished"], line["report"])
-    return Past(path, said[0]["run"], tuple(line["place"] for line in said if "journal" in line), done)
+        elif line.get("outcome") == "failed":
+            done.pop(line["finished"], None)
+    return done
 
 
 def _said(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
     """A line may be torn where a run was killed: at the end, or before another run went on."""
-    for at, (line, following) in enumerate(zip(lines, [*lines[1:], '{"journal"'], strict=True), start=1):
+    for at, (line, following) in enumerate(zip(lines, [*lines[1:], BEGIN], strict=False), start=1):
         said = _parsed(line)
         if said is not None:
             yield said
-        elif not following.startswith('{"journal"'):
+        elif not following.startswith(BEGIN):
             raise JournalError(f"{path}:{at}: not a line of a journal: leave out --perf-resume, or remove that line")
 
 
@@ -88,7 +112,7 @@ def started(path: Path, test: str) -> dict[str, Any]:
     """What the last start of this test has said."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = (line for line in reversed(lines) if line.startswith('{"started"'))
-    return next((said for line in found if (said := json.loads(line))["started"] == test), {})
+    return next((said for line in found if (said := _parsed(line)) and said["started"] == test), {})
 
 
 class Journal:
@@ -121,7 +145,9 @@ class Journal:
 
     def _add(self, said: Mapping[str, Any]) -> None:
         """In one piece: what several processes append does not mix."""
-        os.write(self._file, f"{json.dumps(said)}\n".encode())
+        line = f"{json.dumps(said)}\n".encode()
+        if os.write(self._file, line) < len(line):
+            raise OSError(errno.ENOSPC, "no space left for the journal")
 
     def close(self) -> None:
         os.close(self._file)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf import run_file
-from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
+from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY, RunError
 
 VERSIONS = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend", "cupti", "driver", "python_version")
 SHOWN = 5
@@ -37,7 +37,7 @@ class Part:
 
     @property
     def shard(self) -> dict[str, Any] | None:
-        return self.own.get("shard")
+        return self.own.get("shard") or None
 
     @cached_property
     def missing(self) -> list[str]:
@@ -60,7 +60,13 @@ class Part:
 
 
 def read(path: Path) -> Part:
-    return Part(str(path), run_file.read(path))
+    """With all of it that is looked at here."""
+    document = run_file.read(path)
+    beside = [document.get("machine_info"), document.get("commit_info"), *document["benchmarks"]]
+    rows = [row.get("extra_info") for row in document["benchmarks"] if isinstance(row, dict) and "fullname" in row]
+    if len(rows) < len(document["benchmarks"]) or not all(isinstance(said, dict) for said in (*beside, *rows)):
+        raise RunError(f"{path} is not as pytest-benchmark wrote it")
+    return Part(str(path), document)
 
 
 def merged(parts: Sequence[Part], allowed: Iterable[str] = ()) -> dict[str, Any]:
@@ -109,7 +115,7 @@ def gaps(parts: Sequence[Part]) -> Iterator[str]:
             yield f"{part.name}: nothing is said of {_some(part.missing)}: that run was stopped"
     shards = [part.shard for part in parts if part.shard is not None]
     if len({(shard["of"], shard["whole"]) for shard in shards}) > 1:
-        yield "the files are parts of different wholes: other tests, or another n of --perf-shard=i/n"
+        yield "the files are parts of different wholes: other tests, another n of --perf-shard=i/n, or --perf-shard-by"
     elif shards:
         there = {shard["nth"] for shard in shards}
         absent = [f"{nth}/{shards[0]['of']}" for nth in range(1, shards[0]["of"] + 1) if nth not in there]

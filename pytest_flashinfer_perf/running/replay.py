@@ -22,7 +22,9 @@ def shipped(item: pytest.Item, instrument: str, samples: tuple[float, ...]) -> s
     benchmark = item.funcargs["benchmark"]  # type: ignore[attr-defined] # of a test with the perf fixture
     marker = item.get_closest_marker("benchmark")
     said = {name: value for name, value in (marker.kwargs if marker else {}).items() if name != "timer"}
-    identity = {name: getattr(benchmark, name) for name in ("name", "fullname", "param", "params", "extra_info")}
+    identity = {
+        name: getattr(benchmark, name) for name in ("name", "fullname", "group", "param", "params", "extra_info")
+    }
     return str(safe_dumps({**identity, "options": said, "instrument": instrument, "samples": samples}))
 
 
@@ -35,7 +37,7 @@ def row(config: pytest.Config, text: str) -> dict[str, Any]:
     options = {**session.options, **said["options"], "timer": SimpleNamespace(target=clock)}
     how = {"add_stats": session.benchmarks.append, "logger": session.logger, "warner": None, "disabled": False}
     fixture = BenchmarkFixture(_stand_in(said), **how, **options)
-    fixture.params = said["params"]
+    fixture.group, fixture.params = said["group"], said["params"]
     fixture.extra_info.update(said["extra_info"])
     fixture.pedantic(lambda: None, rounds=len(said["samples"]), iterations=1)
     whole = fixture.stats.as_dict(include_data=False)

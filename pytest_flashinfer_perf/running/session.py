@@ -56,7 +56,7 @@ def _gathering(config: pytest.Config, notes: list[str]) -> Told:
     """In the process that is no worker."""
     asked = config.getoption("perf_resume") and not config.option.collectonly
     past = _past(config, notes) if asked else None
-    told = Told(past.run, tuple(past.finished), past.places) if past else Told(uuid4().hex)
+    told = Told(past.run, past.repeats, past.places) if past else Told(uuid4().hex)
     config.pluginmanager.register(Gatherer(config, told.run), "flashinfer-perf-gatherer")
     if past is not None:
         config.pluginmanager.register(Restorer(past.finished), "flashinfer-perf-restorer")
@@ -147,7 +147,12 @@ def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[st
 
     commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
     known = {**provenance.versions(), "python": platform.python_version(), "host": platform.node()}
-    how = {**asdict(settings.measuring), "refcheck": settings.checking.refcheck, "seed": settings.seed}
+    known["tolerances"] = repr(settings.checking.tolerances)
+    checking = {
+        "refcheck": settings.checking.refcheck,
+        "allow_output_mismatch": settings.checking.allow_output_mismatch,
+    }
+    how = {**asdict(settings.measuring), **checking, "seed": settings.seed, "case_tag": settings.case_tag}
     asked = {f"--perf-{name.replace('_', '-')}": value for name, value in how.items()}
     return {**known, "device": device.name, "commit": commit.get("id"), **asked}
 
@@ -160,7 +165,8 @@ def _journal(config: pytest.Config, told: Told, place: Mapping[str, Any]) -> Jou
     path = journal.path_of(config)
     if path is None:
         return None
-    made = Journal(path, told.run, place)
+    with errors_of_use(OSError):
+        made = Journal(path, told.run, place)
     config.add_cleanup(made.close)
     return made
 
@@ -174,7 +180,7 @@ class Placed:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if report.when == "call" and measures(item):
+        if (report.when == "call" or report.failed) and measures(item):
             report.perf_place = self._place  # type: ignore[attr-defined] # reports carry what they get
         return report
 

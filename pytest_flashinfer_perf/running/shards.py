@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.running.journal import json_of
 from pytest_flashinfer_perf.running.survival import measures
 
 PART = "flashinfer_perf_shard"
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 class ShardError(ValueError):
@@ -42,8 +43,8 @@ def seconds(path: Path) -> dict[str, float]:
     """What each test took in that run: the whole case, and of a plain benchmark all that was timed."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
-        return {row["fullname"]: row["extra_info"].get("case_s", row["stats"]["total"]) for row in rows}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {row["fullname"]: float(row["extra_info"].get("case_s", row["stats"]["total"])) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ShardError(f"--perf-shard-by={path}: not a file of pytest-benchmark: {error}") from error
 
 
@@ -70,14 +71,17 @@ class Sharding:
         self._known = seconds(config.invocation_params.dir / by) if by else {}
         self._part: dict[str, Any] = {}
         self._written = False
+        self._ended = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         tests = [item.nodeid for item in items]
-        mine = split(tests, self._known, self._shard.of)[self._shard.nth - 1]
+        parts = split(tests, self._known, self._shard.of)
+        mine = parts[self._shard.nth - 1]
         measured = [(at, tests[at]) for at in mine if measures(items[at])]
-        whole = hashlib.sha256("\n".join(tests).encode()).hexdigest()
-        self._part = {**self._shard._asdict(), "count": len(tests), "whole": whole, "tests": measured}
+        whole = hashlib.sha256(json.dumps([tests, parts]).encode()).hexdigest()
+        of_all = {"count": len(tests), "whole": whole}
+        self._part = {**self._shard._asdict(), **of_all, "size": len(mine), "tests": measured}
         chosen = set(mine)
         config.hook.pytest_deselected(items=[item for at, item in enumerate(items) if at not in chosen])
         items[:] = [items[at] for at in mine]
@@ -91,20 +95,27 @@ class Sharding:
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         self._written = True
-        output_json[SCHEMA_KEY] = {**output_json.get(SCHEMA_KEY, SCHEMA), "shard": self._part}
+        said = {"shard": self._part} if self._part else {}
+        output_json[SCHEMA_KEY] = {**output_json.get(SCHEMA_KEY, SCHEMA), **said}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
         """More shards than tests is no error, where there are tests at all. One without rows is saved, see below."""
-        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self._part.get("count"):
+        if (
+            session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
+            and self._part.get("count")
+            and not self._part["size"]
+        ):
             session.exitstatus = pytest.ExitCode.OK
+        self._ended = session.exitstatus in ENDED and not self._config.option.collectonly
         warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
         return (yield)
 
     def pytest_unconfigure(self) -> None:
         """pytest-benchmark writes nothing where nothing was measured, and a shard that is missing is a gap."""
         path = json_of(self._config)
-        if path is None or self._written or not self._part or hasattr(self._config, "workeroutput"):
+        is_there = self._written or not self._ended or not self._part
+        if path is None or is_there or hasattr(self._config, "workeroutput"):
             return
         hook = self._config.hook
         machine = provenance.machine(self._config)

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_flashinfer_perf.running import outcomes
 from pytest_flashinfer_perf.running.journal import Journal
-from pytest_flashinfer_perf.running.limit import Limit
+from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.outcomes import OUTCOME
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Survival:
         self._journal = journal
         self._poison: str | None = None
         self._failed = False
+        self._repeat = ""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -45,10 +46,11 @@ class Survival:
         return done
 
     def _say_started(self, item: pytest.Item) -> None:
-        if self._journal is not None:
-            from pytest_flashinfer_perf.fixture import identity, repeat
+        from pytest_flashinfer_perf.fixture import identity, repeat
 
-            self._journal.started(item.nodeid, identity(item), repeat(item))
+        self._repeat = repeat(item)
+        if self._journal is not None:
+            self._journal.started(item.nodeid, identity(item), self._repeat)
 
     def _give_back_memory(self) -> None:
         """Python keeps the last error for a debugger, and with it whatever its frames had."""
@@ -74,6 +76,8 @@ class Survival:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
+        if report.when == "call" and measures(item):
+            report.perf_repeat = self._repeat  # type: ignore[attr-defined] # reports carry what they get
         if call.excinfo is not None and report.failed and measures(item):
             self._failed = True
             if self._poison is None:
@@ -105,8 +109,17 @@ class Survival:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """The journal is the first to know: what is told to others may be lost with them."""
-        if self._journal is not None and report.when == "call" and not hasattr(report, "perf_kept"):
+        if self._journal is not None and (report.when == "call" or report.failed) and not hasattr(report, "perf_kept"):
             self._journal.finished(report)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_exception_interact(self, node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
+        """pytest stops faulthandler's clock here, and with it the one of the case."""
+        done = yield
+        if not node.config.getoption("usepdb"):
+            with not_counted():
+                pass
+        return done
 
 
 class Retirement:

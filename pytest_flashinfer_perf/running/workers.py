@@ -41,7 +41,7 @@ class Told:
     """
 
     run: str = ""
-    finished: tuple[str, ...] = ()
+    finished: Mapping[str, str] = field(default_factory=dict)
     places: tuple[Mapping[str, Any], ...] = ()
     broken: Mapping[str, str] = field(default_factory=dict)
     dist: str | None = None
@@ -126,6 +126,7 @@ class Controller:
         self._collected: set[str] = set()
         self._stillborn = 0
         self._poisoned: set[str] = set()
+        self._broken = False
         if not config.option.tx:
             config.option.dist = "no"  # without workers it means nothing, and pytest-benchmark would switch itself off
         if self._opted_in:
@@ -179,6 +180,15 @@ class Controller:
             raise pytest.UsageError(f"{self._stillborn} workers died before they had collected, the last said: {error}")
         if error and self._opted_in:
             _verify_host(node.nodemanager.group, node.gateway.spec.via)
+
+    def pytest_internalerror(self) -> None:
+        self._broken = True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """xdist ends well, where the last worker ends with an error of its own and nothing is left to hand out."""
+        if self._broken and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -88,7 +88,8 @@ def test_all_that_the_cases_need_is_compiled_at_once_and_kept(toolkit, prebuild,
 
 
 def test_a_module_that_cannot_be_linked_costs_no_other(toolkit, prebuild):
-    done = prebuild("--", "lines.txt", "-k", "mm_bf16", "--perf-device=cuda:7", BROKEN="tinygemm2.so")
+    words = ("--", "lines.txt", "-k", "mm_bf16", "--perf-device=cuda:7")
+    done = prebuild(*words, BROKEN="tinygemm2.so", PYTEST_ADDOPTS="-n 1")
     assert (done.returncode, toolkit.modules) == (1, {"mm_bf16_cublaslt"})
     said = [line.partition(" s  ")[2] for line in done.stdout.splitlines() if re.match(r"\d/2 ", line)]
     assert sorted(said) == ["mm_bf16_cublaslt is there", "tinygemm2 does not compile: ld(12): error: no such kernel"]

@@ -85,6 +85,56 @@ def test_without_a_journal_everything_is_run_and_elsewhere_nothing_is_kept(well)
     )
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+def test_what_failed_at_its_end_is_run_again(pytester, workers):
+    pytester.makepyfile("""
+        import pytest, torch
+
+        @pytest.fixture
+        def ends_badly():
+            yield
+            raise RuntimeError("at its end")
+
+        def test_own(perf, ends_badly): perf.time(torch.neg, torch.ones(8))
+    """)
+    few = ("--perf-iters=3", "--perf-device=cpu", "--perf-resume", *workers)
+    for _ in range(2):
+        pytester.runpytest(*few, "-W", "ignore").assert_outcomes(passed=1, errors=1)
+
+
+def test_a_case_is_kept_as_the_line_that_it_was(pytester):
+    line = "--routine mm_bf16 --backends torch --m 4 --n 4 --k 16 --num_iters {} --dry_run_iters 1\n"
+    few = ("lines.txt", "--perf-device=cpu", "--perf-resume", "--benchmark-json=run.json", "-W", "ignore")
+    for iters in (3, 7):
+        (pytester.path / "lines.txt").write_text(line.format(iters))
+        pytester.runpytest(*few).assert_outcomes(passed=1)
+        assert [row["stats"]["rounds"] for row in rows(pytester).values()] == [iters]
+
+
+def test_a_wrong_answer_that_was_allowed_is_not_kept_where_it_is_not(pytester):
+    pytester.makepyfile(
+        "import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8), reference=torch.ones(8))"
+    )
+    few = ("--perf-iters=3", "--perf-device=cpu")
+    pytester.runpytest(*few, "--perf-allow-output-mismatch").assert_outcomes(passed=1)
+    done = pytester.runpytest(*few, "--perf-resume")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*not of this run, --perf-allow-output-mismatch was True, is False: leave out*"])
+
+
+def test_a_group_of_pytest_benchmark_is_kept(pytester):
+    pytester.makepyfile("""
+        import torch
+
+        def test_own(perf, benchmark):
+            benchmark.group = "mine"
+            perf.time(torch.neg, torch.ones(8))
+    """)
+    for _ in range(2):
+        pytester.runpytest("--perf-iters=3", "--perf-device=cpu", "--perf-resume", "--benchmark-json=run.json")
+        assert [row["group"] for row in rows(pytester).values()] == ["mine"]
+
+
 def test_the_journal_is_beside_the_json_or_in_the_cache(pytester):
     assert journal.path_of(pytester.parseconfig("--benchmark-json=a/run.json")) == pytester.path / "a/run.json.journal"
     cached = journal.path_of(pytester.parseconfigure())
@@ -119,6 +169,33 @@ def test_a_torn_line_costs_its_own_case_alone(path, lost):
     assert set(finished(path)) == {"a"}
     Journal(path, "first", {"gpu": "H200"}).finished(report("b"))
     assert set(finished(path)) == {"a", "b"}
+
+
+@pytest.mark.parametrize("text", ["", '{"jour', '{"journal": 1, "ru'])
+def test_a_journal_that_was_never_begun_is_none(path, text):
+    path.write_text(text)
+    assert journal.read(path) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["garbage", "\xff\xfe\n", '{"journal": 1}\n', '{"journal": 1, "run": "a"}\n', '{"run": "a"}\n', "1\n2\n"]
+)
+def test_what_is_no_journal_is_said(path, text):
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(JournalError, match="leave out --perf-resume"):
+        journal.read(path)
+
+
+def test_a_folder_is_no_journal(tmp_path):
+    with pytest.raises(JournalError, match="IsADirectoryError"):
+        journal.read(tmp_path)
+
+
+def test_what_fails_when_it_is_measured_again_is_not_finished(path):
+    again = Journal(path, "first", {"gpu": "H200"})
+    again.finished(report("a", "failed"))
+    again.close()
+    assert set(finished(path)) == {"b"}
 
 
 def test_a_journal_is_of_one_run_and_says_when_it_cannot_be_read(path):

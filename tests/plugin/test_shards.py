@@ -97,6 +97,34 @@ def test_a_shard_without_rows_and_one_without_tests_are_files_too(suite):
     assert suite.runpytest(*QUICK, "-k", "nothing", "--perf-shard=1/2").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+def test_shards_that_were_split_otherwise_are_no_whole(suite):
+    suite.runpytest(*QUICK, "--benchmark-json=whole.json")
+    known = document(suite, "whole.json")
+    for row, took in zip(known["benchmarks"], (1.0, 100.0, 1.0, 1.0), strict=True):
+        row["extra_info"]["case_s"] = took
+    (suite.path / "by.json").write_text(json.dumps(known))
+    few = (*QUICK, "-k", "torch")
+    suite.runpytest(*few, "--perf-shard=1/2", "--perf-shard-by=by.json", "--benchmark-json=1.json")
+    suite.runpytest(*few, "--perf-shard=2/2", "--benchmark-json=2.json")
+    with pytest.raises(MergeError, match=r"parts of different wholes: .* or --perf-shard-by"):
+        merging.merged([merging.read(suite.path / f"{nth}.json") for nth in (1, 2)], {"duplicates"})
+
+
+@pytest.mark.parametrize("arguments", [("--collect-only",), ("--perf-resume", "--perf-warmup=3")])
+def test_a_run_that_measured_nothing_leaves_the_file_that_is_there(suite, arguments):
+    few = (*QUICK, "-k", "torch", "--perf-shard=1/2", "--benchmark-json=1.json")
+    suite.runpytest(*few)
+    before = (suite.path / "1.json").read_text()
+    suite.runpytest(*few, *arguments)
+    assert (suite.path / "1.json").read_text() == before
+
+
+def test_a_shard_whose_tests_are_all_left_out_is_an_error(suite):
+    suite.makeconftest("def pytest_collection_finish(session): session.items.clear(); session.testscollected = 0")
+    done = suite.runpytest(*QUICK, "--perf-shard=1/2")
+    assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 def part(nth, tests, **changed):
     row = {"extra_info": {"device_name": "NVIDIA H200"}, "stats": {"median": 1.0}}
     said = {
@@ -169,6 +197,9 @@ def test_a_file_that_is_none_is_refused(tmp_path, capsys):
         ("{", "x.json: "),
         ("[1]", "no run of this plugin"),
         (json.dumps({"benchmarks": []}), "no run"),
+        (json.dumps({**GOOD[0].document, "commit_info": None}), "is not as pytest-benchmark wrote it"),
+        (json.dumps({**GOOD[0].document, "benchmarks": [{}]}), "is not as pytest-benchmark wrote it"),
+        (json.dumps(part(1, ["a"], **{SHARD: {}}).document), "says nothing of --perf-shard"),
     ):
         path.write_text(text)
         assert cli.main(["merge", str(path), "-o", str(tmp_path / "all.json")]) == 1

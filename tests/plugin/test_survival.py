@@ -38,6 +38,25 @@ def test_alone_a_hang_ends_the_run_with_the_way_out(pytester):
     )
 
 
+def test_a_case_that_failed_is_still_under_its_limit(pytester):
+    """pytest stops faulthandler's clock where a test fails."""
+    pytester.makepyfile("""
+        import time
+        import pytest
+
+        @pytest.fixture
+        def slow():
+            yield
+            time.sleep(60)
+
+        def test_fails(perf, slow): assert 0
+    """)
+    start = time.monotonic()
+    done = pytester.runpytest_subprocess(*QUICK, "--perf-timeout=2")
+    assert (done.ret, time.monotonic() - start < 40) == (1, True)
+    done.stderr.fnmatch_lines(["flashinfer-perf: no end within 2 s (--perf-timeout), and the run ends with it: *"])
+
+
 def test_memory_is_given_back_before_the_next_case(cpu, monkeypatch):
     """Nobody holds what a case had when it ran out: neither its error nor what was raised instead."""
     held = []

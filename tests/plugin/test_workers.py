@@ -56,6 +56,25 @@ def test_what_a_worker_refuses_is_one_error(many):
     done.stderr.fnmatch_lines(["ERROR: --perf-backends: unknown name 'fa9', did you mean fa3?*"])
 
 
+def test_a_worker_that_fails_by_itself_is_no_success(pytester):
+    """xdist alone: exit code 0, where it was the last case."""
+    pytester.makeconftest("""
+        import os
+
+        def pytest_runtest_logreport(report):
+            if "PYTEST_XDIST_WORKER" in os.environ:
+                raise OSError("the disk is full")
+    """)
+    pytester.makepyfile("def test_one(): pass")
+    assert pytester.runpytest_subprocess("-n1").ret == pytest.ExitCode.INTERNAL_ERROR
+
+
+def test_a_journal_that_cannot_be_written_is_one_error(many):
+    done = many.runpytest_subprocess(*QUICK, *OPTED_IN, "-n1", "--benchmark-json=nowhere/run.json")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: *No such file or directory: *nowhere/run.json.journal*"])
+
+
 def test_only_load_distributes_what_is_timed(cpu, hopper):
     assert [workers.refusal(dist) for dist in ("load", "no")] == [None, None]
     for dist in ("each", "loadscope", "loadfile", "loadgroup", "worksteal"):
