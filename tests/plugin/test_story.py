@@ -4,6 +4,7 @@ import pytest
 from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
 
 from pytest_flashinfer_perf.report import runs, story
+from pytest_flashinfer_perf.report.heat_map import heat_map
 from pytest_flashinfer_perf.report.verdicts import Judged
 
 
@@ -121,7 +122,7 @@ def test_a_heat_map_has_a_line_for_each_batch_and_a_column_for_each_sequence(tol
     at = [(1, 1024), (1, 8192), (16, 1024)]
     rows = [benchmark(backend, batch, s_kv) for batch, s_kv in at for backend in ("fa2", "cudnn")]
     [comparison] = story.comparisons(told(document(*rows)))
-    heat = story.heat_map(comparison)
+    heat = heat_map(comparison)
     assert heat.sequences == ("1024", "8192")
     cells = {1: {"1024": "llama-b1-s1024", "8192": "llama-b1-s8192"}, 16: {"1024": "llama-b16-s1024"}}
     assert heat.groups == (("llama", tuple(cells.items())),)
@@ -130,7 +131,7 @@ def test_a_heat_map_has_a_line_for_each_batch_and_a_column_for_each_sequence(tol
 def test_a_routine_without_batch_and_sequence_has_no_heat_map(told):
     rows = [{**benchmark(b, k), "params": {"m": k}} for b in ("fa2", "cudnn") for k in (1, 2)]
     [comparison] = story.comparisons(told(document(*rows)))
-    assert story.heat_map(comparison) is None
+    assert heat_map(comparison) is None
 
 
 def test_support_counts_what_ran_and_why_the_rest_did_not(told):

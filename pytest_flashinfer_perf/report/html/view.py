@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.report import layout, story
+from pytest_flashinfer_perf.report.heat_map import HeatMap, heat_map
 from pytest_flashinfer_perf.report.html import charts
 from pytest_flashinfer_perf.report.layout import duration, grouped
 from pytest_flashinfer_perf.report.runs import Row, Run
-from pytest_flashinfer_perf.report.story import Comparison, HeatMap, Outcome, Support
+from pytest_flashinfer_perf.report.story import Comparison, Outcome, Support
 from pytest_flashinfer_perf.report.verdicts import Judged
 
 # Shown elsewhere, or too long for a list of facts.
@@ -83,7 +84,7 @@ class View:
 
     @property
     def comparisons(self) -> list[tuple[Comparison, HeatMap | None]]:
-        return [(comparison, story.heat_map(comparison)) for comparison in story.comparisons(self.outcomes)]
+        return [(comparison, heat_map(comparison)) for comparison in story.comparisons(self.outcomes)]
 
     @property
     def support(self) -> list[tuple[str, list[Support]]]:

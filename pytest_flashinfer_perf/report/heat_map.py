@@ -1,0 +1,54 @@
+"""Shapes of one routine by batch and sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pytest_flashinfer_perf.report.layout import grouped
+from pytest_flashinfer_perf.report.story import Comparison
+
+SEQUENCES = ("s_kv", "max_seq_len")
+Cells = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Shapes by batch and sequence; a group are shapes that are otherwise alike."""
+
+    sequences: tuple[str, ...]
+    groups: tuple[tuple[str, tuple[tuple[int, Cells], ...]], ...]
+
+
+def heat_map(comparison: Comparison) -> HeatMap | None:
+    """None of a routine without batch and sequence, or with a single one of them."""
+    known = {shape: at for shape in comparison.shapes if (at := _at(comparison, shape)) and comparison.best(shape)}
+    sequences = tuple(dict.fromkeys(_length(at) for at in sorted(known.values(), key=lambda at: at[1:])))
+    groups = grouped(known, lambda shape: _beside(shape, known[shape]))
+    found = tuple((title, tuple(_by_batch({shape: known[shape] for shape in alike}))) for title, alike in groups)
+    return HeatMap(sequences, found) if len(known) > 1 else None
+
+
+def _by_batch(known: Mapping[str, tuple[int, int, int]]) -> Iterator[tuple[int, Cells]]:
+    for batch, shapes in grouped(sorted(known, key=lambda shape: known[shape]), lambda shape: known[shape][0]):
+        yield batch, {_length(known[shape]): shape for shape in shapes}
+
+
+def _at(comparison: Comparison, shape: str) -> tuple[int, int, int] | None:
+    """Batch, keys and queries of a request."""
+    params = next(iter(comparison.shapes[shape].values())).entry["params"]
+    keys = next((params[name] for name in SEQUENCES if name in params), None)
+    if keys is None or "batch_size" not in params:
+        return None
+    return params["batch_size"], keys, params.get("s_qo", 1)
+
+
+def _length(at: tuple[int, int, int]) -> str:
+    _, keys, queries = at
+    return f"{keys}" if queries == 1 else f"{keys} (q {queries})"
+
+
+def _beside(shape: str, at: tuple[int, int, int]) -> str:
+    """The shape's own words for all but batch and sequence."""
+    said = {f"{letter}{size}" for letter, size in zip("bsq", at, strict=True)}
+    return "-".join(word for word in shape.split("-") if word not in said)
