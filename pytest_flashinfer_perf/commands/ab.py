@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.gate.runs import Run, RunError
 from pytest_flashinfer_perf.gate.verdict import WORSE, Judgement
+from pytest_flashinfer_perf.report.layout import counted
 
 EXAMPLE = (
     "example: flashinfer-perf ab --base venv-0.6.18 --head 'env PYTHONPATH=/src python3' -- tests -k 'decode and fa3'"
@@ -68,7 +69,7 @@ class Session:
         done = processes.measured(where, self.arguments, self.output / f"pair-{nth + 1:02}-{where.name}", only)
         processes.verify(done.run, self.gpu)
         self.done.append((where.name, done))
-        say(f"pair {nth + 1}, {where.name}: {len(done.run.rows)} cases in {time.monotonic() - start:.1f} s")
+        say(f"pair {nth + 1}, {where.name}: {counted(len(done.run.rows), 'case')} in {time.monotonic() - start:.1f} s")
         return done.run
 
     def _tests(self, side: str, wanted: frozenset[str]) -> list[str]:

@@ -12,7 +12,7 @@ from pytest_flashinfer_perf.commands import processes
 from pytest_flashinfer_perf.commands.processes import Done, say
 from pytest_flashinfer_perf.gate import calibration
 from pytest_flashinfer_perf.gate.calibration import DOMAINS, CalibrationError
-from pytest_flashinfer_perf.report.layout import WIDTH, duration
+from pytest_flashinfer_perf.report.layout import WIDTH, counted, duration
 
 EXAMPLE = "example: flashinfer-perf calibrate -- tests/attention -k 'decode and fa2'"
 HEADINGS = f"{'':<38}{'median':>10}{'sd':>8}{'floor':>8}{'1 run':>8}{'5 pairs':>8}"
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         for nth in range(said.processes):
             done.append(processes.measured(where, for_pytest, output / f"process-{nth + 1:02}"))
             processes.verify(done[-1].run, gpu)
-            say(f"process {nth + 1} of {said.processes}: {len(done[-1].run.rows)} cases")
+            say(f"process {nth + 1} of {said.processes}: {counted(len(done[-1].run.rows), 'case')}")
     _refuse_failures(done)
     calibrated = calibration.of([one.run for one in done])
     path = said.write or calibration.kept(calibrated["gpu"])

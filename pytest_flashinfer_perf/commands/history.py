@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.gate import history, runs, thresholds, words
 from pytest_flashinfer_perf.gate.changes import SHORTEST, Change
 from pytest_flashinfer_perf.gate.history import Series
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE
-from pytest_flashinfer_perf.report.layout import WIDTH
+from pytest_flashinfer_perf.report.layout import WIDTH, counted
 
 EXAMPLE = "example: flashinfer-perf history .benchmarks"
 
@@ -29,13 +29,13 @@ def main(arguments: Sequence[str]) -> int:
 def lines(series: Sequence[Series], files: int) -> Iterator[str]:
     changed = [one for one in series if one.found]
     for one in changed:
-        yield f"{one.case}{f' on {one.gpu}' if one.gpu else ''}, {len(one.points)} runs"
+        yield f"{one.case}{f' on {one.gpu}' if one.gpu else ''}, {counted(len(one.points), 'run')}"
         for change in one.found:
             yield from _change(one, change)
     short = sum(not one.long_enough for one in series)
     if short:
         yield f"{short} with fewer than {2 * SHORTEST} runs: a change of those cannot be told from noise"
-    yield f"{len(series)} series from {files} runs, {len(changed)} of them changed"
+    yield f"{len(series)} series from {counted(files, 'run')}, {len(changed)} of them changed"
 
 
 def _change(one: Series, change: Change) -> Iterator[str]:

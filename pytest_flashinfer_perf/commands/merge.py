@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.report.layout import counted
 from pytest_flashinfer_perf.run_file import RunError
 from pytest_flashinfer_perf.running import merging
 
@@ -24,7 +25,9 @@ def main(arguments: Sequence[str]) -> int:
     except (RunError, merging.MergeError, OSError) as error:
         sys.stderr.writelines(f"flashinfer-perf merge: {line}\n" for line in str(error).splitlines())
         return 1
-    sys.stdout.write(f"wrote {len(made['benchmarks'])} rows of {len(said.files)} files to {said.output}\n")
+    sys.stdout.write(
+        f"wrote {counted(len(made['benchmarks']), 'row')} of {counted(len(said.files), 'file')} to {said.output}\n"
+    )
     return 0
 
 

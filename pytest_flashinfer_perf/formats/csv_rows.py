@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.report.layout import counted
 from pytest_flashinfer_perf.usage import errors_of_use
 
 Row = Mapping[str, Any]
@@ -78,4 +79,4 @@ class CsvFile:
             self._rows += 1
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.write_line(f"wrote {self._rows} rows to {self._path}")
+        terminalreporter.write_line(f"wrote {counted(self._rows, 'row')} to {self._path}")

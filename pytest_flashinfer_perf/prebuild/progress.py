@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from pytest_flashinfer_perf.report.layout import counted
+
 
 class Progress(AbstractContextManager["Progress"]):
     """The bar is tqdm's, which FlashInfer has with it."""
@@ -23,7 +25,8 @@ class Progress(AbstractContextManager["Progress"]):
     def __exit__(self, *_error: object) -> None:
         self._bar.close()
         if self._modules:
-            self._say(f"{self._modules - len(self.failed)} modules are there after {self._seconds:.1f} s")
+            there = self._modules - len(self.failed)
+            self._say(f"there after {self._seconds:.1f} s: {there} of {counted(self._modules, 'module')}")
 
     @property
     def _seconds(self) -> float:

@@ -19,6 +19,7 @@ from pytest_flashinfer_perf.prebuild.building import NinjaError
 from pytest_flashinfer_perf.prebuild.modules import Needed
 from pytest_flashinfer_perf.prebuild.pretence import pretend_cudnn
 from pytest_flashinfer_perf.prebuild.progress import Progress
+from pytest_flashinfer_perf.report.layout import counted
 from pytest_flashinfer_perf.usage import errors_of_use
 from pytest_flashinfer_perf.walk import CannotRunError
 
@@ -69,11 +70,11 @@ class Prebuild:
         return True
 
     def _say_needed(self, needed: Needed, cases: int, others: int) -> None:
-        self._say(f"{cases} cases need {len(needed.modules)} of FlashInfer's modules")
-        self._say_reasons(f"{sum(needed.cannot.values())} of them cannot run there", needed.cannot, 1)
+        self._say(f"{counted(cases, 'case')}: {counted(len(needed.modules), 'module')} of FlashInfer's")
+        self._say_reasons(f"{sum(needed.cannot.values())} of the cases cannot run there", needed.cannot, 1)
         self._say_reasons("not followed to their end, what else they need is compiled when they run", needed.lost, 0)
         if others:
-            self._say(f"{others} tests are no cases: what they call is compiled when they call it")
+            self._say(f"besides {counted(others, 'test')} without cases: what they call is compiled when they call it")
 
     def _say_reasons(self, title: str, reasons: Mapping[str, int], verbosity: int) -> None:
         if not reasons:

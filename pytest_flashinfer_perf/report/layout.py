@@ -20,6 +20,10 @@ def duration(seconds: float) -> str:
     return f"{seconds * scale:#.4g} {unit}"
 
 
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def rate(value: float | None) -> str:
     if value is None:
         return "-"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.report import runs as reading
-from pytest_flashinfer_perf.report.layout import COLD, grouped
+from pytest_flashinfer_perf.report.layout import COLD, counted, grouped
 from pytest_flashinfer_perf.report.layout import provenance as way
 from pytest_flashinfer_perf.report.runs import Row, Run
 from pytest_flashinfer_perf.report.verdicts import Judged
@@ -129,7 +129,7 @@ def _measured(measured: int, found: Sequence[Outcome]) -> str:
         return "Nothing was measured."
     routines = len({one.routine for one in found if one.measured})
     where = " and ".join(devices(found).values())
-    return f"{_many(measured, 'case')} of {_many(routines, 'routine')} measured on {where}."
+    return f"{counted(measured, 'case')} of {counted(routines, 'routine')} measured on {where}."
 
 
 def _troubles(statuses: Counter[str]) -> Iterator[str]:
@@ -155,14 +155,10 @@ def _compared(runs: Sequence[Run], judged: Mapping[str, Judged]) -> str:
         return f"{len(runs)} runs, which nobody judged."
     verdicts = Counter(one.verdict for one in judged.values())
     said = sorted(verdicts.items(), key=lambda pair: (pair[0] not in WORSE, pair[0]))
-    return f"The newest against {_many(len(runs) - 1, 'run')}: {', '.join(f'{n} {verdict}' for verdict, n in said)}."
+    return f"The newest against {counted(len(runs) - 1, 'run')}: {', '.join(f'{n} {verdict}' for verdict, n in said)}."
 
 
 WORSE = ("SLOWER", "MISSING", "INVALID", "AMBIGUOUS")
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def counts(found: Iterable[Outcome]) -> Counter[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.report import vllm
-from pytest_flashinfer_perf.report.layout import WIDTH, duration, grouped, named, provenance, rate, software
+from pytest_flashinfer_perf.report.layout import WIDTH, counted, duration, grouped, named, provenance, rate, software
 
 Row = Mapping[str, Any]
 
@@ -59,13 +59,13 @@ def _looked_at(answers: Sequence[str]) -> Iterator[str]:
     if answers:
         yield ""
         seen = ", ".join(f"{count} {name}" for name, count in Counter(answers).most_common())
-        yield from _wrapped(f"{len(answers)} answers looked at, none timed (--perf-refcheck=only): {seen}")
+        yield from _wrapped(f"{counted(len(answers), 'answer')} looked at, none timed (--perf-refcheck=only): {seen}")
 
 
 def _skipped(reasons: Sequence[str]) -> Iterator[str]:
     if reasons:
         yield ""
-        yield f"{len(reasons)} cases skipped"
+        yield f"{counted(len(reasons), 'case')} skipped"
     for reason, count in Counter(reasons).most_common():
         yield from textwrap.wrap(f"{count:>5}  {reason}", WIDTH, subsequent_indent=" " * 7)
 

@@ -76,6 +76,8 @@ def _past(config: pytest.Config, notes: list[str]) -> Past | None:
 def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     """Before the first case, where cases run; UsageError where none should."""
     config = session.config
+    if not config.pluginmanager.hasplugin("benchmark"):
+        raise pytest.UsageError("rows are pytest-benchmark's: leave out -p no:benchmark")
     told, place = config.stash[TOLD], _place(config, settings, device)
     if is_timed(config, settings):
         refuse(told, device)

@@ -56,7 +56,7 @@ def test_two_environments_are_measured_in_turns_and_judged(told, capsys):
     assert "SLOWER (1) test_told.py::test_it[a] " in told_of
     assert "slower: beyond the threshold in time; measured again: +" in told_of
     assert "1 SLOWER, 4 SAME: something got worse" in told_of
-    assert re.findall(r"pair (\d), (base|head): (\d) cases", shown.err) == [
+    assert re.findall(r"pair (\d), (base|head): (\d) cases?", shown.err) == [
         ("1", "base", "5"),
         ("1", "head", "5"),
         ("2", "head", "5"),

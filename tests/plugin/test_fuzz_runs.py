@@ -84,7 +84,7 @@ def test_what_is_quarantined_is_skipped_and_counted_in_every_run(suite):
     for fuzz in ([], ["--perf-fuzz"]):
         result = suite.runpytest(*QUICK, "--perf-iters=2", f"--perf-case={asked}", "test_mm.py", *fuzz)
         result.assert_outcomes(skipped=1)
-        result.stdout.fnmatch_lines(["1 cases skipped", "    1  quarantined: it aborts (https://example.org/1)"])
+        result.stdout.fnmatch_lines(["1 case skipped", "    1  quarantined: it aborts (https://example.org/1)"])
 
 
 @pytest.mark.parametrize(

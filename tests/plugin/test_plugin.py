@@ -302,6 +302,12 @@ def test_a_row_that_pytest_benchmark_would_lose_fails_its_test(suite, monkeypatc
     done.stdout.fnmatch_lines(["*pytest-benchmark is off and would lose this row: unset PYTEST_XDIST_WORKER, *"])
 
 
+def test_without_pytest_benchmark_there_are_no_rows_and_it_is_said(suite):
+    done = suite.runpytest(*QUICK, "--perf-backends=torch", "-p", "no:benchmark")
+    assert done.ret != 0
+    done.stderr.fnmatch_lines(["ERROR: rows are pytest-benchmark's: leave out -p no:benchmark"])
+
+
 def test_saving_comparing_and_histograms_keep_working(suite):
     first = suite.runpytest(*QUICK, "--perf-backends=torch", "--benchmark-autosave", "--benchmark-storage=file://store")
     first.assert_outcomes(passed=2)
