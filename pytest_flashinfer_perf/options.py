@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.running import shards
 from pytest_flashinfer_perf.running.workers import OPT_IN
 from pytest_flashinfer_perf.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
-from pytest_flashinfer_perf.usage import errors_of_use
+from pytest_flashinfer_perf.usage import errors_of_use, not_negative, positive
 
 LONGEST_LIMIT_S = 1e9  # what faulthandler can wait
 
@@ -42,9 +42,9 @@ def _add_cases(group: pytest.OptionGroup) -> None:
     )
     group.addoption("--perf-flags", metavar="FLAGS", default="", help="said of every line of testlists; its own win")
     group.addoption("--perf-model", metavar="NAME", default=None, help="measure this model's shapes instead of a tier")
-    group.addoption("--perf-tp", metavar="N", type=_positive, default=None, help="GPUs that share its heads (1)")
-    group.addoption("--perf-dp", metavar="N", type=_positive, default=None, help="groups that share its requests (1)")
-    group.addoption("--perf-ep", metavar="N", type=_positive, default=None, help="GPUs that share its experts (1)")
+    group.addoption("--perf-tp", metavar="N", type=positive, default=None, help="GPUs that share its heads (1)")
+    group.addoption("--perf-dp", metavar="N", type=positive, default=None, help="groups that share its requests (1)")
+    group.addoption("--perf-ep", metavar="N", type=positive, default=None, help="GPUs that share its experts (1)")
 
 
 def _add_conditions(group: pytest.OptionGroup) -> None:
@@ -71,10 +71,10 @@ def _add_measuring(group: pytest.OptionGroup) -> None:
         "--perf-cold-l2", choices=("rotate", "flush", "none"), default="rotate", help="how the L2 is made cold"
     )
     group.addoption(
-        "--perf-iters", metavar="N", type=_positive, default=None, help="timed calls, exactly (else until precise)"
+        "--perf-iters", metavar="N", type=positive, default=None, help="timed calls, exactly (else until precise)"
     )
     group.addoption(
-        "--perf-warmup", metavar="N", type=_not_negative, default=None, help="untimed calls before them, exactly (5)"
+        "--perf-warmup", metavar="N", type=not_negative, default=None, help="untimed calls before them, exactly (5)"
     )
     group.addoption(
         "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
@@ -121,7 +121,7 @@ def _add_fuzzing(group: pytest.OptionGroup) -> None:
         "--perf-fuzz-flags", metavar="FLAGS", action="append", default=[], help="draw such shapes; again for others too"
     )
     group.addoption(
-        "--perf-fuzz-seconds", metavar="N", type=_positive, default=None, help="stop each search after that long"
+        "--perf-fuzz-seconds", metavar="N", type=positive, default=None, help="stop each search after that long"
     )
     group.addoption(
         "--perf-findings", metavar="DIR", default=None, help="keep findings here (.hypothesis/perf-findings)"
@@ -156,14 +156,6 @@ def _add_vllm(group: pytest.OptionGroup) -> None:
     )
 
 
-def _positive(text: str) -> int:
-    return _at_least(1, text)
-
-
-def _not_negative(text: str) -> int:
-    return _at_least(0, text)
-
-
 def _shard(text: str) -> shards.Shard:
     try:
         return shards.parse(text)
@@ -191,12 +183,6 @@ def _folder(text: str) -> str:
     if not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"must be a folder that is there, got {text!r}")
     return text
-
-
-def _at_least(least: int, text: str) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
-    return int(text)
 
 
 def settings(config: pytest.Config) -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,3 +15,17 @@ def errors_of_use(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def positive(text: str) -> int:
+    return _at_least(1, text)
+
+
+def not_negative(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+    return int(text)

@@ -14,9 +14,10 @@ from pytest_flashinfer_perf.commands.processes import Done, Environment, say
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.plan import Plan
-from pytest_flashinfer_perf.gate.runs import Run, RunError
+from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import WORSE, Judgement
 from pytest_flashinfer_perf.report.layout import counted
+from pytest_flashinfer_perf.usage import positive
 
 EXAMPLE = (
     "example: flashinfer-perf ab --base venv-0.6.18 --head 'env PYTHONPATH=/src python3' -- tests -k 'decode and fa3'"
@@ -26,8 +27,6 @@ EXAMPLE = (
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     said = parser().parse_args(own)
-    if said.pairs < 1:
-        raise RunError(f"--pairs {said.pairs}: at least one is measured")
     base, head = processes.environment("base", said.base), processes.environment("head", said.head)
     output, gpu = processes.folder(said.output, "ab"), processes.gpu(for_pytest)
     session = Session(base, head, for_pytest, output, gpu, said.budget)
@@ -111,7 +110,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--base", required=True, metavar="CMD", help="what to compare with")
     made.add_argument("--head", required=True, metavar="CMD", help="what is judged")
-    made.add_argument("--pairs", type=int, default=5, metavar="N", help="for cases that are not certain before (5)")
+    made.add_argument(
+        "--pairs", type=positive, default=5, metavar="N", help="for cases that are not certain before (5)"
+    )
     made.add_argument("--most-pairs", type=int, default=10, metavar="N", help="for AMBIGUOUS ones (10)")
     made.add_argument("--budget", type=float, metavar="SECONDS", help="start no pair that would end later")
     made.add_argument("--output", type=Path, metavar="DIR", help="a new folder for results and logs (ab-DATE-TIME)")

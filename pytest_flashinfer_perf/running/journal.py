@@ -19,12 +19,8 @@ import pytest
 
 SCHEMA = 1
 BEGIN = '{"journal"'
-FINISHED = (
-    "perf_row",
-    "perf_replay",
-    "perf_checked",
-    "perf_repeat",
-)  # what a report carries of a case that need not run again
+# What a report carries of a case that need not run again.
+FINISHED = ("perf_row", "perf_replay", "perf_checked", "perf_repeat")
 
 
 class JournalError(ValueError):
@@ -66,9 +62,9 @@ def read(path: Path) -> Past | None:
     """Nothing, where there is no journal. Lines of another run are of one that did not notice the end of its own."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if _never_begun(lines):
+            return None
         said = list(_said(path, lines))
-        if not said and len(lines) < 2 and BEGIN.startswith("".join(lines)[: len(BEGIN)]):
-            return None  # killed before its first line was whole
         if not said or said[0].get("journal") != SCHEMA:
             raise JournalError(f"{path} is no journal of this version: leave out --perf-resume, or remove it")
         run, places = said[0]["run"], tuple(line["place"] for line in said if "journal" in line)
@@ -77,6 +73,12 @@ def read(path: Path) -> Past | None:
         return None
     except (OSError, LookupError, TypeError) as error:
         raise JournalError(f"{path} is no journal ({error!r}): leave out --perf-resume, or remove it") from error
+
+
+def _never_begun(lines: list[str]) -> bool:
+    """Killed before its first line was whole."""
+    first = "".join(lines)
+    return len(lines) < 2 and _parsed(first) is None and BEGIN.startswith(first[: len(BEGIN)])
 
 
 def _finished(said: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -92,7 +94,7 @@ def _finished(said: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]
 
 def _said(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
     """A line may be torn where a run was killed: at the end, or before another run went on."""
-    for at, (line, following) in enumerate(zip(lines, [*lines[1:], BEGIN], strict=False), start=1):
+    for at, (line, following) in enumerate(zip(lines, [*lines[1:], BEGIN], strict=True), start=1):
         said = _parsed(line)
         if said is not None:
             yield said

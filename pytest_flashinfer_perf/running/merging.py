@@ -62,9 +62,9 @@ class Part:
 def read(path: Path) -> Part:
     """With all of it that is looked at here."""
     document = run_file.read(path)
-    beside = [document.get("machine_info"), document.get("commit_info"), *document["benchmarks"]]
-    rows = [row.get("extra_info") for row in document["benchmarks"] if isinstance(row, dict) and "fullname" in row]
-    if len(rows) < len(document["benchmarks"]) or not all(isinstance(said, dict) for said in (*beside, *rows)):
+    rows = (row if isinstance(row, dict) and "fullname" in row else {} for row in document["benchmarks"])
+    said = [document.get("machine_info"), document.get("commit_info"), *(row.get("extra_info") for row in rows)]
+    if not all(isinstance(one, dict) for one in said):
         raise RunError(f"{path} is not as pytest-benchmark wrote it")
     return Part(str(path), document)
 

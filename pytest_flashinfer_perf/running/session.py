@@ -149,11 +149,8 @@ def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[st
 
     commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
     known = {**provenance.versions(), "python": platform.python_version(), "host": platform.node()}
-    known["tolerances"] = repr(settings.checking.tolerances)
-    checking = {
-        "refcheck": settings.checking.refcheck,
-        "allow_output_mismatch": settings.checking.allow_output_mismatch,
-    }
+    checking = asdict(settings.checking)
+    known["tolerances"] = repr(checking.pop("tolerances"))
     how = {**asdict(settings.measuring), **checking, "seed": settings.seed, "case_tag": settings.case_tag}
     asked = {f"--perf-{name.replace('_', '-')}": value for name, value in how.items()}
     return {**known, "device": device.name, "commit": commit.get("id"), **asked}

@@ -80,8 +80,8 @@ class Sharding:
         mine = parts[self._shard.nth - 1]
         measured = [(at, tests[at]) for at in mine if measures(items[at])]
         whole = hashlib.sha256(json.dumps([tests, parts]).encode()).hexdigest()
-        of_all = {"count": len(tests), "whole": whole}
-        self._part = {**self._shard._asdict(), **of_all, "size": len(mine), "tests": measured}
+        sizes = {"count": len(tests), "size": len(mine)}
+        self._part = {**self._shard._asdict(), **sizes, "whole": whole, "tests": measured}
         chosen = set(mine)
         config.hook.pytest_deselected(items=[item for at, item in enumerate(items) if at not in chosen])
         items[:] = [items[at] for at in mine]
@@ -101,11 +101,8 @@ class Sharding:
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
         """More shards than tests is no error, where there are tests at all. One without rows is saved, see below."""
-        if (
-            session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
-            and self._part.get("count")
-            and not self._part["size"]
-        ):
+        is_empty = self._part.get("count") and not self._part["size"]
+        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and is_empty:
             session.exitstatus = pytest.ExitCode.OK
         self._ended = session.exitstatus in ENDED and not self._config.option.collectonly
         warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
@@ -114,8 +111,8 @@ class Sharding:
     def pytest_unconfigure(self) -> None:
         """pytest-benchmark writes nothing where nothing was measured, and a shard that is missing is a gap."""
         path = json_of(self._config)
-        is_there = self._written or not self._ended or not self._part
-        if path is None or is_there or hasattr(self._config, "workeroutput"):
+        is_told = self._written or hasattr(self._config, "workeroutput")
+        if path is None or is_told or not (self._ended and self._part):
             return
         hook = self._config.hook
         machine = provenance.machine(self._config)

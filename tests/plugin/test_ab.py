@@ -47,6 +47,12 @@ def told(pytester, monkeypatch, tmp_path):
 QUIET = ("--", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
 
+def test_no_pair_is_no_comparison(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["ab", "--base", sys.executable, "--head", sys.executable, "--pairs=0", "--", "x"])
+    assert "--pairs: must be a whole number of at least 1, got '0'" in capsys.readouterr().err
+
+
 def test_two_environments_are_measured_in_turns_and_judged(told, capsys):
     head = f"env SLOWER=0.1 {shlex.quote(sys.executable)}"
     words = ["ab", "--base", sys.executable, "--head", head, "--pairs=2", "--most-pairs=2", "--output=out"]
