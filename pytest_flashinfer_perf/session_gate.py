@@ -53,7 +53,7 @@ def _save_as(config: pytest.Config, name: str) -> None:
     config.option.benchmark_save_data = True
 
 
-@dataclass
+@dataclass(eq=False)  # before pytest 9.1 a plugin has to be hashable
 class Gate:
     """Gathers rows from reports, and judges them when the session ends."""
 
