@@ -43,7 +43,7 @@ def main():
         own = work / "mine"
         own.mkdir()
         (own / "test_my_kernel.py").write_text(KERNEL)
-        step("build the wheel", [sys.executable, "-m", "build", "--wheel", "-o", work, ROOT], work)
+        step("build the wheel", [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", work, ROOT], work)
         wheel = next(work.glob("*.whl"))
         step("make an empty environment", [sys.executable, "-m", "venv", work / "env"], work)
         tool = work / "env" / "bin"

@@ -28,10 +28,8 @@ class JournalError(ValueError):
 
 
 def json_of(config: pytest.Config) -> Path | None:
-    """A file that is open already, before pytest-benchmark 5.3."""
     asked = config.getoption("benchmark_json")
-    path = Path(asked if isinstance(asked, Path) else asked.name) if asked else None
-    return path and config.invocation_params.dir / path
+    return config.invocation_params.dir / asked if asked else None
 
 
 def path_of(config: pytest.Config) -> Path | None:

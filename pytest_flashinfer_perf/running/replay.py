@@ -45,6 +45,5 @@ def row(config: pytest.Config, text: str) -> dict[str, Any]:
 
 
 def _stand_in(said: dict[str, Any]) -> SimpleNamespace:
-    named = {"name": said["name"], "nodeid": said["fullname"], "_nodeid": said["fullname"]}
     of_cases = {} if said["param"] is None else {"callspec": SimpleNamespace(id=said["param"], params=said["params"])}
-    return SimpleNamespace(**named, **of_cases)
+    return SimpleNamespace(name=said["name"], nodeid=said["fullname"], **of_cases)
