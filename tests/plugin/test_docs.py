@@ -11,6 +11,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from pytest_flashinfer_perf import capability, case, cli, flags, routines
@@ -106,7 +107,17 @@ def test_the_support_matrix_is_what_the_library_and_the_evidence_say():
     assert made == written
 
 
-def test_the_example_of_a_search_in_ones_own_tests_runs(pytester):
+@pytest.fixture
+def impatient():
+    """A machine on which no call meets hypothesis's deadline."""
+    hypothesis.settings.register_profile("impatient", deadline=1)
+    hypothesis.settings.load_profile("impatient")
+    yield
+    hypothesis.settings.load_profile("no deadline")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_example_of_a_search_in_ones_own_tests_runs_on_a_slow_machine(pytester):
     pytester.makepyfile(blocks(ROOT / "docs" / "fuzzing.md", "python")[0])
     pytester.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
@@ -126,11 +137,9 @@ def test_the_commands_of_the_documents_collect(pytester):
 
 
 def test_the_nightly_job_names_options_and_profiles_that_there_are():
-    from hypothesis import settings
-
     [job] = blocks(ROOT / "docs" / "fuzzing.md", "yaml")
     [profile] = re.findall(r"--hypothesis-profile=(\S+)", job)
-    assert settings.get_profile(profile).max_examples == 5000
+    assert hypothesis.settings.get_profile(profile).max_examples == 5000
 
 
 def test_the_kernel_of_ones_own_is_measured_and_checked(pytester):
