@@ -129,11 +129,14 @@ class Controller:
         self._broken = False
         if not config.option.tx:
             config.option.dist = "no"  # without workers it means nothing, and pytest-benchmark would switch itself off
-        if self._opted_in:
+        if self._opted_in and config.option.dist == "load":
             self._survive()
 
     def _survive(self) -> None:
-        """Before xdist reads them: replace workers as often as needed, and hand out cases one by one."""
+        """Before xdist reads them: replace workers as often as needed, and hand out cases one by one.
+
+        Only `load` drops a test that ends its worker: by file or scope it would end each that replaces it.
+        """
         option = self._config.option
         if option.maxworkerrestart is None:
             option.maxworkerrestart = AS_OFTEN_AS_NEEDED

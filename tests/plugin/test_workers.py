@@ -86,6 +86,12 @@ def test_only_load_distributes_what_is_timed(cpu, hopper):
     session.refuse(workers.Told(gpu="shared"), cpu)
 
 
+@pytest.mark.parametrize(("dist", "restarts"), [("load", workers.AS_OFTEN_AS_NEEDED), ("loadfile", None)])
+def test_workers_are_replaced_without_limit_only_where_a_test_runs_once(pytester, dist, restarts):
+    config = pytester.parseconfigure(*OPTED_IN, "--tx=popen", f"--dist={dist}")
+    assert config.getoption("maxworkerrestart") == restarts
+
+
 TWO = ["popen", "popen"]
 SAME = "popen//env:CUDA_VISIBLE_DEVICES=1"
 
