@@ -22,11 +22,12 @@ from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.report import unmeasured
+from pytest_flashinfer_perf.run_file import SCHEMA_KEY
 from pytest_flashinfer_perf.usage import errors_of_use
 
 NAME = "this session"
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-LEFT_OUT = ("deselected", "left out by -k, -m, --deselect or --perf-only")
+LEFT_OUT = {"outcome": "deselected", "reason": "left out by -k, -m, --deselect or --perf-only"}
 NOTHING_TO_SAVE = "--perf-save-baseline: nothing was measured, nothing is saved"
 
 
@@ -62,7 +63,7 @@ class Gate:
     base: list[Run] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
     again: list[dict[str, Any]] = field(default_factory=list)
-    unmeasured: dict[str, tuple[str, str]] = field(default_factory=dict)
+    unmeasured: list[dict[str, Any]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     confirming: bool = False
 
@@ -98,10 +99,10 @@ class Gate:
         if hasattr(report, "perf_record"):
             (self.again if report.perf_again else self.records).append(json.loads(report.perf_record))
         elif not report.passed:
-            self.unmeasured[report.nodeid] = (report.outcome, unmeasured.reason(report).partition("\n")[0])
+            self.unmeasured.append(_unmeasured(report))
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        self.unmeasured |= {item.nodeid: LEFT_OUT for item in items}
+        self.unmeasured += [{"case": item.nodeid, **LEFT_OUT} for item in items]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -134,8 +135,8 @@ class Gate:
 
     def _run(self, records: list[dict[str, Any]]) -> Run:
         now = datetime.now(timezone.utc).isoformat()
-        parsed = runs.parsed({"benchmarks": records, "machine_info": self._machine, "datetime": now}, NAME)
-        return replace(parsed, unmeasured=self.unmeasured)
+        document = {"benchmarks": records, "machine_info": self._machine, "datetime": now}
+        return runs.parsed({**document, SCHEMA_KEY: {"unmeasured": self.unmeasured}}, NAME)
 
     @functools.cached_property
     def _machine(self) -> dict[str, Any]:
@@ -170,6 +171,13 @@ class Gate:
             terminalreporter.section("flashinfer-perf gate")
         for line in self.lines:
             terminalreporter.write_line(line)
+
+
+def _unmeasured(report: pytest.TestReport) -> dict[str, Any]:
+    """As the file of this run has it; a test without the perf fixture is known by its id."""
+    if hasattr(report, "perf_unmeasured"):
+        return dict(json.loads(report.perf_unmeasured))
+    return unmeasured.of(report, {"case": report.nodeid})
 
 
 def _record(item: pytest.Item) -> dict[str, Any] | None:

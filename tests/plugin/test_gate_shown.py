@@ -189,6 +189,23 @@ def test_a_refused_comparison_says_so_everywhere():
     assert [test.get("name") for test in suite if test.find("error") is not None] == ["the comparison"]
 
 
+FAILED = [{"case": "decode/w-fa3", "outcome": "failed", "reason": "Failed: wrong answer: output 0"}]
+
+
+def test_a_failure_without_a_row_is_shown_everywhere(files, capsys):
+    saved(files / "wrong.json", *BEFORE, unmeasured=FAILED)
+    assert compare("--head", "wrong.json", "--json", "v.json", "--markdown", "v.md", "--junit", "v.xml") == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "INVALID (1) decode/w-fa3 failed: wrong.json: Failed: wrong answer: output 0 " in shown
+    assert shown.endswith("1 INVALID, 7 SAME: something got worse")
+    [invalid] = [case for case in json.loads((files / "v.json").read_text())["cases"] if case["verdict"] == "INVALID"]
+    assert (invalid["case"], invalid["reason"], invalid["bound"]) == ("decode/w-fa3", "failed", None)
+    assert "| INVALID | decode/w-fa3 |" in (files / "v.md").read_text()
+    assert ET.parse(files / "v.xml").getroot().get("failures") == "1"
+    assert compare("--head", "wrong.json", "--explain", "*w-fa3") == 1
+    assert "decode/w-fa3: INVALID (failed)" in capsys.readouterr().out
+
+
 def test_ambiguous_is_an_error_when_strict():
     judged = [judge([run(plain())], [run(plain())], Rules(strict=strict)) for strict in (False, True)]
     assert [re.findall("<(skipped|error) ", junit.text(one)) for one in judged] == [["skipped"], ["error"]]

@@ -92,6 +92,7 @@ def baseline(pytester):
         ((), {"a": 100, "b": None}, (2, "1 MISSING, 1 SAME*")),
         ((), {"a": 100, "b": -1}, (1, "1 MISSING, 1 SAME: something got worse")),
         ((), {"a": 100, "b": 200, "c": 5}, (0, "2 SAME, 1 NEW*")),
+        ((), {"a": 100, "b": 200, "c": -1}, (1, "1 INVALID, 2 SAME: something got worse")),
         (("-k", "not [b]"), {"a": 100, "b": 200}, (2, "1 MISSING, 1 SAME*")),
         (
             ("-k", "not [b]", "--perf-gate-allow=deselected"),
@@ -128,6 +129,17 @@ def test_a_suspect_that_is_wrong_the_second_time_has_failed(session, baseline):
     done = session(baseline, a=[300, -1], b=200)
     assert done.ret == 1
     done.stdout.fnmatch_lines(["*failed: this session: measured, and failed:*", "*worst at [[]0[]]: got 0*"])
+
+
+def test_a_new_case_with_a_wrong_answer_is_listed_and_the_baseline_may_have_it_too(session, baseline, pytester):
+    done = session(baseline, a=100, b=200, c=-1)
+    shown = ["INVALID (1)", "  test_told.py::test_it[[]c]", "*failed: this session: *wrong answer*"]
+    done.stdout.fnmatch_lines(shown)
+    wrong = {"case": "test_told.py::test_it[c]", "outcome": "failed", "reason": "wrong answer"}
+    saved(pytester.path / "base.json", as_told("a", 100), machine={}, unmeasured=[wrong])
+    done = session(baseline, a=100, c=-1)
+    assert done.ret == 1
+    assert "it fails in the baseline too" in " ".join(done.stdout.str().split())
 
 
 def test_a_run_that_stopped_is_not_measured_again(session, baseline):
