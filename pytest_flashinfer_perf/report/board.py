@@ -12,6 +12,7 @@ import pytest
 from pytest_flashinfer_perf.report import runs, search, terminal, vllm
 from pytest_flashinfer_perf.report.layout import duration
 from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
+from pytest_flashinfer_perf.running import attempts
 
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
@@ -20,26 +21,42 @@ class Board:
     """Rows and skips arrive with the reports, from another process too; without any, this session is not ours."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.unmeasured: list[dict[str, Any]] = []
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._unmeasured: dict[str, list[dict[str, Any]]] = {}
+        self._looked_at: dict[str, str] = {}
+        self._searches: dict[str, dict[str, Any]] = {}
         self.roofs: dict[str, dict[str, Any]] = {}
-        self.looked_at: list[str] = []
-        self.searches: list[dict[str, Any]] = []
         self.notes: list[str] = []
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "perf_row"):
-            self._add(json.loads(report.perf_row))
-        if hasattr(report, "perf_unmeasured"):
-            self.unmeasured.append(json.loads(report.perf_unmeasured))
-        if hasattr(report, "perf_search"):
-            self.searches.append(json.loads(report.perf_search))
-        if hasattr(report, "perf_checked"):
-            self.looked_at.append(report.perf_checked)
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return list(self._rows.values())
 
-    def _add(self, row: dict[str, Any]) -> None:
-        self.roofs[runs.place(row)] = row.pop("roofs")
-        self.rows.append(row)
+    @property
+    def unmeasured(self) -> list[dict[str, Any]]:
+        return [case for of_test in self._unmeasured.values() for case in of_test]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = report.nodeid
+        if report.when == "setup":
+            self._forget(test, row=attempts.begins(report))
+        if hasattr(report, "perf_row"):
+            row = self._rows[test] = json.loads(report.perf_row)
+            self.roofs[runs.place(row)] = row.pop("roofs")
+        if hasattr(report, "perf_unmeasured"):
+            self._unmeasured.setdefault(test, []).append(json.loads(report.perf_unmeasured))
+        if hasattr(report, "perf_search"):
+            self._searches[test] = json.loads(report.perf_search)
+        if hasattr(report, "perf_checked"):
+            self._looked_at[test] = report.perf_checked
+
+    def _forget(self, test: str, *, row: bool) -> None:
+        """What an earlier attempt left."""
+        self._unmeasured.pop(test, None)
+        self._searches.pop(test, None)
+        self._looked_at.pop(test, None)
+        if row:
+            self._rows.pop(test, None)
 
     @property
     def skips(self) -> list[str]:
@@ -62,12 +79,13 @@ class Board:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not (self.rows or self.skips or self.looked_at or self.searches or self.notes):
+        rows, looked_at, searches = self.rows, list(self._looked_at.values()), list(self._searches.values())
+        if not (rows or self.skips or looked_at or searches or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
-        for line in terminal.lines(self.rows, self.skips, _known() if self.rows else {}, self.looked_at):
+        for line in terminal.lines(rows, self.skips, _known() if rows else {}, looked_at):
             terminalreporter.write_line(line)
-        for line in search.lines(self.searches):
+        for line in search.lines(searches):
             terminalreporter.write_line(line)
         for note in self.notes:
             terminalreporter.write_line(note)
