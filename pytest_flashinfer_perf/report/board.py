@@ -18,7 +18,7 @@ NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured 
 
 
 class Board:
-    """Rows and skips arrive with the reports, from another process too; without any, this session is not ours."""
+    """Rows and skips arrive with the reports, from another process too; `is_ours` when any is of a case."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, Any]] = {}
@@ -27,6 +27,7 @@ class Board:
         self._searches: dict[str, dict[str, Any]] = {}
         self.roofs: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
+        self.is_ours = False
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -38,6 +39,7 @@ class Board:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test = report.nodeid
+        self.is_ours |= hasattr(report, "perf_repeat") or hasattr(report, "perf_unmeasured")
         if report.when == "setup":
             self._forget(test, row=attempts.begins(report))
         if hasattr(report, "perf_row"):
@@ -92,12 +94,12 @@ class Board:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        if self.rows or self.unmeasured:
+        if self.is_ours:
             output_json[SCHEMA_KEY] = {**SCHEMA, "roofs": self.roofs, "unmeasured": self.unmeasured}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
-        if self.rows or self.unmeasured:
+        if self.is_ours:
             _ours(machine_info)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)

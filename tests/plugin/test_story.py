@@ -22,7 +22,7 @@ def told(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "is empty: pytest-benchmark writes nothing where no case was measured"),
+        ("", "is empty: pytest-benchmark writes nothing where no benchmark was run"),
         ("{", "Expecting"),
         ("[]", "is no run of this plugin"),
         (document(flashinfer_perf=None), "is no run of this plugin"),
