@@ -19,9 +19,7 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     yield as_markdown(" ".join(answer.sentences)) + "\n"
     yield from _failed(answer.failed)
     yield from _slower(answer.slower, judged)
-    for reason, count in answer.undecided.most_common():
-        yield f"* {count} {as_markdown(reason)}"
-    yield ""
+    yield from _undecided(answer.undecided)
     for comparison in story.comparisons(found):
         yield from _folded(f"{comparison.routine}: {_wins(comparison)}", _side_by_side(comparison))
     yield from _folded("Every case", _cases(one for one in found if one.measured))
@@ -39,6 +37,11 @@ def _slower(slower: Sequence[Outcome], judged: Mapping[str, Judged]) -> Iterator
     if slower:
         cells = ((one.case, duration(one.entry["median"]), judged[one.case].reason) for one in slower)
         yield from _table(("slower", "median", "how sure"), cells)
+
+
+def _undecided(undecided: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    if undecided:
+        yield from _table(("not decided", "why"), ((", ".join(cases), why) for why, cases in undecided.items()))
 
 
 def _wins(comparison: Comparison) -> str:

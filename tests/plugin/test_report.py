@@ -119,7 +119,27 @@ def test_the_gate_judges_the_newest_of_several_runs(rendered):
     text = " ".join(without_scripts(rendered(before, after)).split())
     assert "The newest against 1 run: 1 MISSING, 1 SLOWER, 1 SAME." in text
     assert re.search(r"<b>\S+-fa2</b> 10.00 us -&gt; 15.00 us, time \+50.00 %", text)
-    assert re.search(r"<li>1 . MISSING: in the baseline, not in this run", text)
+    assert re.search(r"<li><b>\S+-fa3</b> MISSING: in the baseline, not in this run", text)
+
+
+def test_each_verdict_that_is_no_verdict_names_its_cases(tmp_path, rendered):
+    """What failed is in the list of failures alone."""
+    before = [benchmark(name, bound=None, cycles=None) for name in ("fa2", "gone", "away", "bad")]
+    left = [unmeasured("failed", "wrong answer", "bad")]
+    after = document(
+        benchmark("fa2", us=10.5, bound=None, cycles=None), left=left, when="2026-11-21T10:00:00+00:00"
+    )
+    paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate((document(*before), after))]
+    shape = f"{ROUTINE}/llama-b16-s1024"
+    lines = list(markdown.lines(runs.read(paths)))
+    at = lines.index("| not decided | why |")
+    shown = "\n".join(lines[at:]).partition("\n\n")[0]
+    assert f"| {shape}-fa2 | AMBIGUOUS: 10.00 us -&gt; 10.50 us, time +5.00 %: " in shown
+    assert f"| {shape}-gone, {shape}-away | MISSING: in the baseline, not in this run: " in shown
+    assert f"{shape}-bad" not in shown
+    text = without_scripts(rendered(document(*before), after))
+    assert f"<li><b>{shape}-fa2</b> AMBIGUOUS: 10.00 us" in text
+    assert f"<li><b>{shape}-gone, {shape}-away</b> MISSING: " in text
 
 
 def test_500_cases_fit_into_6_mb(rendered):
