@@ -96,6 +96,13 @@ class Run:
         return frozenset(row.info.get("gpu_uuid") for row in self.rows.values())
 
     @property
+    def identity(self) -> object:
+        """The same for copies of a file, and for the two files of a run that was both saved and written."""
+        rows = [(row.case, row.median, row.spread, str(row.info.get("case_s"))) for row in self.rows.values()]
+        is_stamped = any("case_s" in row.info for row in self.rows.values())
+        return frozenset(rows), None if is_stamped else self.when
+
+    @property
     def failed(self) -> list[str]:
         return [name for name, (outcome, _) in self.unmeasured.items() if outcome == FAILED]
 
@@ -117,7 +124,17 @@ def read(names: Iterable[str | Path], storage: Path = STORAGE) -> list[Run]:
     found = [run for name in names for run in _read_one(name, storage)]
     if not found:
         raise RunError("no files of results were given")
+    verify_once(found)
     return found
+
+
+def verify_once(found: Iterable[Run]) -> None:
+    """Each run is a process: a copy of one would count as another that agrees with it."""
+    seen: dict[object, Run] = {}
+    for run in found:
+        first = seen.setdefault(run.identity, run)
+        if first is not run:
+            raise RunError(f"{run.source} is the same run as {first.source}: a process counts once, leave one out")
 
 
 def _read_one(name: str | Path, storage: Path) -> list[Run]:

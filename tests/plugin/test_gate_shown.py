@@ -108,7 +108,9 @@ def test_exit_codes_of_the_command(files, capsys):
         (("--head", "same.json", "--perf-gate-allow=gpus"), "unknown name 'gpus', did you mean gpu?"),
         (("--head", "same.json", "--perf-config=none.toml"), "none.toml"),
         (("--head", "same.json", "--perf-calibration=none.json"), "none.json: not a calibration"),
-        (("--head", "same.json", "base.json", "--paired"), "1 files of the baseline and 2 of this run are not pairs"),
+        (("--head", "same.json", "head.json", "--paired"), "1 files of the baseline and 2 of this run are not pairs"),
+        (("--head", "same.json", "./same.json"), "same.json is the same run as same.json: a process counts once"),
+        (("base.json", "--head", "same.json"), "base.json is the same run as base.json: a process counts once"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(capsys, arguments, sentence):
@@ -118,8 +120,8 @@ def test_what_cannot_be_done_is_said_in_one_line(capsys, arguments, sentence):
     assert sentence in error
 
 
-@pytest.mark.usefixtures("files")
-def test_several_files_and_pairs_of_them(capsys):
+def test_several_files_and_pairs_of_them(files, capsys):
+    saved(files / "same.json", *BEFORE, when="2026-11-20T13:00:00+00:00")
     assert (
         cli.main(["compare", "--base", "base.json", "same.json", "--head", "same.json", "base.json", "--paired"]) == 0
     )

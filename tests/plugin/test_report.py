@@ -126,9 +126,7 @@ def test_each_verdict_that_is_no_verdict_names_its_cases(tmp_path, rendered):
     """What failed is in the list of failures alone."""
     before = [benchmark(name, bound=None, cycles=None) for name in ("fa2", "gone", "away", "bad")]
     left = [unmeasured("failed", "wrong answer", "bad")]
-    after = document(
-        benchmark("fa2", us=10.5, bound=None, cycles=None), left=left, when="2026-11-21T10:00:00+00:00"
-    )
+    after = document(benchmark("fa2", us=10.5, bound=None, cycles=None), left=left, when="2026-11-21T10:00:00+00:00")
     paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate((document(*before), after))]
     shape = f"{ROUTINE}/llama-b16-s1024"
     lines = list(markdown.lines(runs.read(paths)))
@@ -157,6 +155,12 @@ def test_the_command_writes_a_page(tmp_path, capsys):
 def test_the_command_names_a_file_that_is_no_run(tmp_path, capsys):
     assert cli.main(["report", str(write(tmp_path / "run.json", "{}"))]) == 1
     assert "run.json is no run of this plugin" in capsys.readouterr().err
+
+
+def test_a_run_that_is_given_twice_is_refused(tmp_path, capsys):
+    path = str(write(tmp_path / "run.json", document(benchmark())))
+    assert cli.main(["report", "--markdown", path, path]) == 2
+    assert "run.json is the same run as run.json: a process counts once, leave one out" in capsys.readouterr().err
 
 
 def test_markdown_escapes_names_and_folds_its_tables(tmp_path, capsys):
