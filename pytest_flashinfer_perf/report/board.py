@@ -60,9 +60,8 @@ class Board:
         if row:
             self._rows.pop(test, None)
 
-    @property
-    def skips(self) -> list[str]:
-        return [case["reason"] for case in self.unmeasured if case["outcome"] == "skipped"]
+    def reasons(self, outcome: str) -> list[str]:
+        return [case["reason"] for case in self.unmeasured if case["outcome"] == outcome]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With -v a measured case says its time where others say PASSED."""
@@ -82,10 +81,11 @@ class Board:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         rows, looked_at, searches = self.rows, list(self._looked_at.values()), list(self._searches.values())
-        if not (rows or self.skips or looked_at or searches or self.notes):
+        skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
+        if not (rows or skips or xfailed or looked_at or searches or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
-        for line in terminal.lines(rows, self.skips, _known() if rows else {}, looked_at):
+        for line in terminal.lines(rows, skips, _known() if rows else {}, looked_at, xfailed):
             terminalreporter.write_line(line)
         for line in search.lines(searches):
             terminalreporter.write_line(line)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import document, plain, row, run
 
-from pytest_flashinfer_perf.gate import likeness, runs
+from pytest_flashinfer_perf.gate import likeness, runs, words
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.likeness import AllowError
@@ -317,6 +317,23 @@ def test_plain_benchmarks_are_matched_by_fullname():
 def test_a_moved_checkout_changes_nothing():
     moved = {**row(), "fullname": "elsewhere/test_decode.py::test_decode[b16-fa3]"}
     assert verdict(row(), moved)[0] == "SAME"
+
+
+FOLDER = "2 of the MISSING are here under the name of another folder (old/t.py::a[x/1] is t.py::a[x/1] here): "
+
+
+@pytest.mark.parametrize(
+    ("come", "expected"),
+    [
+        (("t.py::a[x/1]", "t.py::b"), [f"{FOLDER}start both in the same folder, or give both the same --rootdir"]),
+        (("new/other.py::a[x/1]", "new/t.py::c", "decode/b16-fa2"), []),
+    ],
+)
+def test_tests_that_are_only_in_another_folder_are_said_to_be(come, expected):
+    base = run(row("old/t.py::a[x/1]"), row("old/t.py::b"), row("old/b16-fa2"), row())
+    judgement = judge([base], [run(row(), *map(row, come))], rules())
+    assert list(words.notes(judgement)) == expected
+    assert judgement.exit_code == 2
 
 
 @pytest.mark.parametrize(

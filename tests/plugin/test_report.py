@@ -213,6 +213,18 @@ def test_a_session_writes_the_page_of_what_it_measured(pytester):
     assert said[1]["reason"].startswith("Failed: wrong answer: output 0: 8 elements differ")
 
 
+def test_what_failed_as_expected_is_shown_as_such(rendered, tmp_path):
+    said = document(benchmark(), left=[unmeasured("xfailed", "a known bug", "fa3")])
+    text = "\n".join(markdown.lines(runs.read([write(tmp_path / "run.json", said)])))
+    assert "1 failed as expected." in text
+    assert "<details><summary>Failed as expected</summary>\n\n| cases | why |\n|---|---|\n| 1 | a known bug |" in text
+    assert "Skipped" not in text
+    html = without_scripts(rendered(said))
+    assert '<div class="tile xfailed"><dt>xfailed</dt><dd>1</dd></div>' in html
+    [*_, line] = re.findall(r"fa3</td>(.*?)<td class=.reasons", html.partition('id="support"')[2], re.DOTALL)
+    assert re.findall(r"<td[^>]*>(.*?)</td>", line) == ["", "", "", "1"]  # measured, skipped, failed, xfailed
+
+
 def test_the_title_of_a_fold_is_html_and_no_markdown(tmp_path):
     rows = [benchmark(backend, routine="mm_bf16") for backend in ("cudnn", "cublaslt")]
     read = runs.read([write(tmp_path / "run.json", document(*rows))])
