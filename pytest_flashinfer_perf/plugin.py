@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.report import unmeasured
 from pytest_flashinfer_perf.report.board import Board
 from pytest_flashinfer_perf.running import replay, workers
 from pytest_flashinfer_perf.running import session as running
+from pytest_flashinfer_perf.running.rowless import Rowless
 from pytest_flashinfer_perf.running.survival import measures
 from pytest_flashinfer_perf.settings import Settings
 from pytest_flashinfer_perf.usage import errors_of_use
@@ -65,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
     """In the process that sees all rows: a worker of xdist has a part of them."""
+    config.pluginmanager.register(Rowless(board), "flashinfer-perf-rowless")
     if config.getoption("perf_html"):
         from pytest_flashinfer_perf.report.html.session import HtmlFile
 

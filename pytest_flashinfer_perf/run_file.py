@@ -20,7 +20,7 @@ def read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: {error}") from error
     if said is None:
-        raise RunError(f"{path} is empty: pytest-benchmark writes nothing where no case was measured")
+        raise RunError(f"{path} is empty: pytest-benchmark writes nothing where no benchmark was run")
     own = said.get(SCHEMA_KEY) if isinstance(said, dict) else None
     if not isinstance(own, dict) or not isinstance(said.get("benchmarks"), list):
         raise RunError(f"{path} is no run of this plugin: write one with pytest --benchmark-json=FILE")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,11 +22,13 @@ from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.report import unmeasured
+from pytest_flashinfer_perf.run_file import SCHEMA_KEY
+from pytest_flashinfer_perf.running.attempts import CONFIRMS
 from pytest_flashinfer_perf.usage import errors_of_use
 
 NAME = "this session"
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-LEFT_OUT = ("deselected", "left out by -k, -m, --deselect or --perf-only")
+LEFT_OUT = {"outcome": "deselected", "reason": "left out by -k, -m, --deselect or --perf-only"}
 NOTHING_TO_SAVE = "--perf-save-baseline: nothing was measured, nothing is saved"
 
 
@@ -55,16 +57,15 @@ def _save_as(config: pytest.Config, name: str) -> None:
 
 @dataclass(eq=False)  # before pytest 9.1 a plugin has to be hashable
 class Gate:
-    """Gathers rows from reports, and judges them when the session ends."""
+    """Gathers rows from reports, by their tests, and judges them when the session ends."""
 
     config: pytest.Config
     rules: Rules
     base: list[Run] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(default_factory=list)
-    again: list[dict[str, Any]] = field(default_factory=list)
-    unmeasured: dict[str, tuple[str, str]] = field(default_factory=dict)
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    again: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unmeasured: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
-    confirming: bool = False
 
     def pytest_sessionstart(self) -> None:
         """Before anything is measured: a baseline that cannot be read is no reason to measure for an hour."""
@@ -81,27 +82,32 @@ class Gate:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Outside of all others, so that a row which confirms another is not shown as one more."""
         report = yield
+        report.perf_again = CONFIRMS in item.stash  # type: ignore[attr-defined] # reports carry what they get
         if report.when == "call" and report.passed:
             measured = _record(item)
             if measured is not None:
-                report.perf_again = self.confirming  # type: ignore[attr-defined] # reports carry what they get
                 report.perf_record = json.dumps(measured)  # type: ignore[attr-defined]
-        if self.confirming and hasattr(report, "perf_row"):
+        if CONFIRMS in item.stash and hasattr(report, "perf_row"):
             del report.perf_row
         return report
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        return ("measured again", "r", "MEASURED AGAIN") if getattr(report, "perf_again", False) else None
+        is_row = report.when == "call" and report.passed
+        return ("measured again", "r", "MEASURED AGAIN") if is_row and getattr(report, "perf_again", False) else None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        records = self.again if getattr(report, "perf_again", False) else self.records
+        if report.when == "setup":
+            records.pop(report.nodeid, None)
+            self.unmeasured.pop(report.nodeid, None)
         if hasattr(report, "perf_record"):
-            (self.again if report.perf_again else self.records).append(json.loads(report.perf_record))
+            records[report.nodeid] = json.loads(report.perf_record)
         elif not report.passed:
-            self.unmeasured[report.nodeid] = (report.outcome, unmeasured.reason(report).partition("\n")[0])
+            self.unmeasured.setdefault(report.nodeid, []).append(_unmeasured(report))
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        self.unmeasured |= {item.nodeid: LEFT_OUT for item in items}
+        self.unmeasured |= {item.nodeid: [{"case": item.nodeid, **LEFT_OUT}] for item in items}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -109,9 +115,9 @@ class Gate:
         done = yield
         if self.base and not session.config.option.collectonly:
             suspects = {judged.case.after[0].fullname for judged in self.judged().having(Verdict.SLOWER)}
-            self.confirming = True
             for item in session.items:
                 if item.nodeid in suspects and not (session.shouldfail or session.shouldstop):
+                    item.stash[CONFIRMS] = True
                     session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         return done
 
@@ -124,8 +130,8 @@ class Gate:
     def judged(self) -> Judgement:
         return self._against_base(self.records)
 
-    def _against_base(self, records: list[dict[str, Any]]) -> Judgement:
-        head = [self._run(records)]
+    def _against_base(self, records: Mapping[str, dict[str, Any]]) -> Judgement:
+        head = [self._run(list(records.values()))]
         try:
             found = calibration.find(self.config.getoption("perf_calibration"), head[0].gpus)
         except CalibrationError as error:
@@ -134,8 +140,9 @@ class Gate:
 
     def _run(self, records: list[dict[str, Any]]) -> Run:
         now = datetime.now(timezone.utc).isoformat()
-        parsed = runs.parsed({"benchmarks": records, "machine_info": self._machine, "datetime": now}, NAME)
-        return replace(parsed, unmeasured=self.unmeasured)
+        left = [case for of_test in self.unmeasured.values() for case in of_test]
+        document = {"benchmarks": records, "machine_info": self._machine, "datetime": now}
+        return runs.parsed({**document, SCHEMA_KEY: {"unmeasured": left}}, NAME)
 
     @functools.cached_property
     def _machine(self) -> dict[str, Any]:
@@ -170,6 +177,13 @@ class Gate:
             terminalreporter.section("flashinfer-perf gate")
         for line in self.lines:
             terminalreporter.write_line(line)
+
+
+def _unmeasured(report: pytest.TestReport) -> dict[str, Any]:
+    """As the file of this run has it; a test without the perf fixture is known by its id."""
+    if hasattr(report, "perf_unmeasured"):
+        return dict(json.loads(report.perf_unmeasured))
+    return unmeasured.of(report, {"case": report.nodeid})
 
 
 def _record(item: pytest.Item) -> dict[str, Any] | None:

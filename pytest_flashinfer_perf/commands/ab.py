@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.gate.runs import Run
-from pytest_flashinfer_perf.gate.verdict import WORSE, Judgement
+from pytest_flashinfer_perf.gate.verdict import Judgement
 from pytest_flashinfer_perf.report.layout import counted
 from pytest_flashinfer_perf.usage import positive
 
@@ -33,12 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     rules = judging.rules(said, [gpu], paired=True)
     with processes.alone_on(gpu):
         judgement = Plan(said.pairs, max(said.pairs, said.most_pairs)).follow(session.pair, rules, session.more)
-    judgement = replace(judgement, refusals=(*judgement.refusals, *session.failures("base")))
+    refusals = (*judgement.refusals, *session.failures("base"))
+    judgement = replace(judgement, refusals=refusals, failures=session.failures("head"))
     session.write(judgement)
     code = judging.told(judgement, said)
-    for sentence in (*session.failures("head"), session.summary):
-        say(sentence)
-    return WORSE if session.failures("head") else code
+    say(session.summary)
+    return code
 
 
 @dataclass
@@ -84,8 +84,9 @@ class Session:
     def _seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def failures(self, side: str) -> list[str]:
-        return [f"{side}: tests failed, see {done.log}" for name, done in self.done if name == side and done.failed]
+    def failures(self, side: str) -> tuple[str, ...]:
+        failed = (done for name, done in self.done if name == side and done.failed)
+        return tuple(f"{side}: tests failed, see {done.log}" for done in failed)
 
     @property
     def summary(self) -> str:

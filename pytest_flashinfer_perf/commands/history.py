@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf import project_file
 from pytest_flashinfer_perf.gate import history, runs, thresholds, words
 from pytest_flashinfer_perf.gate.changes import SHORTEST, Change
 from pytest_flashinfer_perf.gate.history import Series
-from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE
+from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
 from pytest_flashinfer_perf.report.layout import WIDTH, counted
 
 EXAMPLE = "example: flashinfer-perf history .benchmarks"
@@ -22,8 +22,11 @@ def main(arguments: Sequence[str]) -> int:
     said = parser().parse_args(arguments)
     found = runs.read([said.folder])
     series = history.read(found, thresholds.read(project_file.find(Path.cwd(), said.perf_config)))
-    sys.stdout.writelines(f"{line}\n" for line in lines(series, len(found)))
-    return 0 if any(one.long_enough for one in series) else COULD_NOT_JUDGE
+    failures = list(history.failures(found))
+    sys.stdout.writelines(f"{line}\n" for line in (*lines(series, len(found)), *_wrapped(failures)))
+    if failures:
+        return WORSE
+    return NOTHING_WORSE if any(one.long_enough for one in series) else COULD_NOT_JUDGE
 
 
 def lines(series: Sequence[Series], files: int) -> Iterator[str]:
@@ -36,6 +39,11 @@ def lines(series: Sequence[Series], files: int) -> Iterator[str]:
     if short:
         yield f"{short} with fewer than {2 * SHORTEST} runs: a change of those cannot be told from noise"
     yield f"{len(series)} series from {counted(files, 'run')}, {len(changed)} of them changed"
+
+
+def _wrapped(failures: Iterable[str]) -> Iterator[str]:
+    for failure in failures:
+        yield from textwrap.wrap(failure, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _change(one: Series, change: Change) -> Iterator[str]:

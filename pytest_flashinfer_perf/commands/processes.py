@@ -68,11 +68,11 @@ def measured(where: Environment, arguments: Sequence[str], stem: Path, only: Seq
         code = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, check=False).returncode  # noqa: S603
     if code not in (PASSED, TESTS_FAILED):
         raise RunError(f"{shlex.join(words)} ended with code {code}, all of it in {log}:\n{_end(log)}")
-    if not output.is_file() or not output.stat().st_size:  # pytest-benchmark has nothing to save
-        if code == PASSED:
-            raise RunError(f"{shlex.join(words)} measured nothing, all of it in {log}:\n{_end(log)}")
-        return Done(Run(str(output), datetime.now(timezone.utc), {}), failed=True, log=log)
-    return Done(runs.read([output])[0], failed=code == TESTS_FAILED, log=log)
+    is_written = output.is_file() and output.stat().st_size  # of plain benchmarks without a row there is no file
+    run = runs.read([output])[0] if is_written else Run(str(output), datetime.now(timezone.utc), {})
+    if code == PASSED and not run.rows:
+        raise RunError(f"{shlex.join(words)} measured nothing, all of it in {log}:\n{_end(log)}")
+    return Done(run, failed=code == TESTS_FAILED, log=log)
 
 
 def _end(log: Path) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.report.layout import counted
+from pytest_flashinfer_perf.running import attempts
 from pytest_flashinfer_perf.usage import errors_of_use
 
 Row = Mapping[str, Any]
@@ -65,18 +66,23 @@ class CsvFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._rows = 0
+        self._lines: dict[str, str] = {}
 
     def pytest_sessionstart(self) -> None:
         with errors_of_use(OSError):
-            write_whole(self._path, _written((*UPSTREAM, *OURS)))
+            self._write()
+
+    def _write(self) -> None:
+        write_whole(self._path, "".join([_written((*UPSTREAM, *OURS)), *self._lines.values()]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if attempts.begins(report) and report.nodeid in self._lines:
+            del self._lines[report.nodeid]
+            self._write()
         if hasattr(report, "perf_row"):
-            row = json.loads(report.perf_row)
+            line = self._lines[report.nodeid] = _written(columns(json.loads(report.perf_row)).values())
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(_written(columns(row).values()))
-            self._rows += 1
+                file.write(line)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.write_line(f"wrote {counted(self._rows, 'row')} to {self._path}")
+        terminalreporter.write_line(f"wrote {counted(len(self._lines), 'row')} to {self._path}")

@@ -44,7 +44,7 @@ def _rates(case: Case, asked: Threshold) -> Iterator[Broken]:
 def _rival(case: Case, rival: Rival) -> Iterator[Broken]:
     """In the same processes; only a ratio that is surely above the limit breaks it."""
     asked = f"max_vs_backend = {rival.ratio:g} of {rival.backend}"
-    if case.row.info.get("backend") == rival.backend:
+    if case.after[0].info.get("backend") == rival.backend:
         return
     pairs = [(other, row) for run, row in case.head if (other := _of_backend(rival.backend, row, run.rows))]
     if not pairs:

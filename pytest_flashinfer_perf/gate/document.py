@@ -43,7 +43,7 @@ def _case(judged: Judged) -> dict[str, Any]:
         "verdict": judged.verdict.value,
         "reason": judged.reason,
         "sentence": judged.sentence,
-        "bound": judged.case.row.bound,
+        "bound": judged.case.rows[0].bound if judged.case.rows else None,
         "judged_in": judged.primary.seen.domain if judged.primary else None,
         "threshold": judged.threshold,
         "sees": judged.sees,

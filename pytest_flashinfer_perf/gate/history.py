@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.gate import calibration, changes, likeness
+from pytest_flashinfer_perf.gate import calibration, changes, likeness, sides
 from pytest_flashinfer_perf.gate.changes import SHORTEST, Change
 from pytest_flashinfer_perf.gate.effects import replicates
 from pytest_flashinfer_perf.gate.runs import Row, Run
+from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 
 Point = tuple[Run, Row]
@@ -48,6 +49,16 @@ def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
                 like = (row.case, str(row.info.get("gpu_uuid")), run.model(row), *map(str, calibration.how(row)))
                 points.setdefault(like, []).append((run, row))
     return [_series(of_one, thresholds) for of_one in points.values()]
+
+
+def failures(runs: Sequence[Run]) -> Iterator[str]:
+    """What failed or had a wrong answer in the newest run of each host."""
+    newest = {run.machine.get("node"): run for run in sorted(runs, key=lambda run: run.when)}
+    for run in newest.values():
+        for case in sides.cases([], [run], paired=False):
+            found = sides.trouble(case, [], [run], same_library=False, allowed=frozenset())
+            if found and found.reason in NEVER_ALLOWED:
+                yield f"{case.name}, {found.reason}: {found.sentence}"
 
 
 def _series(points: Sequence[Point], thresholds: Thresholds) -> Series:

@@ -18,7 +18,8 @@ from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdic
 
 def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
     refusals, calibrations = _believed(head, rules)
-    judged = {case.name: _looked_at(case, head, rules) for case in sides.cases(base, head, paired=rules.paired)}
+    cases = sides.cases(base, head, paired=rules.paired)
+    judged = {case.name: _looked_at(case, base, head, rules) for case in cases}
     sound = [one.case for one in judged.values() if one.verdict is Verdict.SAME]
     for name, of_case in _effects(sound, rules.paired, calibrations).items():
         judged[name] = _decided(judged[name], of_case, rules.allowed, len(sound))
@@ -41,11 +42,11 @@ def _believed(head: Sequence[Run], rules: Rules) -> tuple[list[str], list[Calibr
     return [f"stale calibration: {reason}; {cure}" for reason in stale.values()], believed
 
 
-def _looked_at(case: Case, head: Sequence[Run], rules: Rules) -> Judged:
+def _looked_at(case: Case, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
     """All but the change itself: that is decided when all cases are known."""
-    asked = rules.thresholds.of(case.row)
+    asked = rules.thresholds.of(case.rows[0]) if case.rows else Threshold()
     broken = tuple(absolutes.broken(case, asked))
-    found = sides.trouble(case, head, same_library=asked.same_library, allowed=rules.allowed)
+    found = sides.trouble(case, base, head, same_library=asked.same_library, allowed=rules.allowed)
     unknown = [one.sentence for one in broken if one.unknown]
     if found is None and unknown:
         found = Trouble(missing=False, reason="no-figure", sentence="; ".join(unknown))

@@ -10,7 +10,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.run_file import SCHEMA_KEY
+
 STORAGE = Path(".benchmarks")
+FAILED = "failed"  # the outcome of a test that did not skip and did not pass
 LIBRARIES = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend")
 MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349  # of a median of one sample, in interquartile ranges
 
@@ -92,9 +95,20 @@ class Run:
         """Their UUIDs; None where rows are of a CPU."""
         return frozenset(row.info.get("gpu_uuid") for row in self.rows.values())
 
-    def said_of(self, row: Row) -> tuple[str, str] | None:
-        """Outcome and reason of a case that was not measured; files know its name, reports its test's id."""
-        return self.unmeasured.get(row.case) or self.unmeasured.get(row.fullname)
+    @property
+    def identity(self) -> object:
+        """The same for copies of a file, and for the two files of a run that was both saved and written."""
+        rows = [(row.case, row.median, row.spread, str(row.info.get("case_s"))) for row in self.rows.values()]
+        is_stamped = any("case_s" in row.info for row in self.rows.values())
+        return frozenset(rows), None if is_stamped else self.when
+
+    @property
+    def failed(self) -> list[str]:
+        return [name for name, (outcome, _) in self.unmeasured.items() if outcome == FAILED]
+
+    def said_of(self, names: Iterable[str]) -> tuple[str, str]:
+        """Outcome and first line of the reason of a case that was not measured, by the first name that is known."""
+        return next((self.unmeasured[name] for name in names if name in self.unmeasured), ("", ""))
 
     def model(self, row: Row) -> str:
         """The GPU's name; the CPU's of rows that say nothing of a device."""
@@ -110,7 +124,17 @@ def read(names: Iterable[str | Path], storage: Path = STORAGE) -> list[Run]:
     found = [run for name in names for run in _read_one(name, storage)]
     if not found:
         raise RunError("no files of results were given")
+    verify_once(found)
     return found
+
+
+def verify_once(found: Iterable[Run]) -> None:
+    """Each run is a process: a copy of one would count as another that agrees with it."""
+    seen: dict[object, Run] = {}
+    for run in found:
+        first = seen.setdefault(run.identity, run)
+        if first is not run:
+            raise RunError(f"{run.source} is the same run as {first.source}: a process counts once, leave one out")
 
 
 def _read_one(name: str | Path, storage: Path) -> list[Run]:
@@ -174,8 +198,10 @@ def parsed(document: Mapping[str, Any], source: str) -> Run:
 
 
 def _unmeasured(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
-    for one in (document.get("flashinfer_perf") or {}).get("unmeasured", ()):
-        yield str(one["case"]), (str(one["outcome"]), str(one["reason"]))
+    """Failures last: of two outcomes of one case the last is kept."""
+    left = (document.get(SCHEMA_KEY) or {}).get("unmeasured", ())
+    for one in sorted(left, key=lambda one: one["outcome"] == FAILED):
+        yield str(one["case"]), (str(one["outcome"]), str(one["reason"]).partition("\n")[0])
 
 
 def _row(record: Mapping[str, Any]) -> Row:

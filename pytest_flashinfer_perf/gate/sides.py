@@ -8,17 +8,20 @@ from dataclasses import dataclass
 
 from pytest_flashinfer_perf.gate import likeness
 from pytest_flashinfer_perf.gate.likeness import Difference
-from pytest_flashinfer_perf.gate.runs import Row, Run
+from pytest_flashinfer_perf.gate.runs import FAILED, Row, Run
 
 Seen = tuple[Run, Row]
 
 # Nobody can allow these: an answer was wrong, or the case broke.
-NEVER_ALLOWED = ("wrong-answer", "failed")
+NEVER_ALLOWED = ("wrong-answer", FAILED)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Paired, the n-th of either side belong together; `torn` when one side of a pair has it and the other has not."""
+    """Paired, the n-th of either side belong together; `torn` when one side of a pair has it and the other has not.
+
+    A case that failed in this run is one without rows, where neither side measured it.
+    """
 
     name: str
     base: tuple[Seen, ...]
@@ -34,9 +37,14 @@ class Case:
         return tuple(row for _, row in self.head)
 
     @property
-    def row(self) -> Row:
-        """One that says what the case is."""
-        return (self.after or self.before)[0]
+    def rows(self) -> tuple[Row, ...]:
+        """The first of them says what the case is."""
+        return (*self.after, *self.before)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Runs know a case without a row by its name or by its test's id."""
+        return tuple(dict.fromkeys((self.name, *(row.fullname for row in self.rows))))
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,10 @@ class Trouble:
 
 def cases(base: Sequence[Run], head: Sequence[Run], *, paired: bool) -> list[Case]:
     names = dict.fromkeys(name for run in (*base, *head) for name in run.rows)
-    return [_paired(name, base, head) if paired else _unpaired(name, base, head) for name in names]
+    measured = [_paired(name, base, head) if paired else _unpaired(name, base, head) for name in names]
+    known = {name for case in measured for name in case.names}
+    failed = dict.fromkeys(name for run in head for name in run.failed if name not in known)
+    return [*measured, *(Case(name, (), ()) for name in failed)]
 
 
 def _unpaired(name: str, base: Sequence[Run], head: Sequence[Run]) -> Case:
@@ -66,10 +77,10 @@ def _paired(name: str, base: Sequence[Run], head: Sequence[Run]) -> Case:
     return Case(name, tuple((b, b.rows[name]) for b, _ in whole), tuple((h, h.rows[name]) for _, h in whole), torn)
 
 
-def trouble(case: Case, head: Sequence[Run], *, same_library: bool, allowed: frozenset[str]) -> Trouble | None:
-    if not case.head:
-        return _missing(case, head)
-    found = next(_invalid(case, head), None)
+def trouble(
+    case: Case, base: Sequence[Run], head: Sequence[Run], *, same_library: bool, allowed: frozenset[str]
+) -> Trouble | None:
+    found = next(_troubles(case, base, head), None)
     if found or not case.base:
         return found
     unlike = [d for d in differences(case, same_library=same_library) if d.facet.name not in allowed]
@@ -82,31 +93,52 @@ def differences(case: Case, *, same_library: bool) -> list[Difference]:
     return likeness.differences(case.base, case.head, same_library=same_library)
 
 
-def _missing(case: Case, head: Sequence[Run]) -> Trouble:
-    known = [said for run in head if (said := run.said_of(case.row))]
-    outcome, reason = known[0] if known else ("vanished", "this run says nothing of it")
-    return Trouble(missing=True, reason=outcome, sentence=f"in the baseline, not in this run: {reason}")
-
-
-def _invalid(case: Case, head: Sequence[Run]) -> Iterator[Trouble]:
+def _troubles(case: Case, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
+    """What nobody can allow comes first, whatever else there is."""
+    yield from _failures(case, base, head)
+    yield from _wrong_answers(case, head)
+    if case.base and not case.head:
+        yield _missing(case, head)
     for side, seen in (("this run", case.head), ("the baseline", case.base)):
         for run, row in seen:
-            yield from (
-                Trouble(missing=False, reason=r, sentence=f"{run.source}: {s}") for r, s in _faults(run, row, side)
-            )
-    for run in head:
-        outcome, reason = run.said_of(case.row) or ("", "")
-        if outcome == "failed":
-            yield Trouble(missing=False, reason=outcome, sentence=f"{run.source}: measured, and failed: {reason}")
+            yield from (_invalid(reason, f"{run.source}: {fault}") for reason, fault in _faults(run, row, side))
     if case.torn:
-        sentence = "one side of a pair of processes measured it, the other did not"
-        yield Trouble(missing=False, reason="torn", sentence=sentence)
+        yield _invalid("torn", "one side of a pair of processes measured it, the other did not")
+
+
+def _invalid(reason: str, sentence: str) -> Trouble:
+    return Trouble(missing=False, reason=reason, sentence=sentence)
+
+
+def _failures(case: Case, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
+    before = "; it fails in the baseline too" if any(run.said_of(case.names)[0] == FAILED for run in base) else ""
+    missing = bool(case.base and not case.head)
+    for run in head:
+        outcome, reason = run.said_of(case.names)
+        if outcome == FAILED:
+            where = "in the baseline, not in this run" if missing else run.source
+            measured = ": measured, and failed" if case.head else ""
+            yield Trouble(missing, FAILED, f"{where}{measured}: {reason}{before}")
+
+
+def _wrong_answers(case: Case, head: Sequence[Run]) -> Iterator[Trouble]:
+    """In a process without a partner too."""
+    before = ", and in the baseline" if any(row.info.get("status") == "wrong" for row in case.before) else ""
+    for run in head:
+        if case.name in run.rows and run.rows[case.name].info.get("status") == "wrong":
+            yield _invalid("wrong-answer", f"{run.source}: its answer is wrong in this run{before}")
+
+
+def _missing(case: Case, head: Sequence[Run]) -> Trouble:
+    known = (said for run in head if (said := run.said_of(case.names)) != ("", ""))
+    outcome, reason = next(known, ("vanished", "this run says nothing of it"))
+    return Trouble(missing=True, reason=outcome, sentence=f"in the baseline, not in this run: {reason}")
 
 
 def _faults(run: Run, row: Row, side: str) -> Iterator[tuple[str, str]]:
     status = row.info.get("status")
     if status == "wrong":
-        yield ("wrong-answer" if side == "this run" else "wrong-baseline"), f"its answer is wrong in {side}"
+        yield "wrong-baseline", f"its answer is wrong in {side}"
     if status == "invalid":
         yield "beyond-roof", f"faster than the device can be, in {side}"
     if not (math.isfinite(row.median) and row.median > 0):

@@ -81,11 +81,14 @@ class Judged:
 
 @dataclass(frozen=True)
 class Judgement:
+    """`failures` are of head, and of no case that is known by name."""
+
     cases: tuple[Judged, ...]
     base: tuple[Run, ...]
     head: tuple[Run, ...]
     rules: Rules
     refusals: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
 
     @property
     def counts(self) -> Counter[Verdict]:
@@ -97,7 +100,7 @@ class Judgement:
 
     @property
     def exit_code(self) -> int:
-        if any(judged.worse for judged in self.cases):
+        if self.failures or any(judged.worse for judged in self.cases):
             return WORSE
         undecided = self.rules.strict and self.counts[Verdict.AMBIGUOUS] > 0
         unjudged = any(judged.unjudged for judged in self.cases)

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
+from pytest_flashinfer_perf.gate import moved
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.likeness import changed_libraries
 from pytest_flashinfer_perf.gate.runs import Row, Run
@@ -50,6 +51,7 @@ def _named(runs: Sequence[Run]) -> str:
 
 def problems(judgement: Judgement) -> Iterator[str]:
     """What stands in the way of the whole comparison."""
+    yield from judgement.failures
     yield from judgement.refusals
     if judgement.nothing:
         yield "nothing was compared: no case is in both the baseline and this run, and can be judged"
@@ -59,7 +61,8 @@ def notes(judgement: Judgement) -> Iterator[str]:
     changed = changed_libraries(judgement.base, judgement.head)
     if changed:
         yield f"other libraries: {', '.join(changed)}"
-    for glob in judgement.rules.thresholds.idle(judged.case.row for judged in judgement.cases):
+    yield from moved.sentences(judgement.cases)
+    for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
         yield f"[thresholds] {glob!r} fits no case"
 
 

@@ -12,38 +12,56 @@ import pytest
 from pytest_flashinfer_perf.report import runs, search, terminal, vllm
 from pytest_flashinfer_perf.report.layout import duration
 from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
+from pytest_flashinfer_perf.running import attempts
 
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
 
 class Board:
-    """Rows and skips arrive with the reports, from another process too; without any, this session is not ours."""
+    """Rows and skips arrive with the reports, from another process too; `is_ours` when any is of a case."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.unmeasured: list[dict[str, Any]] = []
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._unmeasured: dict[str, list[dict[str, Any]]] = {}
+        self._looked_at: dict[str, str] = {}
+        self._searches: dict[str, dict[str, Any]] = {}
         self.roofs: dict[str, dict[str, Any]] = {}
-        self.looked_at: list[str] = []
-        self.searches: list[dict[str, Any]] = []
         self.notes: list[str] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "perf_row"):
-            self._add(json.loads(report.perf_row))
-        if hasattr(report, "perf_unmeasured"):
-            self.unmeasured.append(json.loads(report.perf_unmeasured))
-        if hasattr(report, "perf_search"):
-            self.searches.append(json.loads(report.perf_search))
-        if hasattr(report, "perf_checked"):
-            self.looked_at.append(report.perf_checked)
-
-    def _add(self, row: dict[str, Any]) -> None:
-        self.roofs[runs.place(row)] = row.pop("roofs")
-        self.rows.append(row)
+        self.is_ours = False
 
     @property
-    def skips(self) -> list[str]:
-        return [case["reason"] for case in self.unmeasured if case["outcome"] == "skipped"]
+    def rows(self) -> list[dict[str, Any]]:
+        return list(self._rows.values())
+
+    @property
+    def unmeasured(self) -> list[dict[str, Any]]:
+        return [case for of_test in self._unmeasured.values() for case in of_test]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = report.nodeid
+        self.is_ours |= hasattr(report, "perf_repeat") or hasattr(report, "perf_unmeasured")
+        if report.when == "setup":
+            self._forget(test, row=attempts.begins(report))
+        if hasattr(report, "perf_row"):
+            row = self._rows[test] = json.loads(report.perf_row)
+            self.roofs[runs.place(row)] = row.pop("roofs")
+        if hasattr(report, "perf_unmeasured"):
+            self._unmeasured.setdefault(test, []).append(json.loads(report.perf_unmeasured))
+        if hasattr(report, "perf_search"):
+            self._searches[test] = json.loads(report.perf_search)
+        if hasattr(report, "perf_checked"):
+            self._looked_at[test] = report.perf_checked
+
+    def _forget(self, test: str, *, row: bool) -> None:
+        """What an earlier attempt left."""
+        self._unmeasured.pop(test, None)
+        self._searches.pop(test, None)
+        self._looked_at.pop(test, None)
+        if row:
+            self._rows.pop(test, None)
+
+    def reasons(self, outcome: str) -> list[str]:
+        return [case["reason"] for case in self.unmeasured if case["outcome"] == outcome]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With -v a measured case says its time where others say PASSED."""
@@ -62,24 +80,26 @@ class Board:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not (self.rows or self.skips or self.looked_at or self.searches or self.notes):
+        rows, looked_at, searches = self.rows, list(self._looked_at.values()), list(self._searches.values())
+        skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
+        if not (rows or skips or xfailed or looked_at or searches or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
-        for line in terminal.lines(self.rows, self.skips, _known() if self.rows else {}, self.looked_at):
+        for line in terminal.lines(rows, skips, _known() if rows else {}, looked_at, xfailed):
             terminalreporter.write_line(line)
-        for line in search.lines(self.searches):
+        for line in search.lines(searches):
             terminalreporter.write_line(line)
         for note in self.notes:
             terminalreporter.write_line(note)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        if self.rows or self.unmeasured:
+        if self.is_ours:
             output_json[SCHEMA_KEY] = {**SCHEMA, "roofs": self.roofs, "unmeasured": self.unmeasured}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
-        if self.rows or self.unmeasured:
+        if self.is_ours:
             _ours(machine_info)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)

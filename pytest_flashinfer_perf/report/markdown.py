@@ -11,6 +11,8 @@ from pytest_flashinfer_perf.report.runs import Run
 from pytest_flashinfer_perf.report.story import Comparison, Outcome
 from pytest_flashinfer_perf.report.verdicts import Judged
 
+LEFT = {"xfailed": "Failed as expected", "skipped": "Skipped"}
+
 
 def lines(runs: Sequence[Run]) -> Iterator[str]:
     found, judged = story.outcomes(runs), verdicts.of(runs)
@@ -19,14 +21,13 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     yield as_markdown(" ".join(answer.sentences)) + "\n"
     yield from _failed(answer.failed)
     yield from _slower(answer.slower, judged)
-    for reason, count in answer.undecided.most_common():
-        yield f"* {count} {as_markdown(reason)}"
-    yield ""
+    yield from _undecided(answer.undecided)
     for comparison in story.comparisons(found):
         yield from _folded(f"{comparison.routine}: {_wins(comparison)}", _side_by_side(comparison))
     yield from _folded("Every case", _cases(one for one in found if one.measured))
-    if any(one.status == "skipped" for one in found):
-        yield from _folded("Skipped", _skipped(found))
+    for status, title in LEFT.items():
+        if any(one.status == status for one in found):
+            yield from _folded(title, _reasons(found, status))
     yield from _folded("Where the numbers come from", _provenance(runs))
 
 
@@ -39,6 +40,11 @@ def _slower(slower: Sequence[Outcome], judged: Mapping[str, Judged]) -> Iterator
     if slower:
         cells = ((one.case, duration(one.entry["median"]), judged[one.case].reason) for one in slower)
         yield from _table(("slower", "median", "how sure"), cells)
+
+
+def _undecided(undecided: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    if undecided:
+        yield from _table(("not decided", "why"), ((", ".join(cases), why) for why, cases in undecided.items()))
 
 
 def _wins(comparison: Comparison) -> str:
@@ -72,8 +78,8 @@ def _numbers(one: Outcome) -> tuple[str, ...]:
     return (one.case, named(row), duration(row["median"]), f"{100 * row['spread']:.1f} %", *rates, one.status)
 
 
-def _skipped(found: Iterable[Outcome]) -> Iterator[str]:
-    reasons = story.reasons(one for one in found if one.status == "skipped")
+def _reasons(found: Iterable[Outcome], status: str) -> Iterator[str]:
+    reasons = story.reasons(one for one in found if one.status == status)
     yield from _table(("cases", "why"), ((str(count), reason) for reason, count in reasons.most_common()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.report import runs as reading
@@ -100,28 +100,36 @@ def _place(entry: Row, run: Run) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a reader wants to know first."""
+    """What a reader wants to know first. `undecided` are verdicts with their reasons, and the cases of each."""
 
     measured: int
     statuses: Counter[str]
     failed: tuple[Outcome, ...]
     slower: tuple[Outcome, ...]
-    undecided: Counter[str]
+    undecided: Mapping[str, Sequence[str]]
     sentences: tuple[str, ...]
 
 
 def answer(runs: Sequence[Run], found: Sequence[Outcome], judged: Mapping[str, Judged]) -> Answer:
     statuses = counts(found)
     measured = sum(one.measured for one in found)
+    failed = tuple(one for one in found if one.status in ("failed", "wrong"))
     slower = tuple(one for one in found if one.case in judged and judged[one.case].verdict == "SLOWER")
     return Answer(
         measured,
         statuses,
-        tuple(one for one in found if one.status in ("failed", "wrong")),
+        failed,
         slower,
-        Counter(f"{one.verdict}: {one.reason}" for one in judged.values() if one.verdict in WORSE[1:]),
+        _undecided(judged, {one.case for one in failed}),
         (_measured(measured, found), *_troubles(statuses), _compared(runs, judged)),
     )
+
+
+def _undecided(judged: Mapping[str, Judged], failed: Container[str]) -> dict[str, list[str]]:
+    """Without what is listed as failed."""
+    left = [(case, one) for case, one in judged.items() if one.verdict in WORSE[1:] and case not in failed]
+    by_reason = grouped(left, lambda pair: f"{pair[1].verdict}: {pair[1].reason}")
+    return {reason: [case for case, _ in alike] for reason, alike in by_reason}
 
 
 def _measured(measured: int, found: Sequence[Outcome]) -> str:

@@ -18,7 +18,11 @@ CURE = "raise --perf-iters, give the device to this run alone, or lock its clock
 
 
 def lines(
-    rows: Sequence[Row], skips: Sequence[str], versions: Mapping[str, Any], looked_at: Sequence[str] = ()
+    rows: Sequence[Row],
+    skips: Sequence[str],
+    versions: Mapping[str, Any],
+    looked_at: Sequence[str] = (),
+    xfailed: Sequence[str] = (),
 ) -> Iterator[str]:
     """`looked_at` is what was seen of answers that were checked and not timed."""
     if rows:
@@ -32,7 +36,8 @@ def lines(
             yield from _backends(side_by_side)
     yield from vllm.lines(rows)
     yield from _looked_at(looked_at)
-    yield from _skipped(skips)
+    yield from _left("skipped", skips)
+    yield from _left("failed as expected", xfailed)
     yield from _warnings(rows)
 
 
@@ -62,10 +67,10 @@ def _looked_at(answers: Sequence[str]) -> Iterator[str]:
         yield from _wrapped(f"{counted(len(answers), 'answer')} looked at, none timed (--perf-refcheck=only): {seen}")
 
 
-def _skipped(reasons: Sequence[str]) -> Iterator[str]:
+def _left(outcome: str, reasons: Sequence[str]) -> Iterator[str]:
     if reasons:
         yield ""
-        yield f"{counted(len(reasons), 'case')} skipped"
+        yield f"{counted(len(reasons), 'case')} {outcome}"
     for reason, count in Counter(reasons).most_common():
         yield from textwrap.wrap(f"{count:>5}  {reason}", WIDTH, subsequent_indent=" " * 7)
 

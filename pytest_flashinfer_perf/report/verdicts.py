@@ -23,6 +23,7 @@ def of(runs: Sequence[Run]) -> dict[str, Judged]:
     if len(runs) < 2:
         return {}
     *base, head = (processes.parsed(run.document, run.name) for run in runs)
+    processes.verify_once([*base, head])
     rules = verdict.Rules(
         thresholds=thresholds.read(project_file.find(Path.cwd())),
         calibrations=tuple(calibration.find(calibration.AUTO, head.gpus)),

@@ -19,6 +19,7 @@ import pytest
 
 SCHEMA = 1
 BEGIN = '{"journal"'
+WELL = ("passed", "skipped")  # any other outcome makes what was measured before it void
 # What a report carries of a case that need not run again.
 FINISHED = ("perf_row", "perf_replay", "perf_checked", "perf_repeat")
 
@@ -85,7 +86,7 @@ def _finished(said: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]
     for line in said:
         if line.get("outcome") == "passed" and line["report"]:
             done.setdefault(line["finished"], line["report"])
-        elif line.get("outcome") == "failed":
+        elif "finished" in line and line["outcome"] not in WELL:
             done.pop(line["finished"], None)
     return done
 

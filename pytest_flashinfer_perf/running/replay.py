@@ -44,6 +44,12 @@ def row(config: pytest.Config, text: str) -> dict[str, Any]:
     return {name: whole[name] for name in ("name", "fullname", "extra_info", "stats")}
 
 
+def forget(config: pytest.Config, test: str) -> None:
+    """A row of an attempt that does not count."""
+    session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
+    session.benchmarks[:] = [row for row in session.benchmarks if row.fullname != test]
+
+
 def _stand_in(said: dict[str, Any]) -> SimpleNamespace:
     of_cases = {} if said["param"] is None else {"callspec": SimpleNamespace(id=said["param"], params=said["params"])}
     return SimpleNamespace(name=said["name"], nodeid=said["fullname"], **of_cases)

@@ -6,21 +6,16 @@ import hashlib
 import heapq
 import json
 import statistics
-import warnings
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_flashinfer_perf import provenance
-from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
-from pytest_flashinfer_perf.running.journal import json_of
 from pytest_flashinfer_perf.running.survival import measures
 
 PART = "flashinfer_perf_shard"
-ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 class ShardError(ValueError):
@@ -66,12 +61,9 @@ class Sharding:
 
     def __init__(self, config: pytest.Config, shard: Shard) -> None:
         by = config.getoption("perf_shard_by")
-        self._config = config
         self._shard = shard
         self._known = seconds(config.invocation_params.dir / by) if by else {}
         self._part: dict[str, Any] = {}
-        self._written = False
-        self._ended = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -94,30 +86,13 @@ class Sharding:
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        self._written = True
         said = {"shard": self._part} if self._part else {}
         output_json[SCHEMA_KEY] = {**output_json.get(SCHEMA_KEY, SCHEMA), **said}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        """More shards than tests is no error, where there are tests at all. One without rows is saved, see below."""
+        """More shards than tests is no error, where there are tests at all."""
         is_empty = self._part.get("count") and not self._part["size"]
         if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and is_empty:
             session.exitstatus = pytest.ExitCode.OK
-        self._ended = session.exitstatus in ENDED and not self._config.option.collectonly
-        warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
         return (yield)
-
-    def pytest_unconfigure(self) -> None:
-        """pytest-benchmark writes nothing where nothing was measured, and a shard that is missing is a gap."""
-        path = json_of(self._config)
-        is_told = self._written or hasattr(self._config, "workeroutput")
-        if path is None or is_told or not (self._ended and self._part):
-            return
-        hook = self._config.hook
-        machine = provenance.machine(self._config)
-        beside = {"commit_info": hook.pytest_benchmark_generate_commit_info(config=self._config)}
-        empty = {"config": self._config, "benchmarks": []}
-        made = hook.pytest_benchmark_generate_json(**empty, include_data=True, machine_info=machine, **beside)
-        hook.pytest_benchmark_update_json(**empty, output_json=made)
-        write_whole(path, json.dumps(made, indent=4))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_flashinfer_perf.running import outcomes
-from pytest_flashinfer_perf.running.journal import Journal
+from pytest_flashinfer_perf.running.journal import WELL, Journal
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.outcomes import OUTCOME
 
@@ -60,7 +60,12 @@ class Survival:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        if self._poison is not None and measures(item):
+        if not measures(item):
+            return
+        from pytest_flashinfer_perf.fixture import forget
+
+        forget(item)
+        if self._poison is not None:
             pytest.fail(self._poison, pytrace=False)
 
     @pytest.hookimpl(wrapper=True)
@@ -109,7 +114,8 @@ class Survival:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """The journal is the first to know: what is told to others may be lost with them."""
-        if self._journal is not None and (report.when == "call" or report.failed) and not hasattr(report, "perf_kept"):
+        ended = report.when == "call" or report.outcome not in WELL
+        if self._journal is not None and ended and not hasattr(report, "perf_kept"):
             self._journal.finished(report)
 
     @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.running import compiling, journal, outcomes, replay, unreachable
+from pytest_flashinfer_perf.running import attempts, compiling, journal, outcomes, replay, unreachable
 from pytest_flashinfer_perf.running.journal import Journal
 from pytest_flashinfer_perf.running.outcomes import Death
 
@@ -248,13 +248,16 @@ class Gatherer:
         self._config = config
         self._run = run
         self._journals: dict[str, Journal] = {}
+        self._added: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if attempts.begins(report) and report.nodeid in self._added:
+            replay.forget(self._config, report.nodeid)
         elsewhere = hasattr(report, "node") or hasattr(report, "perf_kept")
         if elsewhere and hasattr(report, "perf_replay"):
+            self._added.add(report.nodeid)
             report.perf_record = json.dumps(replay.row(self._config, report.perf_replay))  # type: ignore[attr-defined]
-            report.perf_again = False  # type: ignore[attr-defined] # what the gate asks of a record
         if hasattr(report, "perf_place") and not hasattr(report, "perf_kept"):
             self._write_down(report, report.perf_place)
 

@@ -87,7 +87,9 @@ def test_a_budget_ends_it_and_failed_tests_count(capsys):
     assert cli.main(["ab", "--base", broken, "--head", broken, "--budget=0.1", "--output=out", *QUIET]) == 1
     shown = capsys.readouterr()
     assert "REFUSED: base: tests failed, see out/pair-01-base.log" in shown.out
-    assert "head: tests failed, see out/pair-01-head.log" in shown.err
+    assert "REFUSED: head: tests failed, see out/pair-01-head.log" in shown.out
+    assert "something got worse" in shown.out
+    assert json.loads(Path("out/verdicts.json").read_text())["exit_code"] == 1
     assert "pairs: 1, in " in shown.err
     assert "the budget of 0.1 s has no room for one more" in shown.err
     assert cli.main(["ab", "--base", broken, "--head", broken, "--output=out", *QUIET]) == 2

@@ -19,8 +19,8 @@ from pytest_flashinfer_perf.project_file import ProjectFileError
 
 def test_files_and_folders_of_them_are_read_in_their_order(tmp_path):
     one = saved(tmp_path / "one.json", row())
-    saved(tmp_path / "more" / "b.json", row())
-    saved(tmp_path / "more" / "deeper" / "a.json", row())
+    saved(tmp_path / "more" / "b.json", row(us=101.0))
+    saved(tmp_path / "more" / "deeper" / "a.json", row(us=102.0))
     (tmp_path / "more" / "verdicts.json").write_text('{"flashinfer_perf_gate": 1}')
     read = runs.read([one, tmp_path / "more"])
     assert [run.source.rpartition("/")[2] for run in read] == ["one.json", "b.json", "a.json"]
@@ -69,6 +69,33 @@ def test_a_truncated_file_in_a_folder_is_an_error(tmp_path):
     saved(tmp_path / "a.json", row())
     (tmp_path / "b.json").write_text('{"benchmarks": [')
     with pytest.raises(RunError, match=r"b\.json"):
+        runs.read([tmp_path])
+
+
+NOON, LATER = "2026-11-20T12:00:00+00:00", "2026-11-20T12:00:01+00:00"
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ({"when": NOON, "commit": "abc"}, True),
+        ({"when": LATER}, False),
+        ({"when": LATER, "case_s": 0.3210987}, True),
+        ({"when": LATER, "case_s": 0.4210987}, False),
+        ({"when": NOON, "us": 100.1}, False),
+    ],
+)
+def test_one_run_in_two_files_is_one_process(tmp_path, other, same):
+    """Of a run that was both saved and written the files differ in their dates, and agree in what each case took."""
+    info = {"case_s": 0.3210987} if "case_s" in other else {}
+    of_file = {name: value for name, value in other.items() if name in ("when", "commit")}
+    of_row = {name: value for name, value in other.items() if name not in of_file}
+    saved(tmp_path / "a.json", row(**info), when=NOON)
+    saved(tmp_path / "b.json", row(**of_row), **of_file)
+    if not same:
+        assert len(runs.read([tmp_path])) == 2
+        return
+    with pytest.raises(RunError, match=r"b\.json is the same run as .*a\.json: a process counts once, leave one out"):
         runs.read([tmp_path])
 
 

@@ -86,6 +86,16 @@ def test_history_says_when_by_how_much_and_what_else_changed(capsys):
     assert told.endswith("4 series from 20 runs, 1 of them changed")
 
 
+def test_what_failed_in_the_newest_run_of_a_host_is_worse(stored, capsys):
+    failed = [{"case": "decode/step", "outcome": "failed", "reason": "wrong answer"}]
+    for day, code in (("01", 0), ("28", 1)):
+        saved(stored / "runs" / "more.json", when=f"2026-11-{day}T09:00:00+00:00", unmeasured=failed)
+        assert cli.main(["history", "runs"]) == code
+    assert "decode/step, failed: runs/more.json: wrong answer" in capsys.readouterr().out
+    saved(stored / "runs" / "other.json", when="2026-11-29T09:00:00+00:00", machine={**MACHINE, "node": "b"})
+    assert cli.main(["history", "runs"]) == 1
+
+
 def test_its_threshold_is_the_settings_files(stored, capsys):
     (stored / "flashinfer-perf.toml").write_text('[thresholds]\n"*" = { slower = "20%" }\n')
     assert cli.main(["history", "runs"]) == 0

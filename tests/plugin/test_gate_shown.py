@@ -108,7 +108,9 @@ def test_exit_codes_of_the_command(files, capsys):
         (("--head", "same.json", "--perf-gate-allow=gpus"), "unknown name 'gpus', did you mean gpu?"),
         (("--head", "same.json", "--perf-config=none.toml"), "none.toml"),
         (("--head", "same.json", "--perf-calibration=none.json"), "none.json: not a calibration"),
-        (("--head", "same.json", "base.json", "--paired"), "1 files of the baseline and 2 of this run are not pairs"),
+        (("--head", "same.json", "head.json", "--paired"), "1 files of the baseline and 2 of this run are not pairs"),
+        (("--head", "same.json", "./same.json"), "same.json is the same run as same.json: a process counts once"),
+        (("base.json", "--head", "same.json"), "base.json is the same run as base.json: a process counts once"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(capsys, arguments, sentence):
@@ -118,8 +120,8 @@ def test_what_cannot_be_done_is_said_in_one_line(capsys, arguments, sentence):
     assert sentence in error
 
 
-@pytest.mark.usefixtures("files")
-def test_several_files_and_pairs_of_them(capsys):
+def test_several_files_and_pairs_of_them(files, capsys):
+    saved(files / "same.json", *BEFORE, when="2026-11-20T13:00:00+00:00")
     assert (
         cli.main(["compare", "--base", "base.json", "same.json", "--head", "same.json", "base.json", "--paired"]) == 0
     )
@@ -187,6 +189,23 @@ def test_a_refused_comparison_says_so_everywhere():
     assert "**Refused**: nothing was compared" in markdown.text(judgement)
     suite = ET.fromstring(junit.text(judgement).partition("\n")[2])
     assert [test.get("name") for test in suite if test.find("error") is not None] == ["the comparison"]
+
+
+FAILED = [{"case": "decode/w-fa3", "outcome": "failed", "reason": "Failed: wrong answer: output 0"}]
+
+
+def test_a_failure_without_a_row_is_shown_everywhere(files, capsys):
+    saved(files / "wrong.json", *BEFORE, unmeasured=FAILED)
+    assert compare("--head", "wrong.json", "--json", "v.json", "--markdown", "v.md", "--junit", "v.xml") == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "INVALID (1) decode/w-fa3 failed: wrong.json: Failed: wrong answer: output 0 " in shown
+    assert shown.endswith("1 INVALID, 7 SAME: something got worse")
+    [invalid] = [case for case in json.loads((files / "v.json").read_text())["cases"] if case["verdict"] == "INVALID"]
+    assert (invalid["case"], invalid["reason"], invalid["bound"]) == ("decode/w-fa3", "failed", None)
+    assert "| INVALID | decode/w-fa3 |" in (files / "v.md").read_text()
+    assert ET.parse(files / "v.xml").getroot().get("failures") == "1"
+    assert compare("--head", "wrong.json", "--explain", "*w-fa3") == 1
+    assert "decode/w-fa3: INVALID (failed)" in capsys.readouterr().out
 
 
 def test_ambiguous_is_an_error_when_strict():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import document, plain, row, run
 
-from pytest_flashinfer_perf.gate import likeness, runs
+from pytest_flashinfer_perf.gate import likeness, runs, words
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.likeness import AllowError
@@ -153,6 +153,66 @@ def test_a_row_and_a_failure_of_one_case_is_a_failure():
     assert (judgement.cases[0].reason, judgement.exit_code) == ("failed", 1)
 
 
+WRONG = {"case": "decode/extra-fa3", "outcome": "failed", "reason": "wrong answer: output 0\nworst at [0]"}
+
+
+@pytest.mark.parametrize("allow", ["", "missing,invalid"])
+@pytest.mark.parametrize(
+    ("base", "sentence"),
+    [
+        (run(row()), "made: wrong answer: output 0"),
+        (run(row(), unmeasured=[WRONG]), "made: wrong answer: output 0; it fails in the baseline too"),
+    ],
+)
+def test_a_failure_that_neither_side_measured_is_listed_and_is_worse(base, sentence, allow):
+    judgement = judge([base], [run(row(), unmeasured=[WRONG])], rules(allow=allow))
+    [judged] = judgement.having(Verdict.INVALID)
+    assert (judged.name, judged.reason, judged.sentence) == ("decode/extra-fa3", "failed", sentence)
+    assert judgement.exit_code == 1
+
+
+def test_a_failure_of_the_baseline_alone_is_not_this_runs():
+    assert judge([run(row(), unmeasured=[WRONG])], [run(row())], rules()).exit_code == 0
+
+
+def test_a_failure_under_the_tests_id_is_one_of_the_case_that_was_measured():
+    of_test = {"case": row()["fullname"], "outcome": "failed", "reason": "boom"}
+    judgement = judge([run(row())], [run(unmeasured=[of_test])], rules())
+    assert [(judged.name, judged.reason) for judged in judgement.cases] == [(CASE, "failed")]
+
+
+OTHER_PROCESSES = {
+    "skipped": run(unmeasured=[{"case": CASE, "outcome": "skipped", "reason": "no GPU"}]),
+    "beyond-roof": run(row(status="invalid")),
+    "twice": run(row(), row()),
+    "unlike": run(row(gpu_uuid="GPU-1")),
+}
+
+
+@pytest.mark.parametrize("other", OTHER_PROCESSES.values(), ids=list(OTHER_PROCESSES))
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (run(row(status="wrong")), "wrong-answer"),
+        (run(unmeasured=[{"case": CASE, "outcome": "failed", "reason": "x"}]), "failed"),
+    ],
+)
+def test_what_is_wrong_in_one_process_is_worse_whatever_another_has(other, bad, reason):
+    for head in ([other, bad], [bad, other]):
+        judgement = judge([run(row())], head, rules(allow="missing,invalid,gpu"))
+        assert (judgement.cases[0].reason, judgement.exit_code) == (reason, 1)
+
+
+def test_a_wrong_answer_without_a_partner_in_its_pair_is_worse():
+    judgement = judge([run(row()), run()], [run(row()), run(row(status="wrong"))], rules(paired=True))
+    assert (judgement.cases[0].reason, judgement.exit_code) == ("wrong-answer", 1)
+
+
+def test_a_case_that_failed_and_was_skipped_in_one_run_has_failed():
+    both = [{"case": CASE, "outcome": outcome, "reason": "x"} for outcome in ("failed", "skipped")]
+    assert judge([run(row())], [run(unmeasured=both)], rules()).cases[0].reason == "failed"
+
+
 @pytest.mark.parametrize(
     ("row_of_head", "reason", "code", "code_allowed"),
     [
@@ -177,6 +237,13 @@ def test_an_invalid_row_can_be_allowed_beside_others():
 
 def test_a_wrong_baseline_is_not_this_runs_fault():
     assert verdict(row(status="wrong"), row()) == ("INVALID", "wrong-baseline", 2)
+
+
+def test_an_answer_that_is_wrong_on_both_sides_is_wrong():
+    wrong = run(row(status="wrong"))
+    judgement = judge([wrong], [wrong], rules())
+    assert (judgement.cases[0].reason, judgement.exit_code) == ("wrong-answer", 1)
+    assert judgement.cases[0].sentence == "made: its answer is wrong in this run, and in the baseline"
 
 
 def test_two_rows_of_one_name_are_invalid():
@@ -250,6 +317,23 @@ def test_plain_benchmarks_are_matched_by_fullname():
 def test_a_moved_checkout_changes_nothing():
     moved = {**row(), "fullname": "elsewhere/test_decode.py::test_decode[b16-fa3]"}
     assert verdict(row(), moved)[0] == "SAME"
+
+
+FOLDER = "2 of the MISSING are here under the name of another folder (old/t.py::a[x/1] is t.py::a[x/1] here): "
+
+
+@pytest.mark.parametrize(
+    ("come", "expected"),
+    [
+        (("t.py::a[x/1]", "t.py::b"), [f"{FOLDER}start both in the same folder, or give both the same --rootdir"]),
+        (("new/other.py::a[x/1]", "new/t.py::c", "decode/b16-fa2"), []),
+    ],
+)
+def test_tests_that_are_only_in_another_folder_are_said_to_be(come, expected):
+    base = run(row("old/t.py::a[x/1]"), row("old/t.py::b"), row("old/b16-fa2"), row())
+    judgement = judge([base], [run(row(), *map(row, come))], rules())
+    assert list(words.notes(judgement)) == expected
+    assert judgement.exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,25 @@ def test_the_gate_judges_the_newest_of_several_runs(rendered):
     text = " ".join(without_scripts(rendered(before, after)).split())
     assert "The newest against 1 run: 1 MISSING, 1 SLOWER, 1 SAME." in text
     assert re.search(r"<b>\S+-fa2</b> 10.00 us -&gt; 15.00 us, time \+50.00 %", text)
-    assert re.search(r"<li>1 . MISSING: in the baseline, not in this run", text)
+    assert re.search(r"<li><b>\S+-fa3</b> MISSING: in the baseline, not in this run", text)
+
+
+def test_each_verdict_that_is_no_verdict_names_its_cases(tmp_path, rendered):
+    """What failed is in the list of failures alone."""
+    before = [benchmark(name, bound=None, cycles=None) for name in ("fa2", "gone", "away", "bad")]
+    left = [unmeasured("failed", "wrong answer", "bad")]
+    after = document(benchmark("fa2", us=10.5, bound=None, cycles=None), left=left, when="2026-11-21T10:00:00+00:00")
+    paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate((document(*before), after))]
+    shape = f"{ROUTINE}/llama-b16-s1024"
+    lines = list(markdown.lines(runs.read(paths)))
+    at = lines.index("| not decided | why |")
+    shown = "\n".join(lines[at:]).partition("\n\n")[0]
+    assert f"| {shape}-fa2 | AMBIGUOUS: 10.00 us -&gt; 10.50 us, time +5.00 %: " in shown
+    assert f"| {shape}-gone, {shape}-away | MISSING: in the baseline, not in this run: " in shown
+    assert f"{shape}-bad" not in shown
+    text = without_scripts(rendered(document(*before), after))
+    assert f"<li><b>{shape}-fa2</b> AMBIGUOUS: 10.00 us" in text
+    assert f"<li><b>{shape}-gone, {shape}-away</b> MISSING: " in text
 
 
 def test_500_cases_fit_into_6_mb(rendered):
@@ -137,6 +155,12 @@ def test_the_command_writes_a_page(tmp_path, capsys):
 def test_the_command_names_a_file_that_is_no_run(tmp_path, capsys):
     assert cli.main(["report", str(write(tmp_path / "run.json", "{}"))]) == 1
     assert "run.json is no run of this plugin" in capsys.readouterr().err
+
+
+def test_a_run_that_is_given_twice_is_refused(tmp_path, capsys):
+    path = str(write(tmp_path / "run.json", document(benchmark())))
+    assert cli.main(["report", "--markdown", path, path]) == 2
+    assert "run.json is the same run as run.json: a process counts once, leave one out" in capsys.readouterr().err
 
 
 def test_markdown_escapes_names_and_folds_its_tables(tmp_path, capsys):
@@ -187,6 +211,18 @@ def test_a_session_writes_the_page_of_what_it_measured(pytester):
         ("failed", "test_mine.py::test_wrong"),
     ]
     assert said[1]["reason"].startswith("Failed: wrong answer: output 0: 8 elements differ")
+
+
+def test_what_failed_as_expected_is_shown_as_such(rendered, tmp_path):
+    said = document(benchmark(), left=[unmeasured("xfailed", "a known bug", "fa3")])
+    text = "\n".join(markdown.lines(runs.read([write(tmp_path / "run.json", said)])))
+    assert "1 failed as expected." in text
+    assert "<details><summary>Failed as expected</summary>\n\n| cases | why |\n|---|---|\n| 1 | a known bug |" in text
+    assert "Skipped" not in text
+    html = without_scripts(rendered(said))
+    assert '<div class="tile xfailed"><dt>xfailed</dt><dd>1</dd></div>' in html
+    [*_, line] = re.findall(r"fa3</td>(.*?)<td class=.reasons", html.partition('id="support"')[2], re.DOTALL)
+    assert re.findall(r"<td[^>]*>(.*?)</td>", line) == ["", "", "", "1"]  # measured, skipped, failed, xfailed
 
 
 def test_the_title_of_a_fold_is_html_and_no_markdown(tmp_path):

@@ -22,7 +22,7 @@ def told(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "is empty: pytest-benchmark writes nothing where no case was measured"),
+        ("", "is empty: pytest-benchmark writes nothing where no benchmark was run"),
         ("{", "Expecting"),
         ("[]", "is no run of this plugin"),
         (document(flashinfer_perf=None), "is no run of this plugin"),
@@ -161,5 +161,5 @@ def test_the_answer_names_what_the_gate_calls_slower(told, tmp_path):
     said = story.answer(both, found, {**judged, "gone": Judged("MISSING", "skipped"), "x": Judged("SAME", "")})
     assert said.sentences[-1] == "The newest against 1 run: 1 MISSING, 1 SLOWER, 1 SAME."
     assert [one.case for one in said.slower] == list(judged)
-    assert said.undecided == {"MISSING: skipped": 1}
+    assert said.undecided == {"MISSING: skipped": ["gone"]}
     assert story.answer(both, found, {}).sentences[-1] == "2 runs, which nobody judged."

@@ -86,6 +86,18 @@ def test_skips_are_counted_by_reason():
     assert "    2  a" in lines
 
 
+def test_what_failed_as_expected_is_counted_apart(pytester):
+    pytester.makepyfile("""
+        import pytest
+        @pytest.mark.xfail(reason="a known bug")
+        def test_it(perf):
+            assert False
+    """)
+    done = pytester.runpytest("-p", "no:cacheprovider", "--perf-device=cpu")
+    done.stdout.fnmatch_lines(["1 case failed as expected", "    1  a known bug"])
+    assert "skipped" not in done.stdout.str()
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(1.4118e-6, "1.412 us"), (33.4e-6, "33.40 us"), (3.2141e-3, "3.214 ms"), (12.3456, "12.35 s")]
 )

@@ -1,0 +1,117 @@
+"""A test that is run again: its last attempt counts, in the JSON, the tables, the CSV and the gate."""
+
+import csv
+import json
+
+import pytest
+
+from pytest_flashinfer_perf import cli
+
+QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=3", "--perf-device=cpu")
+
+# As pytest-rerunfailures does it: a failure that is run again is reported as an outcome of its own.
+AGAIN = """
+import pytest
+from _pytest.runner import runtestprotocol
+
+@pytest.hookimpl
+def pytest_runtest_protocol(item, nextitem):
+    for left in (1, 0):
+        for report in runtestprotocol(item, nextitem=nextitem, log=False):
+            is_repeated = left and report.failed
+            report.outcome = "rerun" if is_repeated else report.outcome
+            item.ihook.pytest_runtest_logreport(report=report)
+            if is_repeated:
+                break
+        else:
+            return True
+"""
+PROGRAM = """
+import pytest, torch
+from pytest_flashinfer_perf import record
+
+ATTEMPTS = {}
+
+@pytest.fixture
+def attempt(request):
+    attempt = ATTEMPTS[request.node.name] = ATTEMPTS.get(request.node.name, 0) + 1
+    yield attempt
+    if request.node.name == "test_teardown":
+        assert attempt == 2
+
+@pytest.fixture
+def timed(perf, benchmark, attempt):
+    def timed():
+        benchmark.extra_info["attempt"] = attempt
+        perf.time(torch.neg, torch.ones(8))
+    return timed
+
+def test_passes_then(timed, perf, benchmark, attempt):
+    timed()
+    assert attempt == 2
+
+def test_measures_and_fails_twice(timed, perf, benchmark):
+    timed()
+    assert False
+
+def test_fails_before_it_measures(timed, perf, benchmark, attempt):
+    assert attempt == 1
+    timed()
+    assert False
+
+def test_teardown(timed, perf, benchmark):
+    timed()
+
+def test_plain(timed, perf, benchmark):
+    timed()
+"""
+EXPECTED = {"test_passes_then": 2, "test_measures_and_fails_twice": 2, "test_teardown": 2, "test_plain": 1}
+
+
+@pytest.fixture
+def again(pytester):
+    pytester.makeconftest(AGAIN)
+    pytester.makepyfile(test_again=PROGRAM)
+    return lambda *options: pytester.runpytest(*QUICK, *options)
+
+
+def rows(pytester):
+    document = json.loads((pytester.path / "run.json").read_text())
+    found = [(row["name"], row["extra_info"]["attempt"]) for row in document["benchmarks"]]
+    assert len(found) == len(dict(found))
+    return dict(found), document["flashinfer_perf"]["unmeasured"]
+
+
+def test_the_last_attempts_row_counts(again, pytester):
+    done = again("--benchmark-json=run.json", "--perf-csv=run.csv", "-W", "ignore")
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    measured, unmeasured = rows(pytester)
+    assert measured == EXPECTED
+    assert [(one["test"].partition("::")[2], one["outcome"]) for one in unmeasured] == [
+        ("test_measures_and_fails_twice", "failed"),
+        ("test_fails_before_it_measures", "failed"),
+    ]
+    shown = [line for line in done.outlines if line.startswith("test_again.py::")]
+    assert shown == [f"test_again.py::{name}" for name in EXPECTED]
+    written = list(csv.DictReader((pytester.path / "run.csv").read_text().splitlines()))
+    assert [row["case"].partition("::")[2] for row in written] == list(EXPECTED)
+    done.stdout.fnmatch_lines(["wrote 4 rows to *run.csv"])
+
+
+SOUND = ("-k", "passes_then or teardown or plain")
+
+
+def test_the_last_attempt_is_judged(again):
+    again("--benchmark-json=run.json", *SOUND)
+    assert cli.main(["compare", "--base", "run.json", "--head", "run.json"]) == 0
+    done = again("--perf-gate=run.json", "--perf-gate-allow=invalid", *SOUND)
+    assert "INVALID" not in done.stdout.str()
+    assert "fail" not in done.stdout.str().partition("= flashinfer-perf gate =")[2]
+
+
+def test_a_resumed_run_keeps_the_last_attempt(again, pytester):
+    again("--benchmark-json=run.json", "-k", "teardown")
+    first = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+    done = again("--benchmark-json=run.json", "-k", "teardown", "--perf-resume")
+    done.stdout.fnmatch_lines(["--perf-resume: 1 finished cases of * are not run again"])
+    assert json.loads((pytester.path / "run.json").read_text())["benchmarks"] == first
