@@ -120,6 +120,13 @@ def test_the_lines_that_scripts_read(pytester, capsys):
         assert re.search(line, shown, re.MULTILINE), line
 
 
+def test_a_kernel_of_ones_own_beside_them_has_a_line_too(pytester, capsys):
+    pytester.makepyfile(test_own="import torch\ndef test_neg(perf): perf.time(torch.neg, torch.ones(8))")
+    pytester.chdir()
+    assert cli.main(shlex.split(f"run {GEMM} -n 3 -- --perf-device=cpu --perf-iters=3 test_own.py")) == 0
+    assert re.search(r"^\[PERF\] .*::test_neg *:: median time", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_run_says_what_it_does_not_understand(ran):
     done = ran(f"{GEMM} --batch_sise 3")
     assert done.ret == pytest.ExitCode.USAGE_ERROR

@@ -3,6 +3,7 @@
 import json
 import multiprocessing.forkserver  # noqa: F401 - what pytester finds imported, it leaves: one server for all tests
 import random
+import re
 
 import datasets
 import mutations
@@ -389,3 +390,14 @@ def test_the_old_command(pytester, gemm):
     run(pytester, *arguments, "--benchmark-json=run.json").assert_outcomes(passed=1)
     assert rows(pytester)[0]["stats"]["rounds"] == 4
     assert not (gemm.root / "traces").exists()
+
+
+def test_the_old_command_prints_a_line_for_each_solution(pytester, gemm, capsys):
+    gemm.solve(GEMM_SOLUTIONS["right"], GEMM_SOLUTIONS["returning"], GEMM_SOLUTIONS["wrong"])
+    pytester.chdir()
+    command = "run --local set --iterations 3 --num-trials 1 -- --perf-trust-solutions --perf-device=cpu"
+    assert cli.main(command.split()) == 1
+    shown = capsys.readouterr().out
+    for name in ("right", "returning"):
+        assert re.search(rf"^\[PERF\] {name} +:: median time [\d.]+ ms; std [\d.]+ ms$", shown, re.MULTILINE)
+    assert f"[ERROR] Error running test: {GEMM}[wrong-M4-01234567]" in shown
