@@ -85,7 +85,7 @@ def _of_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
     for name in ("warmup-runs", "iterations", "num-trials", "rtol", "atol", "required-matched-ratio"):
         known.add_argument(f"--{name}")
     known.add_argument("--timeout", dest="timeout_seconds")
-    known.add_argument("--use-isolated-runner", action="store_const", const="true")
+    known.add_argument("--use-isolated-runner", action=argparse.BooleanOptionalAction)
     known.add_argument("--no-profile-baseline", dest="profile_baseline", action="store_const", const="false")
     for name in ("definitions", "solutions"):
         known.add_argument(f"--{name}", nargs="+", type=json.dumps)

@@ -10,11 +10,15 @@ import mutations
 import pytest
 import torch
 from datasets import DataSet, solution, workload
-from flashinfer_bench.data import Trace
+from flashinfer_bench.data import Definition, Trace
 from safetensors.torch import save_file
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.traceset import Benchmark, BenchmarkConfig, TraceSet, data
+from pytest_flashinfer_perf.cost import Peaks
+from pytest_flashinfer_perf.traceset import Benchmark, BenchmarkConfig, TraceSet, data, plausible
+from pytest_flashinfer_perf.traceset.child import Job
+from pytest_flashinfer_perf.traceset.config import Resolved
+from pytest_flashinfer_perf.traceset.runner import RunnerError
 
 FAST = ("--perf-device=cpu", "--perf-trace-option=iterations=3", "--perf-trace-option=warmup_runs=1")
 TRUSTED = (*FAST, "--perf-trust-solutions", "--perf-trace-option=num_trials=2")
@@ -86,6 +90,70 @@ def test_every_status_under_both_runners(pytester, gemm, isolated):
     assert gemm.statuses() == STATUSES
     assert {row["extra_info"]["backend"] for row in rows(pytester)} == {"right", "returning", "slow"}
     result.stdout.fnmatch_lines_random(["TIMEOUT: no answer within 5 s*", "*its process died: SIGABRT*", "| so far"])
+
+
+CLOCK = "import itertools, time\nreadings = itertools.count()\n"
+FORGED = """from dataclasses import replace
+from pytest_flashinfer_perf.traceset import child
+
+judged = child._judged
+
+def forged(*given):
+    seen = judged(*given)
+    return replace(seen, timings=tuple(replace(t, samples=({}, ) * len(t.samples)) for t in seen.timings))
+
+child._judged = forged
+"""
+
+
+def latencies(made):
+    return {t["solution"]: t["evaluation"]["performance"]["latency_ms"] for t in made.traces()}
+
+
+def test_what_one_solution_changes_is_not_what_the_next_one_meets(pytester, gemm):
+    changes = f"{CLOCK}time.perf_counter = lambda: 1e-9 * next(readings)\nimport torch\n"
+    changes += "torch.set_default_dtype(torch.float64)\n"
+    honest = "import torch\n\ndef run(A, B):\n    return torch.zeros(len(A), len(B)) + A @ B.T\n"
+    spoiler = solution(GEMM, "a_spoiler", changes + datasets.RIGHT[GEMM])
+    gemm.solve(spoiler, solution(GEMM, "honest", honest, returns=True))
+    run(pytester, "set", *TRUSTED).assert_outcomes(passed=2)
+    assert gemm.statuses() == {"a_spoiler": "PASSED", "honest": "PASSED"}
+    assert min(latencies(gemm).values()) > 1e-4
+
+
+def test_a_clock_that_is_replaced_while_it_is_read_is_no_time(pytester, gemm):
+    fast = f"{CLOCK}import torch\n\ndef run(A, B, C):\n    time.perf_counter = lambda: 1e-9 * next(readings)\n"
+    gemm.solve(solution(GEMM, "fast", f"{fast}    torch.matmul(A, B.T, out=C)\n"), GEMM_SOLUTIONS["right"])
+    kept = ("--perf-trace-option=use_isolated_runner=false", "--benchmark-json=run.json")
+    result = run(pytester, "set", *TRUSTED, *kept)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["replaces time.perf_counter, by which it is timed: its time is not known"])
+    assert gemm.statuses() == {"right": "PASSED"}
+    assert [row["extra_info"]["backend"] for row in rows(pytester)] == ["right"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [
+        ("1e-9", "0.001000 us a call, and a call that does nothing takes *"),
+        ("1e3", "timed calls of 6000. s in a process that had *"),
+        ("float('nan')", "timed calls of nan s in a process that had *"),
+    ],
+)
+def test_a_time_that_cannot_be_is_no_trace(pytester, gemm, seconds, sentence):
+    gemm.solve(solution(GEMM, "forged", FORGED.format(seconds) + datasets.RIGHT[GEMM]))
+    result = run(pytester, "set", *TRUSTED)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"its time cannot be: {sentence}"])
+    assert gemm.traces() == []
+
+
+def test_no_output_is_written_faster_than_the_roof():
+    definition = Definition.model_validate(datasets.GEMM)
+    asked = Trace.model_validate(workload(GEMM, "w", {"M": 1 << 20})).workload
+    job = Job(definition, asked, None, None, Resolved())
+    assert plausible.of_writing(job, 1 << 20, Peaks(31e6, {}, "measured")) == pytest.approx(2**20 * 31 / 31e6)
+    assert plausible.of_writing(job, 1 << 30, Peaks(31e6, {}, "measured")) == 0.0
 
 
 def test_traces_are_read_back_by_flashinfer_bench_and_never_overwritten(pytester, gemm):
@@ -372,6 +440,14 @@ def test_from_a_program(gemm):
     assert gemm.statuses() == {"right": "PASSED"}
 
 
+def test_a_program_meets_what_has_no_trace_when_all_else_has_one(gemm):
+    gemm.solve(solution(GEMM, "a_forged", FORGED.format("1e-9") + datasets.RIGHT[GEMM]), GEMM_SOLUTIONS["right"])
+    config = BenchmarkConfig.default(iterations=2, num_trials=1, warmup_runs=0)
+    with pytest.raises(RunnerError, match="gemm_n8_k16, a_forged: its time cannot be"):
+        Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(save_results=True)
+    assert gemm.statuses() == {"right": "PASSED"}
+
+
 def test_the_documents_program_runs(pytester, gemm, pytestconfig):
     gemm.solve(GEMM_SOLUTIONS["right"])
     gemm.root.rename(pytester.path / "flashinfer-trace")
@@ -381,11 +457,12 @@ def test_the_documents_program_runs(pytester, gemm, pytestconfig):
     assert len(DataSet.traces(gemm, pytester.path / "flashinfer-trace/traces")) == 1
 
 
-def test_the_old_command(pytester, gemm):
+@pytest.mark.parametrize("isolated", ["", "--use-isolated-runner", "--no-use-isolated-runner"])
+def test_the_old_command(pytester, gemm, isolated):
     gemm.solve(GEMM_SOLUTIONS["right"])
     (pytester.path / "my_config.yaml").write_text("definition_config:\n  gemm_n8_k16:\n    rtol: 0.001\n")
     command = "run --local set --config my_config.yaml --rtol 0.5 --iterations 4 --num-trials 1 --solutions right"
-    beside = "--use-isolated-runner --timeout 50 --no-save-results -- --perf-device=cpu --perf-trust-solutions"
+    beside = f"{isolated} --timeout 50 --no-save-results -- --perf-device=cpu --perf-trust-solutions"
     arguments = cli.as_pytest(f"{command} {beside}".split()[1:])
     run(pytester, *arguments, "--benchmark-json=run.json").assert_outcomes(passed=1)
     assert rows(pytester)[0]["stats"]["rounds"] == 4
