@@ -26,6 +26,12 @@ class Entry:
     case: Case | None = None
     missing: str = ""
     problem: str = ""
+    where: str = ""
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Of a line without a case."""
+        return {"case": self.name, "line": self.where}
 
 
 def is_testlist(path: Path) -> bool:
@@ -54,8 +60,9 @@ def _entries(line: str, where: str, instead: Sequence[str]) -> list[Entry]:
         read = cases.parse(flags.split(line), all_routines())
     except ParamError as error:
         if isinstance(error, UnknownRoutineError) and error.name in upstream.ROUTINES:
-            return [Entry(_slug(line), missing=f"{where}: {error.name} is a routine that this project does not have")]
-        return [Entry(_slug(line), problem=f"{where}: {error}")]
+            missing = f"{error.name} is a routine that this project does not have"
+            return [Entry(_slug(line), missing=missing, where=where)]
+        return [Entry(_slug(line), problem=str(error), where=where)]
     return [_entry(read, name, where) for name in instead or read.backends or _default(read)]
 
 
@@ -71,8 +78,9 @@ def _entry(line: Line, backend: str, where: str) -> Entry:
         case = line.case(backend)
     except ParamError as error:
         if backend in capability.HARDWARE or backend in all_backends():
-            return Entry(name, missing=f"{where}: {line.routine.name} has no backend {backend} in this project")
-        return Entry(name, problem=f"{where}: {error}")
+            missing = f"{line.routine.name} has no backend {backend} in this project"
+            return Entry(name, missing=missing, where=where)
+        return Entry(name, problem=str(error), where=where)
     return Entry(f"{case.routine.name}[{case.id}]", case)
 
 

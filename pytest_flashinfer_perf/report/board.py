@@ -43,7 +43,9 @@ class Board:
 
     @property
     def skips(self) -> list[str]:
-        return [case["reason"] for case in self.unmeasured if case["outcome"] == "skipped"]
+        """Reasons, which are the same wherever in a file they are met."""
+        skipped = (case for case in self.unmeasured if case["outcome"] == "skipped")
+        return [case["reason"].removeprefix(f"{case.get('line')}: ") for case in skipped]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With -v a measured case says its time where others say PASSED."""

@@ -120,6 +120,14 @@ def test_the_lines_that_scripts_read(pytester, capsys):
         assert re.search(line, shown, re.MULTILINE), line
 
 
+def test_a_line_without_a_case_has_a_line_too(pytester, capsys):
+    (pytester.path / "my.txt").write_text(f"--routine rmsnorm --batch_size 1\n{GEMM} -n 1\n")
+    pytester.chdir()
+    assert cli.main(shlex.split("run --testlist my.txt -- --perf-device=cpu")) == 0
+    sentence = "my.txt:1: rmsnorm is a routine that this project does not have. Skipping."
+    assert f"[INFO] line[rmsnorm_--batch_size_1]: {sentence}" in capsys.readouterr().out.splitlines()
+
+
 def test_a_kernel_of_ones_own_beside_them_has_a_line_too(pytester, capsys):
     pytester.makepyfile(test_own="import torch\ndef test_neg(perf): perf.time(torch.neg, torch.ones(8))")
     pytester.chdir()

@@ -87,6 +87,23 @@ def test_what_only_upstream_has_is_skipped_with_a_sentence(run):
     result.stdout.fnmatch_lines(["*lines.txt:2: bmm_fp8 has no backend fa2 in this project*"])
 
 
+def test_lines_without_a_case_are_in_the_summary_and_beside_the_rows(run, pytester):
+    norm = "--routine rmsnorm --batch_size 1 --hidden_size 64\n"
+    result = run(f"{norm}{GEMM} fa2 -n 1\n{norm}{GEMM} --what 1\n", "lines.txt", "--benchmark-json=run.json")
+    result.assert_outcomes(passed=1, skipped=3, failed=1)
+    counts = ["    2  rmsnorm is a routine that *", "    1  bmm_fp8 has no backend fa2 in this project"]
+    result.stdout.fnmatch_lines(["3 cases skipped", *counts])
+    kept = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
+    assert [(one["line"].partition(":")[2], one["outcome"]) for one in kept] == [
+        ("1", "skipped"),
+        ("2", "skipped"),
+        ("3", "skipped"),
+        ("4", "failed"),
+    ]
+    assert kept[0]["reason"] == "lines.txt:1: rmsnorm is a routine that this project does not have"
+    assert len({one["case"] for one in kept}) == 4
+
+
 def test_an_option_names_a_list_whatever_it_is_called_and_replaces_the_configured_paths(run, pytester):
     pytester.makeini("[pytest]\ntestpaths = elsewhere")
     pytester.mkdir("elsewhere")

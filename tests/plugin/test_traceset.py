@@ -194,9 +194,10 @@ def test_a_row_has_the_reference_beside_the_solution(pytester, gemm):
 def test_nothing_is_run_until_it_is_trusted(pytester, gemm):
     evil = f"import pathlib\npathlib.Path({str(pytester.path / 'owned')!r}).touch()\n"
     gemm.solve(solution(GEMM, "evil", evil + datasets.RIGHT[GEMM]))
-    result = run(pytester, "set", *FAST, "-rs")
+    result = run(pytester, "set", *FAST)
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*until you say --perf-trust-solutions*"])
+    reason = ["    1  solutions are other people's code*", "*--perf-trust-solutions"]
+    result.stdout.fnmatch_lines(["1 case skipped", *reason])
     assert not (pytester.path / "owned").exists()
     assert not (gemm.root / "traces").exists()
 
@@ -409,6 +410,17 @@ def test_an_option_or_a_config_that_is_not_understood_ends_the_run(pytester):
         result = run(pytester, "set", said)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines([sentence])
+
+
+@pytest.mark.parametrize("kind", ["solutions", "definitions"])
+def test_a_name_that_the_set_has_not_got_is_a_sentence_with_the_known_ones(pytester, gemm, kind):
+    gemm.solve(GEMM_SOLUTIONS["right"], GEMM_SOLUTIONS["slow"])
+    known = {"solutions": "did you mean right? known are right, slow", "definitions": f"known are {GEMM}"}
+    result = run(pytester, "set", *TRUSTED, f"--perf-trace-option={kind}=[rihgt]")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines([f"*set: {kind}: unknown name 'rihgt', {known[kind]}"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*in collect*")
 
 
 def test_own_evaluators_come_first(pytester, gemm):
