@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.cost import Peaks
+from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.traceset import Benchmark, BenchmarkConfig, TraceSet, data, plausible
 from pytest_flashinfer_perf.traceset.child import Job
 from pytest_flashinfer_perf.traceset.config import Resolved
@@ -458,6 +459,23 @@ def test_a_program_meets_what_has_no_trace_when_all_else_has_one(gemm):
     with pytest.raises(RunnerError, match="gemm_n8_k16, a_forged: its time cannot be"):
         Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(save_results=True)
     assert gemm.statuses() == {"right": "PASSED"}
+
+
+def test_the_smallest_set_of_the_documents_is_whole(pytester, pytestconfig):
+    page = (pytestconfig.rootpath / "docs/trace-sets.md").read_text()
+    files = re.findall(r"^`(flashinfer-trace/\S+)`[^\n]*\n\n```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(files) == 3
+    for name, text in files:
+        path = pytester.path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    [(command, shown)] = re.findall(r"^```console\n\$ pytest (.*?)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    result = run(pytester, *command.split(), *FAST)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["rmsnorm_h128 on cpu *", terminal.HEADINGS, "batch64", "  mine  *"])
+    assert all(line in shown for line in (terminal.HEADINGS, "batch64", "  mine  ", "rmsnorm_h128 on cpu "))
+    [trace] = re.findall(r"`(flashinfer-trace/traces/\S+)`", page)
+    assert (pytester.path / trace).exists()
 
 
 def test_the_documents_program_runs(pytester, gemm, pytestconfig):
