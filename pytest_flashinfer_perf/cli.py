@@ -70,7 +70,7 @@ def as_pytest(arguments: Sequence[str]) -> list[str]:
     known.add_argument("--testlist")
     known.add_argument("--output_path")
     said, rest = known.parse_known_args(words)
-    written = [f"--perf-csv={said.output_path}"] if said.output_path else []
+    written = [] if said.output_path is None else [f"--perf-csv={said.output_path}"]
     if said.testlist is None:
         return of_suite([f"--perf-case={flags.join(rest)}", *written, *beside])
     return [f"--perf-testlist={said.testlist}", f"--perf-flags={flags.join(rest)}", *QUIETLY, *written, *beside]
@@ -92,7 +92,7 @@ def _of_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
     said = vars(known.parse_args(words))
     made = [f"--perf-trace-set={path}" for path in said.pop("local")]
     config = said.pop("config")
-    made += [f"--perf-trace-config={config}"] if config else []
+    made += [] if config is None else [f"--perf-trace-config={config}"]
     made += [] if said.pop("save_results") else ["--perf-trace-output="]
     for name, value in said.items():
         if value is not None:

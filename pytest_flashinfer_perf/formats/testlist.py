@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,7 +53,13 @@ def read(path: Path, said_of_all: str = "", instead: Sequence[str] = ()) -> list
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(errors="replace").splitlines()
+    return path.read_text(encoding=_encoding(path), errors="replace").splitlines()
+
+
+def _encoding(path: Path) -> str:
+    """Windows' editors begin a file with a mark, and its shell writes UTF-16."""
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
 def _entries(line: str, where: str, instead: Sequence[str]) -> list[Entry]:

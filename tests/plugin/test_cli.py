@@ -135,6 +135,11 @@ def test_a_kernel_of_ones_own_beside_them_has_a_line_too(pytester, capsys):
     assert re.search(r"^\[PERF\] .*::test_neg *:: median time", capsys.readouterr().out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("option", ["--output_path ''", "--testlist ''"])
+def test_a_file_without_a_name_is_refused(ran, option):
+    assert ran(f"{GEMM} {option} -- --perf-device=cpu").ret == pytest.ExitCode.USAGE_ERROR
+
+
 def test_run_says_what_it_does_not_understand(ran):
     done = ran(f"{GEMM} --batch_sise 3")
     assert done.ret == pytest.ExitCode.USAGE_ERROR

@@ -110,6 +110,34 @@ def test_an_option_names_a_list_whatever_it_is_called_and_replaces_the_configure
     run(LINES, "--perf-testlist=my.list", name="my.list").assert_outcomes(passed=3)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_mark_before_the_text_loses_no_line(run, pytester, encoding):
+    (pytester.path / "marked.txt").write_bytes(f"{GEMM} -n 1\n{GEMM} -n 2\n".encode(encoding))
+    run(f"{GEMM} -n 1\n", "marked.txt", "lines.txt").assert_outcomes(passed=3)
+    run("", "--perf-testlist=marked.txt").assert_outcomes(passed=2)
+
+
+def test_a_folder_is_no_list(run, pytester):
+    (pytester.mkdir("lists") / "test_other.py").write_text("def test_a(): pass")
+    refused = run("", "--perf-testlist=lists")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(["*'lists' is a folder: name each of its files, as --perf-testlist=lists/FILE"])
+
+
+EMPTY = (
+    "backends= backends=, case= testlist= model= strict-skips= trace-set= trace-config= autotune-cache= only= shard-by="
+)
+FILES = "fuzz-flags= findings= config= html= csv= calibration= vllm-csv="
+
+
+@pytest.mark.parametrize("option", f"{EMPTY} {FILES}".split())
+def test_an_option_of_an_unset_variable_is_refused(run, option):
+    refused = run(f"{GEMM} -n 1\n", "lines.txt", f"--perf-{option}")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    name = option.partition("=")[0]
+    refused.stderr.fnmatch_lines([f"ERROR: --perf-{name}: an empty name: of a variable that is not set?"])
+
+
 def test_a_list_that_asks_for_nothing_is_an_error(run):
     result = run("# nothing\n", "--perf-testlist=lines.txt")
     assert result.ret == pytest.ExitCode.INTERRUPTED
