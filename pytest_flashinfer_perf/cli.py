@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.formats.upstream_lines import UpstreamLines
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # torch's, of a package that nothing here needs
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-o", "perf_gpu_workers=true", "-W", NO_NUMPY)
 SCRIPT = "flashinfer_benchmark.py"
+RUN_USAGE = "flashinfer-perf run FLAGS [-- PYTEST_ARGS]"
 RUN_EXAMPLE = "example: flashinfer-perf run --testlist my_benchmarks.txt --output_path run.csv -- -k bmm_fp8"
 BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite=smoke --benchmark-json=run.json"
 
@@ -46,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     known.add_parser(
         "run",
-        usage="flashinfer-perf run FLAGS [-- PYTEST_ARGS]",
+        usage=RUN_USAGE,
         help=f"measure what {SCRIPT} would, from the same flags",
         description=f"Takes a command line of {SCRIPT}, with or without its first words. Flags beside --testlist are "
         "said of every line, whose own win.",
@@ -66,9 +67,11 @@ def as_pytest(arguments: Sequence[str]) -> list[str]:
     words = _without_start(command)
     if "--local" in words:
         return _of_data_set(words, beside)
-    known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    known = argparse.ArgumentParser("flashinfer-perf run", usage=RUN_USAGE, add_help=False, allow_abbrev=False)
     known.add_argument("--testlist")
     known.add_argument("--output_path")
+    if not words:
+        known.error("nothing to measure: give --routine NAME and its flags, --testlist FILE or --local PATH")
     said, rest = known.parse_known_args(words)
     written = [] if said.output_path is None else [f"--perf-csv={said.output_path}"]
     if said.testlist is None:

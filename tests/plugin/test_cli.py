@@ -140,7 +140,22 @@ def test_a_file_without_a_name_is_refused(ran, option):
     assert ran(f"{GEMM} {option} -- --perf-device=cpu").ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_run_says_what_it_does_not_understand(ran):
-    done = ran(f"{GEMM} --batch_sise 3")
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (f"{GEMM} --batch_sise 3", "unknown flag --batch_sise (did you mean --batch_size?)"),
+        (GEMM.replace("--k", "--kk"), "unknown flag --kk (did you mean --k?)"),
+        ("--testlst my.txt", "unknown flag --testlst (did you mean --testlist?)"),
+    ],
+)
+def test_run_says_what_it_does_not_understand(ran, command, sentence):
+    done = ran(command)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "unknown flag --batch_sise (did you mean --batch_size?)" in done.stderr.str()
+    assert sentence in done.stderr.str()
+
+
+def test_run_without_a_word_asks_for_one(capsys):
+    with pytest.raises(SystemExit) as done:
+        cli.main(["run", "--", "-v"])
+    assert done.value.code == 2
+    assert "nothing to measure: give --routine NAME" in capsys.readouterr().err

@@ -79,6 +79,22 @@ def test_a_line_that_cannot_be_understood_fails_and_stops_no_other(run, line, se
     assert "Traceback" not in result.stdout.str()
 
 
+TYPED = [
+    (GEMM.replace("--k 16", "--kk 16"), "unknown flag --kk (did you mean --k?)"),
+    (GEMM.replace("--m 4 --n 16", "--mm 4"), "unknown flag --mm (did you mean --m?)"),
+    (GEMM.replace("--batch_size", "--batch"), "unknown flag --batch (did you mean --batch_size?)"),
+    (GEMM.replace("--backends", "--backend"), "unknown flag --backend (did you mean --backends?)"),
+    (f"{GEMM} --num_iter 3", "unknown flag --num_iter (did you mean --num_iters?)"),
+    (GEMM.replace("--routine", "--routin"), "unknown flag --routin (did you mean --routine?)"),
+]
+
+
+@pytest.mark.parametrize(("line", "sentence"), TYPED)
+def test_a_flag_that_there_is_not_is_named_with_the_nearest(line, sentence):
+    [entry] = _read(line)
+    assert entry.problem == sentence
+
+
 def test_what_only_upstream_has_is_skipped_with_a_sentence(run):
     lines = f"--routine rmsnorm --batch_size 1 --hidden_size 64\n{GEMM} fa2 -n 1\n"
     result = run(lines, "lines.txt", "-rs")
