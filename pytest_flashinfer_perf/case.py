@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -144,8 +145,10 @@ def read(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
 
 def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
     known, rest = _general().parse_known_args(list(line))
+    if known.routine is None:
+        raise ParamError(_without_routine(rest))
     routine = routine_named(known.routine, routines)
-    shape = Shape(flags.read(routine.params, rest, beside=_of_family(routine, routines)))
+    shape = Shape(flags.read(routine.params, rest, _of_family(routine, routines), [names[0] for names in GENERAL]))
     said = Said(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
     beside = (known.random_seed, known.case_tag, known.autotune_cache, said)
     return Line(routine, shape, tuple(known.backends or ()), beside)
@@ -175,20 +178,30 @@ def partly(line: str, routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> P
     return Partly(backends, flags.read_some(routine.params, rest, _of_family(routine, routines)))
 
 
+# Upstream's flags of any routine, and how argparse reads them.
+GENERAL: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--routine", "-R"): {},
+    ("--backends",): {"nargs": "+"},
+    ("--random_seed",): {"type": int, "default": DEFAULT_SEED},
+    ("--num_iters", "-n"): {"type": int},
+    ("--dry_run_iters", "-d"): {"type": int},
+    ("--verbose", "-v"): {"action": "count", "default": 0},
+    **{(name,): {} for name in ("--case_tag", "--autotune_cache", "--output_path", "--repro_command")},
+    **{(name,): {"action": "store_true"} for name in (*(f"--{name}" for name in SWITCHES), *SAY_NOTHING)},
+}
+MEASURED = ("--routine", "--testlist")  # by the one or by the other, in a command
+
+
 def _general() -> argparse.ArgumentParser:
-    """Upstream's flags of any routine."""
     general = flags.parser()
-    general.add_argument("--routine", "-R", required=True)
-    general.add_argument("--backends", nargs="+")
-    general.add_argument("--random_seed", type=int, default=DEFAULT_SEED)
-    general.add_argument("--num_iters", "-n", type=int)
-    general.add_argument("--dry_run_iters", "-d", type=int)
-    general.add_argument("--verbose", "-v", action="count", default=0)
-    for name in ("--case_tag", "--autotune_cache", "--output_path", "--repro_command"):
-        general.add_argument(name)
-    for name in (*(f"--{name}" for name in SWITCHES), *SAY_NOTHING):
-        general.add_argument(name, action="store_true")
+    for names, how in GENERAL.items():
+        general.add_argument(*names, **how)
     return general
+
+
+def _without_routine(words: Iterable[str]) -> str:
+    typed = next((word for word in words if difflib.get_close_matches(word, MEASURED, cutoff=0.8)), None)
+    return flags.unknown(typed, MEASURED) if typed else flags.required(["--routine/-R"])
 
 
 def _of_family(routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> set[str]:

@@ -18,6 +18,7 @@ from pytest_flashinfer_perf.formats.upstream_lines import UpstreamLines
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # torch's, of a package that nothing here needs
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-o", "perf_gpu_workers=true", "-W", NO_NUMPY)
 SCRIPT = "flashinfer_benchmark.py"
+RUN_USAGE = "flashinfer-perf run FLAGS [-- PYTEST_ARGS]"
 RUN_EXAMPLE = "example: flashinfer-perf run --testlist my_benchmarks.txt --output_path run.csv -- -k bmm_fp8"
 BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite=smoke --benchmark-json=run.json"
 
@@ -49,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     known.add_parser(
         "run",
-        usage="flashinfer-perf run FLAGS [-- PYTEST_ARGS]",
+        usage=RUN_USAGE,
         help=f"measure what {SCRIPT} would, from the same flags",
         description=f"Takes a command line of {SCRIPT}, with or without its first words. Flags beside --testlist are "
         "said of every line, whose own win.",
@@ -69,11 +70,13 @@ def as_pytest(arguments: Sequence[str]) -> list[str]:
     words = _without_start(command)
     if "--local" in words:
         return _of_data_set(words, beside)
-    known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    known = argparse.ArgumentParser("flashinfer-perf run", usage=RUN_USAGE, add_help=False, allow_abbrev=False)
     known.add_argument("--testlist")
     known.add_argument("--output_path")
+    if not words:
+        known.error("nothing to measure: give --routine NAME and its flags, --testlist FILE or --local PATH")
     said, rest = known.parse_known_args(words)
-    written = [f"--perf-csv={said.output_path}"] if said.output_path else []
+    written = [] if said.output_path is None else [f"--perf-csv={said.output_path}"]
     if said.testlist is None:
         return of_suite([f"--perf-case={flags.join(rest)}", *written, *beside])
     return [f"--perf-testlist={said.testlist}", f"--perf-flags={flags.join(rest)}", *QUIETLY, *written, *beside]
@@ -88,14 +91,14 @@ def _of_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
     for name in ("warmup-runs", "iterations", "num-trials", "rtol", "atol", "required-matched-ratio"):
         known.add_argument(f"--{name}")
     known.add_argument("--timeout", dest="timeout_seconds")
-    known.add_argument("--use-isolated-runner", action="store_const", const="true")
+    known.add_argument("--use-isolated-runner", action=argparse.BooleanOptionalAction)
     known.add_argument("--no-profile-baseline", dest="profile_baseline", action="store_const", const="false")
     for name in ("definitions", "solutions"):
         known.add_argument(f"--{name}", nargs="+", type=json.dumps)
     said = vars(known.parse_args(words))
     made = [f"--perf-trace-set={path}" for path in said.pop("local")]
     config = said.pop("config")
-    made += [f"--perf-trace-config={config}"] if config else []
+    made += [] if config is None else [f"--perf-trace-config={config}"]
     made += [] if said.pop("save_results") else ["--perf-trace-output="]
     for name, value in said.items():
         if value is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from pytest_flashinfer_perf.params import Field, ParamError, Params, Value, fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 P = TypeVar("P", bound=Params)
 
@@ -38,19 +38,21 @@ def _add(to: argparse.ArgumentParser, field: Field) -> None:
     names = [f"--{name}" for name in field.spellings]
     if field.type is bool:
         to.add_argument(*names, dest=field.name, action="store_true", default=field.default, help=field.flag.help)
-    elif field.required:
-        to.add_argument(*names, dest=field.name, type=field.reader, required=True, help=field.flag.help)
     else:
-        to.add_argument(*names, dest=field.name, type=field.reader, default=field.default, help=field.flag.help)
+        default = argparse.SUPPRESS if field.required else field.default
+        to.add_argument(*names, dest=field.name, type=field.reader, default=default, help=field.flag.help)
 
 
-def read(params: type[P], words: Sequence[str], beside: Collection[str] = ()) -> P:
-    """Flags `beside` the routine's own are taken, and say nothing."""
+def read(params: type[P], words: Sequence[str], beside: Collection[str] = (), hints: Collection[str] = ()) -> P:
+    """Flags `beside` the routine's own are taken, and say nothing; `hints` are taken by somebody else."""
     own = {spelling for field in fields_of(params) for spelling in field.spellings}
     says_nothing = sorted({*params.ignores, *beside} - own)
     said, strange = _params_parser(params, says_nothing).parse_known_args(list(words))
     if strange:
-        raise ParamError(_unknown(strange[0], [f"--{name}" for name in (*own, *says_nothing)]))
+        raise ParamError(unknown(strange[0], [*(f"--{name}" for name in (*own, *says_nothing)), *hints]))
+    missing = [field.spellings for field in fields_of(params) if not hasattr(said, field.name)]
+    if missing:
+        raise ParamError(required("/".join(f"--{name}" for name in names) for names in missing))
     return params(**{field.name: getattr(said, field.name) for field in fields_of(params)})
 
 
@@ -69,11 +71,15 @@ def read_some(params: type[P], words: Sequence[str], beside: Collection[str] = (
         made.add_argument(f"--{name}", nargs="?", default=argparse.SUPPRESS)
     said_of, strange = made.parse_known_args(list(words))
     if strange:
-        raise ParamError(_unknown(strange[0], [f"--{name}" for name in own]))
+        raise ParamError(unknown(strange[0], [f"--{name}" for name in own]))
     return {field.name: getattr(said_of, field.name) for field in fields_of(params) if hasattr(said_of, field.name)}
 
 
-def _unknown(word: str, known: Collection[str]) -> str:
+def required(flags: Iterable[str]) -> str:
+    return f"the following arguments are required: {', '.join(flags)}"
+
+
+def unknown(word: str, known: Collection[str]) -> str:
     name = word.partition("=")[0]
     close = difflib.get_close_matches(name, sorted(known), n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""

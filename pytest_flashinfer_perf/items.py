@@ -10,6 +10,7 @@ import pytest
 from pytest_flashinfer_perf import collection
 from pytest_flashinfer_perf.formats import testlist
 from pytest_flashinfer_perf.plugin import SETTINGS
+from pytest_flashinfer_perf.report import unmeasured
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.fixture import Perf
@@ -26,19 +27,27 @@ class Testlist(pytest.File):
 
     def _item(self, entry: Entry) -> pytest.Function:
         item = pytest.Function.from_parent(self, name=entry.name, callobj=_call(entry))
-        if entry.case is not None:
-            item.stash[collection.CASE] = entry.case
-            for mark in collection.marks(entry.case):
-                item.add_marker(mark)
+        if entry.case is None:
+            item.stash[unmeasured.IDENTITY] = entry.identity
+            return item
+        item.stash[collection.CASE] = entry.case
+        for mark in collection.marks(entry.case):
+            item.add_marker(mark)
         return item
 
 
 def _call(entry: Entry) -> Callable[..., None]:
     case = entry.case
     if case is None:
-        return lambda: pytest.skip(entry.missing) if entry.missing else pytest.fail(entry.problem, pytrace=False)
+        return lambda: _without_case(entry)
 
     def measured(perf: Perf) -> None:
         perf(case)
 
     return measured
+
+
+def _without_case(entry: Entry) -> None:
+    if entry.missing:
+        pytest.skip(f"{entry.where}: {entry.missing}")
+    pytest.fail(f"{entry.where}: {entry.problem}", pytrace=False)

@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.settings import Checking, Fuzzing, Measuring, Settin
 from pytest_flashinfer_perf.usage import errors_of_use, not_negative, positive
 
 LONGEST_LIMIT_S = 1e9  # what faulthandler can wait
+MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate")  # the gate refuses nothing by itself
 
 
 def add(parser: pytest.Parser) -> None:
@@ -35,10 +36,15 @@ def add(parser: pytest.Parser) -> None:
 
 def _add_cases(group: pytest.OptionGroup) -> None:
     group.addoption("--perf-suite", choices=("smoke", "default", "full"), default="default", help="tier of shapes")
-    group.addoption("--perf-backends", metavar="A,B", default="", help="measure these backends only")
+    group.addoption("--perf-backends", metavar="A,B", default=None, help="measure these backends only")
     group.addoption("--perf-case", metavar="FLAGS", action="append", default=[], help="measure exactly this case")
     group.addoption(
-        "--perf-testlist", metavar="FILE", action="append", default=[], help="measure the lines of this file"
+        "--perf-testlist",
+        metavar="FILE",
+        type=_file,
+        action="append",
+        default=[],
+        help="measure the lines of this file",
     )
     group.addoption("--perf-flags", metavar="FLAGS", default="", help="said of every line of testlists; its own win")
     group.addoption("--perf-model", metavar="NAME", default=None, help="measure this model's shapes instead of a tier")
@@ -179,13 +185,34 @@ def _name(text: str) -> str:
     return text
 
 
+def _file(text: str) -> str:
+    if text and Path(text).is_dir():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is a folder: name each of its files, as --perf-testlist={text}/FILE"
+        )
+    return text
+
+
 def _folder(text: str) -> str:
     if not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"must be a folder that is there, got {text!r}")
     return text
 
 
+def _refuse_empty(config: pytest.Config) -> None:
+    """An empty name or pattern would be taken for none, and the run for what was asked."""
+    for option, value in vars(config.option).items():
+        said = value if isinstance(value, list) else [value]
+        if option.startswith("perf_") and option[5:] not in MAY_BE_EMPTY and any(map(_is_empty, said)):
+            raise pytest.UsageError(f"--{option.replace('_', '-')}: an empty name: of a variable that is not set?")
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, str) and not value.strip(" ,")
+
+
 def settings(config: pytest.Config) -> Settings:
+    _refuse_empty(config)
     measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
     checking = ("refcheck", "allow_output_mismatch")
     with errors_of_use(ProjectFileError):
@@ -193,7 +220,7 @@ def settings(config: pytest.Config) -> Settings:
         bounds, quarantined = tolerances.read(project), quarantine.read(project)
     return Settings(
         suite=config.getoption("perf_suite"),
-        backends=tuple(config.getoption("perf_backends").replace(",", " ").split()),
+        backends=tuple((config.getoption("perf_backends") or "").replace(",", " ").split()),
         cases=tuple(config.getoption("perf_case")),
         testlists=tuple(config.getoption("perf_testlist")),
         flags=config.getoption("perf_flags"),

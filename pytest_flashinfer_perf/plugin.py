@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -242,11 +242,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         _add_outcome(item, report)
     if report.skipped and not hasattr(report, "wasxfail"):
         _fail_strict_skip(item, report, unmeasured.reason(report))
-    if measured and not report.passed:
-        from pytest_flashinfer_perf.fixture import identity
-
-        report.perf_unmeasured = json.dumps(unmeasured.of(report, identity(item)))  # type: ignore[attr-defined]
+    if not report.passed and (measured or unmeasured.IDENTITY in item.stash):
+        report.perf_unmeasured = json.dumps(unmeasured.of(report, _identity(item)))  # type: ignore[attr-defined]
     return report
+
+
+def _identity(item: pytest.Item) -> Mapping[str, Any]:
+    if unmeasured.IDENTITY in item.stash:
+        return item.stash[unmeasured.IDENTITY]
+    from pytest_flashinfer_perf.fixture import identity
+
+    return identity(item)
 
 
 def _add_outcome(item: pytest.Item, report: pytest.TestReport) -> None:

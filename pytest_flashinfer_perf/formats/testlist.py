@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +27,12 @@ class Entry:
     case: Case | None = None
     missing: str = ""
     problem: str = ""
+    where: str = ""
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Of a line without a case."""
+        return {"case": self.name, "line": self.where}
 
 
 def is_testlist(path: Path) -> bool:
@@ -46,7 +53,13 @@ def read(path: Path, said_of_all: str = "", instead: Sequence[str] = ()) -> list
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(errors="replace").splitlines()
+    return path.read_text(encoding=_encoding(path), errors="replace").splitlines()
+
+
+def _encoding(path: Path) -> str:
+    """Windows' editors begin a file with a mark, and its shell writes UTF-16."""
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
 def _entries(line: str, where: str, instead: Sequence[str]) -> list[Entry]:
@@ -54,8 +67,9 @@ def _entries(line: str, where: str, instead: Sequence[str]) -> list[Entry]:
         read = cases.parse(flags.split(line), all_routines())
     except ParamError as error:
         if isinstance(error, UnknownRoutineError) and error.name in upstream.ROUTINES:
-            return [Entry(_slug(line), missing=f"{where}: {error.name} is a routine that this project does not have")]
-        return [Entry(_slug(line), problem=f"{where}: {error}")]
+            missing = f"{error.name} is a routine that this project does not have"
+            return [Entry(_slug(line), missing=missing, where=where)]
+        return [Entry(_slug(line), problem=str(error), where=where)]
     return [_entry(read, name, where) for name in instead or read.backends or _default(read)]
 
 
@@ -71,8 +85,9 @@ def _entry(line: Line, backend: str, where: str) -> Entry:
         case = line.case(backend)
     except ParamError as error:
         if backend in capability.HARDWARE or backend in all_backends():
-            return Entry(name, missing=f"{where}: {line.routine.name} has no backend {backend} in this project")
-        return Entry(name, problem=f"{where}: {error}")
+            missing = f"{line.routine.name} has no backend {backend} in this project"
+            return Entry(name, missing=missing, where=where)
+        return Entry(name, problem=str(error), where=where)
     return Entry(f"{case.routine.name}[{case.id}]", case)
 
 

@@ -13,13 +13,14 @@ from pytest_flashinfer_perf.report import unmeasured
 
 Row = Mapping[str, Any]
 WIDTH = 15
+RATES = (("tflops", "TFLOPs/sec"), ("tb_per_sec", "TB/sec"))
 
 
 class UpstreamLines:
     """A plugin of `flashinfer-perf run`: lines as soon as there is something to say."""
 
     def __init__(self) -> None:
-        self._shape: tuple[str, ...] = ()
+        self._shape: tuple[Any, ...] = ()
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -46,7 +47,7 @@ class UpstreamLines:
 
     def _measured(self, row: Row) -> Iterator[str]:
         """What a shape's backends have in common is said once, before the first of them."""
-        shape = (row["routine"], row["shape"])
+        shape = (row.get("routine"), row.get("shape"))
         if shape != self._shape and row.get("verbose"):
             yield from _about(row)
         self._shape = shape
@@ -74,6 +75,7 @@ def _lengths(row: Row) -> Iterator[str]:
 
 
 def performance(row: Row) -> str:
+    """Nobody says how much work a solution of a data set does: there are no rates of it."""
     times = f"median time {1e3 * row['median']:.3f} ms; std {1e3 * row['std']:.3f} ms"
-    rates = f"achieved tflops {row['tflops']:.3f} TFLOPs/sec; achieved tb_per_sec {row['tb_per_sec']:.3f} TB/sec"
-    return f"[PERF] {row['backend']:<{WIDTH}}:: {times}; {rates}"
+    rates = [f"achieved {name} {row[name]:.3f} {unit}" for name, unit in RATES if row[name] is not None]
+    return f"[PERF] {row.get('backend') or row['case']:<{WIDTH}}:: {'; '.join([times, *rates])}"

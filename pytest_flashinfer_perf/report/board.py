@@ -61,7 +61,9 @@ class Board:
             self._rows.pop(test, None)
 
     def reasons(self, outcome: str) -> list[str]:
-        return [case["reason"] for case in self.unmeasured if case["outcome"] == outcome]
+        """Which are the same wherever in a file they are met."""
+        ended_so = (case for case in self.unmeasured if case["outcome"] == outcome)
+        return [case["reason"].removeprefix(f"{case.get('line')}: ") for case in ended_so]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With -v a measured case says its time where others say PASSED."""

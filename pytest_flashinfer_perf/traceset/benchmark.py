@@ -12,7 +12,7 @@ from pytest_flashinfer_perf import devices
 from pytest_flashinfer_perf.case import DEFAULT_SEED
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.traceset import records
-from pytest_flashinfer_perf.traceset.child import Job
+from pytest_flashinfer_perf.traceset.child import Job, Outcome
 from pytest_flashinfer_perf.traceset.config import BenchmarkConfig, ConfigError
 from pytest_flashinfer_perf.traceset.runner import Runner, RunnerError
 
@@ -34,21 +34,31 @@ class Benchmark:
         self._seed = seed
 
     def run_all(self, *, save_results: bool = True) -> TraceSet:
-        """A set with the same definitions, solutions and workloads, and the traces of this run."""
+        """A set with the same definitions, solutions and workloads, and the traces of this run.
+
+        RunnerError, after all else was evaluated and saved, where there is no trace of something.
+        """
         traces: dict[str, list[Trace]] = {}
-        runner = Runner(isolated=self._config.use_isolated_runner, timeout=self._config.timeout_seconds)
-        try:
-            for job in self._jobs():
-                traces.setdefault(job.definition.name, []).append(self._trace(runner, job, save=save_results))
-        finally:
-            runner.close()
+        without: list[str] = []
+        for job, outcome in self._evaluated():
+            if outcome.status is None:
+                without.append(f"{job.definition.name}, {job.solution.name}: {outcome.message}\n{outcome.log}")
+            else:
+                traces.setdefault(job.definition.name, []).append(self._trace(job, outcome, save=save_results))
+        if without:
+            raise RunnerError("\n".join(without))
         same = {name: getattr(self._set, name) for name in ("root", "definitions", "solutions", "workloads")}
         return TraceSet(**same, traces=traces)
 
-    def _trace(self, runner: Runner, job: Job, *, save: bool) -> Trace:
-        outcome = runner.evaluate(job)
-        if outcome.status is None:
-            raise RunnerError(f"{outcome.message}\n{outcome.log}")
+    def _evaluated(self) -> Iterator[tuple[Job, Outcome]]:
+        runner = Runner(isolated=self._config.use_isolated_runner, timeout=self._config.timeout_seconds)
+        try:
+            for job in self._jobs():
+                yield job, runner.evaluate(job)
+        finally:
+            runner.close()
+
+    def _trace(self, job: Job, outcome: Outcome, *, save: bool) -> Trace:
         trace = records.trace_of(job, outcome)
         if save and self._set.root is not None:
             records.append(trace, job, Path(self._set.root) / "traces")

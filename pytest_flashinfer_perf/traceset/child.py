@@ -18,6 +18,7 @@ from pytest_flashinfer_perf.settings import Measuring
 from pytest_flashinfer_perf.timing.run import Timing
 from pytest_flashinfer_perf.traceset.config import Resolved
 from pytest_flashinfer_perf.traceset.evaluators import Baseline, Callee, Evaluator, IncorrectError, Task, chosen
+from pytest_flashinfer_perf.traceset.originals import ReplacedError, originals
 
 READY = "ready"
 
@@ -96,9 +97,11 @@ def _print_to(log: str) -> None:
 
 
 def evaluated(job: Job, baselines: Baselines) -> Outcome:
+    reading = originals(devices.find(job.device))
     try:
         evaluator = chosen(job.definition, job.evaluators)
         baseline = baselines.of(job, evaluator)
+        reading.verify()
     except Exception as error:  # noqa: BLE001 - a definition's reference is anybody's code
         return Outcome(None, f"{job.definition.name}: its reference or its inputs fail: {_last_words(error)}")
     try:
@@ -109,6 +112,8 @@ def evaluated(job: Job, baselines: Baselines) -> Outcome:
         return _judged(evaluator, _task(job), Callee(runnable, _task(job)), baseline)
     except IncorrectError as wrong:
         return Outcome(wrong.status, str(wrong), wrong.correctness)
+    except ReplacedError as error:
+        return Outcome(None, str(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001
         return Outcome(EvaluationStatus.RUNTIME_ERROR, _last_words(error))
 
@@ -117,7 +122,10 @@ def _judged(evaluator: Evaluator, task: Task, solution: Callee, baseline: Baseli
     if task.device.is_gpu:
         torch.cuda.reset_peak_memory_stats(task.device.torch)
     correctness = evaluator.check_correctness(task, solution, baseline)
+    reading = originals(task.device)
+    reading.restore()
     timings = tuple(evaluator.eval_performance(task, solution, baseline))
+    reading.verify()
     peak = torch.cuda.max_memory_allocated(task.device.torch) if task.device.is_gpu else None
     return Outcome(EvaluationStatus.PASSED, "", correctness, timings, baseline.latency_ms, peak)
 

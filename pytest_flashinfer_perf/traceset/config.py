@@ -53,7 +53,7 @@ class Resolved(BaseModel):
 class BenchmarkConfig(EvalConfig):
     """The whole: its own fields are the lowest layer, and those of the run."""
 
-    use_isolated_runner: bool = False
+    use_isolated_runner: bool = True
     timeout_seconds: float = Field(default=300, gt=0)
     definitions: list[str] | None = None
     solutions: list[str] | None = None

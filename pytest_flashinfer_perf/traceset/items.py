@@ -16,9 +16,11 @@ from flashinfer_bench.data import EvaluationStatus
 from pytest_flashinfer_perf import flags
 from pytest_flashinfer_perf.case import DEFAULT_SEED
 from pytest_flashinfer_perf.measurement import Measurement
+from pytest_flashinfer_perf.report import unmeasured
+from pytest_flashinfer_perf.running.survival import measures
 from pytest_flashinfer_perf.traceset import benchmark, data, records
 from pytest_flashinfer_perf.traceset.child import Job, Outcome
-from pytest_flashinfer_perf.traceset.config import BenchmarkConfig
+from pytest_flashinfer_perf.traceset.config import BenchmarkConfig, ConfigError
 from pytest_flashinfer_perf.traceset.runner import Runner
 
 if TYPE_CHECKING:
@@ -62,15 +64,22 @@ class TraceSetItems(pytest.File):
         self.evaluations = shared
 
     def collect(self) -> Iterator[pytest.Function]:
-        found = data.read(self.path)
-        made = [*self._problems(found), *self._missing(found), *self._jobs(found)]
-        if not made:
-            raise self.CollectError(f"{self.path}: no definition with a workload in it")
-        for name, call, marks in _numbered(made):
+        for name, call, marks in _numbered(self._made(data.read(self.path))):
             item = pytest.Function.from_parent(self, name=name, callobj=call)
             for mark in marks:
                 item.add_marker(mark)
+            if not measures(item):
+                item.stash[unmeasured.IDENTITY] = {"case": name}
             yield item
+
+    def _made(self, found: data.DataSet) -> list[Made]:
+        try:
+            made = [*self._problems(found), *self._missing(found), *self._jobs(found)]
+        except ConfigError as error:
+            raise self.CollectError(f"{self.path}: {error}") from error
+        if not made:
+            raise self.CollectError(f"{self.path}: no definition with a workload in it")
+        return made
 
     def _problems(self, found: data.DataSet) -> Iterator[Made]:
         for problem in found.problems:

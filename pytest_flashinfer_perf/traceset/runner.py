@@ -1,4 +1,4 @@
-"""Processes that evaluate: one that is kept, or one for each job; a crash or a hang costs one job."""
+"""Processes that evaluate: one for each job, or one that is kept; a crash or a hang costs one job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -14,12 +15,13 @@ from pathlib import Path
 
 from flashinfer_bench.data import EvaluationStatus
 
-from pytest_flashinfer_perf.traceset import child
+from pytest_flashinfer_perf.traceset import child, plausible
 from pytest_flashinfer_perf.traceset.child import Job, Outcome
 
 START_SECONDS = 120.0
 END_SECONDS = 10.0
 MOST_LOG = 64 << 10
+SPOILT = (EvaluationStatus.TIMEOUT, EvaluationStatus.RUNTIME_ERROR, None)  # the process, for whoever comes next
 
 
 class RunnerError(RuntimeError):
@@ -58,10 +60,11 @@ class Runner:
 
     def evaluate(self, job: Job) -> Outcome:
         worker = self._worker = self._worker or _started()
+        since = time.perf_counter()
         outcome = self._answer(worker, job)
-        ended = outcome.status in (EvaluationStatus.TIMEOUT, EvaluationStatus.RUNTIME_ERROR)
-        outcome = replace(outcome, log=worker.printed())
-        if ended or self._isolated:  # an error on a GPU may have spoilt it for whoever comes next
+        fault = plausible.fault(job, outcome.timings, time.perf_counter() - since)
+        outcome = replace(Outcome(None, fault) if fault else outcome, log=worker.printed())
+        if self._isolated or outcome.status in SPOILT:
             self.close()
         return outcome
 

@@ -129,7 +129,42 @@ def test_the_lines_that_scripts_read(pytester, capsys):
         assert re.search(line, shown, re.MULTILINE), line
 
 
-def test_run_says_what_it_does_not_understand(ran):
-    done = ran(f"{GEMM} --batch_sise 3")
+def test_a_line_without_a_case_has_a_line_too(pytester, capsys):
+    (pytester.path / "my.txt").write_text(f"--routine rmsnorm --batch_size 1\n{GEMM} -n 1\n")
+    pytester.chdir()
+    assert cli.main(shlex.split("run --testlist my.txt -- --perf-device=cpu")) == 0
+    sentence = "my.txt:1: rmsnorm is a routine that this project does not have. Skipping."
+    assert f"[INFO] line[rmsnorm_--batch_size_1]: {sentence}" in capsys.readouterr().out.splitlines()
+
+
+def test_a_kernel_of_ones_own_beside_them_has_a_line_too(pytester, capsys):
+    pytester.makepyfile(test_own="import torch\ndef test_neg(perf): perf.time(torch.neg, torch.ones(8))")
+    pytester.chdir()
+    assert cli.main(shlex.split(f"run {GEMM} -n 3 -- --perf-device=cpu --perf-iters=3 test_own.py")) == 0
+    assert re.search(r"^\[PERF\] .*::test_neg *:: median time", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("option", ["--output_path ''", "--testlist ''"])
+def test_a_file_without_a_name_is_refused(ran, option):
+    assert ran(f"{GEMM} {option} -- --perf-device=cpu").ret == pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (f"{GEMM} --batch_sise 3", "unknown flag --batch_sise (did you mean --batch_size?)"),
+        (GEMM.replace("--k", "--kk"), "unknown flag --kk (did you mean --k?)"),
+        ("--testlst my.txt", "unknown flag --testlst (did you mean --testlist?)"),
+    ],
+)
+def test_run_says_what_it_does_not_understand(ran, command, sentence):
+    done = ran(command)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "unknown flag --batch_sise (did you mean --batch_size?)" in done.stderr.str()
+    assert sentence in done.stderr.str()
+
+
+def test_run_without_a_word_asks_for_one(capsys):
+    with pytest.raises(SystemExit) as done:
+        cli.main(["run", "--", "-v"])
+    assert done.value.code == 2
+    assert "nothing to measure: give --routine NAME" in capsys.readouterr().err

@@ -79,6 +79,22 @@ def test_a_line_that_cannot_be_understood_fails_and_stops_no_other(run, line, se
     assert "Traceback" not in result.stdout.str()
 
 
+TYPED = [
+    (GEMM.replace("--k 16", "--kk 16"), "unknown flag --kk (did you mean --k?)"),
+    (GEMM.replace("--m 4 --n 16", "--mm 4"), "unknown flag --mm (did you mean --m?)"),
+    (GEMM.replace("--batch_size", "--batch"), "unknown flag --batch (did you mean --batch_size?)"),
+    (GEMM.replace("--backends", "--backend"), "unknown flag --backend (did you mean --backends?)"),
+    (f"{GEMM} --num_iter 3", "unknown flag --num_iter (did you mean --num_iters?)"),
+    (GEMM.replace("--routine", "--routin"), "unknown flag --routin (did you mean --routine?)"),
+]
+
+
+@pytest.mark.parametrize(("line", "sentence"), TYPED)
+def test_a_flag_that_there_is_not_is_named_with_the_nearest(line, sentence):
+    [entry] = _read(line)
+    assert entry.problem == sentence
+
+
 def test_what_only_upstream_has_is_skipped_with_a_sentence(run):
     lines = f"--routine rmsnorm --batch_size 1 --hidden_size 64\n{GEMM} fa2 -n 1\n"
     result = run(lines, "lines.txt", "-rs")
@@ -87,10 +103,55 @@ def test_what_only_upstream_has_is_skipped_with_a_sentence(run):
     result.stdout.fnmatch_lines(["*lines.txt:2: bmm_fp8 has no backend fa2 in this project*"])
 
 
+def test_lines_without_a_case_are_in_the_summary_and_beside_the_rows(run, pytester):
+    norm = "--routine rmsnorm --batch_size 1 --hidden_size 64\n"
+    result = run(f"{norm}{GEMM} fa2 -n 1\n{norm}{GEMM} --what 1\n", "lines.txt", "--benchmark-json=run.json")
+    result.assert_outcomes(passed=1, skipped=3, failed=1)
+    counts = ["    2  rmsnorm is a routine that *", "    1  bmm_fp8 has no backend fa2 in this project"]
+    result.stdout.fnmatch_lines(["3 cases skipped", *counts])
+    kept = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
+    assert [(one["line"].partition(":")[2], one["outcome"]) for one in kept] == [
+        ("1", "skipped"),
+        ("2", "skipped"),
+        ("3", "skipped"),
+        ("4", "failed"),
+    ]
+    assert kept[0]["reason"] == "lines.txt:1: rmsnorm is a routine that this project does not have"
+    assert len({one["case"] for one in kept}) == 4
+
+
 def test_an_option_names_a_list_whatever_it_is_called_and_replaces_the_configured_paths(run, pytester):
     pytester.makeini("[pytest]\ntestpaths = elsewhere")
     pytester.mkdir("elsewhere")
     run(LINES, "--perf-testlist=my.list", name="my.list").assert_outcomes(passed=3)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_mark_before_the_text_loses_no_line(run, pytester, encoding):
+    (pytester.path / "marked.txt").write_bytes(f"{GEMM} -n 1\n{GEMM} -n 2\n".encode(encoding))
+    run(f"{GEMM} -n 1\n", "marked.txt", "lines.txt").assert_outcomes(passed=3)
+    run("", "--perf-testlist=marked.txt").assert_outcomes(passed=2)
+
+
+def test_a_folder_is_no_list(run, pytester):
+    (pytester.mkdir("lists") / "test_other.py").write_text("def test_a(): pass")
+    refused = run("", "--perf-testlist=lists")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(["*'lists' is a folder: name each of its files, as --perf-testlist=lists/FILE"])
+
+
+EMPTY = (
+    "backends= backends=, case= testlist= model= strict-skips= trace-set= trace-config= autotune-cache= only= shard-by="
+)
+FILES = "fuzz-flags= findings= config= html= csv= calibration= vllm-csv="
+
+
+@pytest.mark.parametrize("option", f"{EMPTY} {FILES}".split())
+def test_an_option_of_an_unset_variable_is_refused(run, option):
+    refused = run(f"{GEMM} -n 1\n", "lines.txt", f"--perf-{option}")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    name = option.partition("=")[0]
+    refused.stderr.fnmatch_lines([f"ERROR: --perf-{name}: an empty name: of a variable that is not set?"])
 
 
 def test_a_list_that_asks_for_nothing_is_an_error(run):

@@ -3,17 +3,23 @@
 import json
 import multiprocessing.forkserver  # noqa: F401 - what pytester finds imported, it leaves: one server for all tests
 import random
+import re
 
 import datasets
 import mutations
 import pytest
 import torch
 from datasets import DataSet, solution, workload
-from flashinfer_bench.data import Trace
+from flashinfer_bench.data import Definition, Trace
 from safetensors.torch import save_file
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.traceset import Benchmark, BenchmarkConfig, TraceSet, data
+from pytest_flashinfer_perf.cost import Peaks
+from pytest_flashinfer_perf.report import terminal
+from pytest_flashinfer_perf.traceset import Benchmark, BenchmarkConfig, TraceSet, data, plausible
+from pytest_flashinfer_perf.traceset.child import Job
+from pytest_flashinfer_perf.traceset.config import Resolved
+from pytest_flashinfer_perf.traceset.runner import RunnerError
 
 FAST = ("--perf-device=cpu", "--perf-trace-option=iterations=3", "--perf-trace-option=warmup_runs=1")
 TRUSTED = (*FAST, "--perf-trust-solutions", "--perf-trace-option=num_trials=2")
@@ -87,6 +93,70 @@ def test_every_status_under_both_runners(pytester, gemm, isolated):
     result.stdout.fnmatch_lines_random(["TIMEOUT: no answer within 5 s*", "*its process died: SIGABRT*", "| so far"])
 
 
+CLOCK = "import itertools, time\nreadings = itertools.count()\n"
+FORGED = """from dataclasses import replace
+from pytest_flashinfer_perf.traceset import child
+
+judged = child._judged
+
+def forged(*given):
+    seen = judged(*given)
+    return replace(seen, timings=tuple(replace(t, samples=({}, ) * len(t.samples)) for t in seen.timings))
+
+child._judged = forged
+"""
+
+
+def latencies(made):
+    return {t["solution"]: t["evaluation"]["performance"]["latency_ms"] for t in made.traces()}
+
+
+def test_what_one_solution_changes_is_not_what_the_next_one_meets(pytester, gemm):
+    changes = f"{CLOCK}time.perf_counter = lambda: 1e-9 * next(readings)\nimport torch\n"
+    changes += "torch.set_default_dtype(torch.float64)\n"
+    honest = "import torch\n\ndef run(A, B):\n    return torch.zeros(len(A), len(B)) + A @ B.T\n"
+    spoiler = solution(GEMM, "a_spoiler", changes + datasets.RIGHT[GEMM])
+    gemm.solve(spoiler, solution(GEMM, "honest", honest, returns=True))
+    run(pytester, "set", *TRUSTED).assert_outcomes(passed=2)
+    assert gemm.statuses() == {"a_spoiler": "PASSED", "honest": "PASSED"}
+    assert min(latencies(gemm).values()) > 1e-4
+
+
+def test_a_clock_that_is_replaced_while_it_is_read_is_no_time(pytester, gemm):
+    fast = f"{CLOCK}import torch\n\ndef run(A, B, C):\n    time.perf_counter = lambda: 1e-9 * next(readings)\n"
+    gemm.solve(solution(GEMM, "fast", f"{fast}    torch.matmul(A, B.T, out=C)\n"), GEMM_SOLUTIONS["right"])
+    kept = ("--perf-trace-option=use_isolated_runner=false", "--benchmark-json=run.json")
+    result = run(pytester, "set", *TRUSTED, *kept)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["replaces time.perf_counter, by which it is timed: its time is not known"])
+    assert gemm.statuses() == {"right": "PASSED"}
+    assert [row["extra_info"]["backend"] for row in rows(pytester)] == ["right"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [
+        ("1e-9", "0.001000 us a call, and a call that does nothing takes *"),
+        ("1e3", "timed calls of 6000. s in a process that had *"),
+        ("float('nan')", "timed calls of nan s in a process that had *"),
+    ],
+)
+def test_a_time_that_cannot_be_is_no_trace(pytester, gemm, seconds, sentence):
+    gemm.solve(solution(GEMM, "forged", FORGED.format(seconds) + datasets.RIGHT[GEMM]))
+    result = run(pytester, "set", *TRUSTED)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"its time cannot be: {sentence}"])
+    assert gemm.traces() == []
+
+
+def test_no_output_is_written_faster_than_the_roof():
+    definition = Definition.model_validate(datasets.GEMM)
+    asked = Trace.model_validate(workload(GEMM, "w", {"M": 1 << 20})).workload
+    job = Job(definition, asked, None, None, Resolved())
+    assert plausible.of_writing(job, 1 << 20, Peaks(31e6, {}, "measured")) == pytest.approx(2**20 * 31 / 31e6)
+    assert plausible.of_writing(job, 1 << 30, Peaks(31e6, {}, "measured")) == 0.0
+
+
 def test_traces_are_read_back_by_flashinfer_bench_and_never_overwritten(pytester, gemm):
     gemm.solve(GEMM_SOLUTIONS["right"], GEMM_SOLUTIONS["nan"])
     kept = gemm.root / "traces/tests/gemm" / f"{GEMM}.jsonl"
@@ -125,9 +195,10 @@ def test_a_row_has_the_reference_beside_the_solution(pytester, gemm):
 def test_nothing_is_run_until_it_is_trusted(pytester, gemm):
     evil = f"import pathlib\npathlib.Path({str(pytester.path / 'owned')!r}).touch()\n"
     gemm.solve(solution(GEMM, "evil", evil + datasets.RIGHT[GEMM]))
-    result = run(pytester, "set", *FAST, "-rs")
+    result = run(pytester, "set", *FAST)
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*until you say --perf-trust-solutions*"])
+    reason = ["    1  solutions are other people's code*", "*--perf-trust-solutions"]
+    result.stdout.fnmatch_lines(["1 case skipped", *reason])
     assert not (pytester.path / "owned").exists()
     assert not (gemm.root / "traces").exists()
 
@@ -342,6 +413,17 @@ def test_an_option_or_a_config_that_is_not_understood_ends_the_run(pytester):
         result.stderr.fnmatch_lines([sentence])
 
 
+@pytest.mark.parametrize("kind", ["solutions", "definitions"])
+def test_a_name_that_the_set_has_not_got_is_a_sentence_with_the_known_ones(pytester, gemm, kind):
+    gemm.solve(GEMM_SOLUTIONS["right"], GEMM_SOLUTIONS["slow"])
+    known = {"solutions": "did you mean right? known are right, slow", "definitions": f"known are {GEMM}"}
+    result = run(pytester, "set", *TRUSTED, f"--perf-trace-option={kind}=[rihgt]")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines([f"*set: {kind}: unknown name 'rihgt', {known[kind]}"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*in collect*")
+
+
 def test_own_evaluators_come_first(pytester, gemm):
     gemm.solve(GEMM_SOLUTIONS["wrong"])
     pytester.makepyfile(
@@ -371,6 +453,31 @@ def test_from_a_program(gemm):
     assert gemm.statuses() == {"right": "PASSED"}
 
 
+def test_a_program_meets_what_has_no_trace_when_all_else_has_one(gemm):
+    gemm.solve(solution(GEMM, "a_forged", FORGED.format("1e-9") + datasets.RIGHT[GEMM]), GEMM_SOLUTIONS["right"])
+    config = BenchmarkConfig.default(iterations=2, num_trials=1, warmup_runs=0)
+    with pytest.raises(RunnerError, match="gemm_n8_k16, a_forged: its time cannot be"):
+        Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(save_results=True)
+    assert gemm.statuses() == {"right": "PASSED"}
+
+
+def test_the_smallest_set_of_the_documents_is_whole(pytester, pytestconfig):
+    page = (pytestconfig.rootpath / "docs/trace-sets.md").read_text()
+    files = re.findall(r"^`(flashinfer-trace/\S+)`[^\n]*\n\n```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(files) == 3
+    for name, text in files:
+        path = pytester.path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    [(command, shown)] = re.findall(r"^```console\n\$ pytest (.*?)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    result = run(pytester, *command.split(), *FAST)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["rmsnorm_h128 on cpu *", terminal.HEADINGS, "batch64", "  mine  *"])
+    assert all(line in shown for line in (terminal.HEADINGS, "batch64", "  mine  ", "rmsnorm_h128 on cpu "))
+    [trace] = re.findall(r"`(flashinfer-trace/traces/\S+)`", page)
+    assert (pytester.path / trace).exists()
+
+
 def test_the_documents_program_runs(pytester, gemm, pytestconfig):
     gemm.solve(GEMM_SOLUTIONS["right"])
     gemm.root.rename(pytester.path / "flashinfer-trace")
@@ -380,12 +487,24 @@ def test_the_documents_program_runs(pytester, gemm, pytestconfig):
     assert len(DataSet.traces(gemm, pytester.path / "flashinfer-trace/traces")) == 1
 
 
-def test_the_old_command(pytester, gemm):
+@pytest.mark.parametrize("isolated", ["", "--use-isolated-runner", "--no-use-isolated-runner"])
+def test_the_old_command(pytester, gemm, isolated):
     gemm.solve(GEMM_SOLUTIONS["right"])
     (pytester.path / "my_config.yaml").write_text("definition_config:\n  gemm_n8_k16:\n    rtol: 0.001\n")
     command = "run --local set --config my_config.yaml --rtol 0.5 --iterations 4 --num-trials 1 --solutions right"
-    beside = "--use-isolated-runner --timeout 50 --no-save-results -- --perf-device=cpu --perf-trust-solutions"
+    beside = f"{isolated} --timeout 50 --no-save-results -- --perf-device=cpu --perf-trust-solutions"
     arguments = cli.as_pytest(f"{command} {beside}".split()[1:])
     run(pytester, *arguments, "--benchmark-json=run.json").assert_outcomes(passed=1)
     assert rows(pytester)[0]["stats"]["rounds"] == 4
     assert not (gemm.root / "traces").exists()
+
+
+def test_the_old_command_prints_a_line_for_each_solution(pytester, gemm, capsys):
+    gemm.solve(GEMM_SOLUTIONS["right"], GEMM_SOLUTIONS["returning"], GEMM_SOLUTIONS["wrong"])
+    pytester.chdir()
+    command = "run --local set --iterations 3 --num-trials 1 -- --perf-trust-solutions --perf-device=cpu"
+    assert cli.main(command.split()) == 1
+    shown = capsys.readouterr().out
+    for name in ("right", "returning"):
+        assert re.search(rf"^\[PERF\] {name} +:: median time [\d.]+ ms; std [\d.]+ ms$", shown, re.MULTILINE)
+    assert f"[ERROR] Error running test: {GEMM}[wrong-M4-01234567]" in shown

@@ -61,6 +61,7 @@ def test_a_file_replaces_the_bundled_defaults_and_options_its_global_layer(tmp_p
     path.write_text(YAML)
     made = BenchmarkConfig.from_yaml(path, iterations=200, rtol=0.5)
     assert set(made.op_type_config) == {"gemm"}
+    assert not made.use_isolated_runner
     resolved = made.resolve_eval_config(GEMM)
     assert (resolved.iterations, resolved.rtol, resolved.required_matched_ratio) == (200, 0.001, 0.95)
     assert resolved.extra == {"a": 1, "b": 2, "c": 0}
@@ -70,6 +71,7 @@ def test_the_bundled_defaults():
     default = BenchmarkConfig.default(timeout_seconds=600)
     moe = default.resolve_eval_config(GEMM.model_copy(update={"op_type": "moe"}))
     assert (default.timeout_seconds, moe.required_matched_ratio, moe.extra) == (600, 0.95, {})
+    assert default.use_isolated_runner
     sampling = default.resolve_eval_config(GEMM.model_copy(update={"op_type": "sampling"}))
     assert sampling.extra == BUNDLED["op_type_config"]["sampling"]["extra"]
 
