@@ -17,6 +17,8 @@ from pytest_flashinfer_perf.settings import Checking, Fuzzing, Measuring, Settin
 from pytest_flashinfer_perf.usage import errors_of_use, not_negative, positive
 
 LONGEST_LIMIT_S = 1e9  # what faulthandler can wait
+# Nothing is an answer to the first four; the others are looked at where they are used.
+MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate", "backends", "testlist")
 
 
 def add(parser: pytest.Parser) -> None:
@@ -185,7 +187,17 @@ def _folder(text: str) -> str:
     return text
 
 
+def _refuse_empty(config: pytest.Config) -> None:
+    """An empty file name or pattern would be taken for none, and the run for what was asked."""
+    for option, value in vars(config.option).items():
+        said = value if isinstance(value, list) else [value]
+        if option.startswith("perf_") and option[5:] not in MAY_BE_EMPTY and "" in said:
+            name = f"--{option.replace('_', '-')}"
+            raise pytest.UsageError(f"{name}: an empty name: of a variable that is not set?")
+
+
 def settings(config: pytest.Config) -> Settings:
+    _refuse_empty(config)
     measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
     checking = ("refcheck", "allow_output_mismatch")
     with errors_of_use(ProjectFileError):

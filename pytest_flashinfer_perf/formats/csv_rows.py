@@ -13,7 +13,7 @@ import pytest
 
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.report.layout import counted
-from pytest_flashinfer_perf.usage import errors_of_use
+from pytest_flashinfer_perf.usage import not_written, verify_output
 
 Row = Mapping[str, Any]
 
@@ -66,17 +66,30 @@ class CsvFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._rows = 0
+        self._lost: OSError | None = None
+        self._notes: list[str] = []
 
     def pytest_sessionstart(self) -> None:
-        with errors_of_use(OSError):
-            write_whole(self._path, _written((*UPSTREAM, *OURS)))
+        verify_output("--perf-csv", self._path)
+        write_whole(self._path, _written((*UPSTREAM, *OURS)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "perf_row"):
-            row = json.loads(report.perf_row)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(_written(columns(row).values()))
-            self._rows += 1
+        if hasattr(report, "perf_row") and self._lost is None:
+            try:
+                self._append(_written(columns(json.loads(report.perf_row)).values()))
+            except OSError as error:
+                self._lost = error
+
+    def _append(self, line: str) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line)
+        self._rows += 1
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._notes.append(f"wrote {counted(self._rows, 'row')} to {self._path}")
+        if self._lost is not None:
+            self._notes.append(not_written(session, "--perf-csv", self._lost))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.write_line(f"wrote {counted(self._rows, 'row')} to {self._path}")
+        for note in self._notes:
+            terminalreporter.write_line(note)

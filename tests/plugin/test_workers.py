@@ -70,9 +70,10 @@ def test_a_worker_that_fails_by_itself_is_no_success(pytester):
 
 
 def test_a_journal_that_cannot_be_written_is_one_error(many):
-    done = many.runpytest_subprocess(*QUICK, *OPTED_IN, "-n1", "--benchmark-json=nowhere/run.json")
+    (many.path / "run.json.journal").mkdir()
+    done = many.runpytest_subprocess(*QUICK, *OPTED_IN, "-n1", "--benchmark-json=run.json")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["ERROR: *No such file or directory: *nowhere/run.json.journal*"])
+    done.stderr.fnmatch_lines(["ERROR: *Is a directory: *run.json.journal*"])
 
 
 def test_only_load_distributes_what_is_timed(cpu, hopper):
@@ -237,6 +238,14 @@ def test_workers_of_a_cpu_take_turns_unless_told(pytester, taken, cpu):
     since = time.monotonic()
     with session.turn(config, Settings(device="auto"), cpu):
         assert time.monotonic() - since > 0.15
+
+
+def test_every_user_of_a_machine_can_wait_for_its_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    usual = os.umask(0o077)
+    with alone.alone_on("GPU-0", print):
+        os.umask(usual)
+    assert (tmp_path / "flashinfer-perf-GPU-0.lock").stat().st_mode & 0o777 == 0o644
 
 
 def test_what_a_process_starts_measures_under_its_lock(tmp_path, monkeypatch):
