@@ -217,6 +217,7 @@ def _limit(config: pytest.Config, settings: Settings) -> Limit | None:
     words = config.stash[STDERR]
     if told.words is not None:
         words = Path(told.words).open("w", encoding="utf-8")  # noqa: SIM115 - open until this process ends
+        _write(words, f"{os.getpid()}\n")
         faulthandler.enable(words)
     if not seconds or settings.fuzzing.on:  # a search has a limit of its own for each example
         return None

@@ -1,6 +1,7 @@
 """xdist's workers: one for each GPU, one native JSON, and nothing lost when one dies."""
 
 import fcntl
+import fnmatch
 import os
 import subprocess
 import sys
@@ -160,6 +161,40 @@ Extension modules: numpy (total: 1)
 
 
 @pytest.mark.parametrize(
+    ("end", "outcome", "sentence"),
+    [
+        ("exit 0", "exited", "its process exited with code 0: *os._exit*"),
+        ("exit 3", "exited", "its process exited with code 3: *"),
+        ("kill -KILL $$", "killed", "*by SIGKILL*out of memory*"),
+        ("kill -TERM $$", "killed", "its process was ended by SIGTERM"),
+        ("kill -40 $$", "killed", "its process was ended by signal 40"),
+        ("sleep 0.1; kill -TERM $$", "killed", "its process was ended by SIGTERM"),
+    ],
+)
+def test_a_death_without_words_is_known_by_its_code_which_stays(end, outcome, sentence):
+    with subprocess.Popen(["sh", "-c", end]) as process:
+        death = outcomes.of_death("", 4.0, outcomes.exit_code(process.pid))
+        assert death.outcome == outcome
+        assert fnmatch.fnmatch(death.sentence, sentence)
+        assert outcomes.exit_code(process.pid) == process.wait() == process.returncode
+    assert outcomes.of_death("", 4.0, outcomes.exit_code(process.pid)).sentence == "its process ended without a word"
+
+
+def test_a_case_that_exits_says_with_which_code(pytester):
+    pytester.makepyfile("""
+        import os, signal, pytest
+
+        @pytest.mark.parametrize("end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), 9)], ids=["exits", "killed"])
+        def test_it(perf, end): end()
+    """)
+    done = pytester.runpytest_subprocess("--perf-device=cpu", *OPTED_IN, "-n1", "--benchmark-json=run.json")
+    done.assert_outcomes(failed=2)
+    done.stdout.fnmatch_lines_random(
+        ["exited: its process exited with code 0: *", "killed: its process was ended by SIGKILL, *out of memory"]
+    )
+
+
+@pytest.mark.parametrize(
     ("words", "outcome", "frames"),
     [
         (FATAL, "segfault", '  File "/a/kernel.py", line 1 in launch'),
@@ -174,7 +209,7 @@ Extension modules: numpy (total: 1)
     ],
 )
 def test_a_death_is_known_by_its_last_words(words, outcome, frames):
-    death = outcomes.of_death(words, 4.0)
+    death = outcomes.of_death(words, 4.0, None)
     assert (death.outcome, death.words) == (outcome, frames)
 
 
