@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.files import verify_writable
+
 
 class CacheError(ValueError):
     """A cache of tactics that is asked for and cannot be used."""
@@ -66,9 +68,11 @@ def _watched(tuner: Any) -> Iterator[list[Choice]]:
 def verify(cache: str, *, tune: bool) -> None:
     """Raise CacheError where there is nothing to read; a run that tunes may write a new one."""
     path = Path(cache)
-    if not path.exists() and tune and path.parent.is_dir():
-        return
     try:
+        if tune and path.parent.is_dir():
+            verify_writable(path)
+            if not path.exists():
+                return
         json.loads(path.read_text())
     except OSError as error:
         raise CacheError(f"{cache}: {error.strerror}; a case with --autotune writes it") from error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
+from typing import IO
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -12,12 +14,28 @@ def write_whole(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, newline="", encoding="utf-8") as made:
+    with _new_beside(path) as made:
         made.write(text)
     Path(made.name).chmod(0o666 & ~_umask())
-    Path(made.name).replace(path)
+    Path(made.name).replace(path.resolve())
+
+
+def verify_writable(path: Path) -> None:
+    """Raise the OSError of a `write_whole` that could not begin; leaves nothing but the folders above."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not path.exists() or path.is_file():
+        with _new_beside(path) as made:
+            Path(made.name).unlink()
+
+
+def _new_beside(path: Path) -> IO[str]:
+    folder = path.resolve().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return tempfile.NamedTemporaryFile("w", dir=folder, delete=False, newline="", encoding="utf-8")
+    except OSError as error:  # which names a file that nobody asked for
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _umask() -> int:

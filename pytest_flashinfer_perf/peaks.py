@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -68,18 +70,19 @@ def measured(device: Device) -> Peaks | None:
     """None on a CPU, whose roof moves with its neighbours."""
     if not device.is_gpu:
         return None
-    path = _cache_file(device)
-    if path.exists():
+    path = kept(device)
+    if path is not None:
         return Peaks(**json.loads(path.read_text()))
     peaks = _measure(device)
-    files.write_whole(path, json.dumps(peaks.__dict__))
+    with suppress(OSError):  # of a home that cannot be written: every run measures it
+        files.write_whole(_cache_file(device), json.dumps(peaks.__dict__))
     return peaks
 
 
 def kept(device: Device) -> Path | None:
     """Where this device's roof is kept, once it was measured."""
     path = _cache_file(device)
-    return path if device.is_gpu and path.exists() else None
+    return path if device.is_gpu and os.access(path, os.R_OK) else None
 
 
 def _cache_file(device: Device) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,11 +18,9 @@ from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.rowless import Rowless
 from pytest_flashinfer_perf.running.survival import measures
 from pytest_flashinfer_perf.settings import Settings
-from pytest_flashinfer_perf.usage import errors_of_use
+from pytest_flashinfer_perf.usage import errors_of_use, verify_output
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_flashinfer_perf.devices import Device
     from pytest_flashinfer_perf.fixture import Perf
     from pytest_flashinfer_perf.traceset.items import Evaluations
@@ -67,19 +66,27 @@ def pytest_configure(config: pytest.Config) -> None:
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
     """In the process that sees all rows: a worker of xdist has a part of them."""
     config.pluginmanager.register(Rowless(board), "flashinfer-perf-rowless")
-    if config.getoption("perf_html"):
-        from pytest_flashinfer_perf.report.html.session import HtmlFile
-
-        config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
+    if not config.option.collectonly:
+        _open_files(config, board)
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf import session_gate
 
         session_gate.start(config, settings.project)
+
+
+def _open_files(config: pytest.Config, board: Board) -> None:
+    """What cannot be written ends the run before anything is measured."""
+    if config.getoption("perf_html"):
+        from pytest_flashinfer_perf.report.html.session import HtmlFile
+
+        config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
     if config.getoption("perf_csv"):
         from pytest_flashinfer_perf.formats.csv_rows import CsvFile
 
         path = config.invocation_params.dir / config.getoption("perf_csv")
         config.pluginmanager.register(CsvFile(path), "flashinfer-perf-csv")
+    if config.getoption("perf_vllm_csv"):
+        verify_output("--perf-vllm-csv", Path(config.getoption("perf_vllm_csv"), "any.csv"))
 
 
 def _set_arguments(config: pytest.Config, settings: Settings) -> None:

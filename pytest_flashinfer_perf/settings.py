@@ -44,6 +44,10 @@ class TraceSets:
     options: tuple[str, ...] = ()
     output: str | None = None
 
+    def traces(self, root: Path) -> Path | None:
+        """The folder for those of this data set."""
+        return root / "traces" if self.output is None else Path(self.output) if self.output else None
+
 
 @dataclass(frozen=True)
 class Checking:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from pytest_flashinfer_perf.usage import errors_of_use
+from pytest_flashinfer_perf.usage import errors_of_use, verify_output
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.settings import Settings
@@ -74,7 +74,15 @@ def take(config: pytest.Config, settings: Settings) -> list[Asked]:
         if is_data_set(here / path):
             config.args.remove(argument)
             asked.append(Asked((here / path).absolute(), (name,) if name else ()))
+    if settings.trace.trust and not config.option.collectonly:
+        _verify_traces([one.root for one in asked], settings)
     return asked
+
+
+def _verify_traces(roots: Iterable[Path], settings: Settings) -> None:
+    for folder in map(settings.trace.traces, roots):
+        if folder is not None:
+            verify_output("--perf-trace-output", folder / "any.jsonl")
 
 
 def evaluations(settings: Settings) -> Evaluations:

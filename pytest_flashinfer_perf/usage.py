@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+
+from pytest_flashinfer_perf.files import verify_writable
 
 
 @contextmanager
@@ -15,6 +18,21 @@ def errors_of_use(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def verify_output(option: str, path: Path) -> None:
+    """Before anything is measured: what it is written to can be written."""
+    try:
+        verify_writable(path)
+    except OSError as error:
+        raise pytest.UsageError(f"{option}: {error}") from error
+
+
+def not_written(session: pytest.Session, option: str, error: OSError) -> str:
+    """When all is measured: a sentence, and no exit code that says all went well."""
+    if session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+    return f"{option}: not written: {error}"
 
 
 def positive(text: str) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.commands import processes
 from pytest_flashinfer_perf.commands.processes import Done, say
+from pytest_flashinfer_perf.files import verify_writable
 from pytest_flashinfer_perf.gate import calibration
 from pytest_flashinfer_perf.gate.calibration import DOMAINS, CalibrationError
 from pytest_flashinfer_perf.report.layout import WIDTH, counted, duration
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     where = processes.environment("python", said.python)
     output = processes.folder(said.output, "calibrate")
     gpu = processes.gpu(for_pytest)
+    verify_writable(said.write or calibration.kept(gpu))
     done = []
     with processes.alone_on(gpu):
         for nth in range(said.processes):

@@ -14,7 +14,7 @@ import pytest
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.report.layout import counted
 from pytest_flashinfer_perf.running import attempts
-from pytest_flashinfer_perf.usage import errors_of_use
+from pytest_flashinfer_perf.usage import not_written, verify_output
 
 Row = Mapping[str, Any]
 
@@ -67,22 +67,37 @@ class CsvFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lines: dict[str, str] = {}
+        self._lost: OSError | None = None
+        self._notes: list[str] = []
 
     def pytest_sessionstart(self) -> None:
-        with errors_of_use(OSError):
-            self._write()
+        verify_output("--perf-csv", self._path)
+        self._write()
 
     def _write(self) -> None:
         write_whole(self._path, "".join([_written((*UPSTREAM, *OURS)), *self._lines.values()]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if attempts.begins(report) and report.nodeid in self._lines:
-            del self._lines[report.nodeid]
+        if self._lost is None:
+            try:
+                self._follow(report)
+            except OSError as error:
+                self._lost = error
+
+    def _follow(self, report: pytest.TestReport) -> None:
+        if attempts.begins(report) and self._lines.pop(report.nodeid, None) is not None:
             self._write()
         if hasattr(report, "perf_row"):
-            line = self._lines[report.nodeid] = _written(columns(json.loads(report.perf_row)).values())
+            line = _written(columns(json.loads(report.perf_row)).values())
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(line)
+            self._lines[report.nodeid] = line
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._notes.append(f"wrote {counted(len(self._lines), 'row')} to {self._path}")
+        if self._lost is not None:
+            self._notes.append(not_written(session, "--perf-csv", self._lost))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.write_line(f"wrote {counted(len(self._lines), 'row')} to {self._path}")
+        for note in self._notes:
+            terminalreporter.write_line(note)

@@ -13,7 +13,8 @@ DEFAULT, CI, NIGHTLY = "perf", "perf-ci", "perf-nightly"
 def register() -> None:
     """A kernel compiles when it is first used, so that there is no deadline; and what is rejected costs little.
 
-    Explaining would run as many examples again as shrinking does, and each is a launch.
+    Explaining would run as many examples again as shrinking does, and each is a launch. hypothesis calls this wherever
+    it is imported: the database is the default profile's, and is not looked at here.
     """
     from hypothesis import HealthCheck, Phase, settings
 
@@ -23,7 +24,6 @@ def register() -> None:
         usual,
         max_examples=200,
         derandomize=False,
-        database=usual.database,
         deadline=None,
         print_blob=False,
         phases=[phase for phase in Phase if phase is not Phase.explain],

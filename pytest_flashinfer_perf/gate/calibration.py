@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -69,7 +70,7 @@ def find(choice: str, gpus: Iterable[str | None]) -> list[Calibration]:
         return []
     if choice != AUTO:
         return [read(Path(choice))]
-    return [read(path) for path in map(kept, dict.fromkeys(gpus)) if path.is_file()]
+    return [read(path) for path in map(kept, dict.fromkeys(gpus)) if os.access(path, os.R_OK)]
 
 
 def kept(gpu: str | None) -> Path:

@@ -17,8 +17,11 @@ def told(judgement: Judgement) -> Iterator[str]:
     summary = os.environ.get(SUMMARY)
     if not summary:
         return
-    with Path(summary).open("a", encoding="utf-8") as file:
-        file.write(markdown.text(judgement))
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(markdown.text(judgement))
+    except OSError as error:
+        yield _annotation("warning", f"no {SUMMARY}", str(error))
     for problem in words.problems(judgement):
         yield _annotation("error", "refused", problem)
     for judged in judgement.cases:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import verify_writable, write_whole
 
 PACKAGE, FOLDER = "flashinfer_jit_cache", "jit_cache"
 # 0.6.18 asks for the folder, 0.7.2 for providers with what they hold and which GPUs it is for.
@@ -45,6 +45,7 @@ class ArtifactError(ValueError):
 def verify(folder: Path) -> None:
     """It may hold what an earlier run left there, of the same FlashInfer and for the same GPUs."""
     there = folder / PACKAGE / "__init__.py"
+    verify_writable(there)
     if there.exists() and there.read_text(encoding="utf-8") != _init():
         raise ArtifactError(f"--output={folder}: {there} is of another FlashInfer or for other GPUs, name a new folder")
 

@@ -55,7 +55,7 @@ class Prebuild:
             return None
         cases = _cases(session.items)
         output: Path | None = self._config.getoption("prebuild_output")
-        with errors_of_use(NinjaError, ArtifactError, CannotRunError):
+        with errors_of_use(NinjaError, ArtifactError, CannotRunError, OSError):
             building.verify_ninja()
             if output:
                 artifact.verify(output)

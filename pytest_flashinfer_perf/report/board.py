@@ -13,6 +13,7 @@ from pytest_flashinfer_perf.report import runs, search, terminal, vllm
 from pytest_flashinfer_perf.report.layout import duration
 from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
 from pytest_flashinfer_perf.running import attempts
+from pytest_flashinfer_perf.usage import not_written
 
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
@@ -76,7 +77,11 @@ class Board:
         folder = session.config.getoption("perf_vllm_csv")
         if folder is None or hasattr(session.config, "workerinput"):
             return
-        path = vllm.write_csv(self.rows, Path(folder), datetime.now().astimezone())
+        try:
+            path = vllm.write_csv(self.rows, Path(folder), datetime.now().astimezone())
+        except OSError as error:
+            self.notes.append(not_written(session, "--perf-vllm-csv", error))
+            return
         self.notes.append(f"wrote {path}" if path else NO_CSV)
         if path is None and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR

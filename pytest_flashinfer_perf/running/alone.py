@@ -39,7 +39,9 @@ def _opened(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        return os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+        made = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+        os.fchmod(made, 0o644)  # whatever the umask: other users wait for it too
+        return made
 
 
 def _lock(holder: int, path: Path, waits: Callable[[Path], None]) -> None:

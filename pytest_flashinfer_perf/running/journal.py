@@ -34,12 +34,15 @@ def json_of(config: pytest.Config) -> Path | None:
 
 
 def path_of(config: pytest.Config) -> Path | None:
-    """Beside the JSON, else in pytest's cache; nowhere where that is switched off."""
+    """Beside the JSON, else in pytest's cache; nowhere where that is switched off or cannot be made."""
     beside = json_of(config)
     if beside is not None:
         return beside.with_name(f"{beside.name}.journal")
     cache = getattr(config, "cache", None)
-    return cache.mkdir("flashinfer-perf") / "run.journal" if cache is not None else None
+    try:
+        return cache.mkdir("flashinfer-perf") / "run.journal" if cache is not None else None
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,6 +18,7 @@ NOT_COMPILED = "not-compiled"
 CUDA_ERROR = "cuda-error"
 TIMEOUT = "timeout"
 KILLED = "killed"
+EXITED = "exited"
 
 # The first that an error's text has names it; those that follow OUT_OF_MEMORY leave CUDA's context unusable.
 ERRORS = (
@@ -27,6 +30,7 @@ ERRORS = (
     ("launch-failure", r"unspecified launch failure|CUDA_ERROR_LAUNCH_(FAILED|TIMEOUT)|ECC error"),
 )
 STICKY = frozenset(name for name, _ in ERRORS[1:])
+SOON_GONE = 2.0  # from its last byte to its end
 FATAL = {"Segmentation fault": "segfault", "Aborted": "abort"}
 
 
@@ -48,8 +52,22 @@ def of_error(error: BaseException) -> str | None:
 ELSEWHERE = Death("died", "its process ended on another host, and only there is known what of", "")
 
 
-def of_death(words: str, limit: float) -> Death:
-    """From what Python's faulthandler wrote while the process died."""
+def exit_code(process: int) -> int | None:
+    """Of a child that has ended or is about to, negative for a signal; its status stays for whoever started it."""
+    end = time.monotonic() + SOON_GONE
+    while time.monotonic() < end:
+        try:
+            seen = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return None
+        if seen is not None:
+            return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+        time.sleep(SOON_GONE / 100)
+    return None
+
+
+def of_death(words: str, limit: float, code: int | None) -> Death:
+    """From what Python's faulthandler wrote while the process died, or else its exit code."""
     where = "\n".join(_frames(words))
     if "Timeout (" in words:
         return Death(TIMEOUT, f"no end within {limit:g} s (--perf-timeout), its process was ended", where)
@@ -57,7 +75,18 @@ def of_death(words: str, limit: float) -> Death:
     if fatal:
         cause = fatal[1].strip()
         return Death(FATAL.get(cause, cause.lower().replace(" ", "-")), f"its process died: {cause}", where)
-    return Death(KILLED, "its process ended without a word: it was killed, by the host out of memory perhaps", where)
+    return Death(*_of_code(code), "")
+
+
+def _of_code(code: int | None) -> tuple[str, str]:
+    if code is None:
+        return KILLED, "its process ended without a word"
+    if code >= 0:
+        return EXITED, f"its process exited with code {code}: something that the case calls ends it, as os._exit does"
+    if code == -signal.SIGKILL:
+        return KILLED, "its process was ended by SIGKILL, as a host does that is out of memory"
+    known = {int(one): one.name for one in signal.Signals}
+    return KILLED, f"its process was ended by {known.get(-code, f'signal {-code}')}"
 
 
 def _frames(words: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ from pytest_flashinfer_perf.running.resume import Keeper, Restorer
 from pytest_flashinfer_perf.running.shards import ShardError, Sharding
 from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival, measures
 from pytest_flashinfer_perf.running.workers import Controller, Gatherer, Spokesman, Told
-from pytest_flashinfer_perf.usage import errors_of_use
+from pytest_flashinfer_perf.usage import errors_of_use, verify_output
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.devices import Device
@@ -69,7 +69,7 @@ def _past(config: pytest.Config, notes: list[str]) -> Past | None:
     path = journal.path_of(config)
     with errors_of_use(JournalError):
         past = journal.read(path) if path else None
-    notes.append(resume.sentence(past, path or "pytest's cache, which is off"))
+    notes.append(resume.sentence(past, path or "pytest's cache, which is off or cannot be written"))
     return past
 
 
@@ -82,6 +82,7 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     if is_timed(config, settings):
         refuse(told, device)
         be_alone(config, device)
+    _verify_files(config, told, settings)
     changed = resume.differences(told.places, place)
     if changed:
         cure = "leave out --perf-resume to measure all of it here"
@@ -93,6 +94,19 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
         config.pluginmanager.register(Retirement(), "flashinfer-perf-retirement")
         if not any(_is_plain_benchmark(item) for item in session.items):
             config.pluginmanager.register(Hush(), "flashinfer-perf-hush")
+
+
+def _verify_files(config: pytest.Config, told: Told, settings: Settings) -> None:
+    """Those of pytest-benchmark are written when all is measured; a worker of another host has none of them."""
+    if settings.fuzzing.on:
+        verify_output("--perf-findings", settings.fuzzing.findings / "any.json")
+    if told.is_elsewhere or not is_timed(config, settings):
+        return
+    beside, storage = journal.json_of(config), config.getoption("benchmark_storage").removeprefix("file://")
+    if beside is not None:
+        verify_output("--benchmark-json", beside)
+    if "://" not in storage and (config.getoption("benchmark_save") or config.getoption("benchmark_autosave")):
+        verify_output("--benchmark-storage", Path(storage, "any.json"))
 
 
 def _is_plain_benchmark(item: pytest.Item) -> bool:
@@ -129,7 +143,8 @@ def be_alone(config: pytest.Config, device: Device) -> None:
             terminal.write_line(f"waiting for {device.name}: another run holds {path}")
 
     stack = ExitStack()
-    stack.enter_context(alone.alone_on(device.uuid, waits))
+    with errors_of_use(OSError):
+        stack.enter_context(alone.alone_on(device.uuid, waits))
     config.add_cleanup(stack.close)
 
 
@@ -162,12 +177,25 @@ def _journal(config: pytest.Config, told: Told, place: Mapping[str, Any]) -> Jou
         config.pluginmanager.register(Placed(place), "flashinfer-perf-placed")
         return None
     path = journal.path_of(config)
-    if path is None:
-        return None
-    with errors_of_use(OSError):
-        made = Journal(path, told.run, place)
-    config.add_cleanup(made.close)
+    try:
+        made = Journal(path, told.run, place) if path is not None else None
+    except OSError as error:
+        if journal.json_of(config) is not None:
+            raise pytest.UsageError(str(error)) from error
+        made = None
+    if made is not None:
+        config.add_cleanup(made.close)
+    elif hasattr(config, "cache"):
+        _warn_of_no_journal(config)
     return made
+
+
+def _warn_of_no_journal(config: pytest.Config) -> None:
+    """Nobody has asked for one, and a folder that is read-only is no reason not to measure."""
+    folder = config.rootpath / config.getini("cache_dir")
+    said = f"--perf-resume could not go on with this run: {folder} cannot be written. With --benchmark-json it could"
+    with errors_of_use(pytest.PytestWarning):
+        config.issue_config_time_warning(pytest.PytestWarning(said), stacklevel=2)
 
 
 class Placed:
@@ -189,6 +217,7 @@ def _limit(config: pytest.Config, settings: Settings) -> Limit | None:
     words = config.stash[STDERR]
     if told.words is not None:
         words = Path(told.words).open("w", encoding="utf-8")  # noqa: SIM115 - open until this process ends
+        _write(words, f"{os.getpid()}\n")
         faulthandler.enable(words)
     if not seconds or settings.fuzzing.on:  # a search has a limit of its own for each example
         return None

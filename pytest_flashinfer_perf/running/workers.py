@@ -216,7 +216,8 @@ class Controller:
         words = self._words / f"{gateway.id}.txt"
         if not words.exists():
             return None
-        return outcomes.of_death(words.read_text(errors="replace"), self._config.getoption("perf_timeout"))
+        process, _, last = words.read_text(errors="replace").partition("\n")
+        return outcomes.of_death(last, self._config.getoption("perf_timeout"), outcomes.exit_code(int(process)))
 
 
 def _verify_host(gateways: Any, host: str | None) -> None:

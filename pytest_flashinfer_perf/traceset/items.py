@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,14 +45,10 @@ class Evaluations:
 
     def outcome(self, job: Job) -> Outcome:
         """Whatever a solution did is a trace; what is no solution's doing is none."""
-        outcome, folder = self.runner.evaluate(job), self._folder(job.root)
+        outcome, folder = self.runner.evaluate(job), self.settings.trace.traces(job.root)
         if outcome.status is not None and folder is not None:
             records.append(records.trace_of(job, outcome), job, folder)
         return outcome
-
-    def _folder(self, root: Path) -> Path | None:
-        said = self.settings.trace.output
-        return root / "traces" if said is None else Path(said) if said else None
 
 
 class TraceSetItems(pytest.File):

@@ -111,6 +111,14 @@ def test_calibrate_keeps_what_the_gate_then_uses(capsys):
     assert ", calibrated, " in capsys.readouterr().out
 
 
+def test_a_calibration_that_could_not_be_kept_is_not_begun(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["--output=cal", "--write=/proc/cal.json", "--", "--perf-device=cpu"]
+    assert cli.main(["calibrate", "--processes=3", *words]) == 2
+    assert capsys.readouterr().err.startswith("flashinfer-perf calibrate: [Errno 2] ")
+    assert list((tmp_path / "cal").iterdir()) == []
+
+
 def here(*command):
     return Environment("base", command)
 

@@ -92,6 +92,8 @@ def test_what_is_no_cache_is_an_error(tmp_path):
     autotune.verify(str(absent), tune=True)
     with pytest.raises(CacheError):
         autotune.verify(str(tmp_path / "nowhere" / "absent.json"), tune=True)
+    with pytest.raises(CacheError, match=r"/proc/tactics\.json: "):
+        autotune.verify("/proc/tactics.json", tune=True)
 
 
 ON_CPU = """

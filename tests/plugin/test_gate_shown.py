@@ -228,6 +228,14 @@ def test_github_gets_a_summary_and_annotations(files, monkeypatch, capsys):
     assert "::error title=refused::nothing was compared" in capsys.readouterr().out
 
 
+def test_a_summary_that_cannot_be_written_costs_no_verdict(files, monkeypatch, capsys):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(files / "head.json" / "summary.md"))
+    assert compare("--head", "head.json") == 1
+    shown = capsys.readouterr().out
+    assert "::warning title=no GITHUB_STEP_SUMMARY::[Errno 20] Not a directory: " in shown
+    assert "::error title=SLOWER decode/a-fa3::" in shown
+
+
 def test_compare_imports_neither_torch_nor_numpy(files):
     program = "import sys; from pytest_flashinfer_perf import cli; code = cli.main(sys.argv[1:]); "
     program += "sys.exit(3 if {'torch', 'numpy', 'flashinfer', 'hypothesis'} & set(sys.modules) else code)"

@@ -190,6 +190,11 @@ def test_modules_of_another_flashinfer_are_left_alone(tmp_path, monkeypatch):
         artifact.verify(tmp_path)
 
 
+def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_compiled():
+    with pytest.raises(OSError, match="'/proc/flashinfer_jit_cache'"):
+        artifact.verify(Path("/proc"))
+
+
 def test_the_gpu_that_is_not_there_has_shapes_and_small_contents():
     with Pretence():
         large, small = torch.empty(1 << 20, device="cuda"), torch.arange(4, device=PRETENDED)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
@@ -29,6 +30,21 @@ def test_hypothesis_registers_them_by_its_entry_point_and_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_who_only_imports_hypothesis_meets_no_warning_and_no_file_of_ours(tmp_path):
+    """Where its folder of examples cannot be made, hypothesis warns whoever asks for it."""
+    (tmp_path / ".hypothesis").touch()
+    script = (
+        "from hypothesis import settings; settings.get_profile('perf');"
+        "import sys; assert [m for m in sys.modules if m.startswith('pytest_flashinfer_perf')] == ["
+        "'pytest_flashinfer_perf', 'pytest_flashinfer_perf.fuzz', 'pytest_flashinfer_perf.fuzz.profiles']"
+    )
+    words = [sys.executable, "-W", "error", "-c", script]
+    environment = {**os.environ, "PYTHONPATH": str(Path(profiles.__file__).parents[2])}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [".hypothesis"]
 
 
 @pytest.mark.parametrize(("ci", "name"), [("", "perf"), ("true", "perf-ci")])

@@ -203,6 +203,14 @@ def test_nothing_is_run_until_it_is_trusted(pytester, gemm):
     assert not (gemm.root / "traces").exists()
 
 
+def test_traces_that_cannot_be_written_are_an_error_before_a_solution_is_run(pytester, gemm):
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    done = run(pytester, "set", *TRUSTED, "--perf-trace-output=/proc")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: --perf-trace-output: *'/proc/any.jsonl'"])
+    run(pytester, "set", *TRUSTED, "--perf-trace-output=").assert_outcomes(passed=1)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [("conftest.py", ""), ("tests/test_refs.py", ""), ("pytest.ini", "[pytest]\n"), ("tox.ini", "[pytest]\n")],

@@ -1,6 +1,7 @@
 """xdist's workers: one for each GPU, one native JSON, and nothing lost when one dies."""
 
 import fcntl
+import fnmatch
 import os
 import subprocess
 import sys
@@ -70,9 +71,10 @@ def test_a_worker_that_fails_by_itself_is_no_success(pytester):
 
 
 def test_a_journal_that_cannot_be_written_is_one_error(many):
-    done = many.runpytest_subprocess(*QUICK, *OPTED_IN, "-n1", "--benchmark-json=nowhere/run.json")
+    (many.path / "run.json.journal").mkdir()
+    done = many.runpytest_subprocess(*QUICK, *OPTED_IN, "-n1", "--benchmark-json=run.json")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["ERROR: *No such file or directory: *nowhere/run.json.journal*"])
+    done.stderr.fnmatch_lines(["ERROR: *Is a directory: *run.json.journal*"])
 
 
 def test_only_load_distributes_what_is_timed(cpu, hopper):
@@ -165,6 +167,40 @@ Extension modules: numpy (total: 1)
 
 
 @pytest.mark.parametrize(
+    ("end", "outcome", "sentence"),
+    [
+        ("exit 0", "exited", "its process exited with code 0: *os._exit*"),
+        ("exit 3", "exited", "its process exited with code 3: *"),
+        ("kill -KILL $$", "killed", "*by SIGKILL*out of memory*"),
+        ("kill -TERM $$", "killed", "its process was ended by SIGTERM"),
+        ("kill -40 $$", "killed", "its process was ended by signal 40"),
+        ("sleep 0.1; kill -TERM $$", "killed", "its process was ended by SIGTERM"),
+    ],
+)
+def test_a_death_without_words_is_known_by_its_code_which_stays(end, outcome, sentence):
+    with subprocess.Popen(["sh", "-c", end]) as process:
+        death = outcomes.of_death("", 4.0, outcomes.exit_code(process.pid))
+        assert death.outcome == outcome
+        assert fnmatch.fnmatch(death.sentence, sentence)
+        assert outcomes.exit_code(process.pid) == process.wait() == process.returncode
+    assert outcomes.of_death("", 4.0, outcomes.exit_code(process.pid)).sentence == "its process ended without a word"
+
+
+def test_a_case_that_exits_says_with_which_code(pytester):
+    pytester.makepyfile("""
+        import os, signal, pytest
+
+        @pytest.mark.parametrize("end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), 9)], ids=["exits", "killed"])
+        def test_it(perf, end): end()
+    """)
+    done = pytester.runpytest_subprocess("--perf-device=cpu", *OPTED_IN, "-n1", "--benchmark-json=run.json")
+    done.assert_outcomes(failed=2)
+    done.stdout.fnmatch_lines_random(
+        ["exited: its process exited with code 0: *", "killed: its process was ended by SIGKILL, *out of memory"]
+    )
+
+
+@pytest.mark.parametrize(
     ("words", "outcome", "frames"),
     [
         (FATAL, "segfault", '  File "/a/kernel.py", line 1 in launch'),
@@ -179,7 +215,7 @@ Extension modules: numpy (total: 1)
     ],
 )
 def test_a_death_is_known_by_its_last_words(words, outcome, frames):
-    death = outcomes.of_death(words, 4.0)
+    death = outcomes.of_death(words, 4.0, None)
     assert (death.outcome, death.words) == (outcome, frames)
 
 
@@ -243,6 +279,14 @@ def test_workers_of_a_cpu_take_turns_unless_told(pytester, taken, cpu):
     since = time.monotonic()
     with session.turn(config, Settings(device="auto"), cpu):
         assert time.monotonic() - since > 0.15
+
+
+def test_every_user_of_a_machine_can_wait_for_its_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    usual = os.umask(0o077)
+    with alone.alone_on("GPU-0", print):
+        os.umask(usual)
+    assert (tmp_path / "flashinfer-perf-GPU-0.lock").stat().st_mode & 0o777 == 0o644
 
 
 def test_what_a_process_starts_measures_under_its_lock(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from pytest_flashinfer_perf import provenance
 from pytest_flashinfer_perf.report.board import Board
 from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.report.runs import Run
+from pytest_flashinfer_perf.usage import not_written, verify_output
 
 
 class HtmlFile:
@@ -21,15 +22,18 @@ class HtmlFile:
             raise pytest.UsageError(f"--perf-html: {absent}")
         self._board = board
         self._path = config.invocation_params.dir / config.getoption("perf_html")
-        if self._path.is_dir():
-            raise pytest.UsageError(f"--perf-html: {self._path} is a folder")
+        verify_output("--perf-html", self._path)
         self._note = f"--perf-html: nothing written, no case was measured or skipped: {self._path}"
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._board.rows or self._board.unmeasured:
+        if not (self._board.rows or self._board.unmeasured):
+            return
+        try:
             page.write(self._path, [self._run(session.config)])
             self._note = f"wrote {self._path}"
+        except OSError as error:
+            self._note = not_written(session, "--perf-html", error)
 
     def _run(self, config: pytest.Config) -> Run:
         return Run(
