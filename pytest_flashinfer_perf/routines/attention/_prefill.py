@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.dtypes import TORCH
@@ -161,6 +160,8 @@ def build_torch(p: PrefillParams, x: X, read: Reader[X]) -> Built[X]:
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
     """One request's rows [rows, heads, dim] over [KV heads, tokens, dim], by scaled_dot_product_attention."""
+    from torch.nn.attention.bias import causal_lower_right  # imports torch's compiler: as long as the rest of torch
+
     mask: Any = causal_lower_right(q.shape[0], k.shape[1]) if causal else None
     grouped = q.shape[1] != k.shape[0]
     out = torch.nn.functional.scaled_dot_product_attention(
