@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.report import layout, vllm
 from pytest_flashinfer_perf.report.layout import WIDTH, counted, duration, grouped, named, provenance, rate, software
+from pytest_flashinfer_perf.scatter import noise
 from pytest_flashinfer_perf.timing.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
 
 Row = Mapping[str, Any]
@@ -85,9 +86,8 @@ def _skipped(reasons: Sequence[str]) -> Iterator[str]:
 def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     for sentence in dict.fromkeys(r["fallback"] for r in rows if r["fallback"]):
         yield from _wrapped(f"WARNING: {sentence}")
-    noisy = sum(r["status"] == "noisy" for r in rows)
-    if noisy:
-        yield from _wrapped(f"{noisy} noisy: the spread stayed above 5 %; {CURE}")
+    for how, noisy in Counter(noise(r["instrument"]) for r in rows if r["status"] == "noisy").items():
+        yield from _wrapped(f"{noisy} noisy: {how}; {CURE}")
     early = [len(r["samples"]) for r in rows if _stopped_early(r)]
     if early:
         yield from _wrapped(f"{counted(len(early), 'case')} stopped early, after {_range(early)}: {EARLY}")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import check
+from pytest_flashinfer_perf import check, scatter
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.settings import Measuring
 from pytest_flashinfer_perf.timing import cold, graphs, instruments, nvrtc, stopping, telemetry
@@ -20,7 +20,6 @@ from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrum
 from pytest_flashinfer_perf.timing.telemetry import Telemetry
 from pytest_flashinfer_perf.timing.trace import Trace, trace
 
-NOISY = 0.05
 FEWEST_CALLS_IN_GRAPH = 10
 
 
@@ -78,12 +77,11 @@ class Timing:
 
     @property
     def spread(self) -> float | None:
-        """None of a single sample, of which nobody knows."""
-        return self.std / statistics.fmean(self.samples) if len(self.samples) > 1 else None
+        return scatter.spread(self.samples)
 
     @property
     def noisy(self) -> bool:
-        return self.spread is not None and self.spread > NOISY
+        return scatter.is_noisy(self.samples, self.instrument)
 
 
 NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)
