@@ -54,8 +54,8 @@ def case_of(item: pytest.Item) -> Case | None:
 
 
 def give_clocks(items: list[pytest.Item]) -> None:
-    """pytest-benchmark reads only the closest marker: ours keeps the user's options and states our stopping rule."""
-    ours = {"min_rounds": stopping.FEWEST, "max_time": stopping.KERNEL_SECONDS, "disable_gc": True, "warmup": False}
+    """pytest-benchmark reads only the closest marker: ours keeps the user's options, `max_time` among them."""
+    ours = {"min_rounds": stopping.FEWEST, "disable_gc": True, "warmup": False}
     for item in items:
         own = item.get_closest_marker("benchmark")
         options = {**(own.kwargs if own else {}), **ours, "timer": ReplayClock()}

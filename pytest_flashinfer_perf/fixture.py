@@ -52,7 +52,9 @@ class Perf:
         self._worker = getattr(request.config, "workerinput", {}).get("workerid")
         asked_not_to = request.config.getoption("benchmark_disable")
         self._only_once = asked_not_to
-        self._measuring = replace(settings.measuring, iters=1, warmup=0) if asked_not_to else settings.measuring
+        own = request.node.get_closest_marker("benchmark").kwargs
+        asked = replace(settings.measuring, max_time=float(own.get("max_time", settings.measuring.max_time)))
+        self._measuring = replace(asked, iters=1, warmup=0) if asked_not_to else asked
 
     def __call__(self, case: Case | Search) -> Measurement | None:
         """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row.

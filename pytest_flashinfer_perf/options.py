@@ -233,7 +233,10 @@ def settings(config: pytest.Config) -> Settings:
         strict_skips=tuple(config.getoption("perf_strict_skips")),
         trace=_trace(config),
         project=project,
-        measuring=Measuring(**{name: config.getoption(f"perf_{name}") for name in measuring}),
+        measuring=Measuring(
+            **{name: config.getoption(f"perf_{name}") for name in measuring},
+            max_time=float(config.getoption("benchmark_max_time")),
+        ),
         checking=Checking(**{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=bounds),
         fuzzing=_fuzzing(config),
         quarantine=quarantined,

@@ -77,6 +77,8 @@ def _provenance(timing: Timing) -> dict[str, Any]:
         "cold_l2": timing.cold_l2,
         "rotations": timing.rotations,
         "cuda_graph": timing.cuda_graph,
+        "warmups": timing.warmups,
+        "stopped": timing.stopped,
         "notes": list(timing.notes),
     }
 

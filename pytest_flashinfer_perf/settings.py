@@ -15,23 +15,18 @@ ColdChoice = Literal["rotate", "flush", "none"]
 PeaksChoice = Literal["measured", "datasheet"]
 RefcheckChoice = Literal["on", "off", "only"]
 
-WARMUP = 5
-
 
 @dataclass(frozen=True)
 class Measuring:
-    """How a call is timed."""
+    """How a call is timed; `max_time` is pytest-benchmark's, for all timed calls together, and `iters` wins."""
 
     instrument: str = "auto"
     cuda_graph: GraphChoice = "auto"
     cold_l2: ColdChoice = "rotate"
     iters: int | None = None
     warmup: int | None = None
+    max_time: float = 1.0
     peaks: PeaksChoice = "measured"
-
-    @property
-    def warmups(self) -> int:
-        return WARMUP if self.warmup is None else self.warmup
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.run_file import SCHEMA_KEY
+from pytest_flashinfer_perf.scatter import median_error
 
 STORAGE = Path(".benchmarks")
 FAILED = "failed"  # the outcome of a test that did not skip and did not pass
 LIBRARIES = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend")
-MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349  # of a median of one sample, in interquartile ranges
 
 
 class RunError(ValueError):
@@ -59,8 +59,8 @@ class Row:
 
     @property
     def within(self) -> float:
-        """The relative error of the median, from the middle half of its own process's samples: outliers say little."""
-        return MEDIAN_ERROR * self.middle / math.sqrt(self.rounds)
+        """The relative error of the median, from the samples of its own process."""
+        return median_error(self.middle, self.rounds)
 
     @property
     def names(self) -> tuple[str, ...]:

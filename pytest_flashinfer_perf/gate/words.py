@@ -19,6 +19,7 @@ from pytest_flashinfer_perf.gate.verdict import (
     Verdict,
 )
 from pytest_flashinfer_perf.report.layout import duration
+from pytest_flashinfer_perf.scatter import noise
 
 CLOCK_MOVED = 0.02
 LONGEST_NAME = 64
@@ -100,8 +101,8 @@ def remarks(judged: Judged) -> Iterator[str]:
     if judged.verdict in (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS):
         yield from _kernels(judged)
         yield from _clock(judged)
-    if any(row.info.get("status") == "noisy" for row in judged.case.after):
-        yield "noisy: its samples spread by more than 5 %"
+    noisy = dict.fromkeys(noise(row.instrument) for row in judged.case.after if row.info.get("status") == "noisy")
+    yield from (f"noisy: {how}" for how in noisy)
     if judged.admitted:
         yield "allowed"
 

@@ -31,6 +31,10 @@ def rate(value: float | None) -> str:
     return f"{value:.{digits}f}"
 
 
+def spread(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
 def provenance(row: Mapping[str, Any]) -> str:
     """What was measured where and how: only rows that agree in it stand side by side."""
     routine = row.get("routine") or "own kernels"

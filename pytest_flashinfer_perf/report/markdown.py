@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_flashinfer_perf.report import story, verdicts
-from pytest_flashinfer_perf.report.layout import as_markdown, duration, named, rate
+from pytest_flashinfer_perf.report.layout import as_markdown, duration, named, rate, spread
 from pytest_flashinfer_perf.report.runs import Run
 from pytest_flashinfer_perf.report.story import Comparison, Outcome
 from pytest_flashinfer_perf.report.verdicts import Judged
@@ -75,7 +75,7 @@ def _cases(measured: Iterable[Outcome]) -> Iterator[str]:
 def _numbers(one: Outcome) -> tuple[str, ...]:
     row = one.entry
     rates = (rate(row[name]) for name in ("tflops", "tb_per_sec", "sol_pct"))
-    return (one.case, named(row), duration(row["median"]), f"{100 * row['spread']:.1f} %", *rates, one.status)
+    return (one.case, named(row), duration(row["median"]), spread(row["spread"]), *rates, one.status)
 
 
 def _reasons(found: Iterable[Outcome], status: str) -> Iterator[str]:

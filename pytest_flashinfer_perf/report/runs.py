@@ -75,5 +75,5 @@ def _row(benchmark: Mapping[str, Any]) -> Row:
         "median": stats["median"],
         "mean": stats["mean"],
         "std": stats["stddev"],
-        "spread": stats["stddev"] / stats["mean"],
+        "spread": stats["stddev"] / stats["mean"] if stats["rounds"] > 1 else None,
     }

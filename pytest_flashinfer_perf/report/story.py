@@ -150,7 +150,7 @@ MEANINGS = {
     "failed": "failed: wrong answers or errors",
     "wrong": "measured with a wrong answer, as was allowed",
     "invalid": "invalid: faster than the device can be",
-    "noisy": "noisy: a spread above 5\N{NO-BREAK SPACE}%",
+    "noisy": "noisy: their times are not known well",
     "xfailed": "failed as expected",
     "skipped": "skipped, each with its reason",
 }

@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.report import vllm
+from pytest_flashinfer_perf.report import layout, vllm
 from pytest_flashinfer_perf.report.layout import WIDTH, counted, duration, grouped, named, provenance, rate, software
+from pytest_flashinfer_perf.scatter import noise
+from pytest_flashinfer_perf.timing.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
 
 Row = Mapping[str, Any]
 
 HEADINGS = f"  {'':<24}{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
 BOUND = {"memory": "mem", "compute": "comp", None: ""}
 CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
+EARLY = f"their wall time was up, {WALL_FACTOR} times --benchmark-max-time"
 
 
 def lines(
@@ -55,9 +58,19 @@ def _backends(rows: Iterable[Row]) -> Iterator[str]:
 
 def _line(row: Row, mark: str) -> str:
     status = {"ok": "", "noisy": "noisy"}.get(row["status"], row["status"].upper())
-    numbers = f"{duration(row['median']):>10}{100 * row['spread']:>6.1f}%{rate(row['tflops']):>9}"
+    calls = counted(len(row["samples"]), "call") if _stopped_early(row) else ""
+    numbers = f"{duration(row['median']):>10}{layout.spread(row['spread']).replace(' ', ''):>7}{rate(row['tflops']):>9}"
     numbers += f"{rate(row['tb_per_sec']):>7}{rate(row['sol_pct']):>7}"
-    return f"{mark} {named(row):<24}{numbers} {BOUND[row['bound']]:<4} {status}".rstrip()
+    return f"{mark} {named(row):<24}{numbers} {BOUND[row['bound']]:<4} {status or calls}".rstrip()
+
+
+def _stopped_early(row: Row) -> bool:
+    return row.get("stopped") == OUT_OF_TIME and len(row["samples"]) < FEWEST
+
+
+def _range(counts: Sequence[int]) -> str:
+    fewest, most = min(counts), max(counts)
+    return counted(most, "call") if fewest == most else f"{fewest} to {most} calls"
 
 
 def _looked_at(answers: Sequence[str]) -> Iterator[str]:
@@ -78,9 +91,11 @@ def _left(outcome: str, reasons: Sequence[str]) -> Iterator[str]:
 def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     for sentence in dict.fromkeys(r["fallback"] for r in rows if r["fallback"]):
         yield from _wrapped(f"WARNING: {sentence}")
-    noisy = sum(r["status"] == "noisy" for r in rows)
-    if noisy:
-        yield from _wrapped(f"{noisy} noisy: the spread stayed above 5 %; {CURE}")
+    for how, noisy in Counter(noise(r["instrument"]) for r in rows if r["status"] == "noisy").items():
+        yield from _wrapped(f"{noisy} noisy: {how}; {CURE}")
+    early = [len(r["samples"]) for r in rows if _stopped_early(r)]
+    if early:
+        yield from _wrapped(f"{counted(len(early), 'case')} stopped early, after {_range(early)}: {EARLY}")
     wrong = sum(r["status"] == "wrong" for r in rows)
     if wrong:
         yield from _wrapped(
@@ -95,4 +110,4 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _wrapped(text: str) -> Iterator[str]:
-    yield from textwrap.wrap(text, WIDTH, subsequent_indent="  ")
+    yield from textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.timing import nvrtc
+from pytest_flashinfer_perf.timing import nvrtc, stopping
 from pytest_flashinfer_perf.timing.instruments import Work
 
 CALLS = 30
@@ -51,18 +51,18 @@ class Clocks:
         return statistics.median(self.cycles)
 
     @property
-    def cycles_spread(self) -> float:
-        return statistics.stdev(self.cycles) / statistics.fmean(self.cycles)
+    def cycles_spread(self) -> float | None:
+        return statistics.stdev(self.cycles) / statistics.fmean(self.cycles) if len(self.cycles) > 1 else None
 
     @property
     def median_ghz(self) -> float:
         return statistics.median(self.ghz)
 
 
-def clock_pass(work: Work, watch: Callable[[], None]) -> Clocks:
+def clock_pass(work: Work, each: float, watch: Callable[[], None]) -> Clocks:
     """`watch` is called while the device is busy with the stamped calls."""
     kernels, device = _kernels(work.device), work.device
-    stamps = torch.zeros(2, CALLS, device.processors, 2, dtype=torch.int64, device=device.torch)
+    stamps = torch.zeros(2, stopping.fitting(CALLS, each), device.processors, 2, dtype=torch.int64, device=device.torch)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -95,11 +95,10 @@ class _Kernels:
     processors: int
 
     def enqueue(self, work: Work, stamps: Tensor) -> None:
-        call = work.round_robin()
-        for i in range(CALLS):
+        for i in range(stamps.shape[1]):
             work.chill()
             self._stamp(stamps[0, i])
-            call()
+            work()
             self._stamp(stamps[1, i])
 
     def _stamp(self, at: Tensor) -> None:

@@ -19,27 +19,44 @@ ALIGNMENT = 512
 
 @dataclass(frozen=True)
 class ColdSets:
-    """The argument sets to go round, the cold-L2 mode they amount to, and why where that is not what was asked for."""
+    """The argument sets to go round, the cold-L2 mode they amount to, and why where that is not what was asked for.
+
+    `used_once` sets are too few to go round: each is for one call, and must leave the cache before the first of them.
+    """
 
     sets: tuple[Any, ...]
     mode: str
     note: str = ""
+    used_once: bool = False
 
 
-def prepare(arguments: Any, outputs: Sequence[Tensor], mode: str, cache_bytes: int, free_bytes: int) -> ColdSets:
-    """Copies for rotation, or the original alone where rotation is not asked for or cannot be had."""
+def prepare(  # noqa: PLR0913 - what decides how many
+    arguments: Any,
+    outputs: Sequence[Tensor],
+    mode: str,
+    *,
+    cache_bytes: int,
+    free_bytes: int,
+    calls: int | None = None,
+) -> ColdSets:
+    """Copies for rotation, or the original alone where rotation is not asked for or cannot be had.
+
+    No more of them than `calls`, where it is known how many there will be.
+    """
     if mode != "rotate":
         return ColdSets((arguments,), mode)
     kept = {_storage(t) for t in outputs}
     read = sum(end - start for start, end in _extents(arguments, kept).values())
     if read == 0:
         return ColdSets((arguments,), "flush", "no tensor among the arguments to rotate")
-    copies = rotations(read, cache_bytes)
+    enough = rotations(read, cache_bytes)
+    copies = enough if calls is None else min(enough, calls)
     if copies > MOST_COPIES:
         return ColdSets((arguments,), "flush", f"rotation would take {copies} copies of {read} bytes")
     if (copies - 1) * read > MEMORY_SHARE * free_bytes:
         return ColdSets((arguments,), "flush", f"{copies} copies of {read} bytes do not fit in memory")
-    return ColdSets((arguments, *(clone(arguments, kept) for _ in range(copies - 1))), mode)
+    copy = copier(arguments, kept)
+    return ColdSets((arguments, *(copy() for _ in range(copies - 1))), mode, used_once=copies < enough)
 
 
 def rotations(read_bytes: int, cache_bytes: int) -> int:
@@ -50,24 +67,34 @@ def rotations(read_bytes: int, cache_bytes: int) -> int:
 
 def clone(arguments: Any, kept: set[int]) -> Any:
     """A deep copy in which views stay views of one storage; tensors of a `kept` storage stay themselves."""
-    fresh = {key: _copy_bytes(arguments, key, extent) for key, extent in _extents(arguments, kept).items()}
-
-    def moved(tensor: Tensor) -> Tensor:
-        if _storage(tensor) not in fresh:
-            return tensor
-        storage, start = fresh[_storage(tensor)]
-        offset = tensor.storage_offset() - start // tensor.itemsize
-        view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return view.set_(storage, offset, tensor.shape, tensor.stride())
-
-    return _map(moved, arguments)
+    return copier(arguments, kept)()
 
 
-def _copy_bytes(arguments: Any, key: int, extent: tuple[int, int]) -> tuple[torch.UntypedStorage, int]:
+def copier(arguments: Any, kept: set[int]) -> Callable[[], Any]:
+    """Makes such copies: what they have in common is looked up once."""
+    extents = _extents(arguments, kept)
+    parts = {key: _bytes_of(arguments, key, extent) for key, extent in extents.items()}
+
+    def copy() -> Any:
+        fresh = {key: part.clone().untyped_storage() for key, part in parts.items()}
+
+        def moved(tensor: Tensor) -> Tensor:
+            key = _storage(tensor)
+            if key not in fresh:
+                return tensor
+            offset = tensor.storage_offset() - extents[key][0] // tensor.itemsize
+            view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            return view.set_(fresh[key], offset, tensor.shape, tensor.stride())
+
+        return _map(moved, arguments)
+
+    return copy
+
+
+def _bytes_of(arguments: Any, key: int, extent: tuple[int, int]) -> Tensor:
     source = next(t for t in tensors(arguments) if _storage(t) == key)
-    start, end = extent
     raw = torch.empty(0, dtype=torch.uint8, device=source.device).set_(source.untyped_storage())
-    return raw[start:end].clone().untyped_storage(), start
+    return raw[slice(*extent)]
 
 
 def _extents(arguments: Any, kept: set[int]) -> dict[int, tuple[int, int]]:

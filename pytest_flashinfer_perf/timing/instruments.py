@@ -38,18 +38,30 @@ class Work:
     device: Device
     graph_of: int = 0
 
+    @functools.cached_property
+    def _turn(self) -> Iterator[Call]:
+        return itertools.cycle(self.calls)
+
+    def __call__(self) -> object:
+        """The next call: a new batch goes on where the last one stopped, since what that has read is not cold."""
+        return next(self._turn)()
+
     def chill(self) -> None:
-        """Read twice the cache, where rotation does not make it cold: reading leaves no dirty lines to clean."""
+        """Where rotation does not make the cache cold."""
         if self.flush:
-            _twice_the_cache(self.device).sum()
+            self.evict()
 
-    def round_robin(self) -> Call:
-        turn = itertools.cycle(self.calls)
+    def evict(self) -> None:
+        """Read twice the cache: reading leaves no dirty lines to clean."""
+        _twice_the_cache(self.device).sum()
 
-        def call() -> object:
-            return next(turn)()
-
-        return call
+    def try_once(self) -> float:
+        """The next call, untimed: what it takes of everybody's time, its chill included."""
+        start = time.perf_counter()
+        self.chill()
+        self()
+        self.device.synchronize()
+        return time.perf_counter() - start
 
 
 class Instrument(Protocol):
@@ -78,7 +90,7 @@ class BenchGpuTime:
 
         with _no_fallback(self.name):
             milliseconds = bench_gpu_time(
-                work.round_robin(),
+                work,
                 dry_run_iters=warmup,
                 repeat_iters=count,
                 enable_cupti=self.name == "cupti",
@@ -135,17 +147,16 @@ class Wall:
         return None
 
     def sample(self, work: Work, count: int, warmup: int) -> list[float]:
-        call = work.round_robin()
         for _ in range(warmup):
-            call()
+            work()
         with without_gc():
-            return [self._once(call, work) for _ in range(count)]
+            return [self._once(work) for _ in range(count)]
 
-    def _once(self, call: Call, work: Work) -> float:
+    def _once(self, work: Work) -> float:
         work.chill()
         work.device.synchronize()
         start = time.perf_counter()
-        call()
+        work()
         work.device.synchronize()
         return time.perf_counter() - start
 

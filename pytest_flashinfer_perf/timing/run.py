@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import check
+from pytest_flashinfer_perf import check, scatter
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.settings import Measuring
 from pytest_flashinfer_perf.timing import cold, graphs, instruments, nvrtc, stopping, telemetry
@@ -20,7 +20,6 @@ from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrum
 from pytest_flashinfer_perf.timing.telemetry import Telemetry
 from pytest_flashinfer_perf.timing.trace import Trace, trace
 
-NOISY = 0.05
 FEWEST_CALLS_IN_GRAPH = 10
 
 
@@ -60,6 +59,8 @@ class Timing:
     cold_l2: str
     rotations: int
     cuda_graph: bool
+    warmups: int = 0
+    stopped: str = "asked"
     notes: tuple[str, ...] = ()
     fallback: str = ""
     seen: Seen = field(default_factory=Seen)
@@ -75,12 +76,12 @@ class Timing:
         return statistics.stdev(self.samples) if len(self.samples) > 1 else 0.0
 
     @property
-    def spread(self) -> float:
-        return self.std / statistics.fmean(self.samples)
+    def spread(self) -> float | None:
+        return scatter.spread(self.samples)
 
     @property
     def noisy(self) -> bool:
-        return self.spread > NOISY
+        return scatter.is_noisy(self.samples, self.instrument)
 
 
 NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)
@@ -91,24 +92,43 @@ def run(
 ) -> Timing:
     """`verify` looks at the outputs of the last timed call; they hold poison until a timed call writes them."""
     chosen = instruments.choose(measuring.instrument, device)
-    arguments = (target.args, dict(target.kwargs))
-    sets = cold.prepare(arguments, target.outputs, measuring.cold_l2, device.cache_bytes, device.free_bytes())
+    sets = _cold(target, measuring, device)
     work = _work(tuple(map(target.bound, sets.sets)), chosen.instrument, sets.mode, cuda_graph, device)
     check.poison(target.outputs)
-    warmup = iter([measuring.warmups])
+    if sets.used_once:
+        work.evict()
     with _range(target.name, device):
-        samples = stopping.collect(lambda n: chosen.instrument.sample(work, n, next(warmup, 0)), measuring.iters)
+        sampled = stopping.collect(
+            lambda count, warmup: chosen.instrument.sample(work, count, warmup),
+            work.try_once,
+            measuring,
+            stopping.budget(measuring),
+        )
     verify()
-    seen = observe(work)
+    seen = observe(work, statistics.median(sampled.samples))
     return Timing(
-        samples=tuple(samples),
+        samples=sampled.samples,
         instrument=chosen.instrument.name,
         cold_l2=sets.mode,
         rotations=len(sets.sets),
         cuda_graph=cuda_graph,
+        warmups=sampled.warmups,
+        stopped=sampled.stopped,
         fallback=chosen.fallback,
         notes=tuple(note for note in (sets.note, *seen.notes) if note),
         seen=seen,
+    )
+
+
+def _cold(target: Target, measuring: Measuring, device: Device) -> cold.ColdSets:
+    """On a GPU more calls are made than those that are timed."""
+    return cold.prepare(
+        (target.args, dict(target.kwargs)),
+        target.outputs,
+        measuring.cold_l2,
+        cache_bytes=device.cache_bytes,
+        free_bytes=device.free_bytes(),
+        calls=None if device.is_gpu else stopping.most_calls(measuring),
     )
 
 
@@ -130,8 +150,11 @@ def _work(calls: tuple[Call, ...], instrument: Instrument, cold_l2: str, graph: 
     return Work(graphs.capture(calls) if graph else calls, flush, device)
 
 
-def observe(work: Work) -> Seen:
-    """What the passes after the timed calls see; nothing on a CPU, and a reason where a GPU's library is not there."""
+def observe(work: Work, each: float) -> Seen:
+    """What the passes after the timed calls see, of calls that take `each` seconds.
+
+    Nothing on a CPU, and a reason where a GPU's library is not there.
+    """
     if not work.device.is_gpu:
         return Seen()
     blind = INSTRUMENTS["cupti"].missing(work.device)
@@ -142,8 +165,8 @@ def observe(work: Work) -> Seen:
         power.append(telemetry.read(work.device))
 
     return Seen(
-        trace=None if blind else trace(work),
-        clocks=None if stopped else clock_pass(work, watch),
+        trace=None if blind else trace(work, each),
+        clocks=None if stopped else clock_pass(work, each, watch),
         telemetry=power[0] if power else telemetry.read(work.device),
         notes=tuple(reason for reason in (blind, stopped) if reason),
     )

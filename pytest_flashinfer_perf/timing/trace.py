@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pytest_flashinfer_perf.timing import stopping
 from pytest_flashinfer_perf.timing.instruments import Work
 
 BUFFER_BYTES = 1 << 20
@@ -50,7 +51,7 @@ def _busy(ordered: Iterable[Activity]) -> int:
     return total
 
 
-def trace(work: Work) -> Trace | None:
+def trace(work: Work, each: float) -> Trace | None:
     """The last of a few calls: the first one finds a device that was idle, and is slower than any timed one."""
     from cupti import cupti
 
@@ -58,6 +59,7 @@ def trace(work: Work) -> Trace | None:
     device_work = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
     enabled = (kinds.RUNTIME, kinds.DRIVER, *device_work)  # what bench_gpu_time enables, so that both see the same
     seen: list[Activity] = []
+    calls = stopping.fitting(CALLS, each)
 
     def completed(records: Iterable[Any]) -> None:
         seen.extend(_activity(r, kinds) for r in records if r.kind in device_work)
@@ -67,7 +69,7 @@ def trace(work: Work) -> Trace | None:
         cupti.activity_enable(kind)
     cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), completed)
     try:
-        for step in (work.chill, work.round_robin()) * CALLS:
+        for step in (work.chill, work) * calls:
             seen.clear()
             step()
             torch.cuda.synchronize()

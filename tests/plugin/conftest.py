@@ -1,3 +1,4 @@
+import gc
 import importlib
 import os
 import pkgutil
@@ -18,6 +19,7 @@ os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are
 for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
     importlib.import_module(module.name)  # what pytester finds imported, it leaves: a class is one object in all tests
 capability.flashinfer_import_error()  # and its modules in C++ end a process that imports them twice
+gc.freeze()  # each case ends with a collection of garbage: all these modules are none
 
 # A machine that does other things besides is no reason for a test to fail.
 settings.register_profile("no deadline", deadline=None)

@@ -1,6 +1,8 @@
 """What holds for every attention routine, without a GPU: reference, cost, inputs, and the arguments of each backend."""
 
 import itertools
+import subprocess
+import sys
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -266,3 +268,11 @@ def test_every_tier_is_of_distinct_valid_cases(routine):
 @every_routine
 def test_default_shapes_fit_on_one_hopper(routine):
     assert max(routine.footprint(shape.params) for shape in routine.tiers["default"]()) < 130 << 30
+
+
+def test_who_only_lists_cases_does_not_import_torchs_compiler():
+    """It takes as long as the rest of torch."""
+    script = "import sys; from pytest_flashinfer_perf.routines import all_routines; all_routines();"
+    script += "assert 'torch' in sys.modules; assert 'torch._dynamo' not in sys.modules"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

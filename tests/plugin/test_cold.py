@@ -58,6 +58,14 @@ def test_outputs_are_not_rotated():
     assert len({a_of_set.data_ptr() for a_of_set, _ in sets}) == 6
 
 
+def test_no_more_copies_than_calls_each_of_which_must_leave_the_cache_once():
+    a = torch.ones(64)
+    few = cold.prepare((a,), [], "rotate", cache_bytes=64 * MIB, free_bytes=1 << 60, calls=8)
+    assert (few.mode, len(few.sets), few.used_once) == ("rotate", 8, True)
+    many = cold.prepare((a,), [], "rotate", cache_bytes=256, free_bytes=1 << 60, calls=8)
+    assert (many.mode, len(many.sets), many.used_once) == ("rotate", 6, False)
+
+
 def test_inputs_larger_than_the_caches_need_no_copy():
     made = cold.prepare((torch.ones(MIB),), [], "rotate", cache_bytes=1024, free_bytes=1)
     assert (made.mode, len(made.sets)) == ("rotate", 1)

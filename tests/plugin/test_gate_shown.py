@@ -80,7 +80,7 @@ def test_the_table_says_it_to_people(files, capsys):
         "decode/f-fa3 80.00 us -> 95.00 us: cycles +0.00 %, time +18.75 %",
         "SM clock 1.80 -> 1.50 GHz",
         "FASTER (1) decode/c-fa3",
-        "noisy: its samples spread by more than 5 %",
+        "noisy: the spread stayed above 5 %",
         "SAME (1) decode/b-fa3 -0.30 %, sees +",
         "NEW (1) decode/g-fa3|<script>",
         "1 SLOWER, 1 INVALID, 2 MISSING, 1 AMBIGUOUS, 1 FASTER, 1 SAME, 1 NEW: something got worse",

@@ -36,7 +36,9 @@ def shown(*changes, skips=()):
 numbers = st.fixed_dictionaries(
     {
         "median": st.floats(1e-7, 100),
-        "spread": st.floats(0, 9.99),
+        "spread": st.none() | st.floats(0, 9.99),
+        "stopped": st.sampled_from(["precise", "wall time"]),
+        "samples": st.integers(1, 300).map(lambda count: [1.0] * count),
         "tflops": st.none() | st.floats(0, 5000),
         "tb_per_sec": st.none() | st.floats(0, 9.99),
         "status": st.sampled_from(["ok", "noisy", "invalid"]),
@@ -78,6 +80,20 @@ def test_each_provenance_has_a_table_of_its_own():
 
 def test_noise_comes_with_its_cure():
     assert any("--perf-iters" in line for line in shown({"status": "noisy"}))
+    mixed = "\n".join(shown({"status": "noisy"}, {"status": "noisy", "instrument": "wall"}))
+    assert "1 noisy: the spread stayed above 5 %; raise" in mixed
+    assert "1 noisy: by the host's clock the median is not known to 5 %; raise" in mixed
+
+
+def test_a_case_with_fewer_calls_than_usual_says_how_many():
+    early = {"stopped": "wall time", "samples": [2.3] * 3}
+    lines = shown(early, {**early, "samples": [70.0], "spread": None}, {"stopped": "precise", "samples": [1.0] * 30})
+    assert [line.rsplit("mem", 1)[1].strip() for line in lines if line.endswith(("call", "calls", "mem"))] == [
+        "3 calls",
+        "1 call",
+        "",
+    ]
+    assert "2 cases stopped early, after 1 to 3 calls: their wall time was up, 10 times" in lines
 
 
 def test_skips_are_counted_by_reason():

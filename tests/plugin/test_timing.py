@@ -1,5 +1,6 @@
 import contextlib
 import itertools
+import json
 import math
 import statistics
 import warnings
@@ -12,31 +13,117 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.check import WrongAnswerError
 from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.report import markdown, runs
 from pytest_flashinfer_perf.timing import clocks, instruments, run, stopping, telemetry
 from pytest_flashinfer_perf.timing.instruments import InstrumentError, Wall, Work
 from pytest_flashinfer_perf.timing.trace import Activity, summarise
 
-durations = st.lists(st.floats(1e-6, 1e-2), min_size=1, max_size=7)
+
+class Simulated:
+    """Calls that take their time by a wall clock of their own; the instrument sees a share of it."""
+
+    def __init__(self, durations, seen=1.0):
+        self.now, self.batches, self.seen = 0.0, [], seen
+        self._turn = itertools.cycle(durations)
+
+    def _call(self):
+        took = next(self._turn)
+        self.now += took
+        return took * self.seen
+
+    def batch(self, count, warmup):
+        self.batches.append((count, warmup))
+        for _ in range(warmup):
+            self._call()
+        return [self._call() for _ in range(count)]
+
+    def collect(self, **how):
+        asked = Measuring(**how)
+        budget = stopping.Budget(stopping.WALL_FACTOR * asked.max_time, lambda: self.now)
+        return stopping.collect(self.batch, self._call, asked, budget)
 
 
-@given(durations)
-def test_sampling_ends_for_one_of_its_three_reasons(values):
-    turn = itertools.cycle(values)
-    batches = []
-    samples = stopping.collect(lambda n: batches.append(n) or [next(turn) for _ in range(n)], None)
-    error = statistics.stdev(samples) / math.sqrt(len(samples))
-    precise = error <= stopping.PRECISION * statistics.fmean(samples) * (1 + 1e-9)
-    assert len(samples) >= 30
-    assert precise or len(samples) == 300 or math.fsum(samples) >= 1.0
-    assert sum(batches) == len(samples) <= 300
+quick = st.lists(st.floats(1e-6, 1e-2), min_size=1, max_size=7)
 
 
-@given(st.integers(1, 50))
-def test_an_exact_number_of_samples_is_that_number(count):
-    assert len(stopping.collect(lambda n: [1.0, 2.0] * n, count)[:count]) == count
-    asked = []
-    stopping.collect(lambda n: asked.append(n) or [1.0] * n, count)
-    assert asked == [count]
+@given(quick, st.floats(0.01, 1.0))
+def test_sampling_of_quick_calls_ends_for_the_reason_it_says(values, seen):
+    calls = Simulated(values, seen)
+    sampled = calls.collect()
+    n, total = len(sampled.samples), math.fsum(sampled.samples)
+    error = statistics.stdev(sampled.samples) / math.sqrt(n)
+    precise = error <= stopping.PRECISION * statistics.fmean(sampled.samples) * (1 + 1e-9)
+    held = {"precise": precise, "most calls": n == 300, "max time": total >= 1.0, "wall time": calls.now > 9.9}
+    assert held[sampled.stopped], sampled.stopped
+    assert 30 <= n == sum(count for count, _ in calls.batches) <= 300
+
+
+@given(st.floats(1e-3, 300), st.floats(0, 20))
+def test_calls_of_any_length_stay_within_the_wall_time_of_a_case_or_are_two(each, max_time):
+    calls = Simulated([each])
+    sampled = calls.collect(max_time=max_time)
+    made = sampled.warmups + len(sampled.samples)
+    assert made == 2 or (made > 2 and calls.now <= 1.1 * 10 * max_time)
+
+
+@pytest.mark.parametrize(
+    ("each", "warmups", "timed"), [(0.01, 5, 30), (0.15, 5, 30), (0.4, 2, 23), (2.3, 1, 3), (70, 1, 1), (600, 1, 1)]
+)
+def test_the_longer_a_call_the_fewer_of_it(each, warmups, timed):
+    sampled = Simulated([each]).collect()
+    assert (sampled.warmups, len(sampled.samples)) == (warmups, timed)
+
+
+def test_a_first_call_that_compiles_is_not_taken_for_all():
+    calls = Simulated([8.0, *[0.01] * 400])
+    sampled = calls.collect()
+    assert (sampled.stopped, len(sampled.samples), sampled.warmups) == ("precise", 30, 1)
+
+
+@given(st.integers(1, 50), st.integers(0, 9), st.floats(0.01, 100))
+def test_numbers_of_calls_that_are_asked_for_are_exact(iters, warmup, each):
+    calls = Simulated([each])
+    sampled = calls.collect(iters=iters, warmup=warmup)
+    assert calls.batches == [(iters, max(0, warmup - 1))]
+    assert calls.now == pytest.approx(each * (iters + warmup))
+    assert (len(sampled.samples), sampled.warmups, sampled.stopped) == (iters, warmup, "asked")
+
+
+def test_warm_ups_of_long_calls_are_few_where_only_the_timed_ones_are_counted():
+    sampled = Simulated([20.0]).collect(iters=2)
+    assert (sampled.warmups, len(sampled.samples)) == (1, 2)
+
+
+def test_without_a_warm_up_the_first_batch_is_one_call():
+    calls = Simulated([0.001])
+    assert len(calls.collect(warmup=0).samples) == 30
+    assert calls.batches == [(1, 0), (29, 0)]
+
+
+@pytest.mark.parametrize("said", ["--benchmark-max-time=0.01", "marker"])
+def test_a_long_call_is_made_once_and_the_row_and_the_table_say_so(pytester, said):
+    marker = "@pytest.mark.benchmark(max_time=0.01)" if said == "marker" else ""
+    pytester.makepyfile(f"""
+        import time
+        import pytest
+        import torch
+
+        {marker}
+        def test_slow(perf):
+            perf.time(lambda x: time.sleep(0.1), torch.ones(4))
+    """)
+    arguments = ["--perf-device=cpu", *([] if marker else [said])]
+    result = pytester.runpytest("--benchmark-json=run.json", *arguments)
+    result.assert_outcomes(passed=1)
+    [row] = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+    assert (row["stats"]["rounds"], row["options"]["max_time"]) == (1, 0.01)
+    assert [row["extra_info"][name] for name in ("warmups", "stopped", "status")] == [1, "wall time", "ok"]
+    result.stdout.re_match_lines(
+        [r" +1\d\d\.\d ms +- +- +- +- +1 call", "1 case stopped early, after 1 call: their wall time was up, 10 times"]
+    )
+    assert any("| - | - | - | - | ok |" in line for line in markdown.lines(runs.read([pytester.path / "run.json"])))
+    judged = pytester.runpytest("--perf-gate=run.json", "--perf-gate-allow=library", *arguments)
+    judged.stdout.fnmatch_lines(["* flashinfer-perf gate *", "  *::test_slow"])
 
 
 def test_exactly_as_many_calls_as_asked_for():
@@ -91,6 +178,26 @@ def test_the_wall_instrument_goes_round_the_calls(cpu):
     work = Work(tuple(lambda i=i: made.append(i) for i in range(3)), flush=True, device=cpu)
     assert all(duration > 0 for duration in Wall().sample(work, 4, 1))
     assert made == [0, 1, 2, 0, 1]
+
+
+def test_a_new_batch_goes_on_where_the_last_one_stopped(cpu):
+    """The sets that it has just used are in the cache."""
+    made = []
+    work = Work(tuple(lambda i=i: made.append(i) for i in range(8)), flush=False, device=cpu)
+    work.try_once()
+    for _ in range(2):
+        Wall().sample(work, 2, 1)
+    assert made == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_copies_that_are_used_once_leave_the_cache_before_the_first_call(monkeypatch):
+    events = []
+    monkeypatch.setattr(instruments, "_twice_the_cache", lambda _: events.append("read") or torch.zeros(1))
+    measure(lambda x: events.append(x.data_ptr()), (torch.ones(4),), measuring=Measuring(iters=4, warmup=2))
+    assert events.count("read") == 1
+    checked, *called = (event for event in events if event != "read")
+    assert events[:2] == [checked, "read"]
+    assert (len(called), len(set(called)), called[0]) == (6, 6, checked)
 
 
 def test_a_fallback_of_bench_gpu_time_is_an_error():
@@ -209,7 +316,7 @@ class SaidToBeAGpu(Device):
 
 
 def timed(ranges, device, monkeypatch):
-    monkeypatch.setattr(run, "observe", lambda _work: ranges.call() or run.Seen())
+    monkeypatch.setattr(run, "observe", lambda *_: ranges.call() or run.Seen())
     target = run.Target(ranges.call, (torch.ones(4),), name="b1-{s16}-fa3")
     measuring = Measuring(instrument="wall", cold_l2="none", iters=3, warmup=2)
     run.run(target, measuring, device, cuda_graph=False, verify=ranges.call)

@@ -41,7 +41,8 @@ def render(runs: Sequence[Run]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"duration": layout.duration, "rate": layout.rate, "named": layout.named}
+    shown_by = (layout.duration, layout.spread, layout.rate, layout.named)
+    environment.filters |= {function.__name__: function for function in shown_by}
     script = _libraries() + _asset("report.js")
     view = View(tuple(runs), verdicts.of(runs))
     return environment.get_template("page.html.j2").render(

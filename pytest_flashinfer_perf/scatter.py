@@ -1,0 +1,35 @@
+"""How far samples lie apart, how well they tell their median, and when that is noise."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349  # of a median of one sample, in interquartile ranges
+NOISY = 0.05
+
+
+def median_error(middle: float, count: int) -> float:
+    """Of as many samples, whose middle half is that wide: outliers say little."""
+    return MEDIAN_ERROR * middle / math.sqrt(count)
+
+
+def spread(samples: Sequence[float]) -> float | None:
+    """None of a single sample, of which nobody knows."""
+    return statistics.stdev(samples) / statistics.fmean(samples) if len(samples) > 1 else None
+
+
+def is_noisy(samples: Sequence[float], instrument: str) -> bool:
+    """On the host's clock single calls are late for many reasons, which do not move the median."""
+    if len(samples) < 2:
+        return False
+    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+    by_wall = median_error((high - low) / middle, len(samples))
+    return (by_wall if instrument == "wall" else spread(samples) or 0.0) > NOISY
+
+
+def noise(instrument: str) -> str:
+    if instrument == "wall":
+        return f"by the host's clock the median is not known to {100 * NOISY:g} %"
+    return f"the spread stayed above {100 * NOISY:g} %"
