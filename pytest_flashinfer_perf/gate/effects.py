@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.gate.runs import Row
 RISK = 0.05  # of each bound, and of missing what is called detectable
 # The share of false ones among all that are called changed; most of it is spent on what a build fails for.
 Q_SLOWER, Q_FASTER = 0.045, 0.005
+MOSTLY_WORKS = 0.2  # a larger share of a call without a kernel, and its time is that of launches
 PAIR = 2.0  # the variance of a difference, in variances of one process
 
 
@@ -27,6 +28,8 @@ class Replicates:
     after: tuple[float, ...]
     paired: bool
     within: float = 0.0
+    placements: tuple[tuple[float, ...], ...] = ()  # of each process, where all have some
+    tick: float = 0.0  # of the clock, relative to the figure
 
     @property
     def change(self) -> float:
@@ -60,17 +63,22 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> 
     both = (*before, *after)
     within = max(row.within for row in both)
     times = [tuple(row.median for row in side) for side in (before, after)]
-    in_time = Replicates("time", _kind(after[0]), times[0], times[1], paired, within)
+    tick = max((noise.TICK_S / row.median for row in both if row.instrument == "cupti"), default=0.0)
+    placed = tuple(row.placed("median") for row in both)
+    in_time = Replicates("time", _kind(after[0]), times[0], times[1], paired, within, placed, tick)
     counted = [tuple(row.cycles for row in side if row.cycles) for side in (before, after)]
     if sum(map(len, counted)) < len(both):
         return [in_time]
-    in_cycles = Replicates("cycles", "cycles", counted[0], counted[1], paired)
+    placed = tuple(row.placed("cycles") for row in both)
+    in_cycles = Replicates("cycles", "cycles", counted[0], counted[1], paired, placements=placed)
     return [in_cycles, in_time] if after[0].bound == "compute" else [in_time, in_cycles]
 
 
 def _kind(row: Row) -> str:
     if row.instrument == "wall":
         return "wall"
+    if row.waits > MOSTLY_WORKS:
+        return "gaps"
     return row.bound or "unknown"
 
 
@@ -105,13 +113,21 @@ class Effect:
 
 
 def effects(all_seen: Sequence[Replicates], calibrated: Sequence[Noise | None]) -> list[Effect]:
-    """With the noise of each: its calibration, what cases of its kind say together, or what is assumed."""
+    """With the noise of each: what is known of it besides, blended with what its own processes say."""
     pools = {kind: _pool(all_seen, kind) for kind in {seen.kind for seen in all_seen}}
     made = []
     for seen, known in zip(all_seen, calibrated, strict=True):
-        prior = known or pools[seen.kind] or noise.assumed(seen.kind, seen.within)
+        prior = _prior(seen, known, pools[seen.kind])
         made.append(Effect(seen, prior.blended(seen.variance, seen.df) if seen.df else prior))
     return made
+
+
+def _prior(seen: Replicates, calibrated: Noise | None, pool: Noise | None) -> Noise:
+    """Its calibration, blended with its placements; without either, all cases of its kind; last, what is assumed."""
+    placed = noise.placed(seen.kind, seen.placements, seen.tick)
+    if calibrated and placed:
+        return calibrated.blended(placed.variance, min(placed.df, noise.ASSUMED_DF))
+    return calibrated or placed or pool or noise.assumed(seen.kind, seen.within)
 
 
 def _pool(all_seen: Sequence[Replicates], kind: str) -> Noise | None:

@@ -1,12 +1,14 @@
-"""How far apart two processes that run the same code come out: calibrated, pooled over cases, or assumed.
+"""How far apart two processes that run the same code come out: calibrated, seen in placements, pooled, or assumed.
 
 Five processes say little about their own variance. So it is blended with what is known besides, weighted by degrees of
-freedom: with the machine's calibration of this case, else with what all cases of this comparison say together (Smyth's
-moderated variance), else with what one H200 showed. The process is the unit: samples within one say nothing here.
+freedom: with the machine's calibration of this case, with what the rows' own placements show, else with what all cases
+of this comparison say together (Smyth's moderated variance), else with an assumption. Samples of one placement are no
+evidence here: they agree with each other, and not with the next placement.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -15,10 +17,16 @@ from dataclasses import dataclass
 from pytest_flashinfer_perf.gate import tails
 
 FEWEST_TO_POOL = 5
+FEWEST_PLACEMENTS = 3
+BLOCKS = 5
 SURELY = 1.65  # standard errors
 QUIETEST = 1e-4  # a clock ticks: agreement to better than 0.01 % is luck
 ASSUMED_DF = 10.0  # above what was seen of most, so that it need not be doubted as much
-ASSUMED = {"cycles": 0.004, "memory": 0.004, "compute": 0.03, "unknown": 0.03, "wall": 0.10}
+# Of rows without placements, levels of their process included: at most 1 case in 100 is noisier.
+ASSUMED = {"cycles": 0.03, "memory": 0.03, "compute": 0.04, "unknown": 0.04, "gaps": 0.06, "wall": 0.10}
+# What the placements of one process do not show of the next one.
+UNSEEN = {"cycles": 0.001, "memory": 0.001, "compute": 0.008, "unknown": 0.001, "gaps": 0.06, "wall": 0.10}
+TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what is rounded to that
 
 
 @dataclass(frozen=True)
@@ -43,8 +51,31 @@ class Noise:
 
 
 def assumed(kind: str, within: float = 0.0) -> Noise:
-    """What one H200 showed between processes, and the error of a median within one."""
+    """Where nothing is known of the case: the last resort."""
     return Noise(ASSUMED[kind] ** 2 + within**2, ASSUMED_DF, "assumed")
+
+
+def placed(kind: str, processes: Sequence[Sequence[float]], tick: float = 0.0) -> Noise | None:
+    """From the figures of each process's placements, whose mean that process's figure nearly is.
+
+    None where a process has too few. `tick` is what the clock rounds by, relative to the figure.
+    """
+    if not processes or min(map(len, processes)) < FEWEST_PLACEMENTS:
+        return None
+    logs = [_blocks([math.log(value) for value in process]) for process in processes]
+    df = sum(len(process) - 1 for process in logs)
+    each = sum(variance(process) * (len(process) - 1) for process in logs) / df
+    seen = each * statistics.fmean(1 / len(process) for process in logs)
+    unseen = UNSEEN[kind] ** 2 + tick**2
+    total = seen + unseen
+    return Noise(total, total**2 / (seen**2 / df + unseen**2 / ASSUMED_DF), "placements")
+
+
+def _blocks(values: Sequence[float]) -> list[float]:
+    """Means of a few neighbours each: what drifts makes them differ, where it hides among single ones."""
+    count = min(BLOCKS, len(values))
+    edges = [round(i * len(values) / count) for i in range(count + 1)]
+    return [statistics.fmean(values[start:end]) for start, end in itertools.pairwise(edges)]
 
 
 def variance(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_flashinfer_perf.run_file import SCHEMA_KEY
 from pytest_flashinfer_perf.scatter import median_error
@@ -58,9 +58,20 @@ class Row:
         return None if kernels is None else tuple(kernels)
 
     @property
+    def waits(self) -> float:
+        """The share of a call in which none of its kernels runs; 0 where nobody saw."""
+        busy, span = _positive(self.info.get("busy_s")), _positive(self.info.get("span_s"))
+        return 1 - busy / span if busy and span else 0.0
+
+    @property
     def within(self) -> float:
         """The relative error of the median, from the samples of its own process."""
         return median_error(self.middle, self.rounds)
+
+    def placed(self, figure: Literal["median", "cycles"]) -> tuple[float, ...]:
+        """That figure of each placement; nothing where one lacks it."""
+        figures = [_positive(placement.get(figure)) for placement in self.info.get("placements") or ()]
+        return tuple(value for value in figures if value) if None not in figures else ()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -33,10 +33,17 @@ CLOCK = Clock()
 def row(case="decode/b16-fa3", us=100.0, *, stddev=0.001, rounds=30, **info):
     backend = case.rpartition("-")[2]
     extra = {"case": case, "backend": backend, "cycles": None, "sm_ghz": None, **FACTS, **CUPTI, **H200, **info}
+    extra.setdefault("placements", placements((us or 0) * 1e-6, extra["cycles"]))
     stats = {"median": None if us is None else us * 1e-6, "stddev": stddev * (us or 0) * 1e-6, "rounds": rounds}
     stats["iqr"] = 1.349 * stats["stddev"]
     name = f"test_decode[{case.partition('/')[2]}]"
     return {"name": name, "fullname": f"tests/test_decode.py::{name}", "extra_info": extra, "stats": stats}
+
+
+def placements(median, cycles=None, sd=0.009):
+    """Five, whose figures have about this relative standard deviation."""
+    around = [1 + sd * z for z in (-1.2, -0.6, 0.0, 0.6, 1.2)]
+    return [{"median": median * factor, "cycles": cycles and cycles * factor} for factor in around]
 
 
 def plain(name="test_plain", us=100.0):

@@ -230,7 +230,8 @@ def test_it_is_used_for_its_gpu_and_way_of_measuring_alone(calibrated):
 def test_nothing_within_its_floor_is_slower(calibrated):
     known = calibration.read(calibrated)
     asked = Rules(Thresholds((("*", {"slower": 0.001}),)), calibrations=(known,))
-    [judged] = judge([run(row("decode/a"))], [run(row("decode/a", us=101.5))], asked).cases
+    before, after = row("decode/a", placements=[]), row("decode/a", us=101.5, placements=[])
+    [judged] = judge([run(before)], [run(after)], asked).cases
     assert judged.verdict is Verdict.SAME or judged.reason == "cannot-see"
     assert judged.threshold > math.log1p(0.01)
 
@@ -250,7 +251,7 @@ def test_a_stale_calibration_refuses_the_comparison(calibrated, head, sentence):
     assert sentence in judgement.refusals[0]
     allowed = judge(base, after, Rules(calibrations=known, allowed=likeness.allowed("calibration")))
     assert (allowed.exit_code, allowed.refusals) == (0, ())
-    assert allowed.cases[0].effects[0].noise.source == "assumed"
+    assert allowed.cases[0].effects[0].noise.source == "placements"
 
 
 def test_it_is_found_by_gpu_or_by_name(calibrated, monkeypatch, tmp_path):

@@ -16,7 +16,8 @@ RULES = Rules(Thresholds((("*", {"slower": 0.02}),)), paired=True)
 class Machine:
     """Cases that vary by `sd`; `slower` says of each by how much it is in pair n."""
 
-    def __init__(self, sd=0.001, cases=8, **slower):
+    def __init__(self, sd=0.001, cases=8, info=None, **slower):
+        self.info = info or {}
         self.rng, self.sd, self.names = random.Random(4), sd, [f"c{i}" for i in range(cases)]
         self.slower = slower
         self.asked = []
@@ -27,7 +28,7 @@ class Machine:
         return self.side(names, lambda _: 0.0), self.side(names, lambda name: self.slower.get(name, lambda _: 0.0)(nth))
 
     def side(self, names, change):
-        return run(*(row(n, us=100 * math.exp(change(n) + self.rng.gauss(0, self.sd))) for n in names))
+        return run(*(row(n, us=100 * math.exp(change(n) + self.rng.gauss(0, self.sd)), **self.info) for n in names))
 
 
 def test_what_is_certain_after_three_pairs_gets_no_more():
@@ -54,7 +55,7 @@ def test_a_case_that_was_slow_for_a_while_is_not_confirmed():
 
 
 def test_ambiguous_cases_get_more_pairs_and_others_do_not():
-    machine = Machine(sd=0.03)
+    machine = Machine(sd=0.03, info={"placements": []})
     Plan(pairs=5, most=8).follow(machine.pair, RULES)
     assert 8 <= len(machine.asked) <= 10  # a suspect at the eighth has two more
     assert len(machine.asked[0]) > len(machine.asked[-1]) > 0

@@ -55,8 +55,8 @@ def test_one_run_against_one(now, expected):
 
 @pytest.mark.parametrize("now", [95.0, 105.0])
 def test_what_may_be_noise_is_ambiguous(now):
-    """Nothing says what binds this kernel: its time may hang on the clock."""
-    assert verdict(row(bound=None), row(us=now, bound=None)) == ("AMBIGUOUS", "not-significant", 0)
+    """Neither row has placements, so that nobody knows how far processes lie apart."""
+    assert verdict(row(placements=[]), row(us=now, placements=[])) == ("AMBIGUOUS", "not-significant", 0)
 
 
 def test_a_noisy_case_is_not_called_the_same():
