@@ -71,7 +71,7 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> 
 def _kind(row: Row) -> str:
     if row.instrument == "wall":
         return "wall"
-    return row.bound or "unknown"
+    return row.bound if row.bound in noise.ASSUMED else "unknown"
 
 
 @dataclass(frozen=True)

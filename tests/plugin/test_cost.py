@@ -22,18 +22,27 @@ def test_the_roof_is_the_longer_of_two_times(flops, moved, seconds):
 
 def test_an_unknown_roof_gives_no_number():
     assert roofline(Cost(1, 1, "bfloat16"), 1.0, None) is None
-    assert roofline(Cost(1, 1, "int4"), 1.0, PEAKS) is None
+    assert roofline(Cost(1, 0, "int4"), 1.0, PEAKS) is None
+    assert roofline(Cost(0, 0, "bfloat16"), 1.0, PEAKS) is None
+
+
+@given(st.floats(1, 1e18), st.floats(1, 1e15), st.floats(1e-7, 1e3))
+def test_of_a_type_without_a_known_peak_the_memory_has_a_roof_and_nothing_is_said_to_bind(flops, moved, seconds):
+    found = roofline(Cost(flops, moved, "int8"), seconds, PEAKS)
+    assert found.sol_pct == pytest.approx(100 * moved / 4e12 / seconds)
+    assert found.bound == "memory?"
 
 
 def test_bytes_alone_have_a_roof():
-    assert roofline(Cost(0, 4e12, "float32"), 2.0, PEAKS).sol_pct == pytest.approx(50)
+    found = roofline(Cost(0, 4e12, "int8"), 2.0, PEAKS)
+    assert (found.sol_pct, found.bound) == (pytest.approx(50), "memory")
 
 
 def test_the_limit_is_the_larger_of_measured_and_stated():
     stated = Peaks(4.8e12, {"bfloat16": 989e12, "fp8_e4m3": 1979e12}, "datasheet")
-    limit = best_of(Peaks(5e12, {"bfloat16": 800e12}, "measured"), stated)
+    limit = best_of([Peaks(5e12, {"bfloat16": 800e12}, "measured"), stated])
     assert (limit.bytes_per_s, limit.flops_per_s) == (5e12, {"bfloat16": 989e12, "fp8_e4m3": 1979e12})
-    assert best_of(None, None) is None
+    assert best_of([]) is None
 
 
 def test_a_cpu_has_no_roof_and_says_so(cpu):

@@ -56,7 +56,8 @@ def test_one_run_against_one(now, expected):
 @pytest.mark.parametrize("now", [95.0, 105.0])
 def test_what_may_be_noise_is_ambiguous(now):
     """Nothing says what binds this kernel: its time may hang on the clock."""
-    assert verdict(row(bound=None), row(us=now, bound=None)) == ("AMBIGUOUS", "not-significant", 0)
+    for bound in (None, "memory?"):
+        assert verdict(row(bound=bound), row(us=now, bound=bound)) == ("AMBIGUOUS", "not-significant", 0)
 
 
 def test_a_noisy_case_is_not_called_the_same():
