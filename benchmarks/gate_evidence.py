@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 LONG_US = (("all", 0.0), ("50 us and more", 50.0), ("150 us and more", 150.0))
-BOUNDS = ("memory", "compute", None)
+BOUNDS = ("memory", "memory?", "compute", None)
 
 
 def percent(log_ratio):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-Bound = Literal["compute", "memory"]
+# "memory?": no peak is known for the type of the FLOPs, so they may bind where the share is that of the memory's roof.
+Bound = Literal["compute", "memory", "memory?"]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Floating-point operations in `dtype`, and bytes that must cross the device's memory once."""
+    """Floating-point operations in `dtype`, and bytes that must cross the device's memory once.
+
+    `inferred` where nobody has stated the dtype and it is only that of the inputs.
+    """
 
     flops: float
     bytes: float
     dtype: str
+    inferred: bool = False
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,9 @@ class Peaks:
     bytes_per_s: float
     flops_per_s: dict[str, float]
     source: str
+
+    def covers(self, cost: Cost) -> bool:
+        return not cost.flops or cost.dtype in self.flops_per_s
 
 
 @dataclass(frozen=True)
@@ -35,18 +44,31 @@ class Roofline:
 
 
 def roofline(cost: Cost, seconds: float, peaks: Peaks | None) -> Roofline | None:
-    """None where the device's peak for this dtype is unknown: a share of an unknown roof is not a number."""
-    if peaks is None or (cost.flops and cost.dtype not in peaks.flops_per_s):
+    """The share of the memory's roof alone where no peak is known for the dtype; None without bytes as well."""
+    if peaks is None or not (cost.bytes or (cost.flops and peaks.covers(cost))):
         return None
-    compute = cost.flops / peaks.flops_per_s[cost.dtype] if cost.flops else 0.0
     memory = cost.bytes / peaks.bytes_per_s
-    least = max(compute, memory)
-    return Roofline(100.0 * least / seconds, "compute" if compute > memory else "memory")
+    if not peaks.covers(cost):
+        return Roofline(100.0 * memory / seconds, "memory?")
+    compute = cost.flops / peaks.flops_per_s[cost.dtype] if cost.flops else 0.0
+    return Roofline(100.0 * max(compute, memory) / seconds, "compute" if compute > memory else "memory")
 
 
-def best_of(measured: Peaks | None, datasheet: Peaks | None) -> Peaks | None:
+def as_run(cost: Cost, seconds: float, limit: Peaks | None) -> Cost:
+    """FLOPs of fp32 inputs may be done in TF32, and are where they are faster than fp32 can be."""
+    known = limit.flops_per_s if limit else {}
+    if not (cost.inferred and cost.dtype == "float32" and {"float32", "tf32"} <= known.keys()):
+        return cost
+    return replace(cost, dtype="tf32") if cost.flops > known["float32"] * seconds else cost
+
+
+def first_that_covers(cost: Cost, preferred: Sequence[Peaks]) -> Peaks | None:
+    """The roof that comes first, unless only a later one has the peak of this dtype."""
+    return next((peaks for peaks in preferred if peaks.covers(cost)), preferred[0] if preferred else None)
+
+
+def best_of(known: Collection[Peaks]) -> Peaks | None:
     """The roof nothing can be above: the larger of what was measured and what the vendor states."""
-    known = [p for p in (measured, datasheet) if p is not None]
     if not known:
         return None
     dtypes = {dtype for p in known for dtype in p.flops_per_s}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
+
+from pytest_flashinfer_perf.names import unknown
 
 HALF = ("bfloat16", "float16")
 FP8 = ("fp8_e4m3", "fp8_e5m2")
@@ -14,6 +18,20 @@ TORCH = {
     "fp8_e4m3": torch.float8_e4m3fn,
     "fp8_e5m2": torch.float8_e5m2,
 }
+
+# What FLOPs may be done in: the types of tensors, and those that no tensor says.
+COMPUTED_IN = (*TORCH, "tf32", "fp4", "int8")
+
+
+def computed_in(stated: str | None, tensors: Iterable[torch.Tensor]) -> str:
+    """The type that FLOPs are stated to be in, or else that of the first tensor; empty without any."""
+    if stated is not None and stated not in COMPUTED_IN:
+        raise ValueError(f"flops_dtype: {unknown(str(stated), COMPUTED_IN)}")
+    if stated is not None:
+        return stated
+    first = next((tensor.dtype for tensor in tensors), None)
+    known = {dtype: name for name, dtype in TORCH.items()}
+    return "" if first is None else known.get(first, str(first).removeprefix("torch."))
 
 
 def bytes_of(name: str) -> int:

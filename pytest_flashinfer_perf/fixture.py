@@ -17,14 +17,12 @@ from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.check import WrongAnswerError
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import TORCH
 from pytest_flashinfer_perf.measurement import Measurement, Reference, measure
 from pytest_flashinfer_perf.running import compiling, replay
 from pytest_flashinfer_perf.running.attempts import CONFIRMS
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.running.outcomes import OUTCOME
 from pytest_flashinfer_perf.settings import Checking, Measuring, Settings
-from pytest_flashinfer_perf.timing.cold import tensors
 from pytest_flashinfer_perf.verification import Outputs
 from pytest_flashinfer_perf.walk import CannotRunError, OutOfMemoryError, walk
 
@@ -108,12 +106,13 @@ class Perf:
     def _measuring_of(self, case: Case) -> Measuring:
         return self._measuring if self._only_once else case.said.over(self._measuring, self._device)
 
-    def time(
+    def time(  # noqa: PLR0913 - what there is to say about a call
         self,
         fn: Callable[..., object],
         *args: Any,
         flops: float | None = None,
         bytes: float | None = None,  # noqa: A002 - the word for it
+        flops_dtype: str | None = None,
         reference: Reference = None,
         out: Outputs = None,
         **kwargs: Any,
@@ -123,7 +122,7 @@ class Perf:
             self._node.stash[IDENTITY] = {"case": self._node.nodeid, **row.of_device(self._device)}
             if self._settings.fuzzing.on:
                 pytest.skip("perf.time has no shapes to search: give it a strategy of your own with @given")
-            work = {"flops": flops, "bytes": bytes, "reference": reference, "out": out}
+            work = {"flops": flops, "bytes": bytes, "flops_dtype": flops_dtype, "reference": reference, "out": out}
             where = str(self._device.torch)
             how = {
                 "measuring": self._measuring,
@@ -133,7 +132,7 @@ class Perf:
             }
             compiling.watch()
             measured = measure(fn, args, kwargs, **work, **how)  # type: ignore[arg-type]
-            cost = Cost(flops or 0.0, bytes or 0.0, _dtype_of(args)) if flops or bytes else None
+            cost = Cost(flops or 0.0, bytes or 0.0, measured.flops_dtype or "", inferred=flops_dtype is None)
             if self._settings.checking.only:
                 self._checked(measured)
             else:
@@ -231,9 +230,3 @@ def _seen(measured: Measurement) -> dict[str, Any]:
         "spread": measured.timing.spread,
         "roofs": {source: asdict(roof) for source, roof in peaks.roofs(measured.device).items()},
     }
-
-
-def _dtype_of(args: tuple[Any, ...]) -> str:
-    """The type that the device's peak is looked up by: that of the first tensor."""
-    first = next(tensors(args), None)
-    return next((name for name, dtype in TORCH.items() if first is not None and first.dtype == dtype), "")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import devices, verification
+from pytest_flashinfer_perf import devices, dtypes, verification
 from pytest_flashinfer_perf.check import Check
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.sample import Sample
@@ -34,6 +34,7 @@ class Measurement:
     device: Device
     flops: float | None = None
     bytes: float | None = None
+    flops_dtype: str | None = None
     verdict: Verdict = NOTHING_SEEN
     sample: Sample | None = None
     checking: Checking = CHECKING
@@ -75,6 +76,7 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
     *,
     flops: float | None = None,
     bytes: float | None = None,  # noqa: A002 - the word for it
+    flops_dtype: str | None = None,
     reference: Reference = None,
     out: Outputs = None,
     measuring: Measuring | None = None,
@@ -86,8 +88,10 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
 
     `out` names the tensors that the call writes: they are filled with NaN first, and are not rotated as inputs. They
     are passed on as `out=` to a function that takes it, unless they are among its arguments already. `device` is for
-    a call without tensors among its arguments, `name` for the NVTX range around the timed calls.
+    a call without tensors among its arguments, `name` for the NVTX range around the timed calls. `flops_dtype` is what
+    the FLOPs are done in, where that is not the type of the arguments.
     """
+    computed_in = dtypes.computed_in(flops_dtype, cold.tensors((args, kwargs)))
     passed_on = {"out": out} if out is not None and _takes_out(fn, (args, kwargs), as_tuple(out)) else {}
     target = Target(fn, args, {**(kwargs or {}), **passed_on}, as_tuple(out), name)
     where = devices.find(_device_of(target) or device or "auto")
@@ -95,7 +99,7 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
     answer = () if looked_at.off else as_tuple(reference() if callable(reference) else reference)
     graph = uses_graph(how, where, by_default=False)
     measured = measure_target(target, Expected(answer), how, looked_at, where, cuda_graph=graph)
-    return replace(measured, flops=flops, bytes=bytes)
+    return replace(measured, flops=flops, bytes=bytes, flops_dtype=computed_in)
 
 
 def measure_target(  # noqa: PLR0913 - all there is to know

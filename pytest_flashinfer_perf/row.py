@@ -8,12 +8,14 @@ from typing import Any
 
 from pytest_flashinfer_perf import peaks
 from pytest_flashinfer_perf.case import Case
-from pytest_flashinfer_perf.cost import Cost, best_of, roofline
+from pytest_flashinfer_perf.cost import Cost, as_run, best_of, first_that_covers, roofline
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.measurement import Measurement
 from pytest_flashinfer_perf.settings import PeaksChoice
 from pytest_flashinfer_perf.timing.run import Timing
 from pytest_flashinfer_perf.walk import Walked
+
+NO_WORK = Cost(0.0, 0.0, "")
 
 
 def of_case(case: Case, walked: Walked, peaks_choice: PeaksChoice) -> dict[str, Any]:
@@ -34,7 +36,6 @@ def of_measurement(m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice)
     return {
         "flops": m.flops,
         "bytes": m.bytes,
-        "flops_dtype": cost.dtype or None if cost else None,
         "tflops": m.tflops,
         "tb_per_sec": m.tb_per_sec,
         **_roof(m, cost, peaks_choice),
@@ -52,11 +53,13 @@ def of_device(device: Device) -> dict[str, Any]:
 
 
 def _roof(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> dict[str, Any]:
-    measured, stated = peaks.measured(m.device), peaks.datasheet(m.device)
-    chosen = measured if choice == "measured" else stated
-    share = roofline(cost, m.median, chosen) if cost else None
-    limit = roofline(cost, m.median, best_of(measured, stated)) if cost else None
+    known = peaks.roofs(m.device)
+    largest = best_of(known.values())
+    work = as_run(cost or NO_WORK, m.median, largest)
+    chosen = first_that_covers(work, sorted(known.values(), key=lambda roof: roof.source != choice))
+    share, limit = (roofline(work, m.median, roof) for roof in (chosen, largest))
     return {
+        "flops_dtype": (work.dtype or None) if work.flops else None,
         "sol_pct": share.sol_pct if share else None,
         "bound": share.bound if share else None,
         "peaks": chosen.source if share and chosen else None,

@@ -79,7 +79,7 @@ def _kind(row: Row) -> str:
         return "wall"
     if row.waits > MOSTLY_WORKS:
         return "gaps"
-    return row.bound or "unknown"
+    return row.bound if row.bound in noise.ASSUMED else "unknown"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.timing.stopping import FEWEST, OUT_OF_TIME, WALL_FAC
 Row = Mapping[str, Any]
 
 HEADINGS = f"  {'':<24}{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
-BOUND = {"memory": "mem", "compute": "comp", None: ""}
+BOUND = {"memory": "mem", "memory?": "mem?", "compute": "comp", None: ""}
 CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
 EARLY = f"their wall time was up, {WALL_FACTOR} times --benchmark-max-time"
 
@@ -104,6 +104,9 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     unchecked = sum(r.get("refcheck") == "off" for r in rows)
     if unchecked:
         yield from _wrapped(f"{unchecked} not checked: --perf-refcheck=off")
+    unknown = sorted({r["flops_dtype"] or "a type not stated" for r in rows if r["bound"] == "memory?"})
+    if unknown:
+        yield from _wrapped(f"mem?: no compute roof is known for {', '.join(unknown)}; %roof is of the memory's roof")
     invalid = sum(r["status"] == "invalid" for r in rows)
     if invalid:
         yield from _wrapped(f"{invalid} INVALID: faster than this device can be; the time or the cost is wrong")

@@ -1,4 +1,8 @@
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,18 +22,27 @@ def test_the_roof_is_the_longer_of_two_times(flops, moved, seconds):
 
 def test_an_unknown_roof_gives_no_number():
     assert roofline(Cost(1, 1, "bfloat16"), 1.0, None) is None
-    assert roofline(Cost(1, 1, "int4"), 1.0, PEAKS) is None
+    assert roofline(Cost(1, 0, "int4"), 1.0, PEAKS) is None
+    assert roofline(Cost(0, 0, "bfloat16"), 1.0, PEAKS) is None
+
+
+@given(st.floats(1, 1e18), st.floats(1, 1e15), st.floats(1e-7, 1e3))
+def test_of_a_type_without_a_known_peak_the_memory_has_a_roof_and_nothing_is_said_to_bind(flops, moved, seconds):
+    found = roofline(Cost(flops, moved, "int8"), seconds, PEAKS)
+    assert found.sol_pct == pytest.approx(100 * moved / 4e12 / seconds)
+    assert found.bound == "memory?"
 
 
 def test_bytes_alone_have_a_roof():
-    assert roofline(Cost(0, 4e12, "float32"), 2.0, PEAKS).sol_pct == pytest.approx(50)
+    found = roofline(Cost(0, 4e12, "int8"), 2.0, PEAKS)
+    assert (found.sol_pct, found.bound) == (pytest.approx(50), "memory")
 
 
 def test_the_limit_is_the_larger_of_measured_and_stated():
     stated = Peaks(4.8e12, {"bfloat16": 989e12, "fp8_e4m3": 1979e12}, "datasheet")
-    limit = best_of(Peaks(5e12, {"bfloat16": 800e12}, "measured"), stated)
+    limit = best_of([Peaks(5e12, {"bfloat16": 800e12}, "measured"), stated])
     assert (limit.bytes_per_s, limit.flops_per_s) == (5e12, {"bfloat16": 989e12, "fp8_e4m3": 1979e12})
-    assert best_of(None, None) is None
+    assert best_of([]) is None
 
 
 def test_a_cpu_has_no_roof_and_says_so(cpu):
@@ -39,3 +52,99 @@ def test_a_cpu_has_no_roof_and_says_so(cpu):
 
 def test_the_datasheet_of_an_h200(hopper):
     assert peaks.datasheet(hopper).bytes_per_s == pytest.approx(4.8e12)
+
+
+@pytest.mark.parametrize("name", peaks.DATASHEET)
+def test_a_datasheet_has_every_type_that_the_gpu_multiplies(hopper, name):
+    rates = peaks.datasheet(replace(hopper, name=name)).flops_per_s
+    assert {"float32", "tf32", "bfloat16", "float16"} <= rates.keys()
+    assert rates["bfloat16"] == pytest.approx(2 * rates["tf32"], rel=0.02), "both dense"
+    assert rates["float32"] < rates["tf32"]
+
+
+class EachTakesASecond:
+    """An instrument without a GPU, which keeps what torch was set to when it was asked for calls."""
+
+    name = "cupti"
+
+    def __init__(self):
+        self.seen = []
+
+    def missing(self, _device):
+        return None
+
+    def sample(self, work, count, _warmup):
+        work.calls[0]()
+        self.seen.extend([_set()] * count)
+        return [1.0] * count
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    instrument = EachTakesASecond()
+    monkeypatch.setitem(peaks.INSTRUMENTS, "cupti", instrument)
+    monkeypatch.setattr(peaks.nvrtc, "missing", lambda _: "there is no GPU")
+    monkeypatch.setattr(peaks, "COPY_BYTES", 1 << 10)
+    monkeypatch.setattr(peaks, "PRODUCTS", ((16, 16, 32),))
+    monkeypatch.setattr(peaks, "FP32_PRODUCTS", ((16, 16, 16), (16, 32, 16)))
+    return instrument.seen
+
+
+def _set():
+    return torch.backends.cuda.matmul.fp32_precision
+
+
+def measured_peaks(device, capability):
+    return peaks._measure(replace(device, capability=capability))
+
+
+def test_fp32_and_tf32_are_measured_beside_the_narrower_types(hopper, clock):
+    before = _set()
+    found = measured_peaks(hopper, (8, 0))
+    assert found.flops_per_s == dict.fromkeys(("bfloat16", "float16", "float32", "tf32"), 2 * 16 * 32 * 16)
+    calls = len(peaks.FP32_PRODUCTS) * peaks.FP32_ROUNDS * peaks.CALLS
+    assert (clock.count("ieee"), clock.count("tf32")) == (calls, calls)
+    assert _set() == before
+
+
+def test_a_gpu_without_tf32_has_no_such_roof(hopper, clock):
+    assert "tf32" not in measured_peaks(hopper, (7, 5)).flops_per_s
+    assert "tf32" not in clock
+
+
+@pytest.mark.parametrize("set_by_user", ["none", "ieee", "tf32"])
+def test_what_the_user_has_set_for_products_comes_back(set_by_user):
+    with peaks.fp32_products(set_by_user):
+        for precision in ("ieee", "tf32"):
+            with pytest.raises(MemoryError), peaks.fp32_products(precision):
+                _runs_out_of_memory_in(precision)
+            assert _set() == set_by_user
+
+
+def _runs_out_of_memory_in(precision):
+    assert _set() == precision
+    raise MemoryError
+
+
+class TorchBefore29:
+    """Its setting for products of fp32."""
+
+    def __init__(self, precision):
+        self.backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace()))
+        self.precision = precision
+
+    def get_float32_matmul_precision(self):
+        return self.precision
+
+    def set_float32_matmul_precision(self, precision):
+        self.precision = precision
+
+
+@pytest.mark.parametrize("set_by_user", ["highest", "high", "medium"])
+def test_what_the_user_has_set_in_an_older_torch_comes_back(set_by_user, monkeypatch):
+    older = TorchBefore29(set_by_user)
+    monkeypatch.setattr(peaks, "torch", older)
+    for precision, name in (("ieee", "highest"), ("tf32", "high")):
+        with peaks.fp32_products(precision):
+            assert older.precision == name
+        assert older.precision == set_by_user

@@ -56,7 +56,9 @@ def test_one_run_against_one(now, expected):
 @pytest.mark.parametrize("now", [95.0, 105.0])
 def test_what_may_be_noise_is_ambiguous(now):
     """Neither row has placements, so that nobody knows how far processes lie apart."""
-    assert verdict(row(placements=[]), row(us=now, placements=[])) == ("AMBIGUOUS", "not-significant", 0)
+    for bound in ("memory", None, "memory?"):
+        before, after = row(bound=bound, placements=[]), row(us=now, bound=bound, placements=[])
+        assert verdict(before, after) == ("AMBIGUOUS", "not-significant", 0)
 
 
 def test_a_noisy_case_is_not_called_the_same():

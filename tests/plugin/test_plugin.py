@@ -94,6 +94,54 @@ def test_samples_are_bit_exact(pytester):
     assert rows(pytester)[0]["stats"]["data"] == json.loads((pytester.path / "samples.json").read_text())
 
 
+def test_the_type_of_the_flops_is_that_of_the_first_tensor_or_the_one_stated(pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+        import torch
+
+        X = torch.ones(8)
+
+        @pytest.mark.parametrize("stated", [{}, {"flops_dtype": "tf32"}], ids=["inferred", "stated"])
+        def test_fp32(perf, stated): assert perf.time(torch.neg, X, flops=8, **stated).flops_dtype
+
+        def test_keyword(perf): perf.time(lambda x: -x, x=X.half(), flops=8)
+        def test_int8(perf): perf.time(torch.neg, X.to(torch.int8), flops=8)
+        def test_bytes_alone(perf): perf.time(torch.neg, X, bytes=64)
+        """
+    )
+    pytester.runpytest(*QUICK, "--benchmark-json=run.json").assert_outcomes(passed=5)
+    found = {row["name"]: row["extra_info"]["flops_dtype"] for row in rows(pytester)}
+    assert found == {
+        "test_fp32[inferred]": "float32",
+        "test_fp32[stated]": "tf32",
+        "test_keyword": "float16",
+        "test_int8": "int8",
+        "test_bytes_alone": None,
+    }
+
+
+def test_a_type_of_flops_that_nobody_knows_is_a_sentence_with_the_known_ones(pytester):
+    pytester.makepyfile(
+        """
+        import torch
+
+        def called(x): raise AssertionError("timed all the same")
+        def test_own(perf): perf.time(called, torch.ones(8), flops=8, flops_dtype="TF32")
+        def test_torch(perf): perf.time(called, torch.ones(8), flops=8, flops_dtype=torch.float16)
+        """
+    )
+    result = pytester.runpytest(*QUICK)
+    result.assert_outcomes(failed=2)
+    known = "bfloat16, float16, float32, fp8_e4m3, fp8_e5m2, tf32, fp4, int8"
+    result.stdout.fnmatch_lines(
+        [
+            f"E *ValueError: flops_dtype: unknown name 'TF32', did you mean *? known are {known}",
+            f"E *ValueError: flops_dtype: unknown name 'torch.float16', did you mean float16? known are {known}",
+        ]
+    )
+
+
 def test_own_kernels_are_recorded_with_their_work(pytester):
     pytester.makepyfile(
         """

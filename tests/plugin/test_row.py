@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -6,7 +8,7 @@ from pytest_flashinfer_perf.cost import Cost, Peaks
 from pytest_flashinfer_perf.measurement import Measurement
 from pytest_flashinfer_perf.timing.run import Timing
 
-ROOF = Peaks(4e12, {"bfloat16": 800e12}, "measured")
+ROOF = Peaks(4e12, {"bfloat16": 800e12, "float32": 50e12, "tf32": 400e12}, "measured")
 
 
 @pytest.fixture
@@ -20,9 +22,15 @@ def h200(hopper, monkeypatch, tmp_path):
     peaks.measured.cache_clear()
 
 
-def of(device, seconds, *, moved, choice="measured"):
+def of(device, seconds, *, moved=0.0, flops=0.0, dtype="bfloat16", inferred=False, choice="measured"):
     timing = Timing((seconds,) * 3, "cupti", "rotate", 6, cuda_graph=True)
-    return row.of_measurement(Measurement(timing, device, 0.0, moved), Cost(0.0, moved, "bfloat16"), choice)
+    cost = Cost(flops, moved, dtype, inferred)
+    return row.of_measurement(Measurement(timing, device, flops, moved), cost, choice)
+
+
+def compared(*args, **kwargs):
+    found = of(*args, **kwargs)
+    return found["flops_dtype"], found["bound"], found["status"], found["peaks"]
 
 
 def test_a_row_above_the_larger_roof_is_invalid(h200):
@@ -36,6 +44,42 @@ def test_the_roof_is_the_one_asked_for(h200):
     device, _ = h200
     found = of(device, 1.0, moved=2.4e12, choice="datasheet")
     assert (found["sol_pct"], found["bound"], found["peaks"]) == (pytest.approx(50), "memory", "datasheet")
+
+
+def test_a_product_of_fp32_inputs_is_compared_with_tf32_where_fp32_is_not_as_fast(h200):
+    device, _ = h200
+    as_inputs = {"dtype": "float32", "inferred": True}
+    assert compared(device, 1.0, flops=60e12, **as_inputs) == ("float32", "compute", "ok", "measured")
+    assert compared(device, 1.0, flops=300e12, **as_inputs) == ("tf32", "compute", "ok", "measured")
+    assert of(device, 1.0, flops=300e12, **as_inputs)["sol_pct"] == pytest.approx(75)
+    assert compared(device, 1.0, flops=500e12, **as_inputs) == ("tf32", "compute", "invalid", "measured")
+
+
+def test_what_the_flops_are_stated_to_be_in_is_what_they_are_compared_with(h200):
+    device, _ = h200
+    assert compared(device, 1.0, flops=300e12, dtype="float32") == ("float32", "compute", "invalid", "measured")
+    assert compared(device, 1.0, flops=60e12, dtype="tf32") == ("tf32", "compute", "ok", "measured")
+    assert of(device, 1.0, flops=60e12, dtype="tf32")["sol_pct"] == pytest.approx(15)
+
+
+def test_elementwise_work_in_fp32_is_a_share_of_the_memory_roof(h200):
+    device, _ = h200
+    found = of(device, 1.0, moved=3e12, flops=3e12, dtype="float32", inferred=True)
+    assert (found["sol_pct"], found["bound"]) == (pytest.approx(75), "memory")
+
+
+def test_a_type_without_a_known_peak_is_a_share_of_the_memory_roof_and_said_so(h200):
+    device, _ = h200
+    assert compared(device, 1.0, moved=3e12, flops=1e15, dtype="int8") == ("int8", "memory?", "ok", "measured")
+    assert of(device, 1.0, moved=3e12, flops=1e15, dtype="int8")["sol_pct"] == pytest.approx(75)
+    assert of(device, 1.0, moved=5e12, flops=1e15, dtype="int8")["status"] == "invalid", "memory has a roof nonetheless"
+
+
+def test_the_other_roof_is_taken_where_the_one_asked_for_does_not_know_the_type(h200):
+    device, _ = h200
+    assert compared(device, 1.0, moved=1e12, flops=1e15, dtype="fp8_e5m2")[1:] == ("compute", "ok", "datasheet")
+    nameless = replace(device, name="NVIDIA of next year")
+    assert compared(nameless, 1.0, moved=1e12, choice="datasheet") == (None, "memory", "ok", "measured")
 
 
 def test_a_roof_is_measured_once_and_kept(h200, tmp_path):

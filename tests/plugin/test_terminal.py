@@ -23,6 +23,7 @@ ROW = {
     "tb_per_sec": 2.01,
     "sol_pct": 46.8,
     "bound": "memory",
+    "flops_dtype": "bfloat16",
     "status": "ok",
 }
 
@@ -42,7 +43,7 @@ numbers = st.fixed_dictionaries(
         "tflops": st.none() | st.floats(0, 5000),
         "tb_per_sec": st.none() | st.floats(0, 9.99),
         "status": st.sampled_from(["ok", "noisy", "invalid"]),
-        "bound": st.sampled_from(["memory", "compute", None]),
+        "bound": st.sampled_from(["memory", "memory?", "compute", None]),
     }
 )
 
@@ -76,6 +77,12 @@ def test_each_provenance_has_a_table_of_its_own():
     assert len(titles) == lines.count(terminal.HEADINGS) == 2
     assert any("(fallback)" in line for line in lines)
     assert "WARNING: measured with events, not cupti: why" in lines
+
+
+def test_a_row_whose_compute_roof_is_not_known_says_which_type_that_is():
+    lines = shown({"bound": "memory?", "flops_dtype": "int8"}, {})
+    assert "mem?: no compute roof is known for int8; %roof is of the memory's roof" in lines
+    assert sum(line.endswith("46.8 mem?") for line in lines) == 1
 
 
 def test_noise_comes_with_its_cure():
