@@ -10,6 +10,7 @@ from pytest_flashinfer_perf import models
 from pytest_flashinfer_perf.params import ParamError
 from pytest_flashinfer_perf.quantise import blocks
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import BmmFp8, bmm_fp8
 from pytest_flashinfer_perf.strategies import params_of
 from pytest_flashinfer_perf.timing import cold
 
@@ -81,6 +82,14 @@ def test_the_torch_backend_agrees_with_the_reference(routine, on_cpu, data):
     p = data.draw(params_of(routine.params))
     x = on_cpu(routine).inputs(p)
     assert on_cpu(routine).rule(p, on_cpu(routine).launched(p, x), x) == ""
+
+
+@pytest.mark.parametrize("types", [("fp8_e4m3", "fp8_e4m3"), ("fp8_e5m2", "fp8_e4m3")])
+def test_a_row_of_small_products_keeps_float16s_precision(types, on_cpu):
+    """With k = 1 nothing larger stands beside them."""
+    p = BmmFp8(batch_size=1, m=96, n=16, k=1, input_dtype=types[0], mat2_dtype=types[1], out_dtype="float16")
+    x = on_cpu(bmm_fp8).inputs(p, seed=0)
+    assert on_cpu(bmm_fp8).rule(p, on_cpu(bmm_fp8).launched(p, x), x) == ""
 
 
 def output_width(p):
