@@ -14,6 +14,7 @@ Row = Mapping[str, Any]
 
 HEADINGS = f"  {'':<24}{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
 BOUND = {"memory": "mem", "compute": "comp", None: ""}
+GRAPH = "--perf-cuda-graph=on replays them without it"
 CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
 
 
@@ -52,7 +53,11 @@ def _line(row: Row, mark: str) -> str:
     status = {"ok": "", "noisy": "noisy"}.get(row["status"], row["status"].upper())
     numbers = f"{duration(row['median']):>10}{100 * row['spread']:>6.1f}%{rate(row['tflops']):>9}"
     numbers += f"{rate(row['tb_per_sec']):>7}{rate(row['sol_pct']):>7}"
-    return f"{mark} {named(row):<24}{numbers} {BOUND[row['bound']]:<4} {status}".rstrip()
+    return f"{mark} {named(row):<24}{numbers} {_bound(row):<4} {status}".rstrip()
+
+
+def _bound(row: Row) -> str:
+    return "host" if row.get("host_bound") else BOUND[row["bound"]]
 
 
 def _looked_at(answers: Sequence[str]) -> Iterator[str]:
@@ -76,6 +81,9 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     noisy = sum(r["status"] == "noisy" for r in rows)
     if noisy:
         yield from _wrapped(f"{noisy} noisy: the spread stayed above 5 %; {CURE}")
+    waiting = sum(bool(r.get("host_bound")) for r in rows)
+    if waiting:
+        yield from _wrapped(f"{waiting} bound by the host: kernels wait for their launches; {GRAPH}")
     wrong = sum(r["status"] == "wrong" for r in rows)
     if wrong:
         yield from _wrapped(
