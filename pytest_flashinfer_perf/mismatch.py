@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,14 +16,26 @@ EXPLAINS = 0.99  # the share of elements that must match then
 SHIFTS = (1, -1, 2, -2)
 
 
-def report(got: Tensor, want: Tensor, bound: Tensor, relative: Tensor) -> tuple[str, ...]:
-    """Sentences; `bound` is how far each element may be off, `relative` how far it is, in units of its row's rms."""
-    nan, infinite = int(got.isnan().sum()), int(got.isinf().sum())
-    seen = [_percentiles(relative), f"{nan} NaN, {infinite} infinite of {got.numel()} elements"]
+class Seen(NamedTuple):
+    """An output, and how far each element is off; `got` and `want` are zero where the reference is not finite."""
+
+    output: Tensor
+    got: Tensor
+    want: Tensor
+    bound: Tensor
+    relative: Tensor  # to the rms of its row
+    wrong: Tensor
+
+
+def report(seen: Seen, *, poisoned: bool) -> tuple[str, ...]:
+    """Sentences; what is NaN in an output that was `poisoned` may be what no call has written."""
+    size, nan, infinite = seen.output.numel(), int(seen.output.isnan().sum()), int(seen.output.isinf().sum())
+    said = [_percentiles(seen.relative), f"{nan} NaN, {infinite} infinite of {size} element{'s' * (size != 1)}"]
     try:
-        return (*seen, next(_explanations(got, want, bound), "no scale, transposition, shift or region explains it"))
+        found = next(_explanations(seen, poisoned=poisoned), "no scale, transposition, shift or region explains it")
     except torch.OutOfMemoryError:
-        return (*seen, "not explained: that takes more memory than there is")
+        found = "not explained: that takes more memory than there is"
+    return (*said, found)
 
 
 def _percentiles(relative: Tensor) -> str:
@@ -32,15 +45,17 @@ def _percentiles(relative: Tensor) -> str:
     return f"errors in units of their row's rms, {', '.join(shares)}"
 
 
-def _explanations(got: Tensor, want: Tensor, bound: Tensor) -> Iterator[str]:
+def _explanations(seen: Seen, *, poisoned: bool) -> Iterator[str]:
+    got, want, bound = seen.got, seen.want, seen.bound
+
     def share(guess: Tensor, at_most: Tensor = bound) -> float:
         return ((got - guess).abs() <= at_most).double().mean().item()
 
-    yield from _region(got, want, bound)
-    if share(want) >= EXPLAINS:
+    yield from _region(seen, poisoned=poisoned)
+    if seen.wrong.double().mean().item() <= 1 - EXPLAINS:
         yield "a few elements alone: nothing that is common to all explains it"
     factor = common_factor(got, want)
-    if math.isfinite(factor) and share(factor * want, abs(factor) * bound) >= EXPLAINS:
+    if math.isfinite(factor) and f"{factor:.5g}" != "1" and share(factor * want, abs(factor) * bound) >= EXPLAINS:
         yield f"explained by a scale: everything is multiplied by {factor:.5g}"
     for first, second in itertools.combinations(range(want.dim()), 2):
         turned, allowed = (t.transpose(first, second).reshape(want.shape) for t in (want, bound))
@@ -61,12 +76,12 @@ def _is_shifted(got: Tensor, want: Tensor, bound: Tensor, dim: int, by: int) -> 
     return ((here - there).abs() <= allowed).double().mean().item() >= EXPLAINS
 
 
-def _region(got: Tensor, want: Tensor, bound: Tensor) -> Iterator[str]:
+def _region(seen: Seen, *, poisoned: bool) -> Iterator[str]:
     """All that is wrong is zero, or all is NaN, which is what an output is filled with before the call."""
-    wrong = ~((got - want).abs() <= bound)
-    for name, strange in (("zero", got == 0), ("NaN, as before the call: nobody wrote it", got.isnan())):
-        if bool(wrong.any()) and bool(strange[wrong].all()):
-            yield f"explained by a region, {_box(wrong)}, that is {name}"
+    nan = "NaN, as before the call: nobody wrote it" if poisoned else "NaN"
+    for name, strange in (("zero", seen.output == 0), (nan, seen.output.isnan())):
+        if bool(seen.wrong.any()) and bool(strange[seen.wrong].all()):
+            yield f"explained by a region, {_box(seen.wrong)}, that is {name}"
 
 
 def _box(wrong: Tensor) -> str:
@@ -81,5 +96,5 @@ def _box(wrong: Tensor) -> str:
 
 def common_factor(got: Tensor, want: Tensor) -> float:
     """The factor that best explains the output: one number, so rounding averages out of it."""
-    energy = (want * want).sum(dtype=torch.float64)
-    return ((got * want).sum(dtype=torch.float64) / energy).item() if energy > 0 else 1.0
+    energy = want.abs().square().sum(dtype=torch.float64)
+    return ((got * want.conj()).real.sum(dtype=torch.float64) / energy).item() if energy > 0 else 1.0

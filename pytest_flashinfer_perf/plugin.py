@@ -242,9 +242,15 @@ def perf(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     measured = measures(item)
+    if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
+        from pytest_flashinfer_perf import frames
+
+        frames.hide_ours(call.excinfo)
+    report = yield
     if measured and report.when == "call":
         _add_outcome(item, report)
     if report.skipped and not hasattr(report, "wasxfail"):

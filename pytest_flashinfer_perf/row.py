@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pytest_flashinfer_perf import peaks
@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.timing.run import Timing
 from pytest_flashinfer_perf.walk import Walked
 
 NO_WORK = Cost(0.0, 0.0, "")
+REMEDY_FOR_LAUNCHES = "--perf-cuda-graph=on replays them without the host"
 
 
 def of_case(case: Case, walked: Walked, peaks_choice: PeaksChoice) -> dict[str, Any]:
@@ -40,6 +41,7 @@ def of_measurement(m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice)
         "tb_per_sec": m.tb_per_sec,
         **_roof(m, cost, peaks_choice),
         **_provenance(m.timing),
+        "notes": [*m.timing.notes, *_host(m.timing)],
         **_kernels(m.timing),
         **_clocks(m.timing),
         **_answer(m),
@@ -80,10 +82,17 @@ def _provenance(timing: Timing) -> dict[str, Any]:
         "cold_l2": timing.cold_l2,
         "rotations": timing.rotations,
         "cuda_graph": timing.cuda_graph,
+        "host_bound": timing.host_bound,
         "warmups": timing.warmups,
         "stopped": timing.stopped,
-        "notes": list(timing.notes),
     }
+
+
+def _host(timing: Timing) -> Iterator[str]:
+    seen = timing.seen.trace
+    if seen is not None and timing.host_bound:
+        busy = f"the GPU works in {100 * seen.busy_s / seen.span_s:.0f} % of a call"
+        yield f"the host's time is seen: {busy}, which has {seen.launches} launches: {REMEDY_FOR_LAUNCHES}"
 
 
 def _kernels(timing: Timing) -> dict[str, Any]:

@@ -16,6 +16,7 @@ Row = Mapping[str, Any]
 
 HEADINGS = f"  {'':<24}{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
 BOUND = {"memory": "mem", "memory?": "mem?", "compute": "comp", None: ""}
+GRAPH = "--perf-cuda-graph=on replays them without it"
 CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
 EARLY = f"their wall time was up, {WALL_FACTOR} times --benchmark-max-time"
 
@@ -61,7 +62,7 @@ def _line(row: Row, mark: str) -> str:
     calls = counted(len(row["samples"]), "call") if _stopped_early(row) else ""
     numbers = f"{duration(row['median']):>10}{layout.spread(row['spread']).replace(' ', ''):>7}{rate(row['tflops']):>9}"
     numbers += f"{rate(row['tb_per_sec']):>7}{rate(row['sol_pct']):>7}"
-    return f"{mark} {named(row):<24}{numbers} {BOUND[row['bound']]:<4} {status or calls}".rstrip()
+    return f"{mark} {named(row):<24}{numbers} {_bound(row):<4} {status or calls}".rstrip()
 
 
 def _stopped_early(row: Row) -> bool:
@@ -71,6 +72,10 @@ def _stopped_early(row: Row) -> bool:
 def _range(counts: Sequence[int]) -> str:
     fewest, most = min(counts), max(counts)
     return counted(most, "call") if fewest == most else f"{fewest} to {most} calls"
+
+
+def _bound(row: Row) -> str:
+    return "host" if row.get("host_bound") else BOUND[row["bound"]]
 
 
 def _looked_at(answers: Sequence[str]) -> Iterator[str]:
@@ -96,6 +101,9 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     early = [len(r["samples"]) for r in rows if _stopped_early(r)]
     if early:
         yield from _wrapped(f"{counted(len(early), 'case')} stopped early, after {_range(early)}: {EARLY}")
+    waiting = sum(bool(r.get("host_bound")) for r in rows)
+    if waiting:
+        yield from _wrapped(f"{waiting} bound by the host: kernels wait for their launches; {GRAPH}")
     wrong = sum(r["status"] == "wrong" for r in rows)
     if wrong:
         yield from _wrapped(

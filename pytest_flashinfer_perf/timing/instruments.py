@@ -15,7 +15,7 @@ from typing import Protocol
 
 import torch
 
-from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf import capability, frames
 from pytest_flashinfer_perf.devices import Device
 
 Call = Callable[[], object]
@@ -88,7 +88,7 @@ class BenchGpuTime:
     def sample(self, work: Work, count: int, warmup: int) -> list[float]:
         from flashinfer.testing import bench_gpu_time
 
-        with _no_fallback(self.name):
+        with _no_fallback(self.name), _in_a_sentence():
             milliseconds = bench_gpu_time(
                 work,
                 dry_run_iters=warmup,
@@ -111,6 +111,26 @@ def _no_fallback(instrument: str) -> Iterator[None]:
         if "alling back" in str(warning.message):
             raise InstrumentError(f"bench_gpu_time did not measure with {instrument}: {warning.message}")
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+NO_SUCH_CALL = {
+    "No kernel activities": "the call launched nothing on the GPU: a view, an answer that is remembered and work "
+    "of the host take no time there; time what computes it, or use --perf-instrument=wall",
+    "Inconsistent kernel names": "the call did not launch the same kernels each time, so that its times are not of one "
+    "thing: let it warm up first, with --perf-warmup=N or by calls of your own",
+}
+
+
+@contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    """What bench_gpu_time raises itself; what the call raises is left as it is."""
+    try:
+        yield
+    except Exception as error:
+        if not frames.raised_by_instrument(error):
+            raise
+        known = next((sentence for words, sentence in NO_SUCH_CALL.items() if words in str(error)), None)
+        raise InstrumentError(known or f"bench_gpu_time: {type(error).__name__}: {error}") from None
 
 
 def _cupti(_device: Device) -> str | None:

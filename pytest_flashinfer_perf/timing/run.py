@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrum
 from pytest_flashinfer_perf.timing.telemetry import Telemetry
 from pytest_flashinfer_perf.timing.trace import Trace, trace
 
+FEW_LAUNCHES, GAPS = 10, 1.5
 FEWEST_CALLS_IN_GRAPH = 10
 
 
@@ -82,6 +83,15 @@ class Timing:
     @property
     def noisy(self) -> bool:
         return scatter.is_noisy(self.samples, self.instrument)
+
+    @property
+    def host_bound(self) -> bool | None:
+        """Kernels wait for their launches, so that the host's time is what is seen; None where there is no trace."""
+        seen = self.seen.trace
+        if seen is None:
+            return None
+        waits = seen.span_s > GAPS * seen.busy_s or (seen.launches > FEW_LAUNCHES and self.noisy)
+        return seen.launches > 1 and waits and not self.cuda_graph
 
 
 NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)

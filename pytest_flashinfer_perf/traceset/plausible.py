@@ -36,7 +36,7 @@ def fault(job: Job, timings: tuple[Timing, ...], waited: float) -> str | None:
 def _least(job: Job) -> tuple[float, str]:
     device = devices.find(job.device)
     instrument = instruments.choose(job.measuring.instrument, device).instrument.name
-    roof = best_of(peaks.measured(device), peaks.datasheet(device))
+    roof = best_of(peaks.roofs(device).values())
     empty = (_of_an_empty_call(instrument, device), "a call that does nothing")
     return max(empty, (of_writing(job, device.cache_bytes, roof), "writing its outputs"))
 

@@ -92,29 +92,115 @@ def test_the_report_names_the_worst_element():
     found = compare(output, answer())
     assert found.absolute.where == found.relative.where == (17, 5)
     assert found.worst_abs == pytest.approx(10, rel=1e-3)
-    assert "1 elements differ" in found.sentence
+    assert found.sentence.startswith("1 element differs by more than")
     assert "worst at [17, 5]" in found.sentence
 
 
-def test_another_shape_is_wrong():
-    assert compare(torch.zeros(3, 2), torch.zeros(2, 3)).rule == "shape (3, 2) instead of (2, 3)"
+def test_of_another_shape_there_is_no_more_to_say():
+    found = compare(torch.zeros(3, 2), torch.zeros(2, 3))
+    assert found.lines == (found.rule,) == ("shape (3, 2) instead of (2, 3)",)
 
 
-def test_integers_are_compared_exactly():
-    assert compare(torch.tensor([1, 2]), torch.tensor([1, 2])).rule == ""
-    assert compare(torch.tensor([1, 3]), torch.tensor([1, 2])).rule
+def test_one_wrong_element_of_many_is_no_hundred_percent():
+    want = torch.ones(1000, 100)
+    got = want.clone()
+    got[5, 5] += 1
+    assert "; 99.99 % of elements match" in compare(got, want).sentence
+    assert "; 100 % of elements match" in compare(1.01 * want, want, check.Tolerance(1, 1, 1e-3)).sentence
 
 
-def test_an_infinity_of_the_reference_may_be_one():
-    both = torch.tensor([0.5, -math.inf])
-    assert "NaN" not in compare(both, both).rule
+INTEGERS = (torch.uint8, torch.int32, torch.int64)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_are_compared_exactly(dtype):
+    want = torch.tensor([1, 100], dtype=dtype)
+    assert compare(want.clone(), want).rule == ""
+    assert compare(want + torch.tensor([0, 1], dtype=dtype), want).rule
+
+
+@pytest.mark.parametrize(("got", "want"), [(2**53 + 1, 2**53), (-(2**63), 0), (2**63 - 1, -(2**63)), (7, 6)])
+@pytest.mark.parametrize("reference", [torch.int64, torch.float64])
+def test_large_integers_are_no_floats(got, want, reference):
+    right, wrong = (torch.tensor([value, 1]) for value in (want, got))
+    assert compare(right, right.to(reference)).rule == ""
+    found = compare(wrong, right.to(reference))
+    assert found.sentence.startswith("1 element differs")
+    assert found.absolute.sentence == f"at [0]: got {got}, expected {want}"
+
+
+def test_a_bool_is_right_or_wrong():
+    want = torch.tensor([True, False])
+    assert compare(want.clone(), want).rule == ""
+    assert compare(want.logical_not(), want).rule == "2 elements differ from the reference"
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_a_complex_output_is_compared_whole(dtype):
+    want = torch.complex(answer(), answer().roll(1, 0)).to(dtype)
+    assert compare(want.clone(), want).rule == ""
+    for wrong in (want.conj(), want.real, want.real.to(dtype), 1j * want):
+        assert compare(wrong, want).rule
+        assert compare(want, wrong).rule
+
+
+def test_a_complex_scale_explains_a_complex_output():
+    want = torch.complex(answer(), answer().roll(1, 0))
+    assert compare(-2 * want, want).report[-1] == "explained by a scale: everything is multiplied by -2"
+
+
+def masked_logits():
+    logits = answer(8).clone()
+    logits[:, ::2], logits[3, 5] = -math.inf, math.inf
+    return logits
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_an_infinity_is_right_where_the_reference_has_it(dtype):
+    assert compare(masked_logits().to(dtype), masked_logits()).rule == ""
+
+
+STRANGE = {
+    "an infinity of the other sign": lambda x: x[0, 0].fill_(math.inf),
+    "a number where there is none": lambda x: x[0, 0].fill_(0.5),
+    "NaN where an infinity is": lambda x: x[0, 0].fill_(math.nan),
+    "an infinity where a number is": lambda x: x[0, 1].fill_(math.inf),
+    "another number beside infinities": lambda x: x[0, 1].add_(1),
+    "all by 2 %": lambda x: x.mul_(1.02),
+}
+
+
+@pytest.mark.parametrize("fault", STRANGE)
+def test_beside_infinities_all_else_is_held_to_its_bounds(fault):
+    output = masked_logits()
+    STRANGE[fault](output)
+    assert compare(output, masked_logits()).rule
+
+
+def test_what_beside_infinities_is_wrong_is_explained():
+    twice = compare(2 * masked_logits(), masked_logits())
+    assert twice.report[1:] == (
+        "0 NaN, 257 infinite of 512 elements",
+        "explained by a scale: everything is multiplied by 2",
+    )
+
+
+def test_nan_is_no_answer_even_where_the_reference_has_it():
+    both = torch.tensor([0.5, math.nan])
+    assert compare(both, both).rule == "the reference has 1 NaN, for which no answer is right"
+
+
+def test_nan_of_an_output_that_was_not_poisoned_is_the_calls_own():
+    got = torch.tensor([1.0, math.nan])
+    assert compare(got, torch.ones(2)).report[-1].endswith("that is NaN, as before the call: nobody wrote it")
+    assert compare(got, torch.ones(2), poisoned=False).report[-1] == "explained by a region, [1:2], that is NaN"
 
 
 def test_an_empty_output_is_right():
     assert compare(torch.empty(0, 4), torch.empty(0, 4)).rule == ""
 
 
-@pytest.mark.parametrize("dtype", [*BY_DTYPE, torch.int32, torch.uint8])
+@pytest.mark.parametrize("dtype", [*BY_DTYPE, torch.int32, torch.uint8, torch.bool])
 def test_poison_is_no_answer(dtype):
     out = torch.zeros(4, 4).to(dtype)
     poison((out,))
@@ -190,7 +276,7 @@ def test_a_narrow_row_of_small_numbers_is_held_to_the_size_of_all(columns):
     far[7] += 1e-1
     tolerance = check.Tolerance(1e-3, 1e-3, 1e-3)
     assert compare(near, want, tolerance).rule == ""
-    assert "elements differ" in compare(far, want, tolerance).rule
+    assert " differ" in compare(far, want, tolerance).rule
 
 
 def test_one_wrong_element_is_no_scale():

@@ -10,7 +10,7 @@ from pytest_flashinfer_perf import models
 from pytest_flashinfer_perf.params import ParamError
 from pytest_flashinfer_perf.quantise import blocks
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.gemm import bmm_fp8
+from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import BmmFp8, Inputs, bmm_fp8
 from pytest_flashinfer_perf.strategies import params_of
 from pytest_flashinfer_perf.timing import cold
 
@@ -84,6 +84,14 @@ def test_the_torch_backend_agrees_with_the_reference(routine, on_cpu, data):
     assert on_cpu(routine).rule(p, on_cpu(routine).launched(p, x), x) == ""
 
 
+@pytest.mark.parametrize("types", [("fp8_e4m3", "fp8_e4m3"), ("fp8_e5m2", "fp8_e4m3")])
+def test_a_row_of_small_products_keeps_float16s_precision(types, on_cpu):
+    """With k = 1 nothing larger stands beside them."""
+    p = BmmFp8(batch_size=1, m=96, n=16, k=1, input_dtype=types[0], mat2_dtype=types[1], out_dtype="float16")
+    x = on_cpu(bmm_fp8).inputs(p, seed=0)
+    assert on_cpu(bmm_fp8).rule(p, on_cpu(bmm_fp8).launched(p, x), x) == ""
+
+
 def output_width(p):
     return {"float32": 4}.get(p.out_dtype, 2)
 
@@ -136,7 +144,7 @@ def test_upstreams_sample_is_its_true_traffic():
     p = bmm.params(batch_size=64, m=4, n=1024, k=7168)
     a, b, out = (torch.empty(64, *of_one, device="meta") for of_one in ((4, 7168), (1024, 7168), (4, 1024)))
     one = torch.empty((), device="meta")
-    x = bmm_fp8.Inputs(a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn), one, one, out.bfloat16())
+    x = Inputs(a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn), one, one, out.bfloat16())
     assert bmm.cost(p, x).bytes / 0.12e-3 / 1e12 == pytest.approx(3.9, rel=0.02)
 
 
