@@ -19,7 +19,6 @@ from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.measurement import Measurement, Reference, measure
 from pytest_flashinfer_perf.running import compiling, replay
-from pytest_flashinfer_perf.running.attempts import CONFIRMS
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.running.outcomes import OUTCOME
 from pytest_flashinfer_perf.settings import Checking, Measuring, Settings
@@ -196,7 +195,7 @@ class Perf:
 
 def forget(item: pytest.Item) -> None:
     """What an earlier attempt of this test left in this process."""
-    if ROW in item.stash and CONFIRMS not in item.stash:
+    if ROW in item.stash:
         replay.forget(item.config, item.nodeid)
     keys: tuple[pytest.StashKey[Any], ...] = (ROW, IDENTITY, CHECKED, REPEAT, OUTCOME)
     for key in keys:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf import options, trace_sets
+from pytest_flashinfer_perf import confirmation, options, trace_sets
 from pytest_flashinfer_perf.report import unmeasured
 from pytest_flashinfer_perf.report.board import Board
 from pytest_flashinfer_perf.running import replay, workers
@@ -66,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
     """In the process that sees all rows: a worker of xdist has a part of them."""
     config.pluginmanager.register(Rowless(board), "flashinfer-perf-rowless")
+    if confirmation.confirms():
+        return
     if not config.option.collectonly:
         _open_files(config, board)
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):

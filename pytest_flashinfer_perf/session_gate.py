@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf import provenance
+from pytest_flashinfer_perf import confirmation, provenance
 from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, table, thresholds
 from pytest_flashinfer_perf.gate.calibration import CalibrationError
 from pytest_flashinfer_perf.gate.decide import confirm
@@ -23,7 +23,7 @@ from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, 
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.report import unmeasured
 from pytest_flashinfer_perf.run_file import SCHEMA_KEY
-from pytest_flashinfer_perf.running.attempts import CONFIRMS
+from pytest_flashinfer_perf.running import attempts
 from pytest_flashinfer_perf.usage import errors_of_use
 
 NAME = "this session"
@@ -63,7 +63,8 @@ class Gate:
     rules: Rules
     base: list[Run] = field(default_factory=list)
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
-    again: dict[str, dict[str, Any]] = field(default_factory=dict)
+    again: list[Run] = field(default_factory=list)
+    not_again: str = ""
     unmeasured: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
@@ -80,29 +81,18 @@ class Gate:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Outside of all others, so that a row which confirms another is not shown as one more."""
         report = yield
-        report.perf_again = CONFIRMS in item.stash  # type: ignore[attr-defined] # reports carry what they get
-        if report.when == "call" and report.passed:
-            measured = _record(item)
-            if measured is not None:
-                report.perf_record = json.dumps(measured)  # type: ignore[attr-defined]
-        if CONFIRMS in item.stash and hasattr(report, "perf_row"):
-            del report.perf_row
+        measured = _record(item) if report.when == "call" and report.passed else None
+        if measured is not None:
+            report.perf_record = json.dumps(measured)  # type: ignore[attr-defined] # reports carry what they get
         return report
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        is_row = report.when == "call" and report.passed
-        return ("measured again", "r", "MEASURED AGAIN") if is_row and getattr(report, "perf_again", False) else None
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        records = self.again if getattr(report, "perf_again", False) else self.records
-        if report.when == "setup":
-            records.pop(report.nodeid, None)
+        if attempts.begins(report):
+            self.records.pop(report.nodeid, None)
             self.unmeasured.pop(report.nodeid, None)
         if hasattr(report, "perf_record"):
-            records[report.nodeid] = json.loads(report.perf_record)
+            self.records[report.nodeid] = json.loads(report.perf_record)
         elif not report.passed:
             self.unmeasured.setdefault(report.nodeid, []).append(_unmeasured(report))
 
@@ -111,32 +101,27 @@ class Gate:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Suspects once more, when what ran before them is another case."""
         done = yield
-        if self.base and not session.config.option.collectonly:
-            suspects = {judged.case.after[0].fullname for judged in self.judged().having(Verdict.SLOWER)}
-            for item in session.items:
-                if item.nodeid in suspects and not (session.shouldfail or session.shouldstop):
-                    item.stash[CONFIRMS] = True
-                    session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        if self.base and not (session.config.option.collectonly or session.shouldfail or session.shouldstop):
+            self._measure_again()
         return done
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        """What was measured to confirm is not a second row."""
-        first = {row["fullname"]: row for row in reversed(output_json["benchmarks"])}
-        output_json["benchmarks"] = [row for row in output_json["benchmarks"] if first[row["fullname"]] is row]
+    def _measure_again(self) -> None:
+        suspects = [judged.case.after[0].fullname for judged in self.judged().having(Verdict.SLOWER)]
+        try:
+            self.again = confirmation.measured(self.config, suspects) if suspects else []
+        except runs.RunError as error:
+            self.not_again = str(error)
 
     def judged(self) -> Judgement:
-        return self._against_base(self.records)
+        return self._against_base(self._run(list(self.records.values())))
 
-    def _against_base(self, records: Mapping[str, dict[str, Any]]) -> Judgement:
-        head = [self._run(list(records.values()))]
+    def _against_base(self, head: Run) -> Judgement:
         try:
-            found = calibration.find(self.config.getoption("perf_calibration"), head[0].gpus)
+            found = calibration.find(self.config.getoption("perf_calibration"), head.gpus)
         except CalibrationError as error:
-            return replace(judge(self.base, head, self.rules), refusals=(str(error),))
-        return judge(self.base, head, replace(self.rules, calibrations=tuple(found)))
+            return replace(judge(self.base, [head], self.rules), refusals=(str(error),))
+        return judge(self.base, [head], replace(self.rules, calibrations=tuple(found)))
 
     def _run(self, records: list[dict[str, Any]]) -> Run:
         now = datetime.now(timezone.utc).isoformat()
@@ -160,10 +145,17 @@ class Gate:
     def _judge(self) -> int:
         if not self.base:
             return NOTHING_WORSE
-        again = self._against_base(self.again).cases
-        judgement = confirm(self.judged(), {one.name: one.primary.change for one in again if one.primary})
+        judgement = confirm(self.judged(), self._changes_again(), self.not_again)
         self.lines += (*table.lines(judgement), *github.told(judgement))
         return judgement.exit_code
+
+    def _changes_again(self) -> dict[str, list[float]]:
+        changes: dict[str, list[float]] = {}
+        for run in self.again:
+            for judged in self._against_base(run).cases:
+                if judged.primary:
+                    changes.setdefault(judged.name, []).append(judged.primary.change)
+        return changes
 
     def _saved(self) -> int:
         if not self.config.getoption("perf_save_baseline") or self.records:

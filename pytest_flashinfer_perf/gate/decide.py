@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -47,16 +48,19 @@ def _only(effect: Effect) -> str:
     return f"changed in {domain} and not in {other}: {WHY[domain]}"
 
 
-def confirm(judgement: Judgement, again: Mapping[str, float]) -> Judgement:
-    """Suspects, with the change seen when measured again: nearer to nothing than to the threshold is noise."""
-    cases = tuple(_confirmed(judged, again.get(judged.name)) for judged in judgement.cases)
+def confirm(judgement: Judgement, again: Mapping[str, Sequence[float]], why_not: str = "") -> Judgement:
+    """Suspects, with the changes that other processes saw since; `why_not` where there are none of those."""
+    cases = tuple(_confirmed(judged, again.get(judged.name, ()), why_not) for judged in judgement.cases)
     return replace(judgement, cases=cases)
 
 
-def _confirmed(judged: Judged, again: float | None) -> Judged:
-    if judged.verdict is not Verdict.SLOWER or again is None or judged.threshold is None:
+def _confirmed(judged: Judged, again: Sequence[float], why_not: str) -> Judged:
+    """By a change like the first one: beyond the threshold, and no less than half as large."""
+    if judged.verdict is not Verdict.SLOWER or judged.threshold is None or judged.primary is None:
         return judged
-    seen = f"measured again: {100 * math.expm1(again):+.2f} %"
-    if again >= judged.threshold / 2:
+    if not again:
+        return replace(judged, sentence=f"{judged.sentence}; {why_not}") if why_not else judged
+    seen = f"measured again: {', '.join(f'{100 * math.expm1(change):+.2f} %' for change in again)}"
+    if statistics.fmean(again) >= max(judged.threshold, judged.primary.change / 2):
         return replace(judged, sentence=f"{judged.sentence}; {seen}")
     return replace(judged, verdict=Verdict.AMBIGUOUS, reason="not-confirmed", sentence=f"not confirmed, {seen}")

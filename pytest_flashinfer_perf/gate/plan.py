@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_flashinfer_perf.gate.decide import confirm
@@ -61,11 +60,10 @@ class Plan:
             return done < self.suspected.setdefault(judged.name, done) + AGAIN
         return judged.reason in HELPED_BY_MORE and done < self.most
 
-    def _again(self, judgement: Judgement) -> dict[str, float]:
+    def _again(self, judgement: Judgement) -> dict[str, Sequence[float]]:
         """The change in the pairs that came after the suspicion."""
         seen = {judged.name: judged.effects[0].seen.changes for judged in judgement.having(Verdict.SLOWER)}
-        fresh = {name: changes[self.suspected.get(name, len(changes)) :] for name, changes in seen.items()}
-        return {name: statistics.fmean(changes) for name, changes in fresh.items() if changes}
+        return {name: changes[self.suspected.get(name, len(changes)) :] for name, changes in seen.items()}
 
 
 def _pairs(judged: Judged) -> int:

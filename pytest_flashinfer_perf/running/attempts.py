@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-CONFIRMS = pytest.StashKey[bool]()  # of an item that the gate measures again: its first row stays
-
 
 def begins(report: pytest.TestReport) -> bool:
     """Whether what came of earlier attempts is void."""
-    return report.when == "setup" and not getattr(report, "perf_again", False)
+    return report.when == "setup"

@@ -1,0 +1,56 @@
+"""A suspect is measured again in processes of its own: the same one has the same clock, memory and neighbours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_flashinfer_perf.gate import runs
+from pytest_flashinfer_perf.gate.runs import Run, RunError
+
+PROCESSES = 2
+CONFIRMS = "FLASHINFER_PERF_CONFIRMS"  # set for such a process: it measures, and judges and writes nothing else
+
+
+def confirms() -> bool:
+    return CONFIRMS in os.environ
+
+
+def measured(config: pytest.Config, tests: Sequence[str]) -> list[Run]:
+    """These tests alone, run as this session is; a RunError where they cannot be."""
+    with tempfile.TemporaryDirectory(prefix="flashinfer-perf-") as folder:
+        return [_one(config, tests, Path(folder, str(nth))) for nth in range(PROCESSES)]
+
+
+def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
+    folder.mkdir()
+    named, output = folder / "only", folder / "run.json"
+    named.write_text("".join(f"{test}\n" for test in tests), encoding="utf-8")
+    elsewhere = (
+        f"--benchmark-json={output}",
+        f"--benchmark-storage=file://{folder}",
+        f"--override-ini=cache_dir={folder}",
+    )
+    unwritten = (f"--junitxml={folder / 'junit.xml'}",) if config.getoption("xmlpath", None) else ()
+    words = [sys.executable, "-m", "pytest", *config.invocation_params.args]
+    done = subprocess.run(  # noqa: S603 - this session's own command
+        [*words, f"--perf-only={named}", *elsewhere, *unwritten],
+        cwd=config.invocation_params.dir,
+        env={**os.environ, CONFIRMS: "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if not output.is_file() or not output.stat().st_size:
+        last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
+        raise RunError(f"not measured again, its process ended with code {done.returncode}: {last}")
+    run = runs.read([output])[0]
+    if not set(tests) <= {row.fullname for row in run.rows.values()}:
+        raise RunError("not measured again: its process has no row of it")
+    return run
