@@ -22,7 +22,7 @@ class HeatMap:
 
 def heat_map(comparison: Comparison) -> HeatMap | None:
     """None of a routine without batch and sequence, or with a single one of them."""
-    known = {shape: at for shape in comparison.shapes if (at := _at(comparison, shape)) and comparison.best(shape)}
+    known = {shape: at for shape in comparison.shapes if (at := _at(comparison, shape)) and comparison.fastest(shape)}
     sequences = tuple(dict.fromkeys(_length(at) for at in sorted(known.values(), key=lambda at: at[1:])))
     groups = grouped(known, lambda shape: _beside(shape, known[shape]))
     found = tuple((title, tuple(_by_batch({shape: known[shape] for shape in alike}))) for title, alike in groups)

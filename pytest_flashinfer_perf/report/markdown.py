@@ -48,7 +48,8 @@ def _undecided(undecided: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _wins(comparison: Comparison) -> str:
-    return ", ".join(f"{backend} wins {count}" for backend, count in comparison.wins.most_common())
+    shared = {backend: f" ({count} shared)" for backend, count in comparison.shared.items()}
+    return ", ".join(f"{name} wins {count}{shared.get(name, '')}" for name, count in comparison.wins.most_common())
 
 
 def _side_by_side(comparison: Comparison) -> Iterator[str]:
@@ -57,8 +58,8 @@ def _side_by_side(comparison: Comparison) -> Iterator[str]:
 
 
 def _line(comparison: Comparison, shape: str) -> tuple[str, ...]:
-    cells, best = comparison.shapes[shape], comparison.best(shape)
-    times = (_time(cells[name], cells[name] is best) if name in cells else "" for name in comparison.backends)
+    cells, best = comparison.shapes[shape], comparison.fastest(shape)
+    times = (_time(cells[name], cells[name] in best) if name in cells else "" for name in comparison.backends)
     return (shape, *times)
 
 

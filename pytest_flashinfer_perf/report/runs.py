@@ -72,6 +72,7 @@ def _row(benchmark: Mapping[str, Any]) -> Row:
         **extra,
         "params": benchmark["params"] or {},
         "samples": stats.get("data", []),
+        "rounds": max(1, stats["rounds"]),
         "median": stats["median"],
         "mean": stats["mean"],
         "std": stats["stddev"],

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.report import runs as reading
+from pytest_flashinfer_perf.report import ties
 from pytest_flashinfer_perf.report.layout import COLD, counted, grouped
 from pytest_flashinfer_perf.report.layout import provenance as way
 from pytest_flashinfer_perf.report.runs import Row, Run
 from pytest_flashinfer_perf.report.verdicts import Judged
 
-UNSOUND = ("invalid", "wrong")
 OWN = "own kernels"
 
 
@@ -211,14 +212,21 @@ class Comparison:
     backends: tuple[str, ...]
     shapes: Mapping[str, Mapping[str, Outcome]]
 
-    def best(self, shape: str) -> Outcome | None:
-        """The fastest sound one, where there is another to be faster than."""
-        sound = [one for one in self.shapes[shape].values() if one.status not in UNSOUND]
-        return min(sound, key=lambda one: float(one.entry["median"])) if len(self.shapes[shape]) > 1 and sound else None
+    def fastest(self, shape: str) -> tuple[Outcome, ...]:
+        """Those that share the first place."""
+        outcomes = list(self.shapes[shape].values())
+        entries = ties.fastest([one.entry for one in outcomes])
+        return tuple(one for entry in entries for one in outcomes if one.entry is entry)
 
-    @property
+    @functools.cached_property
     def wins(self) -> Counter[str]:
-        return Counter(best.backend for shape in self.shapes if (best := self.best(shape)))
+        """First places, shared ones included."""
+        return Counter(one.backend for shape in self.shapes for one in self.fastest(shape))
+
+    @functools.cached_property
+    def shared(self) -> Counter[str]:
+        places = (self.fastest(shape) for shape in self.shapes)
+        return Counter(one.backend for place in places if len(place) > 1 for one in place)
 
 
 def comparisons(found: Iterable[Outcome]) -> Iterator[Comparison]:

@@ -50,11 +50,12 @@ def _shape(row: Row) -> str:
 
 
 def _backends(rows: Iterable[Row]) -> Iterator[str]:
+    from pytest_flashinfer_perf.report import ties
+
     ordered = sorted(rows, key=lambda r: r["median"])
-    sound = [r for r in ordered if r["status"] not in ("invalid", "wrong")]
+    best = ties.fastest(ordered)
     for row in ordered:
-        best = len(ordered) > 1 and bool(sound) and row is sound[0]
-        yield _line(row, "*" if best else " ")
+        yield _line(row, "*" if any(row is one for one in best) else " ")
 
 
 def _line(row: Row, mark: str) -> str:

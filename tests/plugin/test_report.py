@@ -177,6 +177,18 @@ def test_markdown_escapes_names_and_folds_its_tables(tmp_path, capsys):
     assert "| 1 | it needs compute capability 10.0 |" in text
 
 
+def test_a_shared_place_is_shown_as_one(rendered, tmp_path):
+    rows = [benchmark(backend, us=us) for backend, us in (("fa2", 10.0), ("cudnn", 10.02), ("fa3", 12.0))]
+    rows += [benchmark("fa2", batch=1, us=10.0), benchmark("cudnn", batch=1, us=12.0)]
+    said = document(*rows)
+    lines = list(markdown.lines(runs.read([write(tmp_path / "run.json", said)])))
+    assert "| llama-b16-s1024 | 10.00 us (fastest) | 10.02 us (fastest) | 12.00 us |" in lines
+    assert any(f"{ROUTINE}: fa2 wins 2 (1 shared), cudnn wins 1 (1 shared)<" in line for line in lines)
+    html = " ".join(without_scripts(rendered(said)).split())
+    assert re.search(r"fa2 wins 2 \(1 shared\), <i [^>]*></i>cudnn wins 1 \(1 shared\)</span>", html)
+    assert re.findall(r'data-backend="(\w+)" data-seconds="[^"]+" class="best ok"', html) == ["fa2", "cudnn", "fa2"]
+
+
 OWN = """
 import pytest, torch
 

@@ -100,6 +100,54 @@ def test_the_fastest_sound_backend_wins(told):
     assert comparison.wins == {"cudnn": 1}
 
 
+def scattered(row, share, field="data"):
+    """The row with samples, or cycles, whose middle half is that share of the median wide."""
+    holder = row["stats"] if field == "data" else row["extra_info"]
+    centre = row["stats"]["median"] if field == "data" else row["extra_info"]["cycles"]
+    holder[field] = [centre * (1 + share * (i - 14.5) / 14.5) for i in range(30)]
+    return row
+
+
+def clocked(backend, us, cycles):
+    """With cycles that agree with each other."""
+    return benchmark(backend, us=us, bound="compute", cycles=cycles, cycles_per_call=[cycles] * 30)
+
+
+ALIKE = {
+    "memory-bound, by 0.5 %": [benchmark("a", us=10.0), benchmark("b", us=10.05)],
+    "by their own scatter": [scattered(benchmark("a", us=10.0), 0.2), scattered(benchmark("b", us=10.3), 0.2)],
+    "without samples": [benchmark("a", us=10.0, samples=0), scattered(benchmark("b", us=10.05), 0.01)],
+    "in cycles": [clocked("a", 10.0, 18000), clocked("b", 10.9, 18050)],
+    "by the scatter of cycles": [
+        clocked("a", 10.0, 18000),
+        scattered(clocked("b", 10.9, 18500), 0.2, "cycles_per_call"),
+    ],
+    "on a host's clock": [
+        benchmark(b, us=us, instrument="wall", bound=None, cycles=None) for b, us in (("a", 10), ("b", 12))
+    ],
+}
+APART = {
+    "memory-bound, by 2 %": [benchmark("a", us=10.0), benchmark("b", us=10.2)],
+    "in cycles": [clocked("a", 10.0, 18000), clocked("b", 10.1, 18400)],
+    "on a host's clock": [
+        benchmark(b, us=us, instrument="wall", bound=None, cycles=None) for b, us in (("a", 10), ("b", 14))
+    ],
+    "from what is invalid": [benchmark("a", us=10.0), benchmark("b", us=10.0, status="invalid")],
+}
+
+
+@pytest.mark.parametrize("rows", ALIKE.values(), ids=list(ALIKE))
+def test_backends_that_cannot_be_told_apart_share_the_place(told, rows):
+    [comparison] = story.comparisons(told(document(*rows)))
+    assert comparison.wins == comparison.shared == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("rows", APART.values(), ids=list(APART))
+def test_backends_that_are_surely_apart_do_not(told, rows):
+    [comparison] = story.comparisons(told(document(*rows)))
+    assert (comparison.wins, comparison.shared) == ({"a": 1}, {})
+
+
 def test_a_row_with_a_wrong_answer_never_wins_and_is_told_among_the_failures(told, tmp_path):
     found = told(document(benchmark("fa2", us=1.0, status="wrong", refcheck="wrong"), benchmark("cudnn")))
     [comparison] = story.comparisons(found)

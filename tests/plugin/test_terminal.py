@@ -63,6 +63,11 @@ def test_backends_stand_side_by_side_with_the_best_marked():
     assert block[0] == "* fa2_tc                    33.40 us   1.4%     16.1   2.01   46.8 mem"
 
 
+def test_backends_that_cannot_be_told_apart_are_both_marked():
+    alike, slower = {"backend": "cudnn", "median": 33.5e-6}, {"backend": "fa2", "median": 36e-6}
+    assert [line[:1] for line in shown({"samples": [33.4e-6] * 9}, alike, slower) if " us " in line] == ["*", "*", " "]
+
+
 def test_an_invalid_row_is_never_the_best():
     lines = shown({"backend": "broken", "median": 1e-6, "status": "invalid"}, {})
     assert next(line for line in lines if "broken" in line).startswith("  broken")

@@ -146,7 +146,7 @@
     const against = find(".against", section).value;
     for (const row of all(".compare tbody tr", section)) {
       const cells = all("[data-seconds]", row);
-      const base = cells.find((cell) => (against ? cell.dataset.backend === against : cell.classList.contains("best")));
+      const base = against ? cells.find((cell) => cell.dataset.backend === against) : nearest(all(".best", row));
       for (const cell of cells) {
         const speedup = base ? base.dataset.seconds / cell.dataset.seconds : null;
         find(".factor", cell).textContent = speedup === null ? "" : `${speedup.toFixed(2)}×`;
@@ -158,19 +158,24 @@
 
   function winner(cell, section, against) {
     const row = all(".compare tbody tr", section).find((one) => one.dataset.shape === cell.dataset.shape);
-    const best = find(".best", row);
-    const others = all("[data-seconds]", row).filter((one) => one !== best);
-    const base = against ? others.concat(best).find((one) => one.dataset.backend === against) : nearest(others);
+    const cells = all("[data-seconds]", row);
+    const bests = all(".best", row);
+    const best = nearest(bests);
+    const base = against
+      ? cells.find((one) => one.dataset.backend === against)
+      : nearest(cells.filter((one) => !bests.includes(one)));
     const speedup = base ? base.dataset.seconds / best.dataset.seconds : null;
-    const margin = speedup === null ? "not measured" : `${speedup.toFixed(2)}×${against ? "" : " the next"}`;
-    cell.replaceChildren(element("b", best.dataset.backend), element("br"), element("span", margin, { class: "factor" }));
+    const unknown = against ? "not measured" : "all as fast";
+    const margin = speedup === null ? unknown : `${speedup.toFixed(2)}×${against ? "" : " the next"}`;
+    const names = bests.map((one) => one.dataset.backend).join(", ");
+    cell.replaceChildren(element("b", names), element("br"), element("span", margin, { class: "factor" }));
     // Its own colour, fuller the further it is ahead, so that one sees at a glance who wins where.
     cell.style.setProperty("--toward", data.colours[best.dataset.backend]);
     cell.style.setProperty("--heat", `${(14 + 28 * Math.abs(toned(speedup))).toFixed(0)}%`);
   }
 
   function nearest(cells) {
-    return cells.reduce((least, cell) => (+cell.dataset.seconds < +least.dataset.seconds ? cell : least));
+    return cells.reduce((least, cell) => (least && +least.dataset.seconds <= +cell.dataset.seconds ? least : cell), null);
   }
 
   // Full colour at four times as fast or as slow.

@@ -16,7 +16,17 @@ from pytest_flashinfer_perf.report.story import Comparison, Outcome, Support
 from pytest_flashinfer_perf.report.verdicts import Judged
 
 # Shown elsewhere, or too long for a list of facts.
-NOT_A_FACT = ("case", "params", "samples", "kernels", "cycles_per_call", "sm_ghz_per_call", "repro", "repro_upstream")
+NOT_A_FACT = (
+    "case",
+    "params",
+    "samples",
+    "rounds",
+    "kernels",
+    "cycles_per_call",
+    "sm_ghz_per_call",
+    "repro",
+    "repro_upstream",
+)
 
 
 @dataclass(frozen=True)
