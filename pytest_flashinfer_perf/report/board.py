@@ -13,6 +13,7 @@ from pytest_flashinfer_perf.report import runs, search, terminal, vllm
 from pytest_flashinfer_perf.report.layout import duration
 from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
 
+NOTHING = "nothing was measured, for the reasons above"
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
 
@@ -71,6 +72,8 @@ class Board:
             terminalreporter.write_line(line)
         for line in search.lines(self.searches):
             terminalreporter.write_line(line)
+        if self.skips and not (self.rows or self.looked_at or self.searches):
+            terminalreporter.write_line(NOTHING)
         for note in self.notes:
             terminalreporter.write_line(note)
 
