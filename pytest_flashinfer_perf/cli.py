@@ -59,9 +59,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+class NotAllSkipped:
+    """These commands measure: where all was skipped they end as pytest does where there is no test."""
+
+    def __init__(self) -> None:
+        self._outcomes: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.skipped:
+            self._outcomes.add("xfailed" if hasattr(report, "wasxfail") else report.outcome)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._outcomes == {"skipped"} and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 def run(arguments: Sequence[str]) -> int:
     """A case's line is printed as the old script has it, beside what pytest prints."""
-    return int(pytest.main(as_pytest(arguments), plugins=[UpstreamLines()]))
+    return int(pytest.main(as_pytest(arguments), plugins=[UpstreamLines(), NotAllSkipped()]))
 
 
 def as_pytest(arguments: Sequence[str]) -> list[str]:
@@ -114,7 +130,7 @@ def _without_start(words: list[str]) -> list[str]:
 
 
 def bench(arguments: Sequence[str]) -> int:
-    return int(pytest.main(of_suite(arguments)))
+    return int(pytest.main(of_suite(arguments), plugins=[NotAllSkipped()]))
 
 
 def of_suite(arguments: Sequence[str]) -> list[str]:

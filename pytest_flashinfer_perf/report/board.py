@@ -15,6 +15,7 @@ from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
 from pytest_flashinfer_perf.running import attempts
 from pytest_flashinfer_perf.usage import not_written
 
+NOTHING = "nothing was measured, for the reasons above"
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
 
@@ -96,6 +97,8 @@ class Board:
             terminalreporter.write_line(line)
         for line in search.lines(searches):
             terminalreporter.write_line(line)
+        if self.skips and not (self.rows or self.looked_at or self.searches):
+            terminalreporter.write_line(NOTHING)
         for note in self.notes:
             terminalreporter.write_line(note)
 

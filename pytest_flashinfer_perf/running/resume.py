@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.report.layout import counted
 from pytest_flashinfer_perf.running.journal import Past
 
 
@@ -46,20 +47,27 @@ class Keeper:
 class Restorer:
     """Where rows are gathered: a kept test's report gets what it carried when it was measured."""
 
-    def __init__(self, finished: Mapping[str, Mapping[str, Any]]) -> None:
-        self._finished = finished
+    def __init__(self, past: Past, notes: list[str]) -> None:
+        self._past = past
+        self._notes = notes
+        self._kept: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "perf_kept"):
-            for name, value in self._finished[report.nodeid].items():
+            self._kept.add(report.nodeid)
+            for name, value in self._past.finished[report.nodeid].items():
                 setattr(report, name, value)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if exitstatus != pytest.ExitCode.USAGE_ERROR:
+            kept = counted(len(self._kept), "finished case")
+            self._notes.append(f"--perf-resume: {kept} of {self._past.path} not run again")
 
-def sentence(past: Past | None, path: object) -> str:
-    if past is None:
-        return f"--perf-resume: no journal at {path}, everything is run"
-    return f"--perf-resume: {len(past.finished)} finished cases of {past.path} are not run again"
+
+def no_journal(path: object) -> str:
+    return f"--perf-resume: no journal at {path}, everything is run"
 
 
 def differences(places: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[str]:

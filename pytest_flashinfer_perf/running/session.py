@@ -59,7 +59,7 @@ def _gathering(config: pytest.Config, notes: list[str]) -> Told:
     told = Told(past.run, past.repeats, past.places) if past else Told(uuid4().hex)
     config.pluginmanager.register(Gatherer(config, told.run), "flashinfer-perf-gatherer")
     if past is not None:
-        config.pluginmanager.register(Restorer(past.finished), "flashinfer-perf-restorer")
+        config.pluginmanager.register(Restorer(past, notes), "flashinfer-perf-restorer")
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(Controller(config, told), "flashinfer-perf-controller")
     return told
@@ -69,7 +69,8 @@ def _past(config: pytest.Config, notes: list[str]) -> Past | None:
     path = journal.path_of(config)
     with errors_of_use(JournalError):
         past = journal.read(path) if path else None
-    notes.append(resume.sentence(past, path or "pytest's cache, which is off or cannot be written"))
+    if past is None:
+        notes.append(resume.no_journal(path or "pytest's cache, which is off or cannot be written"))
     return past
 
 

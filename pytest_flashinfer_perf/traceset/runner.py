@@ -62,9 +62,14 @@ class Runner:
         worker = self._worker = self._worker or _started()
         since = time.perf_counter()
         outcome = self._answer(worker, job)
-        fault = plausible.fault(job, outcome.timings, time.perf_counter() - since)
-        outcome = replace(Outcome(None, fault) if fault else outcome, log=worker.printed())
-        if self._isolated or outcome.status in SPOILT:
+        waited = time.perf_counter() - since
+        outcome = replace(outcome, log=worker.printed())
+        if self._isolated:
+            self.close()
+        fault = plausible.fault(job, outcome.timings, waited)
+        if fault:
+            outcome = replace(outcome, status=None, message=fault)
+        if outcome.status in SPOILT:
             self.close()
         return outcome
 

@@ -129,6 +129,33 @@ def test_the_lines_that_scripts_read(pytester, capsys):
         assert re.search(line, shown, re.MULTILINE), line
 
 
+SKIPPED = GEMM.replace("torch", "cudnn cublas")
+ALL_SKIPPED = {
+    "run": ["run", *SKIPPED.split(), "--", "--perf-device=cpu"],
+    "bench": ["bench", f"--perf-case={SKIPPED}", "--perf-device=cpu"],
+}
+
+
+@pytest.mark.parametrize("command", ALL_SKIPPED)
+def test_a_command_that_measured_nothing_says_so_and_does_not_end_well(pytester, capsys, command):
+    pytester.chdir()
+    assert cli.main(ALL_SKIPPED[command]) == pytest.ExitCode.NO_TESTS_COLLECTED
+    shown = capsys.readouterr().out.splitlines()
+    assert "    1  cudnn needs an NVIDIA GPU, this run is on the CPU" in shown
+    assert "nothing was measured, for the reasons above" in shown
+
+
+def test_plain_pytest_says_so_and_ends_as_pytest_does(pytester, capsys):
+    pytester.chdir()
+    plain = pytester.runpytest(*cli.of_suite(ALL_SKIPPED["bench"][1:]))
+    assert plain.ret == pytest.ExitCode.OK
+    plain.stdout.fnmatch_lines(["nothing was measured, for the reasons above"])
+    assert cli.main([*ALL_SKIPPED["bench"], "--collect-only"]) == pytest.ExitCode.OK
+    some = ["bench", f"--perf-case={GEMM} cudnn -n 3", "--perf-device=cpu"]
+    assert cli.main(some) == pytest.ExitCode.OK
+    assert "nothing was measured" not in capsys.readouterr().out.rpartition("test session starts")[2]
+
+
 def test_a_line_without_a_case_has_a_line_too(pytester, capsys):
     (pytester.path / "my.txt").write_text(f"--routine rmsnorm --batch_size 1\n{GEMM} -n 1\n")
     pytester.chdir()

@@ -57,7 +57,7 @@ def test_what_was_finished_when_all_was_killed_is_kept_bit_for_bit(well, workers
     kept = killed(well, random.Random(os.getpid()).randint(1, 18), *workers)
     again = well.runpytest(*QUICK, *workers, "--perf-resume")
     again.assert_outcomes(passed=20)
-    again.stdout.fnmatch_lines([f"--perf-resume: {len(kept)} finished cases of *run.json.journal are not run again"])
+    again.stdout.fnmatch_lines([f"--perf-resume: {len(kept)} finished case* of *run.json.journal not run again"])
     written = rows(well)
     assert len(written) == 20
     assert kept
@@ -77,12 +77,20 @@ def test_without_a_journal_everything_is_run_and_elsewhere_nothing_is_kept(well)
     first = well.runpytest(*few)
     first.assert_outcomes(passed=1, deselected=199)
     first.stdout.fnmatch_lines(["--perf-resume: no journal at *run.journal, everything is run"])
-    well.runpytest(*few).stdout.fnmatch_lines(["--perf-resume: 1 finished cases of *run.journal are not run again"])
+    well.runpytest(*few).stdout.fnmatch_lines(["--perf-resume: 1 finished case of *run.journal not run again"])
     elsewhere = well.runpytest(*few, "--perf-iters=4", "--perf-seed=3")
     assert elsewhere.ret == pytest.ExitCode.USAGE_ERROR
     elsewhere.stderr.fnmatch_lines(
         ["*not of this run, --perf-iters was 3, is 4, --perf-seed was None, is 3: leave out*"]
     )
+    elsewhere.stdout.no_fnmatch_line("*--perf-resume:*not run again*")
+
+
+def test_what_is_selected_again_is_what_is_counted(well):
+    well.runpytest(*QUICK, "-k", "planted and (s16 or s17)").assert_outcomes(passed=2, deselected=198)
+    again = well.runpytest(*QUICK, "-k", "planted and (s17 or s18)", "--perf-resume")
+    again.assert_outcomes(passed=2, deselected=198)
+    again.stdout.fnmatch_lines(["--perf-resume: 1 finished case of *run.json.journal not run again"])
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])

@@ -136,7 +136,7 @@ def test_a_clock_that_is_replaced_while_it_is_read_is_no_time(pytester, gemm):
 @pytest.mark.parametrize(
     ("seconds", "sentence"),
     [
-        ("1e-9", "0.001000 us a call, and a call that does nothing takes *"),
+        ("1e-9", "0.001000 us a call, and a call that does nothing takes at least *"),
         ("1e3", "timed calls of 6000. s in a process that had *"),
         ("float('nan')", "timed calls of nan s in a process that had *"),
     ],
