@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.dtypes import TORCH
@@ -161,12 +160,23 @@ def build_torch(p: PrefillParams, x: X, read: Reader[X]) -> Built[X]:
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
     """One request's rows [rows, heads, dim] over [KV heads, tokens, dim], by scaled_dot_product_attention."""
-    mask: Any = causal_lower_right(q.shape[0], k.shape[1]) if causal else None
+    mask = _causal(q.shape[0], k.shape[1], q.device) if causal else {}
     grouped = q.shape[1] != k.shape[0]
     out = torch.nn.functional.scaled_dot_product_attention(
-        q.transpose(0, 1)[None], k[None], v[None], attn_mask=mask, scale=scale, enable_gqa=grouped
+        q.transpose(0, 1)[None], k[None], v[None], scale=scale, enable_gqa=grouped, **mask
     )
     return out[0].transpose(0, 1)
+
+
+def _causal(rows: int, keys: int, device: torch.device) -> dict[str, Any]:
+    """The last row sees the last key. torch's own class knows GPU kernels for it, and takes seconds to import."""
+    if rows == keys:
+        return {"is_causal": True}
+    if device.type == "cpu":
+        return {"attn_mask": torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)}
+    from torch.nn.attention.bias import causal_lower_right
+
+    return {"attn_mask": causal_lower_right(rows, keys)}
 
 
 def lengths_of_models(model: Model) -> Iterator[tuple[int, int, int]]:
