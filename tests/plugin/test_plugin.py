@@ -502,6 +502,29 @@ def test_an_unknown_backend_in_a_marker_is_an_error(pytester):
     assert "unknown name 'fa9', did you mean fa3?" in result.stdout.str() + result.stderr.str()
 
 
+def test_a_causal_case_on_a_cpu_does_not_pay_for_torchs_compiler(pytester):
+    pytester.makeconftest("""
+        import sys
+
+        def pytest_unconfigure():
+            assert "torch" in sys.modules
+            assert not {"torch._dynamo", "flashinfer"} & set(sys.modules)
+    """)
+    pytester.makepyfile("""
+        import pytest
+
+        SHAPE = "--page_size 4 --batch_size 1 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 --causal --s_qo 3"
+
+        @pytest.mark.perf_cases("BatchPrefillWithPagedKVCacheWrapper", f"{SHAPE} --s_kv 5", f"{SHAPE} --s_kv 3")
+        def test_it(perf, case):
+            perf(case)
+    """)
+    options = ("--perf-device=cpu", "--perf-iters=1", "--perf-backends=torch", "-p", "no:hypothesispytest")
+    done = pytester.runpytest_subprocess(*options)
+    done.assert_outcomes(passed=2)
+    assert "Error" not in done.stderr.str()
+
+
 def test_an_unrelated_project_does_not_pay_for_the_plugin(pytester):
     pytester.makeconftest(
         """

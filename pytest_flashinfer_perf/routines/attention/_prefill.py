@@ -147,27 +147,36 @@ def build_fmha_v2(
 
 
 def build_torch(p: PrefillParams, x: X, read: Reader[X]) -> Built[X]:
-    from torch.nn.attention.bias import causal_lower_right  # brings torch's compiler, seconds of every start
-
     spans, half = x.lens.spans, TORCH[p.half]  # on the host before anything is captured
 
     def launch(x: X) -> object:
         for i, (rows, keys) in enumerate(spans):
-            q, (k, v) = x.q[rows].to(half), (side.to(half) for side in read(x, i, keys))
-            mask = causal_lower_right(q.shape[0], k.shape[1]) if p.causal else None
-            x.out[rows] = _sdpa(q, k, v, scale=qk_scale(p, x), mask=mask) * x.v_scale
+            k, v = (side.to(half) for side in read(x, i, keys))
+            x.out[rows] = _sdpa(x.q[rows].to(half), k, v, scale=qk_scale(p, x), causal=p.causal) * x.v_scale
         return x.out
 
     return Built(launch, "sdpa")
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: Any) -> Tensor:
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
     """One request's rows [rows, heads, dim] over [KV heads, tokens, dim], by scaled_dot_product_attention."""
+    mask = _causal(q.shape[0], k.shape[1], q.device) if causal else {}
     grouped = q.shape[1] != k.shape[0]
     out = torch.nn.functional.scaled_dot_product_attention(
-        q.transpose(0, 1)[None], k[None], v[None], attn_mask=mask, scale=scale, enable_gqa=grouped
+        q.transpose(0, 1)[None], k[None], v[None], scale=scale, enable_gqa=grouped, **mask
     )
     return out[0].transpose(0, 1)
+
+
+def _causal(rows: int, keys: int, device: torch.device) -> dict[str, Any]:
+    """The last row sees the last key. torch's own class knows GPU kernels for it, and takes seconds to import."""
+    if rows == keys:
+        return {"is_causal": True}
+    if device.type == "cpu":
+        return {"attn_mask": torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)}
+    from torch.nn.attention.bias import causal_lower_right
+
+    return {"attn_mask": causal_lower_right(rows, keys)}
 
 
 def lengths_of_models(model: Model) -> Iterator[tuple[int, int, int]]:
