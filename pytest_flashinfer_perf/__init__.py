@@ -1,4 +1,7 @@
-"""Measure FlashInfer's GPU kernels, and your own, from inside pytest."""
+"""Measure FlashInfer's GPU kernels, and your own, from inside pytest.
+
+PYTEST_DONT_REWRITE: the commands and `measure` import this package before pytest does, which would warn of it.
+"""
 
 from __future__ import annotations
 

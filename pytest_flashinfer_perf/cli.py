@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("flashinfer-perf", description=__doc__)
+    installed = metadata.version("pytest-flashinfer-perf")
+    parser.add_argument("--version", action="version", version=f"pytest-flashinfer-perf {installed}")
     known = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, sentence in commands.HELP.items():
         known.add_parser(name, help=sentence, add_help=False)

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 
 import pytest
 from old_commands import MANY_LINES, ONE_LINE
@@ -32,6 +33,7 @@ def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, py
     assert root == str(unpacked / "pytest_flashinfer_perf" / "suite")
     here = [sys.executable, "-m", "pytest", *SELECT]
     checkout = subprocess.run(here, cwd=pytestconfig.rootpath, capture_output=True, text=True, check=True).stdout
+    assert "PytestAssertRewriteWarning" not in done.stdout
     ids = [line for line in lines if "::" in line]
     assert len(ids) > 40
     assert ids == [line for line in checkout.splitlines() if "::" in line]
@@ -48,6 +50,13 @@ def test_help_has_an_example_or_the_commands(arguments, capsys):
         cli.main(arguments)
     assert done.value.code == 0
     assert "bench" in capsys.readouterr().out
+
+
+def test_the_version_is_the_installed_one(capsys):
+    with pytest.raises(SystemExit) as done:
+        cli.main(["--version"])
+    assert done.value.code == 0
+    assert capsys.readouterr().out == f"pytest-flashinfer-perf {metadata.version('pytest-flashinfer-perf')}\n"
 
 
 def test_an_unknown_command_is_an_error(capsys):
