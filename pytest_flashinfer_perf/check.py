@@ -112,16 +112,16 @@ def compare(
     bound = allowed.atol * size + allowed.rtol * want.abs() + allowed.absolute
     matches = error <= bound
     rule = _strange(got, want) or _too_far(matches, error <= BEYOND * bound, allowed) or _scaled(got, want, allowed)
-    index = locate or partial(_index, shape=actual.shape)
+    where = locate or partial(index, shape=actual.shape)
     relative = error / size.clamp_min(1e-30)
-    found = Check(rule, _worst(error, got, want, index), _worst(relative, got, want, index), _share(matches))
+    found = Check(rule, _worst(error, got, want, where), _worst(relative, got, want, where), _share(matches))
     return replace(found, report=mismatch.report(got, want, bound, relative)) if rule else found
 
 
-def _worst(error: Tensor, got: Tensor, want: Tensor, index: Locate) -> Worst:
+def _worst(error: Tensor, got: Tensor, want: Tensor, where: Locate) -> Worst:
     at = int(error.nan_to_num(nan=math.inf).argmax())
     seen, actual, expected = (t.flatten()[at].item() for t in (error, got, want))
-    return Worst(seen, index(at), actual, expected)
+    return Worst(seen, where(at), actual, expected)
 
 
 def _share(matches: Tensor) -> float:
@@ -164,8 +164,13 @@ def _scaled(got: Tensor, want: Tensor, allowed: Tolerance) -> str:
     return f"every element is scaled by {factor:.4f}" if is_more else ""
 
 
-def _index(flat: int, shape: torch.Size) -> tuple[int, ...]:
-    return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
+def index(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    """As torch.unravel_index, whose first call imports sympy."""
+    place: list[int] = []
+    for size in reversed(shape):
+        flat, at = divmod(flat, size)
+        place.insert(0, at)
+    return tuple(place)
 
 
 def _unlike(what: str) -> Check:
