@@ -1,4 +1,5 @@
 # make bench: measure here and print the table.   make test: lint, types, the plugin's own tests.
+# make test-avx2, make test-lowest: some of these tests again, as on a CPU without AVX-512 and with the lowest declared versions.
 # Each sets up .venv by itself: a CUDA build of torch and the gpu extra where there is an NVIDIA driver, torch's CPU build
 # where there is none.
 
@@ -20,7 +21,17 @@ TEST_NEEDS := -e '.[gpu,dev,trace]'
 TORCH_IS_RIGHT := torch.version.cuda or sys.exit("this machine has a GPU and torch " + torch.__version__ + " no CUDA: remove $(VENV)")
 endif
 
-.PHONY: bench test clean
+# A test that takes a minute shows where it is, and after another one its process ends. A worker that ends is not replaced:
+# the run ends with what the others have in hand. What even so does not end is interrupted.
+TESTS ?= tests/plugin
+LIMITED := timeout --foreground --signal=INT --kill-after=30 900
+OPTIONS := -W error --durations=25 -o faulthandler_timeout=60 --timeout=120 --timeout-method=thread
+PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS) -n 2 --dist=load --maxschedchunk=1 --max-worker-restart=0
+
+# Over what is installed: the lowest versions that pyproject.toml declares of pytest, its plugins and hypothesis.
+LOWEST := $(VENV)/lowest
+
+.PHONY: bench test test-avx2 test-lowest clean
 
 bench: $(VENV)/bench-is-ready
 	@mkdir -p $(RESULTS)
@@ -32,8 +43,8 @@ test: $(VENV)/test-is-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/plugin -n 2 --dist=loadfile -W error --ignore-glob='*/test_gate_[fhpsv]*'
-	$(BIN)/coverage run --branch --source=pytest_flashinfer_perf/gate -m pytest -W error tests/plugin/test_gate_[fhpsv]*.py
+	$(PYTEST) $(TESTS) --ignore-glob='*/test_gate_[fhpsv]*'
+	$(LIMITED) $(BIN)/coverage run --branch --source=pytest_flashinfer_perf/gate -m pytest $(OPTIONS) tests/plugin/test_gate_[fhpsv]*.py
 	$(BIN)/coverage report --fail-under=95
 
 $(VENV)/bench-is-ready: pyproject.toml constraints-cpu.txt

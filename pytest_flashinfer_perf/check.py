@@ -144,9 +144,9 @@ def compare(
         or _too_far(matches, error <= BEYOND * bound, allowed)
         or _scaled(bare, solid, allowed)
     )
-    index = locate or partial(_index, shape=actual.shape)
+    where = locate or partial(index, shape=actual.shape)
     relative = error / size.clamp_min(1e-30)
-    found = Check(rule, _worst(error, got, want, index), _worst(relative, got, want, index), _share(matches))
+    found = Check(rule, _worst(error, got, want, where), _worst(relative, got, want, where), _share(matches))
     if not rule:
         return found
     seen = mismatch.Seen(got, bare, solid, bound, relative, ~matches)
@@ -185,10 +185,10 @@ def _solid(values: Tensor, known: Tensor) -> Tensor:
     return kept if bool(known.all()) else kept.masked_fill(~known, 0.0)
 
 
-def _worst(error: Tensor, got: Tensor, want: Tensor, index: Locate) -> Worst:
+def _worst(error: Tensor, got: Tensor, want: Tensor, where: Locate) -> Worst:
     at = int(error.nan_to_num(nan=math.inf).argmax())
     seen, actual, expected = (t.flatten()[at].item() for t in (error, got, want))
-    return Worst(seen, index(at), actual, expected)
+    return Worst(seen, where(at), actual, expected)
 
 
 def _share(matches: Tensor) -> float:
@@ -242,8 +242,13 @@ def _scaled(got: Tensor, want: Tensor, allowed: Tolerance) -> str:
     return f"every element is scaled by {factor:.4f}" if is_more else ""
 
 
-def _index(flat: int, shape: torch.Size) -> tuple[int, ...]:
-    return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
+def index(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    """As torch.unravel_index, whose first call imports sympy."""
+    place: list[int] = []
+    for size in reversed(shape):
+        flat, at = divmod(flat, size)
+        place.insert(0, at)
+    return tuple(place)
 
 
 def poison(outputs: tuple[Tensor, ...]) -> None:

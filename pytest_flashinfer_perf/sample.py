@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pytest_flashinfer_perf.check import index
 from pytest_flashinfer_perf.devices import Device
 
 # Floating-point operations that a reference may take, in fp32: about a second on a laptop, a tenth of one on a GPU.
@@ -36,7 +37,7 @@ class Sample:
         """Where in the output the nth element of the sample is."""
         row, column = divmod(nth, output.numel() // self.count)
         flat = int(self.chosen[row]) * (output.numel() // self.count) + column
-        return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), output.shape))
+        return index(flat, output.shape)
 
 
 def budget(device: Device) -> float:

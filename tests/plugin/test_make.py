@@ -1,14 +1,16 @@
-"""What `make` installs is decided by whether there is an NVIDIA driver."""
+"""What `make` installs is decided by whether there is an NVIDIA driver, and what it runs comes to an end."""
 
 import os
+import re
 import subprocess
+import sys
 
 import pytest
 
 
-def planned(target, folder, root):
+def planned(target, folder, root, *variables):
     path = f"{folder}:{os.environ['PATH']}"
-    command = ["make", "--dry-run", target, f"VENV={folder}/venv"]
+    command = ["make", "--dry-run", target, f"VENV={folder}/venv", *variables]
     return subprocess.run(
         command, cwd=root, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True
     ).stdout
@@ -39,3 +41,35 @@ def test_without_one_it_is_the_pinned_build(driver, pytestconfig, target, extras
     plan = planned(target, driver(says), pytestconfig.rootpath)
     assert f"install -c constraints-cpu.txt {extras}\n" in plan
     assert "[gpu" not in plan
+
+
+BAD_ENDS = """
+import os, signal, time
+import pytest
+
+def test_dies(): os.kill(os.getpid(), signal.SIGKILL)
+def test_ends(): pass  # a worker has two at the beginning
+def test_sleeps(): time.sleep(1000)
+
+@pytest.mark.parametrize("n", range(100))
+def test_waits(n): time.sleep(1)
+"""
+
+
+def test_a_worker_that_dies_and_a_test_without_end_are_named_and_end_the_run(driver, tmp_path, pytestconfig):
+    """By the command of `make test` with a shorter limit, on the tests of another folder."""
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    (folder / "test_ends.py").write_text(BAD_ENDS)
+    tests = f"TESTS={folder} -c pyproject.toml --timeout=3 -o faulthandler_timeout=1"
+    plan = planned("test", driver("exit 9"), pytestconfig.rootpath, tests, f"VENV={sys.prefix}")
+    [command] = [line for line in plan.splitlines() if str(folder) in line]
+    done = subprocess.run(
+        command, shell=True, cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    for name in ("test_dies", "test_sleeps"):
+        assert re.search(rf"^FAILED .*::{name} - worker 'gw\d' crashed", done.stdout, re.MULTILINE), done.stdout
+    assert re.search("in test_sleeps$", done.stderr, re.MULTILINE)
+    [passed] = re.findall(r"2 failed(?:, (\d+) passed)? in", done.stdout)
+    assert int(passed or 0) < 10
