@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Protocol
 
@@ -26,6 +26,13 @@ class InstrumentError(RuntimeError):
     """The instrument that was asked for by name cannot measure here."""
 
 
+@dataclass
+class Last:
+    """What the last call returned."""
+
+    returned: object = None
+
+
 @dataclass(frozen=True)
 class Work:
     """The calls to time, one after the other and round again; `flush` asks for a cold cache before each.
@@ -37,6 +44,7 @@ class Work:
     flush: bool
     device: Device
     graph_of: int = 0
+    last: Last = field(default_factory=Last, compare=False)
 
     def chill(self) -> None:
         """Read twice the cache, where rotation does not make it cold: reading leaves no dirty lines to clean."""
@@ -44,10 +52,13 @@ class Work:
             _twice_the_cache(self.device).sum()
 
     def round_robin(self) -> Call:
-        turn = itertools.cycle(self.calls)
+        """An answer is let go before the next one, which then has its memory, as if nobody kept it."""
+        turn, last = itertools.cycle(self.calls), self.last
 
         def call() -> object:
-            return next(turn)()
+            last.returned = None
+            last.returned = next(turn)()
+            return last.returned
 
         return call
 

@@ -97,9 +97,9 @@ NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)
 
 
 def run(
-    target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Callable[[], None]
+    target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Callable[[Work], object]
 ) -> Timing:
-    """`verify` looks at the outputs of the last timed call; they hold poison until a timed call writes them."""
+    """`verify` looks at the answer of the last timed call; outputs hold poison until a timed call writes them."""
     chosen = instruments.choose(measuring.instrument, device)
     arguments = (target.args, dict(target.kwargs))
     sets = cold.prepare(arguments, target.outputs, measuring.cold_l2, device.cache_bytes, device.free_bytes())
@@ -108,7 +108,7 @@ def run(
     warmup = iter([measuring.warmups])
     with _range(target.name, device):
         samples = stopping.collect(lambda n: chosen.instrument.sample(work, n, next(warmup, 0)), measuring.iters)
-    verify()
+    verify(work)
     seen = observe(work)
     return Timing(
         samples=tuple(samples),
