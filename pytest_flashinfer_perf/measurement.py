@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import devices, dtypes, verification
+from pytest_flashinfer_perf import changing, devices, dtypes, verification
+from pytest_flashinfer_perf.changing import storage
 from pytest_flashinfer_perf.check import Check
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.sample import Sample
 from pytest_flashinfer_perf.settings import Checking, Measuring
 from pytest_flashinfer_perf.timing import cold
+from pytest_flashinfer_perf.timing.instruments import Work
 from pytest_flashinfer_perf.timing.run import NOT_TIMED, Target, Timing, run, uses_graph
-from pytest_flashinfer_perf.verification import Expected, Outputs, Verdict, as_tuple
+from pytest_flashinfer_perf.verification import Examination, Expected, Outputs, Verdict
 
 NOTHING_SEEN, CHECKING = Verdict(), Checking()
 Reference = Outputs | Callable[[], Outputs]
@@ -92,14 +97,57 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
     the FLOPs are done in, where that is not the type of the arguments.
     """
     computed_in = dtypes.computed_in(flops_dtype, cold.tensors((args, kwargs)))
-    passed_on = {"out": out} if out is not None and _takes_out(fn, (args, kwargs), as_tuple(out)) else {}
-    target = Target(fn, args, {**(kwargs or {}), **passed_on}, as_tuple(out), name)
+    _verify_work(flops=flops, bytes=bytes)
+    outputs = () if out is None else _tensors("out must be", out)
+    passed_on = {"out": out} if outputs and _takes_out(fn, (args, kwargs), outputs) else {}
+    target = Target(fn, args, {**(kwargs or {}), **passed_on}, outputs, name)
     where = devices.find(_device_of(target) or device or "auto")
     how, looked_at = measuring or Measuring(), checking or Checking()
-    answer = () if looked_at.off else as_tuple(reference() if callable(reference) else reference)
+    expected = Expected(()) if looked_at.off else _expected(reference, target)
     graph = uses_graph(how, where, by_default=False)
-    measured = measure_target(target, Expected(answer), how, looked_at, where, cuda_graph=graph)
+    measured = measure_target(target, expected, how, looked_at, where, cuda_graph=graph)
     return replace(measured, flops=flops, bytes=bytes, flops_dtype=computed_in)
+
+
+def _verify_work(**declared: float | None) -> None:
+    for name, value in declared.items():
+        if value is not None and not (isinstance(value, Real) and 0 <= value <= sys.float_info.max):
+            raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+
+
+def _tensors(must: str, given: object) -> tuple[Tensor, ...]:
+    found = tuple(cold.tensors(given))
+    if not found:
+        raise TypeError(f"{must} a tensor or several of them, got {type(given).__name__}")
+    return found
+
+
+def _expected(reference: Reference, target: Target) -> Expected:
+    if reference is None:
+        return Expected(())
+    if not callable(reference):
+        return Expected(_apart(_tensors("reference must be", reference), target))
+    asked = partial(_asked, reference, target)
+    changes = changing.of_inputs((target.args, dict(target.kwargs)), target.outputs)
+    return Expected(asked(), again=partial(_again, asked), changes=tuple(changes))
+
+
+def _asked(reference: Callable[[], Outputs], target: Target) -> tuple[Tensor, ...]:
+    return _apart(_tensors("reference must return", reference()), target)
+
+
+def _apart(answer: tuple[Tensor, ...], target: Target) -> tuple[Tensor, ...]:
+    """What shares memory with the call's own tensors would change with them."""
+    shared = {storage(t) for t in cold.tensors((target.args, dict(target.kwargs), target.outputs))}
+    return tuple(t.clone() if storage(t) in shared else t for t in answer)
+
+
+def _again(asked: Callable[[], tuple[Tensor, ...]]) -> Expected | None:
+    """None where it has no answer to changed inputs, as a factorisation may not."""
+    try:
+        return Expected(asked())
+    except Exception:  # noqa: BLE001 - whatever it is, it had an answer to the inputs as they were
+        return None
 
 
 def measure_target(  # noqa: PLR0913 - all there is to know
@@ -107,19 +155,21 @@ def measure_target(  # noqa: PLR0913 - all there is to know
 ) -> Measurement:
     """Check an answer, time the call, check the answer of a timed call: a wrong one is never recorded as fast."""
     settled: Callable[[Verdict], Verdict] = (lambda seen: seen) if checking.allow_output_mismatch else Verdict.right
-    verdict = settled(verification.look(target, expected, device))
-    before, later = verification.fingerprint(target) if expected.answer else {}, []
+    examined = Examination(target, expected, device, {} if checking.off else verification.fingerprint(target))
+    seen = [settled(examined.first())]
 
-    def verify() -> None:
-        if target.outputs and expected.answer:
-            seen = verification.compared(target.outputs, expected) + verification.unchanged(target, before)
-            later.append(settled(Verdict(faults=tuple(f"of a timed call, {fault}" for fault in seen.faults))))
+    def verify(work: Work) -> None:
+        """A graph's first call alone keeps what it returned."""
+        seen.append(settled(examined.last(None if cuda_graph else tuple(cold.tensors(work.last.returned)))))
+        seen.append(settled(examined.once_more(work.calls[0])))
 
+    if checking.only:
+        seen.append(settled(examined.once_more(target)))
     timing = NOT_TIMED if checking.only else run(target, measuring, device, cuda_graph=cuda_graph, verify=verify)
     return Measurement(
         timing,
         device,
-        verdict=sum(later, verdict),
+        verdict=sum(seen, NOTHING_SEEN),
         sample=expected.sample,
         checking=checking,
         peak_memory_bytes=_peak_memory(device),

@@ -41,7 +41,7 @@ def of_measurement(m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice)
         "tb_per_sec": m.tb_per_sec,
         **_roof(m, cost, peaks_choice),
         **_provenance(m.timing),
-        "notes": [*m.timing.notes, *_host(m.timing)],
+        "notes": [*m.timing.notes, *_host(m.timing), *m.verdict.notes],
         **_kernels(m.timing),
         **_clocks(m.timing),
         **_answer(m),

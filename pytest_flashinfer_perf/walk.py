@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf import autotune, capability, devices, sample, tolerances, verification
+from pytest_flashinfer_perf import autotune, capability, changing, devices, sample, tolerances
 from pytest_flashinfer_perf.autotune import Choice
 from pytest_flashinfer_perf.case import Case, backend_named, routine_named
 from pytest_flashinfer_perf.cost import Cost
@@ -22,7 +22,7 @@ from pytest_flashinfer_perf.running import compiling, outcomes
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.settings import Checking, Measuring
 from pytest_flashinfer_perf.timing.run import Target, uses_graph
-from pytest_flashinfer_perf.verification import Expected, Turned
+from pytest_flashinfer_perf.verification import Expected
 
 
 class OutOfMemoryError(Exception):
@@ -148,8 +148,8 @@ class _Posed:
         if activations is None:
             return self._answer(allowed)
         less = min(allowed, self.cost.flops) / LOOK_AGAIN
-        turned = Turned(verification.negated(activations, self.x, takes), lambda: self._answer(less))
-        return replace(self._answer(allowed), turned=turned)
+        changes = (changing.of_activations(activations, self.x, takes),)
+        return replace(self._answer(allowed), again=partial(self._answer, less), changes=changes)
 
     def _answer(self, allowed: float) -> Expected:
         routine, p, x, backend = self.case.routine, self.case.params, self.x, self.case.backend_name

@@ -97,7 +97,7 @@ class Board:
             terminalreporter.write_line(line)
         for line in search.lines(searches):
             terminalreporter.write_line(line)
-        if self.skips and not (self.rows or self.looked_at or self.searches):
+        if skips and not (rows or looked_at or searches):
             terminalreporter.write_line(NOTHING)
         for note in self.notes:
             terminalreporter.write_line(note)

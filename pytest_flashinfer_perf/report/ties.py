@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.gate import effects, runs, tails
 from pytest_flashinfer_perf.gate.effects import RISK
+from pytest_flashinfer_perf.scatter import median_error
 
 Row = Mapping[str, Any]
 
@@ -44,6 +45,6 @@ def _error(row: Row, domain: str) -> float:
     median, values = (row["cycles"], "cycles_per_call") if domain == "cycles" else (row["median"], "samples")
     samples = row.get(values) or ()
     if len(samples) < 2:
-        return float(row["spread"]) / math.sqrt(row.get("rounds", 1))
+        return float(row["spread"] or 0.0) / math.sqrt(row.get("rounds", 1))
     lower, _, upper = statistics.quantiles(map(float, samples), n=4, method="inclusive")
-    return runs.MEDIAN_ERROR * (upper - lower) / float(median) / math.sqrt(len(samples))
+    return median_error((upper - lower) / float(median), len(samples))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,8 +18,23 @@ class CaptureError(RuntimeError):
     """The call does something that a CUDA graph cannot hold."""
 
 
+@dataclass(frozen=True)
+class Replay:
+    """A captured call; `returned` is what it returned then, where that is kept, and is written anew each time."""
+
+    graph: Any
+    returned: object = None
+
+    def __call__(self) -> object:
+        self.graph.replay()
+        return self.returned
+
+
 def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """A replay for each call. All graphs share one memory pool: they never run at the same time."""
+    """A replay for each call. All graphs share one memory pool: they never run at the same time.
+
+    The first keeps what it returns; the others' answers share memory.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     pool = torch.cuda.graph_pool_handle()
@@ -28,25 +44,25 @@ def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:
         torch.cuda.synchronize()
         gc.collect()  # freed while another is captured, a graph ends the capture: an autotuner leaves some behind
         with without_gc():
-            replays = tuple(_captured(call, pool) for call in calls)
+            replays = (_captured(calls[0], pool), *(Replay(_captured(call, pool).graph) for call in calls[1:]))
     torch.cuda.current_stream().wait_stream(stream)
     return replays
 
 
-def _captured(call: Call, pool: Any) -> Call:
+def _captured(call: Call, pool: Any) -> Replay:
     """Without torch.cuda.graph(): it collects garbage and empties the cache for each of hundreds of captures."""
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(pool=pool)
     try:
-        call()
+        returned = call()
     except Exception as error:
         with suppress(RuntimeError):  # a capture that failed ends with an error of its own, which says nothing
             graph.capture_end()
         _forget_it()
-        reason = str(error).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise CaptureError(f"the call cannot be captured, use --perf-cuda-graph=off: {reason}") from error
     graph.capture_end()
-    return graph.replay
+    return Replay(graph, returned)
 
 
 def _forget_it() -> None:

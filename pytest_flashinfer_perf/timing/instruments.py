@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Protocol
 
@@ -26,6 +26,13 @@ class InstrumentError(RuntimeError):
     """The instrument that was asked for by name cannot measure here."""
 
 
+@dataclass
+class Last:
+    """What the last call returned."""
+
+    returned: object = None
+
+
 @dataclass(frozen=True)
 class Work:
     """The calls to time, one after the other and round again; `flush` asks for a cold cache before each.
@@ -37,14 +44,20 @@ class Work:
     flush: bool
     device: Device
     graph_of: int = 0
+    last: Last = field(default_factory=Last, compare=False)
 
     @functools.cached_property
     def _turn(self) -> Iterator[Call]:
         return itertools.cycle(self.calls)
 
     def __call__(self) -> object:
-        """The next call: a new batch goes on where the last one stopped, since what that has read is not cold."""
-        return next(self._turn)()
+        """The next call: a new batch goes on where the last one stopped, since what that has read is not cold.
+
+        An answer is let go before the next one, which then has its memory, as if nobody kept it.
+        """
+        self.last.returned = None
+        self.last.returned = next(self._turn)()
+        return self.last.returned
 
     def chill(self) -> None:
         """Where rotation does not make the cache cold."""

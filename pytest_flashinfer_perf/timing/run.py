@@ -98,9 +98,9 @@ NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)
 
 
 def run(
-    target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Callable[[], None]
+    target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Callable[[Work], object]
 ) -> Timing:
-    """`verify` looks at the outputs of the last timed call; they hold poison until a timed call writes them."""
+    """`verify` looks at the answer of the last timed call; outputs hold poison until a timed call writes them."""
     chosen = instruments.choose(measuring.instrument, device)
     sets = _cold(target, measuring, device)
     work = _work(tuple(map(target.bound, sets.sets)), chosen.instrument, sets.mode, cuda_graph, device)
@@ -114,7 +114,7 @@ def run(
             measuring,
             stopping.budget(measuring),
         )
-    verify()
+    verify(work)
     seen = observe(work, statistics.median(sampled.samples))
     return Timing(
         samples=sampled.samples,
