@@ -12,6 +12,8 @@ from pytest_flashinfer_perf.cost import Cost, as_run, best_of, first_that_covers
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.measurement import Measurement
 from pytest_flashinfer_perf.settings import PeaksChoice
+from pytest_flashinfer_perf.timing import placements
+from pytest_flashinfer_perf.timing.placements import Placement
 from pytest_flashinfer_perf.timing.run import Timing
 from pytest_flashinfer_perf.walk import Walked
 
@@ -85,7 +87,13 @@ def _provenance(timing: Timing) -> dict[str, Any]:
         "host_bound": timing.host_bound,
         "warmups": timing.warmups,
         "stopped": timing.stopped,
+        "placements": [_placement(placement) for placement in timing.placements],
+        "placement_spread": placements.spread(timing.placements),
     }
+
+
+def _placement(placement: Placement) -> dict[str, Any]:
+    return {"median": placement.median, "cycles": placement.cycles, "addresses": list(placement.addresses)}
 
 
 def _host(timing: Timing) -> Iterator[str]:

@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.sample import Sample
 from pytest_flashinfer_perf.timing.cold import tensors
 from pytest_flashinfer_perf.timing.instruments import Call
-from pytest_flashinfer_perf.timing.run import Target
+from pytest_flashinfer_perf.timing.target import Target
 
 COLUMNS = 1024
 MOST_CHANGES = 3  # each asks the reference once more
@@ -90,9 +90,9 @@ class Examination:
         self.dtypes = tuple(output.dtype for output in answer)
         return self._compared(answer, self.expected) + self._unharmed(changed)
 
-    def last(self, returned: tuple[Tensor, ...] | None) -> Verdict:
+    def last(self, timed: Target, returned: tuple[Tensor, ...] | None) -> Verdict:
         """Of the timed calls; outputs hold what it wrote, what it returned is None where nobody knows."""
-        answer = self.target.outputs or returned
+        answer = timed.outputs or returned
         if self.in_place or answer is None:
             return Verdict()
         return self._compared(answer, self.expected).of("of a timed call")

@@ -21,7 +21,9 @@ from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running import compiling, outcomes
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.settings import Checking, Measuring
-from pytest_flashinfer_perf.timing.run import Target, uses_graph
+from pytest_flashinfer_perf.timing import cold
+from pytest_flashinfer_perf.timing.run import uses_graph
+from pytest_flashinfer_perf.timing.target import Target
 from pytest_flashinfer_perf.verification import Expected
 
 
@@ -82,6 +84,8 @@ def walk(case: Case, measuring: Measuring, checking: Checking, device: Device, m
     if reason:
         raise CannotRunError(reason)
     compiling.watch()
+    if device.is_gpu:
+        devices.freeze_imports()
     try:
         return _measured(case, measuring, checking, device)
     except CompileError:
@@ -103,16 +107,28 @@ def _measured(case: Case, measuring: Measuring, checking: Checking, device: Devi
         torch.cuda.reset_peak_memory_stats(device.torch)
     x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
     graph = uses_graph(measuring, device, routine.cuda_graph)
-    built = case.backend.build(p, x, How(case.backend_name, graph))
-    takes = x if built.takes is None else built.takes
-    target = Target(built.launch, (takes,), outputs=routine.outputs(x), name=case.id)
+    target, resolved, takes = _built(case, x, graph)
     choice = _settled(case, target)
     cost = routine.cost(p, x)
     expected = Expected(()) if checking.off else _Posed(case, x, cost, checking).expected(takes, device)
     measurement = measure_target(target, expected, measuring, checking, device, cuda_graph=graph)
-    resolved = choice.backend(routine.backends) if choice and built.resolved == "auto" else built.resolved
+    if choice and resolved == "auto":
+        resolved = choice.backend(routine.backends)
     facts = {**routine.facts(p, x), **_told(case, x)}
     return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, resolved, choice, facts)
+
+
+def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
+    """What to time, the backend that it became, and the inputs in the form in which it takes them."""
+    built = case.backend.build(case.params, x, How(case.backend_name, graph))
+    takes = x if built.takes is None else built.takes
+
+    def rebuilt() -> Target:
+        """On copies of the inputs, with another workspace and plan."""
+        return _built(case, cold.clone(x, set()), graph)[0]
+
+    target = Target(built.launch, (takes,), outputs=case.routine.outputs(x), name=case.id, rebuilt=rebuilt)
+    return target, built.resolved, takes
 
 
 def _told(case: Case, x: Any) -> dict[str, Any]:

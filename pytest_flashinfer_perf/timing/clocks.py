@@ -8,17 +8,18 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.timing import nvrtc, stopping
+from pytest_flashinfer_perf.timing import nvrtc, stopping, telemetry
 from pytest_flashinfer_perf.timing.instruments import Work
+from pytest_flashinfer_perf.timing.telemetry import Telemetry
 
-CALLS = 30
+CALLS = 10  # of each placement
 LONGEST_HOLD_NS = 100_000_000
 
 SOURCE = r"""
@@ -41,10 +42,11 @@ extern "C" __global__ void hold(unsigned long long ns) {
 
 @dataclass(frozen=True)
 class Clocks:
-    """Per call: SM cycles and the SM clock in GHz while it ran."""
+    """Per call: SM cycles and the SM clock in GHz while it ran; and what NVML said meanwhile."""
 
     cycles: tuple[float, ...]
     ghz: tuple[float, ...]
+    telemetry: Telemetry = field(default_factory=Telemetry)
 
     @property
     def median_cycles(self) -> float:
@@ -59,8 +61,13 @@ class Clocks:
         return statistics.median(self.ghz)
 
 
-def clock_pass(work: Work, each: float, watch: Callable[[], None]) -> Clocks:
-    """`watch` is called while the device is busy with the stamped calls."""
+def joined(passes: Sequence[Clocks]) -> Clocks:
+    cycles, ghz = ([value for one in passes for value in getattr(one, name)] for name in ("cycles", "ghz"))
+    return Clocks(tuple(cycles), tuple(ghz), passes[-1].telemetry)
+
+
+def clock_pass(work: Work, each: float) -> Clocks:
+    """Calls of this many seconds; NVML is asked while the device is busy with them."""
     kernels, device = _kernels(work.device), work.device
     stamps = torch.zeros(2, stopping.fitting(CALLS, each), device.processors, 2, dtype=torch.int64, device=device.torch)
     stream = torch.cuda.Stream()
@@ -73,9 +80,9 @@ def clock_pass(work: Work, each: float, watch: Callable[[], None]) -> Clocks:
         stamps.zero_()
         kernels.hold(min(2 * queueing, LONGEST_HOLD_NS))  # all calls are in the queue before the first one starts
         kernels.enqueue(work, stamps)
-        watch()
+        seen = telemetry.read(device)
     torch.cuda.current_stream().wait_stream(stream)
-    return read(stamps)
+    return replace(read(stamps), telemetry=seen)
 
 
 def read(stamps: Tensor) -> Clocks:

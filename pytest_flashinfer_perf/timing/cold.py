@@ -45,7 +45,7 @@ def prepare(  # noqa: PLR0913 - what decides how many
     """
     if mode != "rotate":
         return ColdSets((arguments,), mode)
-    kept = {_storage(t) for t in outputs}
+    kept = storages(outputs)
     read = sum(end - start for start, end in _extents(arguments, kept).values())
     if read == 0:
         return ColdSets((arguments,), "flush", "no tensor among the arguments to rotate")
@@ -118,6 +118,10 @@ def _covered(tensor: Tensor) -> tuple[int, int]:
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def storages(tree: Any) -> set[int]:
+    return {_storage(tensor) for tensor in tensors(tree)}
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,8 @@ class Replay:
 def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     """A replay for each call. All graphs share one memory pool: they never run at the same time.
 
-    The first keeps what it returns; the others' answers share memory.
+    The first keeps what it returns; the others' answers share memory. Garbage is collected before: a graph that is
+    freed while another is captured ends the capture, and an autotuner leaves some behind.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -42,7 +42,6 @@ def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:
         for _ in range(WARMUPS):
             calls[0]()
         torch.cuda.synchronize()
-        gc.collect()  # freed while another is captured, a graph ends the capture: an autotuner leaves some behind
         with without_gc():
             replays = (_captured(calls[0], pool), *(Replay(_captured(call, pool).graph) for call in calls[1:]))
     torch.cuda.current_stream().wait_stream(stream)

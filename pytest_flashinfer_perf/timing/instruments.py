@@ -68,14 +68,6 @@ class Work:
         """Read twice the cache: reading leaves no dirty lines to clean."""
         _twice_the_cache(self.device).sum()
 
-    def try_once(self) -> float:
-        """The next call, untimed: what it takes of everybody's time, its chill included."""
-        start = time.perf_counter()
-        self.chill()
-        self()
-        self.device.synchronize()
-        return time.perf_counter() - start
-
 
 class Instrument(Protocol):
     """`sample` makes `warmup` untimed and `count` timed calls."""

@@ -1,46 +1,40 @@
-"""One call, timed: cold argument sets, CUDA graph, samples until there are enough, then trace and clock pass."""
+"""One call, timed: placements until there are enough, each with cold argument sets and CUDA graphs; then a trace."""
 
 from __future__ import annotations
 
+import gc
 import statistics
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from pytest_flashinfer_perf import check, scatter
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.settings import Measuring
-from pytest_flashinfer_perf.timing import cold, graphs, instruments, nvrtc, stopping, telemetry
+from pytest_flashinfer_perf.timing import (
+    block_order,
+    clocks,
+    cold,
+    graphs,
+    instruments,
+    nvrtc,
+    placements,
+    stopping,
+    telemetry,
+)
 from pytest_flashinfer_perf.timing.clocks import Clocks, clock_pass
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrument, Work
+from pytest_flashinfer_perf.timing.placements import Placement
+from pytest_flashinfer_perf.timing.stopping import Sampling
+from pytest_flashinfer_perf.timing.target import Target
 from pytest_flashinfer_perf.timing.telemetry import Telemetry
 from pytest_flashinfer_perf.timing.trace import Trace, trace
 
 FEW_LAUNCHES, GAPS = 10, 1.5
 FEWEST_CALLS_IN_GRAPH = 10
-
-
-@dataclass(frozen=True)
-class Target:
-    """A function, its arguments, those of their tensors that it writes, and what a profiler shows it as."""
-
-    function: Callable[..., object]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    outputs: tuple[Tensor, ...] = ()
-    name: str = ""
-
-    def bound(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Call:
-        """The function with one set of arguments, for the instrument to call."""
-        args, kwargs = arguments
-        return lambda: self.function(*args, **kwargs)
-
-    def __call__(self) -> object:
-        return self.function(*self.args, **self.kwargs)
 
 
 @dataclass(frozen=True)
@@ -65,6 +59,7 @@ class Timing:
     notes: tuple[str, ...] = ()
     fallback: str = ""
     seen: Seen = field(default_factory=Seen)
+    placements: tuple[Placement, ...] = ()
 
     @property
     def median(self) -> float:
@@ -97,49 +92,93 @@ class Timing:
 NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)
 
 
-def run(
-    target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Callable[[Work], object]
-) -> Timing:
-    """`verify` looks at the answer of the last timed call; outputs hold poison until a timed call writes them."""
+@dataclass(frozen=True)
+class Placed:
+    """A placement that was timed, and what is needed to call it again."""
+
+    target: Target
+    work: Work
+    sets: cold.ColdSets
+    warmup: int
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how calls are timed, whichever they are."""
+
+    instrument: Instrument
+    how: Measuring
+    device: Device
+    cuda_graph: bool
+
+    def timed(self, target: Target, calls: int, warmup: int) -> Placed:
+        """`calls` samples of a target; its outputs hold poison until a call writes them."""
+        arguments = (target.args, dict(target.kwargs))
+        made = None if self.device.is_gpu else calls + warmup  # on a GPU more calls are made than those
+        memory = {"cache_bytes": self.device.cache_bytes, "free_bytes": self.device.free_bytes()}
+        sets = cold.prepare(arguments, target.outputs, self.how.cold_l2, calls=made, **memory)
+        work = _work(tuple(map(target.bound, sets.sets)), self.instrument, sets.mode, self.cuda_graph, self.device)
+        check.poison(target.outputs)
+        if sets.used_once:
+            work.evict()
+        block_order.restore(self.device)
+        with _range(target.name, self.device):
+            samples = tuple(self.instrument.sample(work, calls, warmup))
+        block_order.restore(self.device)
+        counted = _clocks(work, statistics.median(samples))
+        return Placed(target, work, sets, warmup, Placement(samples, counted, placements.addresses(target)))
+
+    def seconds(self, target: Target) -> float:
+        """What an untimed call takes of everybody's time."""
+        start = time.perf_counter()
+        if stopping.needs_trial(self.how):
+            target()
+            self.device.synchronize()
+        return time.perf_counter() - start
+
+
+Verify = Callable[[Target, Work], object]
+
+
+def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify) -> Timing:
+    """Elsewhere first, so that the last timed call is the target's own; `verify` looks at each one's last answer."""
     chosen = instruments.choose(measuring.instrument, device)
-    sets = _cold(target, measuring, device)
-    work = _work(tuple(map(target.bound, sets.sets)), chosen.instrument, sets.mode, cuda_graph, device)
-    check.poison(target.outputs)
-    if sets.used_once:
-        work.evict()
-    with _range(target.name, device):
-        sampled = stopping.collect(
-            lambda count, warmup: chosen.instrument.sample(work, count, warmup),
-            work.try_once,
-            measuring,
-            stopping.budget(measuring),
-        )
-    verify(work)
-    seen = observe(work, statistics.median(sampled.samples))
+    bench = Bench(chosen.instrument, measuring, device, cuda_graph)
+    if cuda_graph:
+        gc.collect()  # freed while another is captured, a graph ends the capture: an autotuner leaves some behind
+    each = bench.seconds(target)
+    sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring))
+    placed = _placed(bench, target, sampling, verify)
+    last, timed = placed[-1], tuple(one.placement for one in placed)
+    seen = observe(last.work, timed)
     return Timing(
-        samples=sampled.samples,
+        samples=tuple(sample for placement in timed for sample in placement.samples),
         instrument=chosen.instrument.name,
-        cold_l2=sets.mode,
-        rotations=len(sets.sets),
+        cold_l2=last.sets.mode,
+        rotations=len(last.sets.sets),
         cuda_graph=cuda_graph,
-        warmups=sampled.warmups,
-        stopped=sampled.stopped,
+        warmups=sum(one.warmup for one in placed) + stopping.needs_trial(measuring),
+        stopped=sampling.stopped([placement.samples for placement in timed[:-1]]),
         fallback=chosen.fallback,
-        notes=tuple(note for note in (sets.note, *seen.notes) if note),
+        notes=tuple(note for note in (last.sets.note, *seen.notes) if note),
         seen=seen,
+        placements=timed,
     )
 
 
-def _cold(target: Target, measuring: Measuring, device: Device) -> cold.ColdSets:
-    """On a GPU more calls are made than those that are timed."""
-    return cold.prepare(
-        (target.args, dict(target.kwargs)),
-        target.outputs,
-        measuring.cold_l2,
-        cache_bytes=device.cache_bytes,
-        free_bytes=device.free_bytes(),
-        calls=None if device.is_gpu else stopping.most_calls(measuring),
-    )
+def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify) -> list[Placed]:
+    """All are kept until the last is timed: what were freed would be given to the next one."""
+    placed: list[Placed] = []
+    free = bench.device.free_bytes()
+    while calls := sampling.elsewhere([one.placement.samples for one in placed]):
+        if not placements.fits(target, free, bench.device.free_bytes(), len(placed)):
+            break
+        placed.append(bench.timed(target.elsewhere(), calls, sampling.warmup(first=not placed)))
+        verify(placed[-1].target, placed[-1].work)
+    placed.append(bench.timed(target, sampling.shares[-1], sampling.warmup(first=not placed)))
+    verify(target, placed[-1].work)
+    return placed
 
 
 def _range(name: str, device: Device) -> AbstractContextManager[None]:
@@ -160,23 +199,20 @@ def _work(calls: tuple[Call, ...], instrument: Instrument, cold_l2: str, graph: 
     return Work(graphs.capture(calls) if graph else calls, flush, device)
 
 
-def observe(work: Work, each: float) -> Seen:
-    """What the passes after the timed calls see, of calls that take `each` seconds.
+def _clocks(work: Work, each: float) -> Clocks | None:
+    return clock_pass(work, each) if work.device.is_gpu and nvrtc.missing(work.device) is None else None
 
-    Nothing on a CPU, and a reason where a GPU's library is not there.
-    """
+
+def observe(work: Work, timed: tuple[Placement, ...]) -> Seen:
+    """What is seen beside the timed calls; nothing on a CPU, and a reason where a GPU's library is not there."""
     if not work.device.is_gpu:
         return Seen()
     blind = INSTRUMENTS["cupti"].missing(work.device)
     stopped = nvrtc.missing(work.device)
-    power: list[Telemetry] = []
-
-    def watch() -> None:
-        power.append(telemetry.read(work.device))
-
+    counted = [placement.clocks for placement in timed if placement.clocks]
     return Seen(
-        trace=None if blind else trace(work, each),
-        clocks=None if stopped else clock_pass(work, each, watch),
-        telemetry=power[0] if power else telemetry.read(work.device),
+        trace=None if blind else trace(work, statistics.median(timed[-1].samples)),
+        clocks=clocks.joined(counted) if counted else None,
+        telemetry=counted[-1].telemetry if counted else telemetry.read(work.device),
         notes=tuple(reason for reason in (blind, stopped) if reason),
     )

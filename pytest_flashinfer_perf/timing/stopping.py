@@ -1,4 +1,8 @@
-"""How many calls a case gets: exactly as many as asked, or until the mean is known well enough, or until time is up."""
+"""How many calls a case gets, over how many placements: as many as asked, until its time is known, or time is up.
+
+A placement is one arrangement in memory of everything that a call touches. Samples of one agree with each other and not
+with the next, so what is known of a time is what several placements say.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +14,21 @@ from dataclasses import dataclass, field
 
 from pytest_flashinfer_perf.settings import Measuring
 
-WARMUP = 5
-FEWEST = 30
-MOST = 300
-PRECISION = 0.005
-WALL_FACTOR = 10  # times the seconds that the calls themselves may take
-WARMUP_SHARE = 0.1
+WARMUP = 2
+PLACEMENTS, MOST_PLACEMENTS = 5, 30
+CALLS = 10  # timed ones of a placement
+FEWEST = PLACEMENTS * CALLS
+PRECISION = {"wall": 0.02}  # the error that a time may have; that of an instrument of a GPU is finer
+FINE = 0.003
+TICK_S = 16e-9  # CUPTI's clock ticks in 32 ns
+WALL_FACTOR = 10  # times the seconds that the timed calls themselves may take
+CALLS_SHARE, WARMUP_SHARE = 0.8, 0.02  # of that; the rest is for making placements
 OUT_OF_TIME = "wall time"
-
-Batch = Callable[[int, int], Sequence[float]]
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """Durations in seconds, how many untimed calls were made before them, and which rule ended the sampling."""
-
-    samples: tuple[float, ...]
-    warmups: int
-    stopped: str
 
 
 @dataclass
 class Budget:
-    """The wall time that the calls of one case may take, in however many batches."""
+    """The wall time that the calls of one case may take, in however many placements."""
 
     seconds: float
     clock: Callable[[], float] = time.perf_counter
@@ -45,9 +41,18 @@ class Budget:
     def left(self) -> float:
         return self._end - self.clock()
 
+    @property
+    def spent(self) -> float:
+        return self.seconds - self.left
+
 
 def budget(how: Measuring) -> Budget:
     return Budget(WALL_FACTOR * how.max_time)
+
+
+def needs_trial(how: Measuring) -> bool:
+    """A call that shows how long it takes; not where all calls are asked for, and none of them untimed."""
+    return how.iters is None or how.warmup != 0
 
 
 def fitting(most: int, each: float, seconds: float = 1.0) -> int:
@@ -55,48 +60,58 @@ def fitting(most: int, each: float, seconds: float = 1.0) -> int:
     return max(1, min(most, math.floor(seconds / each)))
 
 
-def most_calls(how: Measuring) -> int:
-    return (WARMUP if how.warmup is None else how.warmup) + (how.iters or MOST)
+def error(medians: Sequence[float]) -> float:
+    """The standard error of a figure that so many placements gave; infinite for one, which says nothing of it."""
+    return statistics.stdev(medians) / math.sqrt(len(medians)) if len(medians) > 1 else math.inf
 
 
-def collect(batch: Batch, try_once: Callable[[], float], how: Measuring, budget: Budget) -> Sampled:
-    """`batch(count, warmup)` makes untimed calls, then timed ones, and returns their durations.
+@dataclass(frozen=True)
+class Sampling:
+    """`each` is what one call takes by the wall clock. The caller's own placement comes last, after all others."""
 
-    `try_once` makes the first warm-up call and returns what it took by the wall clock; without one, a batch starts
-    with a single call.
-    """
-    each = math.inf if how.warmup == 0 else try_once()
-    warmups = fitting(WARMUP, each, WARMUP_SHARE * budget.seconds) if how.warmup is None else how.warmup
-    count = how.iters or fitting(FEWEST, each, budget.left)
-    before = budget.left
-    samples = list(batch(count, max(0, warmups - 1)))
-    while how.iters is None and (more := wanted(samples, how.max_time)):
-        each = (before - budget.left) / len(samples)
-        if budget.left < each:
-            break
-        samples += batch(fitting(more, each, budget.left), 0)
-    return Sampled(tuple(samples), warmups, _reason(samples, how))
+    how: Measuring
+    instrument: str
+    each: float
+    budget: Budget
 
+    def warmup(self, *, first: bool) -> int:
+        """Untimed calls of a placement; one was made before the first, to see how long it takes."""
+        if self.how.warmup is not None:
+            return max(0, self.how.warmup - 1) if first else 0
+        return min(WARMUP, math.floor(WARMUP_SHARE * self.budget.seconds / self.each))
 
-def wanted(samples: Sequence[float], max_time: float) -> int:
-    """How many more samples there should be, whatever they cost by the wall clock; 0 when there are enough."""
-    n = len(samples)
-    if n < FEWEST:
-        return FEWEST - n
-    affordable = n + math.ceil((max_time - math.fsum(samples)) / statistics.fmean(samples))
-    return max(0, min(_precise(samples), affordable, MOST) - n)
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """The timed calls of each placement, where it is known from the start how many there are in all."""
+        calls = self.how.iters or fitting(FEWEST, self.each, CALLS_SHARE * self.budget.seconds)
+        placements = min(PLACEMENTS, calls)
+        return tuple(calls // placements + (place < calls % placements) for place in range(placements))
 
+    def elsewhere(self, seen: Sequence[Sequence[float]]) -> int:
+        """How many timed calls the next placement gets; none where there are enough, and the last one is due."""
+        if len(seen) + 1 < len(self.shares):
+            return self.shares[len(seen)] if self._affordable(seen) else 0
+        return 0 if self.how.iters or self.stopped(seen) else CALLS
 
-def _precise(samples: Sequence[float]) -> int:
-    """How many samples bring the standard error of the mean below half a percent of it."""
-    return math.ceil((statistics.stdev(samples) / (PRECISION * statistics.fmean(samples))) ** 2)
+    def stopped(self, seen: Sequence[Sequence[float]]) -> str:
+        """Why no more are needed; empty where they are."""
+        if self.how.iters:
+            return "asked"
+        if self._known(seen):
+            return "precise"
+        if sum(map(math.fsum, seen)) >= self.how.max_time:
+            return "max time"
+        if not self._affordable(seen) or len(self.shares) < PLACEMENTS:
+            return OUT_OF_TIME
+        return "most calls" if len(seen) + 1 >= MOST_PLACEMENTS else ""
 
+    def _known(self, seen: Sequence[Sequence[float]]) -> bool:
+        medians = [statistics.median(samples) for samples in seen]
+        if len(medians) + 1 < PLACEMENTS:
+            return False
+        relative = PRECISION.get(self.instrument, FINE) * statistics.median(medians)
+        return error(medians) <= max(relative, TICK_S)
 
-def _reason(samples: Sequence[float], how: Measuring) -> str:
-    if how.iters is not None:
-        return "asked"
-    if wanted(samples, how.max_time):
-        return OUT_OF_TIME
-    if _precise(samples) <= len(samples):
-        return "precise"
-    return "most calls" if len(samples) >= MOST else "max time"
+    def _affordable(self, seen: Sequence[Sequence[float]]) -> bool:
+        """Whether there is time for another as long as those before, and for the last one."""
+        return not seen or 2 * self.budget.spent / len(seen) <= self.budget.left

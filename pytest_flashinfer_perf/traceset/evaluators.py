@@ -21,7 +21,8 @@ from pytest_flashinfer_perf import check
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.settings import Measuring
 from pytest_flashinfer_perf.timing import cold
-from pytest_flashinfer_perf.timing.run import Target, Timing, run
+from pytest_flashinfer_perf.timing.run import Timing, run
+from pytest_flashinfer_perf.timing.target import Target
 from pytest_flashinfer_perf.traceset import inputs
 from pytest_flashinfer_perf.traceset.config import Resolved
 
@@ -194,7 +195,9 @@ def timed(task: Task, callee: Callee, given: list[Any], verify: Callable[[Any], 
 
     target = Target(call, (*own, *written), outputs=written)
     counts = replace(task.measuring, iters=task.config.iterations, warmup=task.config.warmup_runs)
-    return run(target, counts, task.device, cuda_graph=False, verify=lambda _work: look())
+    return run(
+        target, counts, task.device, cuda_graph=False, verify=lambda timed, _work: look() if timed is target else None
+    )
 
 
 def _same(one: Any, other: Any) -> bool:
