@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -40,7 +40,7 @@ def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
     unwritten = (f"--junitxml={folder / 'junit.xml'}",) if config.getoption("xmlpath", None) else ()
     words = [sys.executable, "-m", "pytest", *config.invocation_params.args]
     done = subprocess.run(  # noqa: S603 - this session's own command
-        [*words, f"--perf-only={named}", *elsewhere, *unwritten],
+        [*words, f"--perf-only={named}", f"--benchmark-json={output}", *_elsewhere(config, folder)],
         cwd=config.invocation_params.dir,
         env={**os.environ, CONFIRMS: "1"},
         capture_output=True,
@@ -54,3 +54,12 @@ def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
     if not set(tests) <= {row.fullname for row in run.rows.values()}:
         raise RunError("not measured again: its process has no row of it")
     return run
+
+
+def _elsewhere(config: pytest.Config, folder: Path) -> Iterator[str]:
+    """What this session writes stays as it is."""
+    yield f"--benchmark-storage=file://{folder}"
+    if config.pluginmanager.hasplugin("cacheprovider"):
+        yield f"--override-ini=cache_dir={folder}"
+    if config.getoption("xmlpath", None):
+        yield f"--junitxml={folder / 'junit.xml'}"
