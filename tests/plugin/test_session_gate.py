@@ -68,7 +68,7 @@ def session(pytester, monkeypatch, tmp_path):
 def as_told(name, us):
     """The row of `perf.time` under this instrument."""
     nodeid = f"test_told.py::test_it[{name}]"
-    how = {"instrument": "wall", "cold_l2": "flush", "cuda_graph": False, "seed": None, "bound": None}
+    how = {"instrument": "wall", "cold_l2": "rotate", "cuda_graph": False, "seed": None, "bound": None}
     cpu = {"gpu_uuid": None, "device_name": devices.find("cpu").name, "device": "cpu"}
     return {**row(nodeid, us=us, stddev=0.0, **how, **cpu), "fullname": nodeid}
 
