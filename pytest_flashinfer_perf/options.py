@@ -80,7 +80,7 @@ def _add_measuring(group: pytest.OptionGroup) -> None:
         "--perf-iters", metavar="N", type=positive, default=None, help="timed calls, exactly (else until precise)"
     )
     group.addoption(
-        "--perf-warmup", metavar="N", type=not_negative, default=None, help="untimed calls before them, exactly (5)"
+        "--perf-warmup", metavar="N", type=not_negative, default=None, help="untimed calls before, exactly (up to 5)"
     )
     group.addoption(
         "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
@@ -235,7 +235,7 @@ def settings(config: pytest.Config) -> Settings:
         project=project,
         measuring=Measuring(
             **{name: config.getoption(f"perf_{name}") for name in measuring},
-            max_time=float(config.getoption("benchmark_max_time")),
+            max_time=float(config.getoption("benchmark_max_time", Measuring.max_time)),
         ),
         checking=Checking(**{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=bounds),
         fuzzing=_fuzzing(config),

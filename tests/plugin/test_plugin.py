@@ -51,7 +51,7 @@ def test_a_case_is_measured_checked_and_recorded(suite):
         "backend": "torch",
         "resolved_backend": "sdpa",
         "instrument": "wall",
-        "cold_l2": "flush",
+        "cold_l2": "rotate",
         "cuda_graph": False,
         "device": "cpu",
         "seed": 42,
