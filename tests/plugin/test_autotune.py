@@ -129,15 +129,23 @@ ON_CPU = """
 """
 
 
-def run(pytester, *options):
+@pytest.fixture
+def run(pytester, monkeypatch):
+    for home, name in ((tuner.AutoTuner, "_profile_single_kernel"), (torch.cuda, "is_current_stream_capturing")):
+        monkeypatch.setattr(home, name, getattr(home, name))  # the file's own ends with the test
     pytester.makepyfile(ON_CPU)
-    result = pytester.runpytest_subprocess("--perf-iters=2", "--benchmark-json=run.json", *options)
-    report = json.loads((pytester.path / "run.json").read_text())
-    return result, {row["extra_info"]["case"]: row["extra_info"] for row in report["benchmarks"]}
+
+    def run(*options):
+        result = pytester.runpytest("--perf-iters=2", "--benchmark-json=run.json", *options)
+        report = json.loads((pytester.path / "run.json").read_text())
+        return result, {row["extra_info"]["case"]: row["extra_info"] for row in report["benchmarks"]}
+
+    yield run
+    tuner.AutoTuner.get().clear_cache()
 
 
-def test_the_row_says_that_and_what_was_tuned(pytester):
-    result, rows = run(pytester, "--perf-backends=auto,torch")
+def test_the_row_says_that_and_what_was_tuned(run):
+    result, rows = run("--perf-backends=auto,torch")
     result.assert_outcomes(passed=5, skipped=1)
     result.stdout.fnmatch_lines(["*1  torch has nothing to autotune: leave out --autotune"])
     untuned, tuned = (rows[f"bmm_fp8/m4-n16-k32{tag}-auto"] for tag in ("", "-autotune"))
@@ -148,8 +156,8 @@ def test_the_row_says_that_and_what_was_tuned(pytester):
     assert rows["bmm_fp8/m4-n16-k32-torch"]["tactic"] is None
 
 
-def test_a_cache_is_an_error_until_a_tuned_case_wrote_it(pytester):
-    result, rows = run(pytester, "--perf-backends=auto", "--perf-autotune-cache=kept.json")
+def test_a_cache_is_an_error_until_a_tuned_case_wrote_it(run):
+    result, rows = run("--perf-backends=auto", "--perf-autotune-cache=kept.json")
     result.assert_outcomes(failed=1, passed=2)
     result.stdout.fnmatch_lines(["*kept.json: No such file or directory; a case with --autotune writes it"])
     row = rows["bmm_fp8/m8-n16-k32-auto"]

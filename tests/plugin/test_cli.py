@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.routines import all_routines
 SELECT = ("--perf-suite=smoke", "--collect-only", "-q", "-k", "torch")
 
 
-def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, pytestconfig):
+def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, pytester, pytestconfig, monkeypatch):
     """The same ids as a checkout, from an unpacked wheel, in a folder of somebody else."""
     pytest.importorskip("hatchling")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
@@ -31,12 +31,11 @@ def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, py
     assert done.returncode == 0, done.stdout + done.stderr
     root, *lines = done.stdout.splitlines()
     assert root == str(unpacked / "pytest_flashinfer_perf" / "suite")
-    here = [sys.executable, "-m", "pytest", *SELECT]
-    checkout = subprocess.run(here, cwd=pytestconfig.rootpath, capture_output=True, text=True, check=True).stdout
     assert "PytestAssertRewriteWarning" not in done.stdout
+    monkeypatch.chdir(pytestconfig.rootpath)
     ids = [line for line in lines if "::" in line]
     assert len(ids) > 40
-    assert ids == [line for line in checkout.splitlines() if "::" in line]
+    assert ids == [line for line in pytester.runpytest(*SELECT).outlines if "::" in line]
 
 
 def test_bench_in_a_checkout_uses_its_tests():

@@ -134,7 +134,7 @@ RUN = ("-W", "ignore", "-m", "pytest", "-q", "-k", "mine or torch", "--perf-devi
 
 
 @pytest.mark.parametrize(
-    "first", [(), ("--perf-prebuild",), ("--perf-prebuild", "-n2")], ids=["met", "first", "workers"]
+    "first", [(), ("--perf-prebuild",), ("--perf-prebuild", "-n1")], ids=["met", "first", "workers"]
 )
 def test_what_does_not_compile_fails_its_cases_in_one_sentence(pytester, toolkit, first):
     pytester.makepyfile(test_it=PLANTED)

@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.running import compiling, limit
 from pytest_flashinfer_perf.running.limit import Limit
 from pytest_flashinfer_perf.settings import Checking, Measuring
 
-QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "--perf-timeout=20")
+QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "--perf-timeout=20", "-p", "no:hypothesispytest")
 
 
 def test_alone_a_lost_context_is_named_and_the_rest_fails_at_once(pytester):

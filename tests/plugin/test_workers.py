@@ -16,6 +16,7 @@ import pytest
 import torch
 from sessions import CASES, ENDED, GPUS, case, document, rows, sameness
 
+from pytest_flashinfer_perf import devices
 from pytest_flashinfer_perf.running import alone, compiling, journal, outcomes, session, workers
 from pytest_flashinfer_perf.running.workers import Told
 from pytest_flashinfer_perf.settings import Settings
@@ -26,7 +27,10 @@ OPTED_IN = ("-o", "perf_gpu_workers=true")
 
 @pytest.fixture
 def many(pytester, monkeypatch):
+    """The fakes are made in each process, this one too."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for home, name in ((torch.cuda, "device_count"), (devices, "_gpu")):
+        monkeypatch.setattr(home, name, getattr(home, name))
     pytester.makeconftest(GPUS)
     pytester.makepyfile(test_many=CASES)
     return pytester
@@ -34,7 +38,7 @@ def many(pytester, monkeypatch):
 
 def test_every_end_costs_one_case_and_the_rest_is_as_in_a_single_process(many, monkeypatch):
     limit = ("--perf-timeout=6", "--benchmark-json=run.json", "--benchmark-group-by=func")
-    done = many.runpytest_subprocess(*QUICK, *OPTED_IN, *limit, "-n", "auto")
+    done = many.runpytest(*QUICK, *OPTED_IN, *limit, "-n", "auto")
     done.assert_outcomes(passed=16, failed=4)
     gpus = {(row["extra_info"]["visible"], row["extra_info"]["gpu_uuid"]) for row in rows(many).values()}
     assert gpus == {("0", "GPU-0"), ("1", "GPU-1")}
@@ -44,7 +48,7 @@ def test_every_end_costs_one_case_and_the_rest_is_as_in_a_single_process(many, m
         done.stdout.fnmatch_lines([f"pytest '--perf-case=* --s_kv {n} *'", "python3 flashinfer_benchmark.py *"])
     monkeypatch.setenv("WELL", "1")
     single = (*QUICK, "--benchmark-json=single.json", "--benchmark-group-by=func", "-p", "no:xdist")
-    many.runpytest_subprocess(*single).assert_outcomes(passed=20)
+    many.runpytest(*single).assert_outcomes(passed=20)
     alone = rows(many, "single.json")
     assert set(alone) - set(rows(many)) == {f"test_many.py::test_decode[{case(n)}]" for n in ENDED}
     assert all(sameness(row) == sameness(alone[name]) for name, row in rows(many).items())
@@ -52,7 +56,7 @@ def test_every_end_costs_one_case_and_the_rest_is_as_in_a_single_process(many, m
 
 
 def test_what_a_worker_refuses_is_one_error(many):
-    done = many.runpytest_subprocess(*QUICK, "-n", "1", "--perf-backends=fa9")
+    done = many.runpytest(*QUICK, "-n", "1", "--perf-backends=fa9")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["ERROR: --perf-backends: unknown name 'fa9', did you mean fa3?*"])
 
@@ -67,7 +71,7 @@ def test_a_worker_that_fails_by_itself_is_no_success(pytester):
                 raise OSError("the disk is full")
     """)
     pytester.makepyfile("def test_one(): pass")
-    assert pytester.runpytest_subprocess("-n1").ret == pytest.ExitCode.INTERNAL_ERROR
+    assert pytester.runpytest("-n1").ret == pytest.ExitCode.INTERNAL_ERROR
 
 
 def test_a_journal_that_cannot_be_written_is_one_error(many):
@@ -302,7 +306,7 @@ def test_workers_behind_two_gateways_are_one_session(many):
     """As two hosts would be: nothing of theirs is read here but their reports, the journal too."""
     gateways = [word for host, gpu in (("one", 0), ("two", 1)) for word in _worker(host, gpu)]
     few = (*QUICK, "-k", "planted and (s16 or s17 or s20 or s21)", "--benchmark-json=run.json")
-    many.runpytest_subprocess(*few, "--dist=load", *gateways).assert_outcomes(passed=4)
+    many.runpytest(*few, "--dist=load", *gateways).assert_outcomes(passed=4)
     gpus = {row["extra_info"]["gpu_uuid"] for row in rows(many).values()}
     assert gpus == {"GPU-0", "GPU-1"}
     assert set(journal.read(many.path / "run.json.journal").finished) == set(rows(many))
@@ -328,7 +332,7 @@ def test_a_host_that_is_lost_ends_the_run_with_a_sentence_and_the_rest_is_resume
     assert "INTERNALERROR" not in done.stdout.str()
     finished = set(journal.read(many.path / "run.json.journal").finished)
     assert finished <= {f"test_many.py::test_decode[{case(n)}]" for n in (16, 17, 21)}
-    many.runpytest_subprocess(*few, "--perf-resume").assert_outcomes(passed=4)
+    many.runpytest(*few, "--perf-resume").assert_outcomes(passed=4)
     assert finished < set(rows(many))
 
 

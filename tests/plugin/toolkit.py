@@ -30,6 +30,7 @@ class Toolkit:
         compiler.chmod(0o755)
         self.environment = {
             **os.environ,
+            "PYTEST_ADDOPTS": "-p no:hypothesispytest",  # whose end of a session imports all of it
             "CUDA_HOME": str(folder / "cuda"),
             "CXX": str(compiler),
             "COMPILED": str(self._seen),
