@@ -15,16 +15,21 @@ from pytest_flashinfer_perf.timing.cold import tensors
 
 
 class Change(NamedTuple):
-    """What is different while it is made, and what makes it; when that is left, the inputs are as they were."""
+    """What is different while it is made, and what makes it; when that is left, the inputs are as they were.
+
+    `followed` is known of a routine's reference, and looked at where it is somebody else's.
+    """
 
     what: str
     made: Callable[[], AbstractContextManager[None]]
+    followed: bool = False
 
 
 def of_activations(parts: Callable[[Any], Tensor], *holders: Any) -> Change:
     """A routine's, of each holder, negated once where they are the same."""
     values = {storage(part): part for part in map(parts, holders) if part.numel()}
-    return Change("with its activations negated where they are", partial(_negated, values.values()))
+    made = partial(_negated, values.values())
+    return Change("with its activations negated where they are", made, followed=True)
 
 
 def of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[Change]:

@@ -32,12 +32,6 @@ def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
     folder.mkdir()
     named, output = folder / "only", folder / "run.json"
     named.write_text("".join(f"{test}\n" for test in tests), encoding="utf-8")
-    elsewhere = (
-        f"--benchmark-json={output}",
-        f"--benchmark-storage=file://{folder}",
-        f"--override-ini=cache_dir={folder}",
-    )
-    unwritten = (f"--junitxml={folder / 'junit.xml'}",) if config.getoption("xmlpath", None) else ()
     words = [sys.executable, "-m", "pytest", *config.invocation_params.args]
     done = subprocess.run(  # noqa: S603 - this session's own command
         [*words, f"--perf-only={named}", f"--benchmark-json={output}", *_elsewhere(config, folder)],

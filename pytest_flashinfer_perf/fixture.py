@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Evaluate = Callable[[bool, Device], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
 NONE: Mapping[str, Any] = {}
+NOTHING_MEASURED = "nothing was measured: call perf(case) or perf.time(...), pytest.skip(reason), or do without perf"
 ROW = pytest.StashKey[dict[str, Any]]()
 IDENTITY = pytest.StashKey[dict[str, Any]]()
 CHECKED = pytest.StashKey[str]()
@@ -118,7 +119,7 @@ class Perf:
     ) -> Measurement:
         """Time `fn(*args, **kwargs)`; `out` names the tensors it writes, which are poisoned and checked."""
         with self._row_or_nothing():
-            self._node.stash[IDENTITY] = {"case": self._node.nodeid, **row.of_device(self._device)}
+            self._node.stash[IDENTITY] = self._identity
             if self._settings.fuzzing.on:
                 pytest.skip("perf.time has no shapes to search: give it a strategy of your own with @given")
             work = {"flops": flops, "bytes": bytes, "flops_dtype": flops_dtype, "reference": reference, "out": out}
@@ -138,19 +139,31 @@ class Perf:
                 self._record(measured, self._own_row(measured, cost))
         return measured
 
+    def verify_used(self) -> None:
+        """Raise where a test measured nothing and would pass for one that did."""
+        if not self._used:
+            record.leave_out(self._benchmark)
+            pytest.fail(NOTHING_MEASURED, pytrace=False)
+
     def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement:
         """Record what a process of its own has measured and checked; `evaluate` is told whether once is enough."""
         self._node.stash[REPEAT] = repeat
-        self._node.stash[IDENTITY] = {"case": self._node.nodeid, **row.of_device(self._device)}
+        self._node.stash[IDENTITY] = self._identity
         with self._row_or_nothing():
             measured, said, params = evaluate(self._only_once or self._settings.checking.only, self._device)
             own = row.of_measurement(measured, None, self._settings.measuring.peaks)
             self._benchmark.params = dict(params)
-            self._record(measured, {**own, **said}, params)
+            self._record(measured, {**own, **self._identity, **said}, params)
         return measured
 
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """Of a test that is no case of a routine."""
+        known = {"case": self._node.nodeid, "case_tag": self._settings.case_tag}
+        return {**known, **row.of_device(self._device)}
+
     def _own_row(self, measured: Measurement, cost: Cost | None) -> dict[str, Any]:
-        return {**row.of_measurement(measured, cost, self._settings.measuring.peaks), "case": self._node.nodeid}
+        return {**row.of_measurement(measured, cost, self._settings.measuring.peaks), **self._identity}
 
     def _record(self, measured: Measurement, extra_info: dict[str, Any], params: Mapping[str, Any] = NONE) -> None:
         if self._only_once:

@@ -244,6 +244,18 @@ def perf(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    done = yield
+    if measures(item):
+        from pytest_flashinfer_perf.fixture import Perf
+
+        given = item.funcargs.get("perf")  # type: ignore[attr-defined] # of an item that has fixtures
+        if isinstance(given, Perf):
+            given.verify_used()
+    return done
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:

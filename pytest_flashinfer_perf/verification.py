@@ -114,7 +114,7 @@ class Examination:
         for change in changes:
             with change.made():
                 expected = self.expected.again()
-                if expected is not None and self._follows(expected):
+                if expected is not None and (change.followed or self._follows(expected)):
                     yield change.what, expected
                     return
         yield "", None if self.in_place else self.expected

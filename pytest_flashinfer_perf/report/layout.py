@@ -25,8 +25,11 @@ def counted(number: int, what: str) -> str:
 
 
 def rate(value: float | None) -> str:
+    """In at most 6 characters."""
     if value is None:
         return "-"
+    if value >= 99999.5:
+        return f"{value:.0e}"
     digits = next((d for d, least in enumerate((100, 10, 0.1, 0.01)) if value >= least), 4)
     return f"{value:.{digits}f}"
 

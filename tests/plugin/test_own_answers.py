@@ -8,10 +8,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from pytest_flashinfer_perf import Measuring, changing, measure
+from pytest_flashinfer_perf import Measuring, changing, measure, measurement
 from pytest_flashinfer_perf.check import WrongAnswerError
 from pytest_flashinfer_perf.settings import Checking
-from pytest_flashinfer_perf.timing import cold
+from pytest_flashinfer_perf.timing import cold, graphs
+from pytest_flashinfer_perf.timing.graphs import Replay
 
 CHANGED = r"^of one more call with its input \(8,\) of float32 negated where it is, output 0"
 FEW = Measuring(iters=3, warmup=1, cold_l2="none")
@@ -93,6 +94,51 @@ def test_what_rotates_is_looked_at_where_it_was_timed(monkeypatch):
     with pytest.raises(WrongAnswerError, match=CHANGED):
         seen(forgetful, x, reference=lambda: -x, measuring=Measuring(iters=9, warmup=0))
     assert len(known) == 4
+
+
+class Graph:
+    """What CUDA would hold of a call: the same work in the same memory."""
+
+    def __init__(self, call):
+        self.call, self.returned, self.replays = call, call(), 0
+
+    def replay(self):
+        self.replays += 1
+        self.returned.copy_(self.call())
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """Every graph that is made; the first keeps what it returned."""
+    made = []
+
+    def capture(calls):
+        made.extend(map(Graph, calls))
+        return (Replay(made[0], made[0].returned), *map(Replay, made[1:]))
+
+    monkeypatch.setattr(graphs, "capture", capture)
+    monkeypatch.setattr(measurement, "uses_graph", lambda *_arguments, **_how: True)
+    monkeypatch.setattr(cold, "rotations", lambda *_: 3)
+    return made
+
+
+ROUND = Measuring(iters=4, warmup=0)
+
+
+def test_of_a_graph_it_is_a_replay_that_is_looked_at(captured):
+    x = drawn(8)
+    assert seen(torch.neg, x, reference=lambda: -x, measuring=ROUND).verdict.faults == ()
+    assert [graph.replays for graph in captured] == [3, 1, 1], "four that are timed, and one more by the first"
+
+
+@pytest.mark.parametrize("reference", ["asked again", "a tensor"])
+def test_a_graph_whose_replays_stop_to_work_is_wrong(captured, reference):
+    """It has been called to look at it, captured three times, and replayed as often."""
+    x = drawn(8)
+    stops = first_calls_only(7, lambda x: 3 * x)
+    with pytest.raises(WrongAnswerError, match=r"^of one more call"):
+        seen(stops, x, reference=(lambda: -x) if reference == "asked again" else -x, measuring=ROUND)
+    assert captured[0].replays == 3
 
 
 def test_inputs_are_as_they_were():

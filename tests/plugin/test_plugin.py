@@ -154,9 +154,9 @@ def test_own_kernels_are_recorded_with_their_work(pytester):
             assert seen.instrument == "wall" and len(seen.samples) == 3 and seen.tflops and seen.tb_per_sec
         """
     )
-    pytester.runpytest(*QUICK, "--benchmark-json=run.json").assert_outcomes(passed=1)
-    assert rows(pytester)[0]["extra_info"]["refcheck"] == "passed"
-    assert rows(pytester)[0]["extra_info"]["flops"] == 2 * 32**3
+    pytester.runpytest(*QUICK, "--benchmark-json=run.json", "--perf-case-tag=mine").assert_outcomes(passed=1)
+    written = rows(pytester)[0]["extra_info"]
+    assert (written["refcheck"], written["flops"], written["case_tag"]) == ("passed", 2 * 32**3, "mine")
 
 
 WRONG = f"""
@@ -396,6 +396,36 @@ def test_a_fixture_measures_once_per_test(pytester):
     result = pytester.runpytest(*QUICK)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*perf records one row per test: parametrize the test to measure more*"])
+
+
+@pytest.mark.parametrize("option", ["-v", "--benchmark-disable", "--perf-refcheck=only", "--perf-fuzz"])
+def test_a_test_that_measures_nothing_is_no_test_that_has_passed(pytester, option):
+    """Where it says why not, that counts."""
+    pytester.makepyfile(
+        """
+        import pytest
+        def test_forgets(perf): pass
+        def test_skips(perf): pytest.skip("not here")
+        def test_wants(perf): pytest.importorskip("no_such_module")
+        @pytest.mark.xfail(strict=True)
+        def test_known(perf): pass
+        """
+    )
+    result = pytester.runpytest(*QUICK, option, "-W", "error")
+    result.assert_outcomes(failed=1, skipped=2, xfailed=1)
+    result.stdout.fnmatch_lines(["nothing was measured: call perf(case) or perf.time(...), pytest.skip(reason), or *"])
+
+
+def test_somebody_elses_perf_is_left_alone(pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+        @pytest.fixture
+        def perf(): return 7
+        def test_own(perf): assert perf == 7
+        """
+    )
+    pytester.runpytest(*QUICK).assert_outcomes(passed=1)
 
 
 def test_perf_is_asked_for_as_an_argument(pytester):

@@ -40,8 +40,10 @@ numbers = st.fixed_dictionaries(
         "spread": st.none() | st.floats(0, 9.99),
         "stopped": st.sampled_from(["precise", "wall time"]),
         "samples": st.integers(1, 300).map(lambda count: [1.0] * count),
-        "tflops": st.none() | st.floats(0, 5000),
-        "tb_per_sec": st.none() | st.floats(0, 9.99),
+        "tflops": st.none() | st.floats(0, 5000) | st.floats(0, 1e308),
+        "tb_per_sec": st.none() | st.floats(0, 9.99) | st.floats(0, 1e308),
+        "sol_pct": st.floats(0, 100) | st.floats(0, 1e308),
+        "host_bound": st.none() | st.booleans(),
         "status": st.sampled_from(["ok", "noisy", "invalid"]),
         "bound": st.sampled_from(["memory", "memory?", "compute", None]),
     }
@@ -50,8 +52,14 @@ numbers = st.fixed_dictionaries(
 
 @given(numbers)
 def test_a_row_fits_in_80_columns(drawn):
-    row = {**drawn, "sol_pct": 99.9, "backend": "trtllm-native", "resolved_backend": "xqa"}
+    row = {**drawn, "backend": "trtllm-native", "resolved_backend": "xqa"}
     assert all(len(line) <= 80 for line in shown(row, ROW))
+
+
+@given(st.floats(0, 1e308))
+def test_a_rate_of_any_size_leaves_room_beside_it(value):
+    assert len(layout.rate(value)) <= 6
+    assert float(layout.rate(value)) == pytest.approx(value, rel=0.5, abs=1e-4)
 
 
 def test_backends_stand_side_by_side_with_the_best_marked():
