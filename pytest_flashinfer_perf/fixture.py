@@ -51,7 +51,8 @@ class Perf:
         self._worker = getattr(request.config, "workerinput", {}).get("workerid")
         asked_not_to = request.config.getoption("benchmark_disable")
         self._only_once = asked_not_to
-        self._measuring = replace(settings.measuring, iters=1, warmup=0) if asked_not_to else settings.measuring
+        asked = replace(settings.measuring, plant=settings.plants.get(request.node.nodeid, 0.0))
+        self._measuring = replace(asked, iters=1, warmup=0) if asked_not_to else asked
 
     def __call__(self, case: Case | Search) -> Measurement | None:
         """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row.

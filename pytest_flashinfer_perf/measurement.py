@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.check import Check
 from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.sample import Sample
 from pytest_flashinfer_perf.settings import Checking, Measuring
-from pytest_flashinfer_perf.timing import cold
+from pytest_flashinfer_perf.timing import cold, extra
 from pytest_flashinfer_perf.timing.run import NOT_TIMED, Target, Timing, run, uses_graph
 from pytest_flashinfer_perf.verification import Expected, Outputs, Verdict, as_tuple
 
@@ -38,6 +38,7 @@ class Measurement:
     sample: Sample | None = None
     checking: Checking = CHECKING
     peak_memory_bytes: int | None = None
+    planted: float = 0.0
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -111,7 +112,9 @@ def measure_target(  # noqa: PLR0913 - all there is to know
             seen = verification.compared(target.outputs, expected) + verification.unchanged(target, before)
             later.append(settled(Verdict(faults=tuple(f"of a timed call, {fault}" for fault in seen.faults))))
 
-    timing = NOT_TIMED if checking.only else run(target, measuring, device, cuda_graph=cuda_graph, verify=verify)
+    more = extra.planned(measuring, device, cuda_graph=cuda_graph)
+    slowed = more.behind(target)
+    timing = NOT_TIMED if checking.only else run(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify)
     return Measurement(
         timing,
         device,
@@ -119,6 +122,7 @@ def measure_target(  # noqa: PLR0913 - all there is to know
         sample=expected.sample,
         checking=checking,
         peak_memory_bytes=_peak_memory(device),
+        planted=more.seconds,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -28,6 +29,7 @@ class Measuring:
     iters: int | None = None
     warmup: int | None = None
     peaks: PeaksChoice = "measured"
+    plant: float = 0.0  # seconds of extra work behind each timed call, to see whether it is found
 
     @property
     def warmups(self) -> int:
@@ -97,3 +99,4 @@ class Settings:
     checking: Checking = Checking()
     fuzzing: Fuzzing = Fuzzing()
     quarantine: tuple[Quarantined, ...] = ()
+    plants: Mapping[str, float] = field(default_factory=dict)

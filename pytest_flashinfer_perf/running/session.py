@@ -151,7 +151,8 @@ def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[st
     known = {**provenance.versions(), "python": platform.python_version(), "host": platform.node()}
     checking = asdict(settings.checking)
     known["tolerances"] = repr(checking.pop("tolerances"))
-    how = {**asdict(settings.measuring), **checking, "seed": settings.seed, "case_tag": settings.case_tag}
+    others = {"seed": settings.seed, "case_tag": settings.case_tag, "plant": dict(settings.plants)}
+    how = {**asdict(settings.measuring), **checking, **others}
     asked = {f"--perf-{name.replace('_', '-')}": value for name, value in how.items()}
     return {**known, "device": device.name, "commit": commit.get("id"), **asked}
 
