@@ -9,6 +9,7 @@ import pytest
 
 from pytest_flashinfer_perf import cli, planting
 from pytest_flashinfer_perf.gate import runs
+from pytest_flashinfer_perf.timing import extra
 
 QUICK = ("--import-mode=importlib", "-p", "no:cacheprovider", "--perf-iters=3", "--perf-device=cpu")
 LINE = "--routine bmm_fp8 --backends torch --batch_size 1 --m 4 --n 16 --k 16"
@@ -57,6 +58,12 @@ def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, argument
             assert us == pytest.approx(20_000)
             assert after[test].median >= 0.02
     assert {row.info.get("planted_us") for row in before.values()} == {None}
+
+
+@pytest.mark.parametrize(("asked", "added"), [(100e-6, 100e-6), (2e-6, 2e-6), (30e-9, 1.4e-6)])
+def test_a_spinning_kernel_adds_what_is_asked_and_at_least_its_launch(asked, added):
+    spin = extra.Spin(launch=1.4e-6, per_cycle=0.5e-9)
+    assert spin.lasting(asked).seconds == pytest.approx(added, abs=1e-9)
 
 
 @pytest.mark.parametrize(
