@@ -1,17 +1,16 @@
-"""What `flashinfer-perf ab` found, as the tables of docs/evidence/: python benchmarks/gate_evidence.py DIR...
+"""What `flashinfer-perf ab` and `prove` found, as tables of docs/evidence/: python benchmarks/gate_evidence.py DIR...
 
-Each DIR is an `--output` of ab. One whose head was slowed down by slow_down.py is told by the file that says what was
-planted: DIR=PLANTED.json. On a GPU, where PYTHONPATH has this repository and FlashInfer:
+Each DIR is an `--output` of either. What prove has planted, ab can look for too. On a GPU, where PYTHONPATH has this
+repository and FlashInfer:
 
     CASES="benchmarks/gate_cases.txt --import-mode=importlib -q"
+    flashinfer-perf prove --share 3% --output proof -- $CASES
     flashinfer-perf ab --base python3 --head python3 --budget 500 --output same -- $CASES
-    pytest $CASES --benchmark-json=base.json
-    SLOW="env PYTHONPATH=$PYTHONPATH:benchmarks SLOW_DOWN_FROM=base.json SLOW_DOWN_BY"
-    flashinfer-perf ab --base python3 --head "$SLOW=0.03 python3 -m pytest -p slow_down" \
+    flashinfer-perf ab --base python3 --head "python3 -m pytest --perf-plant=$PWD/proof/plants.json" \
         --budget 500 --output slower-3 -- $CASES
     flashinfer-perf ab --base "env PYTHONPATH=$PWD:OLD python3" --head "env PYTHONPATH=$PWD:NEW python3" \
         --budget 500 --output versions -- $CASES
-    python benchmarks/gate_evidence.py same slower-3=base.json.planted-0.03.json versions
+    python benchmarks/gate_evidence.py proof same slower-3 versions
 """
 
 import json
@@ -20,7 +19,7 @@ import statistics
 import sys
 from pathlib import Path
 
-LONG_US = (("all", 0.0), ("50 us and more", 50.0), ("150 us and more", 150.0))
+LONG_US = (("all", 0.0), ("5 us and more", 5.0), ("20 us and more", 20.0))
 BOUNDS = ("memory", "memory?", "compute", None)
 
 
@@ -60,25 +59,21 @@ def changes(verdicts):
     yield ""
 
 
-def found(verdicts, planted):
+def found(proof):
+    """By what binds the cases and how long they take: the least and the most of each."""
     yield "| cases | bound | planted | measured | found |"
     yield "|---|---|---|---|---|"
-    compared = [case for case in verdicts["cases"] if case["effects"]]
     for name, least in LONG_US:
         for bound in BOUNDS:
-            of_it = [c for c in compared if c["bound"] == bound and planted[c["case"]]["median_us"] >= least]
+            of_it = [c for c in proof["cases"] if c["counted"] and c["bound"] == bound and median_us(c) >= least]
             if of_it:
-                cells = (name, bound or "unknown", share(of_it, planted), measured(of_it), slower(of_it))
-                yield f"| {' | '.join(cells)} |"
+                shares = (spread([case[what] for case in of_it]) for what in ("asked", "measured"))
+                yield f"| {name} | {bound or 'unknown'} | {' | '.join(shares)} | {slower(of_it)} |"
     yield ""
 
 
-def share(cases, planted):
-    return spread([planted[c["case"]]["planted_us"] / planted[c["case"]]["median_us"] for c in cases])
-
-
-def measured(cases):
-    return spread([math.expm1(c["effects"][c["judged_in"]]["change"]) for c in cases])
+def median_us(case):
+    return 1e6 * statistics.median(case["plain_s"])
 
 
 def spread(shares):
@@ -86,16 +81,18 @@ def spread(shares):
 
 
 def slower(cases):
-    hits = sum(case["verdict"] == "SLOWER" for case in cases)
-    return f"{hits} of {len(cases)} ({100 * hits / len(cases):.0f} %)"
+    hits = sum(case["planted"].get("SLOWER", 0) for case in cases)
+    tries = sum(sum(case["planted"].values()) for case in cases)
+    return f"{hits} of {tries} ({100 * hits / tries:.1f} %)"
 
 
-def lines(argument):
-    folder, _, planted = argument.partition("=")
-    verdicts = json.loads((Path(folder) / "verdicts.json").read_text())
-    yield from session(Path(folder), verdicts)
-    if planted:
-        yield from found(verdicts, json.loads(Path(planted).read_text()))
+def lines(folder):
+    if (folder / "proof.json").is_file():
+        yield (folder / "proof.md").read_text()
+        yield from found(json.loads((folder / "proof.json").read_text()))
+        return
+    verdicts = json.loads((folder / "verdicts.json").read_text())
+    yield from session(folder, verdicts)
     yield from changes(verdicts)
 
 
@@ -103,7 +100,7 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     for argument in sys.argv[1:]:
-        print("\n".join(lines(argument)))
+        print("\n".join(lines(Path(argument))))
 
 
 if __name__ == "__main__":

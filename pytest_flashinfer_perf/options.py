@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf import project_file, quarantine, tolerances
+from pytest_flashinfer_perf import planting, project_file, quarantine, tolerances
 from pytest_flashinfer_perf.gate.likeness import ALLOWABLE
+from pytest_flashinfer_perf.planting import PlantError
 from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.running import shards
 from pytest_flashinfer_perf.running.workers import OPT_IN
@@ -84,6 +85,9 @@ def _add_measuring(group: pytest.OptionGroup) -> None:
     )
     group.addoption(
         "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
+    )
+    group.addoption(
+        "--perf-plant", metavar="FILE", default=None, help="extra work behind timed calls: seconds by test id, in JSON"
     )
 
 
@@ -240,7 +244,14 @@ def settings(config: pytest.Config) -> Settings:
         checking=Checking(**{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=bounds),
         fuzzing=_fuzzing(config),
         quarantine=quarantined,
+        plants=_plants(config),
     )
+
+
+def _plants(config: pytest.Config) -> dict[str, float]:
+    named = config.getoption("perf_plant")
+    with errors_of_use(PlantError):
+        return planting.read(config.invocation_params.dir / named) if named else {}
 
 
 def _trace(config: pytest.Config) -> TraceSets:

@@ -49,6 +49,7 @@ def of_measurement(m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice)
         **_answer(m),
         **of_device(m.device),
         "peak_memory_bytes": m.peak_memory_bytes,
+        "planted_us": m.planted * 1e6 or None,
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 HELP = {
     "compare": "judge files of results against a baseline's",
     "ab": "measure two environments in turns, and judge what differs",
+    "prove": "see whether the gate's verdicts are right on this machine",
     "calibrate": "measure this machine's own noise, for the gate to know",
     "history": "find when cases changed, over many stored runs",
     "prebuild": "compile the kernel modules that cases need, before anything is timed",

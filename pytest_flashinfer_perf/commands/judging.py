@@ -30,9 +30,13 @@ ERRORS = (RunError, ProjectFileError, AllowError, CalibrationError, OSError)
 WRITERS = {"markdown": markdown.text, "json": document.text, "junit": junit.text}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--perf-config", metavar="FILE", help="settings file with [thresholds] (flashinfer-perf.toml)")
     parser.add_argument("--perf-calibration", metavar="FILE", default=calibration.AUTO, help="or auto, or none")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser)
     parser.add_argument("--perf-gate-allow", metavar="A,B", default="", help=", ".join(likeness.ALLOWABLE))
     parser.add_argument("--perf-gate-strict", action="store_true", help="AMBIGUOUS is an error (exit code 2)")
     parser.add_argument("--explain", metavar="CASE", help="print every number that led to this case's verdict; a glob")

@@ -38,6 +38,16 @@ def beyond(p: float, df: float) -> float:
     return high
 
 
+def upper_share(share: float, trials: float, risk: float) -> float:
+    """The upper confidence bound of a share that was seen in so many independent trials (Clopper and Pearson)."""
+    low, high = share, 1.0
+    for _ in range(60 if share < 1 else 0):
+        middle = (low + high) / 2
+        as_few = _incomplete_beta(1 - middle, trials * (1 - share), trials * share + 1)
+        low, high = (middle, high) if as_few > risk else (low, middle)
+    return high
+
+
 def _incomplete_beta(x: float, a: float, b: float) -> float:
     """The regularised incomplete beta function, on the side where its continued fraction converges fast."""
     if x <= 0.0 or x >= 1.0:

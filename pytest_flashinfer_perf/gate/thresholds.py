@@ -79,7 +79,7 @@ def _reader(name: str, where: str) -> Callable[[Any, str], Any]:
     return READERS[name]
 
 
-def _share(value: Any, where: str) -> float:
+def share(value: Any, where: str) -> float:
     """With its sign, so that 2 and 0.02 cannot be taken for each other."""
     said = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
     if said is None or float(said[1]) == 0:
@@ -106,7 +106,7 @@ def _rival(value: Any, where: str) -> Rival:
 
 
 READERS: dict[str, Callable[[Any, str], Any]] = {
-    "slower": _share,
+    "slower": share,
     "floor_us": _number,
     "min_tflops": _number,
     "min_sol_pct": _number,

@@ -169,7 +169,8 @@ def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[st
     known["tolerances"] = repr(checking.pop("tolerances"))
     measuring = asdict(settings.measuring)
     known["--benchmark-max-time"] = measuring.pop("max_time")
-    how = {**measuring, **checking, "seed": settings.seed, "case_tag": settings.case_tag}
+    others = {"seed": settings.seed, "case_tag": settings.case_tag, "plant": dict(settings.plants)}
+    how = {**measuring, **checking, **others}
     asked = {f"--perf-{name.replace('_', '-')}": value for name, value in how.items()}
     return {**known, "device": device.name, "commit": commit.get("id"), **asked}
 

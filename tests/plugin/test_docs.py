@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from pytest_flashinfer_perf import capability, case, cli, flags, routines
+from pytest_flashinfer_perf.gate import proof, proof_shown
 from pytest_flashinfer_perf.report import markdown, runs, terminal
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
 
@@ -176,6 +177,21 @@ def test_the_backend_of_the_document_stands_beside_torch(pytester, monkeypatch):
     result = pytester.runpytest(*commands_of(page)[0][1:], *QUICK)
     result.stdout.fnmatch_lines(["* mine  *", "*mine writes bfloat16 only: use torch"])
     assert result.ret == 0
+
+
+def test_the_proof_of_the_document_is_of_its_program_and_says_what_is_allowed(pytester):
+    page = ROOT / "docs" / "gate.md"
+    [program], [shown] = blocks(page, "python"), blocks(page, "console")
+    pytester.path.joinpath("test_plain.py").write_text(program)
+    pytester.runpytest("test_plain.py", *QUICK).assert_outcomes(passed=2)
+    head, *lines = shown.splitlines()[2:]
+    assert head == proof_shown.HEADINGS
+    assert [line for line in lines if "::" in line] == [f"test_plain.py::test_sort[{n}]" for n in (2000, 4000)]
+    assert shown.endswith(f"{proof_shown.MEANS[0]}\n")
+    allowed = " ".join(shown.split()), " ".join(page.read_text().split())
+    for limit, word in ((proof.MOST_SLOWER, "allowed"), (proof.MOST_FAILED, "allowed"), (proof.LEAST_FOUND, "wanted")):
+        assert f"({limit:.0%} {word})" in allowed[0]
+        assert f"{100 * limit:g} %" in allowed[1]
 
 
 @pytest.fixture

@@ -1,0 +1,181 @@
+"""What verdicts are worth on one machine: of identical code, and of the same code with extra work behind each call.
+
+Every process is compared with every other one, as `compare` does it with one file a side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_flashinfer_perf.gate import noise, tails
+from pytest_flashinfer_perf.gate.effects import RISK
+from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.runs import Row, Run
+from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Rules, Verdict
+
+MOST_SLOWER = 0.01  # of the verdicts on identical code
+MOST_FAILED = 0.05  # of the comparisons of identical code: their exit code is 1
+LEAST_FOUND = 0.95  # of the extra work that is larger than the threshold
+FAIR = (0.6, 1.6)  # predicted noise, in observed
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How often it happened, and how many of these comparisons share no process: others depend on each other."""
+
+    hits: int = 0
+    tries: int = 0
+    independent: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.hits + other.hits, self.tries + other.tries, self.independent + other.independent)
+
+    @property
+    def share(self) -> float:
+        return self.hits / self.tries if self.tries else 0.0
+
+    @property
+    def upper(self) -> float:
+        """What the true share is below, with 95 % confidence, if cases vary independently."""
+        return tails.upper_share(self.share, self.independent, RISK) if self.independent else 1.0
+
+    @property
+    def lower(self) -> float:
+        return 1 - tails.upper_share(1 - self.share, self.independent, RISK) if self.independent else 0.0
+
+
+@dataclass(frozen=True)
+class Proved:
+    """One case: its row in every process, and its verdict in every comparison."""
+
+    name: str
+    plain: tuple[Row, ...]
+    planted: tuple[Row, ...]
+    identical: tuple[Judged, ...]
+    extended: tuple[Judged, ...]
+
+    def called(self, verdict: Verdict) -> Tally:
+        """Of identical code."""
+        return _tally(self.identical, verdict, len(self.plain) // 2)
+
+    @property
+    def found(self) -> Tally:
+        return _tally(self.extended, Verdict.SLOWER, min(len(self.plain), len(self.planted)))
+
+    @property
+    def median(self) -> float:
+        return statistics.median(row.median for row in self.plain)
+
+    @property
+    def asked(self) -> float:
+        """The logarithm of the change that was planted; zero where nothing was."""
+        planted = statistics.median(row.info.get("planted_us") or 0.0 for row in self.planted)
+        return math.log1p(planted * 1e-6 / self.median)
+
+    @property
+    def measured(self) -> float:
+        return math.log(statistics.median(row.median for row in self.planted) / self.median)
+
+    @property
+    def threshold(self) -> float:
+        """In force: the project's, or this machine's floor where that is higher."""
+        held_to = [judged.threshold for judged in self.identical if judged.threshold is not None]
+        return max(self.identical[0].asked.in_log(self.median), *held_to)
+
+    @property
+    def is_large_enough(self) -> bool:
+        return self.asked > self.threshold
+
+    @property
+    def sees(self) -> float:
+        """The smallest slowdown that the gate claims to find in 95 of 100 such comparisons."""
+        return statistics.median(judged.sees for judged in self.extended if judged.sees is not None)
+
+    @property
+    def observed(self) -> float:
+        """The standard deviation between processes, of logarithms."""
+        domain = self.identical[0].effects[0].seen.domain
+        values = [row.cycles if domain == "cycles" else row.median for row in self.plain]
+        return math.sqrt(noise.variance([math.log(value) for value in values if value]))
+
+    @property
+    def predicted(self) -> float:
+        """What the gate took it for."""
+        return math.sqrt(statistics.fmean(judged.effects[0].noise.variance for judged in self.identical))
+
+    @property
+    def is_fair(self) -> bool:
+        return FAIR[0] <= self.predicted / self.observed <= FAIR[1]
+
+
+def _tally(judged: Sequence[Judged], verdict: Verdict, independent: int) -> Tally:
+    return Tally(sum(one.verdict is verdict for one in judged), len(judged), independent)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """`failed` are comparisons of identical code that ended with exit code 1, `troubles` what was not measured."""
+
+    cases: tuple[Proved, ...]
+    failed: Tally
+    troubles: tuple[str, ...] = ()
+
+    def called(self, verdict: Verdict) -> Tally:
+        return sum((case.called(verdict) for case in self.cases), Tally())
+
+    @property
+    def found(self) -> Tally:
+        return sum((case.found for case in self.cases if case.is_large_enough), Tally())
+
+    @property
+    def holds(self) -> bool:
+        errs = self.called(Verdict.SLOWER).share > MOST_SLOWER or self.failed.share > MOST_FAILED
+        return not errs and (self.found.share >= LEAST_FOUND or not self.found.tries)
+
+    @property
+    def exit_code(self) -> int:
+        if not self.holds:
+            return WORSE
+        return COULD_NOT_JUDGE if self.troubles else NOTHING_WORSE
+
+
+def prove(plain: Sequence[Run], planted: Sequence[Run], rules: Rules) -> Proof:
+    identical = [judge([a], [b], rules) for a, b in itertools.permutations(plain, 2)]
+    extended = [judge([a], [b], rules) for a, b in itertools.product(plain, planted)]
+    same, more = _by_case(identical), _by_case(extended)
+    cases = tuple(
+        Proved(name, _rows(name, plain), _rows(name, planted), tuple(same[name]), tuple(more[name]))
+        for name in plain[0].rows
+        if all(one.compared for one in (*same[name], *more[name]))
+    )
+    failed = Tally(sum(one.exit_code == WORSE for one in identical), len(identical), len(plain) // 2)
+    return Proof(cases, failed, tuple(_troubles((*identical, *extended), cases)))
+
+
+def _rows(name: str, runs: Sequence[Run]) -> tuple[Row, ...]:
+    return tuple(run.rows[name] for run in runs)
+
+
+def _by_case(judgements: Sequence[Judgement]) -> dict[str, list[Judged]]:
+    found: dict[str, list[Judged]] = defaultdict(list)
+    for judgement in judgements:
+        for judged in judgement.cases:
+            found[judged.name].append(judged)
+    return found
+
+
+def _troubles(judgements: Sequence[Judgement], cases: Sequence[Proved]) -> Iterator[str]:
+    yield from dict.fromkeys(refusal for judgement in judgements for refusal in judgement.refusals)
+    unjudged = [judged for judgement in judgements for judged in judgement.cases if not judged.compared]
+    worst_last = sorted(unjudged, key=lambda judged: list(Verdict).index(judged.verdict), reverse=True)
+    for name, judged in {judged.name: judged for judged in worst_last}.items():
+        yield f"{name}: {judged.verdict.value}: {judged.sentence}"
+    if not cases:
+        yield "nothing was compared: no case is in every process, and can be judged"
+    elif not any(case.is_large_enough for case in cases):
+        yield "nothing was planted that is larger than its threshold: say a larger --share"
