@@ -51,11 +51,9 @@ class Perf:
         asked_not_to = request.config.getoption("benchmark_disable")
         self._only_once = asked_not_to
         own = request.node.get_closest_marker("benchmark").kwargs
-        of_test = {
-            "max_time": float(own.get("max_time", settings.measuring.max_time)),
-            "plant": settings.plants.get(request.node.nodeid, 0.0),
-        }
-        asked = replace(settings.measuring, **of_test)
+        max_time = float(own.get("max_time", settings.measuring.max_time))
+        plant = settings.plants.get(request.node.nodeid, 0.0)
+        asked = replace(settings.measuring, max_time=max_time, plant=plant)
         self._measuring = replace(asked, iters=1, warmup=0) if asked_not_to else asked
 
     def __call__(self, case: Case | Search) -> Measurement | None:
