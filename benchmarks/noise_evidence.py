@@ -1,0 +1,63 @@
+"""What several runs of the same code say of the gate: python benchmarks/noise_evidence.py FOLDER...
+
+Each folder holds files of pytest-benchmark, one a process. Prints how every ordered pair of them is judged, one run
+against one, and for each case how far the processes lie apart beside what the gate took for it.
+"""
+
+import itertools
+import math
+import statistics
+import sys
+from collections import Counter
+from pathlib import Path
+
+from pytest_flashinfer_perf.gate import runs
+from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
+
+
+def pairs(folder):
+    """The judgements of all ordered pairs."""
+    processes = runs.read([folder])
+    return [judge([base], [head], Rules()) for base, head in itertools.permutations(processes, 2)]
+
+
+def summary(folder, judged):
+    codes = Counter(judgement.exit_code for judgement in judged)
+    verdicts = Counter(case.verdict for judgement in judged for case in judgement.cases)
+    shown = ", ".join(f"{count} {verdict.value}" for verdict, count in sorted(verdicts.items(), key=str))
+    return f"{folder.name}: {codes[1]} of {len(judged)} pairs exit 1; of {sum(verdicts.values())} verdicts {shown}"
+
+
+def spread(values):
+    return 100 * statistics.stdev(values) / statistics.fmean(values)
+
+
+def rows(folder, judged):
+    """Per case: figure, sd between processes and the gate's noise in percent."""
+    processes, first = runs.read([folder]), judged[0]
+    for case in first.cases:
+        if case.primary is None:
+            continue
+        domain = case.primary.seen.domain
+        figures = [getattr(run.rows[case.name], "median" if domain == "time" else "cycles") for run in processes]
+        taken = [one.primary.noise.variance for j in judged for one in j.cases if one.name == case.name and one.primary]
+        predicted, observed = 100 * math.sqrt(statistics.fmean(taken)), spread(figures)
+        median = statistics.median(run.rows[case.name].median for run in processes)
+        yield case.name, median, domain, observed, predicted
+
+
+def main():
+    for folder in map(Path, sys.argv[1:]):
+        judged = pairs(folder)
+        print(f"{summary(folder, judged)}\n\n| case | median | judged in | sd | taken for it | taken over sd |")
+        print("|---|---|---|---|---|---|")
+        for name, median, domain, observed, predicted in sorted(rows(folder, judged), key=lambda row: row[1]):
+            ratio = f"{predicted / observed:.1f}" if observed else "-"
+            print(f"| {name} | {1e6 * median:.4g} us | {domain} | {observed:.2f} % | {predicted:.2f} % | {ratio} |")
+        slower = Counter(case.name for judgement in judged for case in judgement.having(Verdict.SLOWER))
+        print("".join(f"\nSLOWER {count} times: {name}" for name, count in slower.items()))
+
+
+if __name__ == "__main__":
+    main()
