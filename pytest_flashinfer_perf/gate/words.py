@@ -23,6 +23,7 @@ from pytest_flashinfer_perf.scatter import noise
 
 CLOCK_MOVED = 0.02
 LONGEST_NAME = 64
+MOST = 100  # times as long; samples that scatter without end have bounds that no float holds
 MEANS = {
     NOTHING_WORSE: "nothing got worse",
     WORSE: "something got worse",
@@ -31,6 +32,8 @@ MEANS = {
 
 
 def percent(log_ratio: float) -> str:
+    if log_ratio > math.log(MOST):
+        return f"over {100 * (MOST - 1):+d} %"
     return f"{100 * math.expm1(log_ratio):+.2f} %"
 
 

@@ -208,6 +208,15 @@ def test_a_failure_without_a_row_is_shown_everywhere(files, capsys):
     assert "decode/w-fa3: INVALID (failed)" in capsys.readouterr().out
 
 
+def test_samples_that_scatter_without_end_are_shown_all_the_same():
+    wild = plain()
+    wild["stats"]["iqr"] = 5000 * wild["stats"]["median"]
+    judgement = judge([run(plain())], [run(wild)], Rules())
+    shown = "\n".join(table.lines(judgement))
+    assert "likely between -100.00 % and over +9900 %" in shown
+    assert "95 % bounds -100.00 % and over +9900 %" in "\n".join(explain.lines(judgement, "*"))
+
+
 def test_ambiguous_is_an_error_when_strict():
     judged = [judge([run(plain())], [run(plain())], Rules(strict=strict)) for strict in (False, True)]
     assert [re.findall("<(skipped|error) ", junit.text(one)) for one in judged] == [["skipped"], ["error"]]
