@@ -12,6 +12,7 @@ from sessions import CASES
 
 from pytest_flashinfer_perf import walk
 from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.devices import Device
 from pytest_flashinfer_perf.routine import Shape
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.running import compiling, limit
@@ -73,6 +74,21 @@ def test_memory_is_given_back_before_the_next_case(cpu, monkeypatch):
     with pytest.raises(walk.OutOfMemoryError, match=r"out of memory, where 0\.5 GiB were expected to do: .*allocate"):
         walk.walk(Case(decode, shape, "planted"), Measuring(), Checking(), cpu)
     assert returned[-1]
+
+
+def test_memory_that_nobody_holds_is_looked_for_where_it_is_short(cpu):
+    class Hoard:
+        def __init__(self):
+            self.itself = self
+
+    kept = weakref.ref(Hoard())
+
+    class Short(Device):
+        def free_bytes(self):
+            return 0 if kept() else 1 << 40
+
+    shape = Shape(decode.params(page_size=4, batch_size=1, s_kv=8, num_qo_heads=2, num_kv_heads=1, head_dim_qk=16))
+    assert walk.obstacle(Case(decode, shape, "torch"), Short(**vars(cpu))) is None
 
 
 @pytest.fixture
