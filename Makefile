@@ -21,15 +21,20 @@ TEST_NEEDS := -e '.[gpu,dev,trace]'
 TORCH_IS_RIGHT := torch.version.cuda or sys.exit("this machine has a GPU and torch " + torch.__version__ + " no CUDA: remove $(VENV)")
 endif
 
-# A test that takes a minute shows where it is, and after another one its process ends. A worker that ends is not replaced:
+# A test that takes two minutes shows where it is, and after five its process ends. A worker that ends is not replaced:
 # the run ends with what the others have in hand. What even so does not end is interrupted.
 TESTS ?= tests/plugin
-LIMITED := timeout --foreground --signal=INT --kill-after=30 900
-OPTIONS := -W error --durations=25 -o faulthandler_timeout=60 --timeout=120 --timeout-method=thread
+LIMITED := timeout --foreground --signal=INT --kill-after=30 1800
+OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=300 --timeout-method=thread
 PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS) -n 2 --dist=load --maxschedchunk=1 --max-worker-restart=0
 
-# Over what is installed: the lowest versions that pyproject.toml declares of pytest, its plugins and hypothesis.
+# What the instructions of a CPU decide, and what the versions of pytest, its plugins and hypothesis do.
+OF_THE_CPU := docs planted quantise refcheck sample vllm
+OF_PYTEST := fuzz_runs plugin profiles resume session_gate
+files = $(foreach name,$(1),tests/plugin/test_$(name)*.py)
+# The lowest that pyproject.toml declares, in a folder that comes before what is installed.
 LOWEST := $(VENV)/lowest
+FLOORS := sed -n 's/^  "\(pytest[a-z-]*\|hypothesis\)>=\([0-9.]*\)",$$/\1==\2/p' pyproject.toml
 
 .PHONY: bench test test-avx2 test-lowest clean
 
@@ -46,6 +51,16 @@ test: $(VENV)/test-is-ready
 	$(PYTEST) $(TESTS) --ignore-glob='*/test_gate_[fhpsv]*'
 	$(LIMITED) $(BIN)/coverage run --branch --source=pytest_flashinfer_perf/gate -m pytest $(OPTIONS) tests/plugin/test_gate_[fhpsv]*.py
 	$(BIN)/coverage report --fail-under=95
+
+test-avx2: $(VENV)/test-is-ready
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(call files,$(OF_THE_CPU))
+
+test-lowest: $(LOWEST)
+	PYTHONPATH=$(LOWEST) $(PYTEST) $(call files,$(OF_PYTEST))
+
+$(LOWEST): $(VENV)/test-is-ready
+	rm -rf $@
+	$(PIP) install --target $@ $$($(FLOORS))
 
 $(VENV)/bench-is-ready: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
