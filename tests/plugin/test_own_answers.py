@@ -58,10 +58,11 @@ def test_the_last_timed_answer_is_looked_at_where_it_is_returned(calls, otherwis
 
 
 def test_a_call_that_stops_to_write_is_wrong():
-    """What it has written is there till the outputs are filled with NaN again."""
+    """Whether it stops among the timed ones, whose outputs are each at a place of their own, or after them."""
     x = drawn(8)
-    with pytest.raises(WrongAnswerError, match=r"^of one more call, output 0: 8 elements are NaN"):
-        seen(first_calls_only(4, lambda _x: None), x, out=torch.empty(8), reference=-x)
+    for calls, which in ((4, "a timed call"), (5, "one more call")):
+        with pytest.raises(WrongAnswerError, match=f"^of {which}, output 0: 8 elements are NaN"):
+            seen(first_calls_only(calls, lambda _x: None), x, out=torch.empty(8), reference=-x)
 
 
 @pytest.mark.parametrize("cold_l2", ["none", "flush", "rotate"])
@@ -93,7 +94,7 @@ def test_what_rotates_is_looked_at_where_it_was_timed(monkeypatch):
     forgetful = functools.partial(remembering, known=known)
     with pytest.raises(WrongAnswerError, match=CHANGED):
         seen(forgetful, x, reference=lambda: -x, measuring=Measuring(iters=9, warmup=0))
-    assert len(known) == 4
+    assert len(known) == 9, "its own, and those of eight copies"
 
 
 class Graph:
@@ -113,8 +114,9 @@ def captured(monkeypatch):
     made = []
 
     def capture(calls):
-        made.extend(map(Graph, calls))
-        return (Replay(made[0], made[0].returned), *map(Replay, made[1:]))
+        first, *others = map(Graph, calls)
+        made.extend((first, *others))
+        return (Replay(first, first.returned), *map(Replay, others))
 
     monkeypatch.setattr(graphs, "capture", capture)
     monkeypatch.setattr(measurement, "uses_graph", lambda *_arguments, **_how: True)
@@ -128,17 +130,17 @@ ROUND = Measuring(iters=4, warmup=0)
 def test_of_a_graph_it_is_a_replay_that_is_looked_at(captured):
     x = drawn(8)
     assert seen(torch.neg, x, reference=lambda: -x, measuring=ROUND).verdict.faults == ()
-    assert [graph.replays for graph in captured] == [3, 1, 1], "four that are timed, and one more by the first"
+    assert [graph.replays for graph in captured] == [1, 1, 1, 2], "a timed one at each place, and one more by the last"
 
 
 @pytest.mark.parametrize("reference", ["asked again", "a tensor"])
 def test_a_graph_whose_replays_stop_to_work_is_wrong(captured, reference):
-    """It has been called to look at it, captured three times, and replayed as often."""
+    """It has been called to look at it, captured four times, and replayed as often."""
     x = drawn(8)
-    stops = first_calls_only(7, lambda x: 3 * x)
+    stops = first_calls_only(9, lambda x: 3 * x)
     with pytest.raises(WrongAnswerError, match=r"^of one more call"):
         seen(stops, x, reference=(lambda: -x) if reference == "asked again" else -x, measuring=ROUND)
-    assert captured[0].replays == 3
+    assert captured[-1].replays == 2
 
 
 def test_inputs_are_as_they_were():
