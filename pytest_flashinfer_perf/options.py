@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from pytest_flashinfer_perf.usage import errors_of_use, not_negative, positive
 
 LONGEST_LIMIT_S = 1e9  # what faulthandler can wait
 # Nothing is an answer to the first four; the others are looked at where they are used.
-MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate", "backends", "testlist")
+MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate", "backends", "testlist", "case")
 
 
 def add(parser: pytest.Parser) -> None:
@@ -53,7 +54,7 @@ def _add_conditions(group: pytest.OptionGroup) -> None:
     group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cpu:any, cuda or cuda:N")
     group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
     group.addoption(
-        "--perf-max-memory", metavar="GIB", type=float, default=None, help="skip cases that need more (what is free)"
+        "--perf-max-memory", metavar="GIB", type=_size, default=None, help="skip cases that need more (what is free)"
     )
     group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
     group.addoption("--perf-autotune-cache", metavar="FILE", default=None, help="tactics that FlashInfer's tuner kept")
@@ -166,13 +167,24 @@ def _shard(text: str) -> shards.Shard:
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
+    seconds = _number(text)
     if not 0 <= seconds <= LONGEST_LIMIT_S:
         raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 for no limit, got {text!r}")
     return seconds
+
+
+def _size(text: str) -> float:
+    size = _number(text)
+    if not 0 < size < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of GiB above 0, got {text!r}")
+    return size
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _name(text: str) -> str:
