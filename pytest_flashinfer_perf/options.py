@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def _add_conditions(group: pytest.OptionGroup) -> None:
     group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cpu:any, cuda or cuda:N")
     group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
     group.addoption(
-        "--perf-max-memory", metavar="GIB", type=float, default=None, help="skip cases that need more (what is free)"
+        "--perf-max-memory", metavar="GIB", type=_size, default=None, help="skip cases that need more (what is free)"
     )
     group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
     group.addoption("--perf-autotune-cache", metavar="FILE", default=None, help="tactics that FlashInfer's tuner kept")
@@ -174,13 +175,24 @@ def _shard(text: str) -> shards.Shard:
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
+    seconds = _number(text)
     if not 0 <= seconds <= LONGEST_LIMIT_S:
         raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 for no limit, got {text!r}")
     return seconds
+
+
+def _size(text: str) -> float:
+    size = _number(text)
+    if not 0 < size < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of GiB above 0, got {text!r}")
+    return size
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _name(text: str) -> str:

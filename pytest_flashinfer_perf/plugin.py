@@ -219,6 +219,8 @@ def _device(settings: Settings) -> Device:
     with errors_of_use(devices.DeviceError, instruments.InstrumentError):
         device = devices.find(settings.device)
         instruments.choose(settings.measuring.instrument, device)
+    if settings.measuring.cuda_graph == "on" and not device.is_gpu:
+        raise pytest.UsageError("--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU")
     return device
 
 

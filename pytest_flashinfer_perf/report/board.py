@@ -76,7 +76,7 @@ class Board:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         folder = session.config.getoption("perf_vllm_csv")
-        if folder is None or hasattr(session.config, "workerinput"):
+        if folder is None or session.config.option.collectonly or hasattr(session.config, "workerinput"):
             return
         try:
             path = vllm.write_csv(self.rows, Path(folder), datetime.now().astimezone())

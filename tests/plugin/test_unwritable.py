@@ -83,13 +83,13 @@ def test_what_cannot_be_written_in_the_end_is_said_under_the_table(own, option):
 
 def test_a_csv_of_earlier_rows_is_left_alone_where_nothing_runs(own):
     (own.path / "run.csv").write_text("rows\n")
-    assert own.runpytest("--perf-csv=run.csv", "--collect-only").ret == pytest.ExitCode.OK
+    assert own.runpytest("--perf-csv=run.csv", "--perf-vllm-csv=.", "--collect-only").ret == pytest.ExitCode.OK
     assert (own.path / "run.csv").read_text() == "rows\n"
 
 
 @pytest.mark.parametrize(
     "option",
-    ["html", "csv", "vllm-csv", "findings", "only", "config", "model", "case", "strict-skips", "trace-set", "shard-by"],
+    ["html", "csv", "vllm-csv", "findings", "only", "config", "model", "strict-skips", "trace-set", "shard-by"],
 )
 def test_an_empty_name_is_not_taken_for_none(own, option):
     done = own.runpytest(*QUICK, f"--perf-{option}=")
