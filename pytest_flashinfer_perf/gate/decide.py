@@ -10,6 +10,8 @@ from dataclasses import replace
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
 
+ALIKE = 0.4  # of the first change at least: one by chance is followed by none, and a real one may have been flattered
+
 
 def decide(of_case: Sequence[Effect], thresholds: Mapping[str, float]) -> tuple[Verdict, str, str]:
     """The first effect is in the domain to judge by; thresholds are of each domain."""
@@ -55,12 +57,12 @@ def confirm(judgement: Judgement, again: Mapping[str, Sequence[float]], why_not:
 
 
 def _confirmed(judged: Judged, again: Sequence[float], why_not: str) -> Judged:
-    """By a change like the first one: beyond the threshold, and no less than half as large."""
+    """By a change like the first one."""
     if judged.verdict is not Verdict.SLOWER or judged.threshold is None or judged.primary is None:
         return judged
     if not again:
         return replace(judged, sentence=f"{judged.sentence}; {why_not}") if why_not else judged
     seen = f"measured again: {', '.join(f'{100 * math.expm1(change):+.2f} %' for change in again)}"
-    if statistics.fmean(again) >= max(judged.threshold, judged.primary.change / 2):
+    if statistics.fmean(again) >= ALIKE * judged.primary.change:
         return replace(judged, sentence=f"{judged.sentence}; {seen}")
     return replace(judged, verdict=Verdict.AMBIGUOUS, reason="not-confirmed", sentence=f"not confirmed, {seen}")

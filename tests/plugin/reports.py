@@ -3,6 +3,8 @@
 import json
 import random
 
+from made import placements
+
 ROUTINE = "BatchDecodeWithPagedKVCacheWrapper"
 UUID = "GPU-0a1b2c3d"
 DEVICE = {"device": "cuda:0", "device_name": "NVIDIA H200", "gpu_uuid": UUID}
@@ -45,6 +47,7 @@ def benchmark(backend="fa2", batch=16, s_kv=1024, us=10.0, samples=30, **changes
         "cold_l2": "rotate",
         "cuda_graph": True,
         "notes": [],
+        "placements": placements(1e-6 * us, us * 1.8e3),
         "kernels": [f"decode_kernel<{backend}>"],
         "cycles_per_call": [us * ghz * 1e3 for ghz in clocks],
         "sm_ghz_per_call": clocks,

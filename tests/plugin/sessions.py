@@ -57,7 +57,10 @@ def rows(pytester, name="run.json"):
     return {row["fullname"]: row for row in document(pytester, name)["benchmarks"]}
 
 
-OF_A_RUN = ("worker", "case_s", "gpu_uuid", "visible", "tflops", "tb_per_sec", "sol_pct", "status", "peak_memory_bytes")
+OF_A_RUN = (
+    *("worker", "case_s", "gpu_uuid", "visible", "tflops", "tb_per_sec", "sol_pct", "status", "peak_memory_bytes"),
+    *("placements", "placement_spread", "stopped"),
+)
 
 
 def sameness(row):

@@ -113,5 +113,5 @@ def test_a_resumed_run_keeps_the_last_attempt(again, pytester):
     again("--benchmark-json=run.json", "-k", "teardown")
     first = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
     done = again("--benchmark-json=run.json", "-k", "teardown", "--perf-resume")
-    done.stdout.fnmatch_lines(["--perf-resume: 1 finished cases of * are not run again"])
+    done.stdout.fnmatch_lines(["--perf-resume: 1 finished case of * not run again"])
     assert json.loads((pytester.path / "run.json").read_text())["benchmarks"] == first
