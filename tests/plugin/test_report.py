@@ -124,9 +124,10 @@ def test_the_gate_judges_the_newest_of_several_runs(rendered):
 
 def test_each_verdict_that_is_no_verdict_names_its_cases(tmp_path, rendered):
     """What failed is in the list of failures alone."""
-    before = [benchmark(name, bound=None, cycles=None) for name in ("fa2", "gone", "away", "bad")]
+    unknown = {"bound": None, "cycles": None, "placements": []}
+    before = [benchmark(name, **unknown) for name in ("fa2", "gone", "away", "bad")]
     left = [unmeasured("failed", "wrong answer", "bad")]
-    after = document(benchmark("fa2", us=10.5, bound=None, cycles=None), left=left, when="2026-11-21T10:00:00+00:00")
+    after = document(benchmark("fa2", us=10.5, **unknown), left=left, when="2026-11-21T10:00:00+00:00")
     paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate((document(*before), after))]
     shape = f"{ROUTINE}/llama-b16-s1024"
     lines = list(markdown.lines(runs.read(paths)))
