@@ -6,10 +6,11 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+
+from pytest_flashinfer_perf.running import last_words
 
 OUTCOME = pytest.StashKey[str]()  # of an item, where whoever runs it knows better than its error's text
 
@@ -68,7 +69,7 @@ def exit_code(process: int) -> int | None:
 
 def of_death(words: str, limit: float, code: int | None) -> Death:
     """From what Python's faulthandler wrote while the process died, or else its exit code."""
-    where = "\n".join(_frames(words))
+    where = "\n".join(last_words.frames(_of_the_case(words)))
     if "Timeout (" in words:
         return Death(TIMEOUT, f"no end within {limit:g} s (--perf-timeout), its process was ended", where)
     fatal = re.search(r"Fatal Python error: (.*)", words)
@@ -89,11 +90,8 @@ def _of_code(code: int | None) -> tuple[str, str]:
     return KILLED, f"its process was ended by {known.get(-code, f'signal {-code}')}"
 
 
-def _frames(words: str) -> Iterator[str]:
-    """Of the thread that ran the case, the last one or the one that died; pytest's own are no news."""
+def _of_the_case(words: str) -> list[str]:
+    """The thread that ran it is the one that died, or the last."""
     threads = re.split(r"^(?:Current thread|Thread) .*\n", words, flags=re.MULTILINE)
     current = re.search(r"^Current thread .*\n((?:  .*\n)*)", words, flags=re.MULTILINE)
-    for line in (current[1] if current else threads[-1]).splitlines():
-        if f"{os.sep}_pytest{os.sep}" in line or not line.startswith("  "):
-            return
-        yield line
+    return (current[1] if current else threads[-1]).splitlines()

@@ -17,6 +17,7 @@ from uuid import uuid4
 import pytest
 
 from pytest_flashinfer_perf.running import alone, compiling, journal, resume
+from pytest_flashinfer_perf.running.beside import Beside
 from pytest_flashinfer_perf.running.journal import Journal, JournalError, Past
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.resume import Keeper, Restorer
@@ -91,6 +92,10 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     config.pluginmanager.register(
         Survival(device, _limit(config, settings), _journal(config, told, place)), "flashinfer-perf-survival"
     )
+    if not hasattr(config, "workerinput") and faulthandler.is_enabled():
+        beside = Beside(config.stash[STDERR])
+        config.add_cleanup(beside.close)
+        config.pluginmanager.register(beside, "flashinfer-perf-beside")
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Retirement(), "flashinfer-perf-retirement")
         if not any(_is_plain_benchmark(item) for item in session.items):

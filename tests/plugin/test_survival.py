@@ -1,6 +1,7 @@
 """What becomes of the others when a case ends badly and nobody supervises, and how long a case may take."""
 
 import io
+import subprocess
 import sys
 import time
 import weakref
@@ -37,6 +38,40 @@ def test_alone_a_hang_ends_the_run_with_the_way_out(pytester):
     done.stderr.fnmatch_lines(
         ["flashinfer-perf: no end within 2 s (--perf-timeout), and the run ends with it: run with -n 1, *", "Timeout *"]
     )
+
+
+@pytest.mark.parametrize(("end", "word"), [("os.abort()", "Aborted"), ("ctypes.string_at(0)", "Segmentation fault")])
+def test_alone_a_crash_says_its_case_its_own_frames_and_the_way_out(pytester, end, word):
+    pytester.makepyfile(
+        test_it=f"""
+        import ctypes, os, threading
+
+        def kernel():
+            {end}
+
+        def test_well(perf): perf.time(int)
+
+        def test_crash(perf):
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            perf.time(kernel)
+    """
+    )
+    words = [sys.executable, "-m", "pytest", *QUICK, "-p", "no:cacheprovider"]
+    done = subprocess.run(words, cwd=pytester.path, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode < 0
+    said = done.stderr.strip().splitlines()
+    assert said[0].startswith(f"flashinfer-perf: {word} in test_it.py::test_crash: run with -n 1, ")
+    frames = [line for line in said[1:] if "ctypes" not in line]
+    assert [line.rpartition(" in ")[2] for line in frames] == ["kernel", "test_crash"]
+    assert all(f'"{pytester.path}/test_it.py", line ' in line for line in frames)
+
+
+def test_who_enabled_faulthandler_has_it_back_after_a_session_with_cases(pytester):
+    pytester.makepyfile(test_it="def test_it(perf): perf.time(int)")
+    program = f"import os, pytest; assert not pytest.main([*{QUICK}, '-p', 'no:faulthandler']); os.abort()"
+    words = [sys.executable, "-X", "faulthandler", "-c", program]
+    done = subprocess.run(words, cwd=pytester.path, capture_output=True, text=True, check=False, timeout=100)
+    assert done.stderr.startswith("Fatal Python error: Aborted\n")
 
 
 def test_a_case_that_failed_is_still_under_its_limit(pytester):

@@ -1,0 +1,42 @@
+"""What Python's faulthandler writes while a process dies, as its reader wants it: which case, and the frames of that.
+
+A process that dies of a signal cannot say more itself. Without workers nobody else is there but this module, run as a
+program beside the session, which therefore starts with the standard library alone and says each line as it comes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import dropwhile
+
+CASE = "case "
+FATAL = "Fatal Python error: "
+PYTEST = f"{os.sep}_pytest{os.sep}"
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120 - starts in half the time
+ROUTINES = f"{PACKAGE}routines{os.sep}"
+
+
+def frames(lines: Iterable[str]) -> Iterator[str]:
+    """Of one thread, as far as pytest's own: what measures is no news, what is measured is."""
+    for line in lines:
+        if PYTEST in line or not line.startswith("  "):
+            return
+        if PACKAGE not in line or ROUTINES in line:
+            yield line
+
+
+def main(remedy: str) -> None:
+    """Until the session has ended, whatever ended it."""
+    case = ""
+    for line in sys.stdin:
+        if line.startswith(CASE):
+            case = line.removeprefix(CASE).strip()
+        elif line.startswith(FATAL):
+            sys.stderr.write(f"\nflashinfer-perf: {line.removeprefix(FATAL).strip()} in {case}: {remedy}\n")
+            sys.stderr.writelines(frames(dropwhile(lambda rest: not rest.startswith("  "), sys.stdin)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
