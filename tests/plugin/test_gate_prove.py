@@ -156,7 +156,7 @@ def test_what_is_shown_fits_and_is_also_written():
     assert document["slower"]["hits"] == 4
     [case] = document["cases"]
     assert case["identical"] == {"SLOWER": 4, "FASTER": 4, "SAME": 4}
-    assert (case["planted"], case["judged_in"], case["noise"]) == ({"SLOWER": 16}, "time", ["assumed"])
+    assert (case["planted"], case["judged_in"], case["noise"]) == ({"SLOWER": 16}, "time", ["placements"])
 
 
 def test_a_proof_of_nothing_knows_nothing():

@@ -255,7 +255,7 @@ def test_compare_imports_neither_torch_nor_numpy(files):
 def test_the_documents_commands_are_understood(pytestconfig):
     page = (pytestconfig.rootpath / "docs" / "gate.md").read_text()
     commands = re.findall(r"^flashinfer-perf (\w+) (.*)$", page, re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 6
     for name, words in commands:
         module = importlib.import_module(f"pytest_flashinfer_perf.commands.{name}")
         own, _ = processes.split(shlex.split(words))

@@ -383,7 +383,8 @@ def test_pairs_in_which_one_side_lacks_a_case_are_not_judged():
 
 
 @pytest.mark.parametrize(
-    ("again", "word", "code"), [({CASE: 0.09}, "SLOWER", 1), ({CASE: 0.001}, "AMBIGUOUS", 0), ({}, "SLOWER", 1)]
+    ("again", "word", "code"),
+    [({CASE: (0.09, 0.08)}, "SLOWER", 1), ({CASE: (0.001,)}, "AMBIGUOUS", 0), ({}, "SLOWER", 1)],
 )
 def test_a_suspect_stays_one_when_it_is_slow_again(again, word, code):
     judgement = confirm(judge([run(row())], [run(row(us=110.0))], rules()), again)
