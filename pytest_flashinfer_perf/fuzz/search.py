@@ -16,21 +16,21 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, Unsatisfiable
 
-from pytest_flashinfer_perf import quarantine
-from pytest_flashinfer_perf.case import Case, partly
-from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.config import quarantine
+from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.fuzz import findings, profiles
 from pytest_flashinfer_perf.fuzz.findings import Finding
 from pytest_flashinfer_perf.fuzz.kept import KeptChild
 from pytest_flashinfer_perf.fuzz.outcome import FINDINGS, Outcome
+from pytest_flashinfer_perf.fuzz.strategies import SEEDS, strategies_for
 from pytest_flashinfer_perf.fuzz.tally import Tally
-from pytest_flashinfer_perf.params import Params
-from pytest_flashinfer_perf.routine import AnyRoutine, Backend, Shape
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring.walk import obstacle
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.settings import Settings
-from pytest_flashinfer_perf.strategies import SEEDS, strategies_for
-from pytest_flashinfer_perf.walk import obstacle
+from pytest_flashinfer_perf.spec.case import Case, partly
+from pytest_flashinfer_perf.spec.params import Params
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
 
 # An example's memory, beyond that of the routine's least smoke shape.
 BYTES_CPU, BYTES_GPU = 32 << 20, 4 << 30
@@ -161,7 +161,7 @@ class Hunt:
 
     def _left_running(self) -> Iterator[Case]:
         """What a search that was itself ended had launched: it is tried first."""
-        from pytest_flashinfer_perf import case as cases
+        from pytest_flashinfer_perf.spec import case as cases
 
         if self._running.is_file():
             line = json.loads(self._running.read_text())["line"]

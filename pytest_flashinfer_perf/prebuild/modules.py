@@ -13,14 +13,16 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf import capability, devices, quarantine, walk
-from pytest_flashinfer_perf.case import Case
-from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.config import quarantine
+from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.machine import capability, devices
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring import walk
+from pytest_flashinfer_perf.measuring.walk import CannotRunError
 from pytest_flashinfer_perf.prebuild.pretence import PRETENDED, Anything, Pretence, pretend
-from pytest_flashinfer_perf.routine import How
-from pytest_flashinfer_perf.settings import Settings
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.routine import How
 from pytest_flashinfer_perf.timing.run import uses_graph
-from pytest_flashinfer_perf.walk import CannotRunError
 
 
 @dataclass

@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.outcomes import OUTCOME
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.devices import Device
+    from pytest_flashinfer_perf.machine.devices import Device
 
 POISONED = 70  # a worker's exit code; why it ended is in the report that it sent before
 REMEDY = "run with -n 1, and each such case costs itself alone; --perf-resume keeps what was measured before"
@@ -46,7 +46,7 @@ class Survival:
         return done
 
     def _say_started(self, item: pytest.Item) -> None:
-        from pytest_flashinfer_perf.fixture import identity, repeat
+        from pytest_flashinfer_perf.plugin.fixture import identity, repeat
 
         self._repeat = repeat(item)
         if self._journal is not None:
@@ -62,7 +62,7 @@ class Survival:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if not measures(item):
             return
-        from pytest_flashinfer_perf.fixture import forget
+        from pytest_flashinfer_perf.plugin.fixture import forget
 
         forget(item)
         if self._poison is not None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from made import plain, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.commands import processes
+from pytest_flashinfer_perf.cli import processes
 from pytest_flashinfer_perf.gate import document, explain, github, junit, likeness, markdown, table
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
@@ -257,7 +257,7 @@ def test_the_documents_commands_are_understood(pytestconfig):
     commands = re.findall(r"^flashinfer-perf (\w+) (.*)$", page, re.MULTILINE)
     assert len(commands) == 6
     for name, words in commands:
-        module = importlib.import_module(f"pytest_flashinfer_perf.commands.{name}")
+        module = importlib.import_module(f"pytest_flashinfer_perf.cli.commands.{name}")
         own, _ = processes.split(shlex.split(words))
         module.parser().parse_args(own)
 

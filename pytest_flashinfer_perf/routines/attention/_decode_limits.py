@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import is_fp8
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention import _shared
+from pytest_flashinfer_perf.spec.dtypes import is_fp8
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.routines.attention.decode import BatchDecode

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.dtypes import TORCH, is_fp8
-from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines.attention import _shared
+from pytest_flashinfer_perf.spec.dtypes import TORCH, is_fp8
+from pytest_flashinfer_perf.spec.routine import Built, How
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.routines.attention.mla import BatchMLA, Inputs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.dtypes import TORCH
-from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.spec.routine import Built, How
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.routines.attention import decode, mla, prefill_paged, prefill_ragged

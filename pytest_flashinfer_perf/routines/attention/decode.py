@@ -9,11 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import devices, models
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.params import Fault, flag
-from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.routines import models
 from pytest_flashinfer_perf.routines.attention import (
     _decode_limits,
     _drawn,
@@ -25,6 +22,10 @@ from pytest_flashinfer_perf.routines.attention import (
 )
 from pytest_flashinfer_perf.routines.attention._decode_limits import CUDNN, NATIVE, PRIMS, WRAPPER, native_kernels
 from pytest_flashinfer_perf.routines.attention._params import GroupedParams, one_head_size
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.spec.params import Fault, flag
+from pytest_flashinfer_perf.spec.routine import Built, How, Model, Routine, Shape
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import devices, models
-from pytest_flashinfer_perf.check import Tolerance
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.dtypes import HALF, TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.params import flag
-from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
-from pytest_flashinfer_perf.routines import _tuning
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.routines import _tuning, models
 from pytest_flashinfer_perf.routines._offsets import indptr
 from pytest_flashinfer_perf.routines.attention import (
     _drawn,
@@ -30,6 +26,10 @@ from pytest_flashinfer_perf.routines.attention import (
 )
 from pytest_flashinfer_perf.routines.attention._mla_limits import NATIVE, PRIMS, WRAPPER, chosen_natively
 from pytest_flashinfer_perf.routines.attention._params import AttentionParams
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.spec.params import flag
+from pytest_flashinfer_perf.spec.routine import Built, How, Model, Routine, Shape
 
 QK_NOPE = 128  # of the queries before they are absorbed: what the softmax is scaled by
 

@@ -9,11 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability, models
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.dtypes import TORCH, bytes_of
-from pytest_flashinfer_perf.params import Fault, flag
-from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.routines import models
 from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import (
     _drawn,
@@ -27,6 +24,10 @@ from pytest_flashinfer_perf.routines.attention import (
 )
 from pytest_flashinfer_perf.routines.attention._params import PrefillParams, one_head_size
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CONTEXT, CUDNN, FMHA_V2, PAGED, PAGED_PRIMS
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of
+from pytest_flashinfer_perf.spec.params import Fault, flag
+from pytest_flashinfer_perf.spec.routine import Built, How, Model, Routine, Shape
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability, devices, models
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.params import flag
-from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
+from pytest_flashinfer_perf.machine import capability, devices
+from pytest_flashinfer_perf.routines import models
 from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import _drawn, _lengths, _prefill, _prefill_limits, _prims, _shared
 from pytest_flashinfer_perf.routines.attention._params import PrefillParams
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.spec.params import flag
+from pytest_flashinfer_perf.spec.routine import Built, How, Model, Routine, Shape
 
 
 @dataclass(frozen=True)
