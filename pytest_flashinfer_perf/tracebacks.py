@@ -12,11 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
 PACKAGE = Path(__file__).parent
-OF_AUTHORS = (
-    "routines",
-    "items.py",
-    "finding_items.py",
-)  # backends are declared in the one, the lines of files are tests in the others
+OF_AUTHORS = ("routines", "items.py")  # backends are declared in the one, the lines of files are tests in the others
 INSTRUMENT = ("flashinfer", "testing")
 
 

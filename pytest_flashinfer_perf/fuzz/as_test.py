@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.config import quarantine
 from pytest_flashinfer_perf.config.settings import Checking, Settings
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.fuzz import findings
@@ -21,9 +20,12 @@ from pytest_flashinfer_perf.fuzz.search import Hunt, NothingLaunchedError, Searc
 from pytest_flashinfer_perf.machine import capability, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring.walk import obstacle
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.running.stash import SEARCH
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import Backend
+from pytest_flashinfer_perf.spec.selection import quarantined
 
 PACKAGE = __name__.partition(".")[0]
 
@@ -51,12 +53,9 @@ def search(asked: Search, item: pytest.Item, settings: Settings, device: Device)
     return report
 
 
-SEARCH = pytest.StashKey[dict[str, Any]]()
-
-
 def attempt(case: Case, item: pytest.Item, settings: Settings, device: Device) -> None:
     """Launch one case as a search does, and check it."""
-    known = quarantine.found(settings.quarantine, case)
+    known = quarantined(case, settings.quarantine, all_routines())
     reason = known.sentence if known else obstacle(case, device)
     if reason:
         pytest.skip(reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +15,15 @@ from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
 from pytest_flashinfer_perf.plugin import confirmation, options, trace_set_arguments
 from pytest_flashinfer_perf.plugin.board import Board
 from pytest_flashinfer_perf.plugin.rowless import Rowless
-from pytest_flashinfer_perf.running import replay, unmeasured, workers
+from pytest_flashinfer_perf.running import replay, stash, unmeasured, workers
 from pytest_flashinfer_perf.running import session as running
-from pytest_flashinfer_perf.running.survival import measures
+from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
     from pytest_flashinfer_perf.plugin.fixture import Perf
     from pytest_flashinfer_perf.trace_sets.items import Evaluations
 
-SETTINGS = pytest.StashKey[Settings]()
-DEVICE = pytest.StashKey["Device"]()
 TRACE_SETS = pytest.StashKey[list[tuple[trace_set_arguments.Asked, "Evaluations"]]]()
 
 MARKERS = (
@@ -150,7 +148,7 @@ def _finding(path: Path, parent: pytest.Collector) -> list[pytest.Collector]:
 
     if not findings.is_finding(path):
         return []
-    from pytest_flashinfer_perf.plugin.finding_items import FindingFile
+    from pytest_flashinfer_perf.plugin.items import FindingFile
 
     return [FindingFile.from_parent(parent, path=path)]
 
@@ -270,39 +268,23 @@ def pytest_runtest_makereport(
         _add_outcome(item, report)
     if report.skipped and not hasattr(report, "wasxfail"):
         _fail_strict_skip(item, report, unmeasured.reason(report))
-    if not report.passed and (measured or unmeasured.IDENTITY in item.stash):
-        report.perf_unmeasured = json.dumps(unmeasured.of(report, _identity(item)))  # type: ignore[attr-defined]
+    if not report.passed and (measured or stash.IDENTITY in item.stash):
+        report.perf_unmeasured = json.dumps(unmeasured.of(report, stash.identity(item)))  # type: ignore[attr-defined]
     return report
 
 
-def _identity(item: pytest.Item) -> Mapping[str, Any]:
-    if unmeasured.IDENTITY in item.stash:
-        return item.stash[unmeasured.IDENTITY]
-    from pytest_flashinfer_perf.plugin.fixture import identity
-
-    return identity(item)
-
-
 def _add_outcome(item: pytest.Item, report: pytest.TestReport) -> None:
-    from pytest_flashinfer_perf.plugin.fixture import CHECKED, ROW, repeat
-
-    if ROW in item.stash:
-        row = item.stash[ROW]
+    if stash.ROW in item.stash:
+        row = item.stash[stash.ROW]
         report.perf_row = json.dumps(row)  # type: ignore[attr-defined] # reports carry what they get
         report.perf_replay = replay.shipped(item, row["instrument"], row["samples"])  # type: ignore[attr-defined]
-    if CHECKED in item.stash:
-        report.perf_checked = item.stash[CHECKED]  # type: ignore[attr-defined]
+    if stash.CHECKED in item.stash:
+        report.perf_checked = item.stash[stash.CHECKED]  # type: ignore[attr-defined]
     if item.config.stash[SETTINGS].fuzzing.on:
-        _add_search(item, report)
+        if stash.SEARCH in item.stash:
+            report.perf_search = json.dumps(item.stash[stash.SEARCH])  # type: ignore[attr-defined]
     elif report.failed:  # a search says what to run again itself
-        report.sections.append(("run it again", repeat(item)))
-
-
-def _add_search(item: pytest.Item, report: pytest.TestReport) -> None:
-    from pytest_flashinfer_perf.fuzz.as_test import SEARCH
-
-    if SEARCH in item.stash:
-        report.perf_search = json.dumps(item.stash[SEARCH])  # type: ignore[attr-defined]
+        report.sections.append(("run it again", stash.repeat(item)))
 
 
 def _fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,13 +18,13 @@ from pytest_flashinfer_perf.running.record import ReplayClock
 from pytest_flashinfer_perf.spec.case import Case, routine_named
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
+from pytest_flashinfer_perf.spec.selection import selects_no_routine
 from pytest_flashinfer_perf.timing import stopping
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.fuzz.search import Search
 
 NO_CASE = "no-case"
-CASE = pytest.StashKey[Case]()  # of an item that no parameter tells
 
 
 def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settings) -> None:
@@ -48,11 +48,6 @@ def _param(case: Case | Search) -> object:
 
 def marks(case: Case | Search) -> list[pytest.MarkDecorator]:
     return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.family)]
-
-
-def case_of(item: pytest.Item) -> Case | None:
-    told = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
-    return told if isinstance(told, Case) else item.stash.get(CASE, None)
 
 
 def give_clocks(items: list[pytest.Item]) -> None:
@@ -97,7 +92,7 @@ def verify_project(items: list[pytest.Item], settings: Settings) -> None:
         routine = getattr(case, "routine", None)
         if isinstance(routine, Routine):
             routines[routine.name] = routine
-    _verify_quarantine(settings, routines.values())
+    _verify_quarantine(settings, routines)
     known = {name: list(routine.backends) for name, routine in routines.items()}
     for glob in tolerances.of_nobody(settings.checking.tolerances, known):
         name, _, backend = glob.partition("/")
@@ -105,16 +100,16 @@ def verify_project(items: list[pytest.Item], settings: Settings) -> None:
         raise pytest.UsageError(f'{settings.project.path}: [tolerances] "{glob}": {sentence}')
 
 
-def _verify_quarantine(settings: Settings, routines: Iterable[AnyRoutine]) -> None:
+def _verify_quarantine(settings: Settings, routines: Mapping[str, AnyRoutine]) -> None:
     for entry in settings.quarantine:
         where = f'{settings.project.path}: [quarantine] "{entry.which}"'
         try:
-            nobody = entry.names_nobody(routines)
+            nobody = selects_no_routine(entry.which, routines)
         except ParamError as error:
             raise pytest.UsageError(f"{where}: {error}") from error
         if nobody:
             routine = entry.which.partition("/")[0]
-            raise pytest.UsageError(f"{where}: {unknown(routine, sorted(r.name for r in routines))}")
+            raise pytest.UsageError(f"{where}: {unknown(routine, sorted(routines))}")
 
 
 def unmet(item: pytest.Item, device: Device) -> str | None:

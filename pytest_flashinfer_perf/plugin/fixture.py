@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
-from pytest_flashinfer_perf.config import quarantine
 from pytest_flashinfer_perf.config.settings import Checking, Measuring, Settings
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks, row
@@ -20,13 +19,13 @@ from pytest_flashinfer_perf.measuring.autotune import CacheError
 from pytest_flashinfer_perf.measuring.measurement import Measurement, Reference, measure
 from pytest_flashinfer_perf.measuring.verification import Outputs
 from pytest_flashinfer_perf.measuring.walk import CannotRunError, OutOfMemoryError, walk
-from pytest_flashinfer_perf.plugin import collection
-from pytest_flashinfer_perf.running import compiling, record, replay
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.running import compiling, record
 from pytest_flashinfer_perf.running.compiling import CompileError
-from pytest_flashinfer_perf.running.outcomes import OUTCOME
-from pytest_flashinfer_perf.spec import flags
+from pytest_flashinfer_perf.running.stash import CHECKED, IDENTITY, OUTCOME, REPEAT, ROW
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.selection import quarantined
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.fuzz.search import Search
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
 Evaluate = Callable[[bool, Device], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
 NONE: Mapping[str, Any] = {}
 NOTHING_MEASURED = "nothing was measured: call perf(case) or perf.time(...), pytest.skip(reason), or do without perf"
-ROW = pytest.StashKey[dict[str, Any]]()
-IDENTITY = pytest.StashKey[dict[str, Any]]()
-CHECKED = pytest.StashKey[str]()
-REPEAT = pytest.StashKey[str]()
 
 
 class Perf:
@@ -86,8 +81,8 @@ class Perf:
 
     def _measured(self, case: Case) -> Measurement:
         self._node.stash[IDENTITY] = {**case.identity, **row.of_device(self._device)}
-        self._node.stash[REPEAT] = _commands(case)
-        known = quarantine.found(self._settings.quarantine, case)
+        self._node.stash[REPEAT] = case.repeat
+        known = quarantined(case, self._settings.quarantine, all_routines())
         if known:
             pytest.skip(known.sentence)
         how = (self._measuring_of(case), self._checking_of(case))
@@ -209,32 +204,6 @@ class Perf:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         except WrongAnswerError as wrong:
             raise pytest.fail.Exception(f"wrong answer: {wrong}", pytrace=False) from None
-
-
-def forget(item: pytest.Item) -> None:
-    """What an earlier attempt of this test left in this process."""
-    if ROW in item.stash:
-        replay.forget(item.config, item.nodeid)
-    keys: tuple[pytest.StashKey[Any], ...] = (ROW, IDENTITY, CHECKED, REPEAT, OUTCOME)
-    for key in keys:
-        if key in item.stash:
-            del item.stash[key]
-
-
-def identity(item: pytest.Item) -> dict[str, Any]:
-    """What a test without a row is known by: its case, also where it never came to ask for it."""
-    case = collection.case_of(item)
-    return item.stash.get(IDENTITY, case.identity if case else {"case": item.nodeid})
-
-
-def repeat(item: pytest.Item) -> str:
-    """The commands that run it again."""
-    case = collection.case_of(item)
-    return item.stash.get(REPEAT, _commands(case) if case else flags.join(["pytest", item.nodeid]))
-
-
-def _commands(case: Case) -> str:
-    return f"{case.repro}\n{case.repro_upstream}"
 
 
 def _seen(measured: Measurement) -> dict[str, Any]:

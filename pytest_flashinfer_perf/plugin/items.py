@@ -1,4 +1,4 @@
-"""Items of files: an ordinary test function for each line of a testlist."""
+"""Items of files: an ordinary test function for each line of a testlist, and for the case of a finding."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
-from pytest_flashinfer_perf.plugin import SETTINGS, collection
-from pytest_flashinfer_perf.running import unmeasured
+from pytest_flashinfer_perf.fuzz import findings
+from pytest_flashinfer_perf.plugin import collection
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.running.stash import CASE, IDENTITY, SETTINGS
+from pytest_flashinfer_perf.spec import case as cases
+from pytest_flashinfer_perf.spec.params import ParamError
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
     from pytest_flashinfer_perf.plugin.fixture import Perf
+    from pytest_flashinfer_perf.spec.case import Case
 
 
 class Testlist(pytest.File):
@@ -27,9 +32,9 @@ class Testlist(pytest.File):
     def _item(self, entry: Entry) -> pytest.Function:
         item = pytest.Function.from_parent(self, name=entry.name, callobj=_call(entry))
         if entry.case is None:
-            item.stash[unmeasured.IDENTITY] = entry.identity
+            item.stash[IDENTITY] = entry.identity
             return item
-        item.stash[collection.CASE] = entry.case
+        item.stash[CASE] = entry.case
         for mark in collection.marks(entry.case):
             item.add_marker(mark)
         return item
@@ -50,3 +55,22 @@ def _without_case(entry: Entry) -> None:
     if entry.missing:
         pytest.skip(f"{entry.where}: {entry.missing}")
     pytest.fail(f"{entry.where}: {entry.problem}", pytrace=False)
+
+
+class FindingFile(pytest.File):
+    def collect(self) -> list[pytest.Function]:
+        try:
+            [case] = cases.read(findings.line_of(self.path), all_routines())
+        except (ValueError, ParamError) as error:
+            raise self.CollectError(f"{self.path}: {error}") from error
+        item = pytest.Function.from_parent(self, name=f"{case.routine.name}[{case.id}]", callobj=_attempt(case))
+        for mark in collection.marks(case):
+            item.add_marker(mark)
+        return [item]
+
+
+def _attempt(case: Case) -> Callable[..., None]:
+    def attempted(perf: Perf) -> None:
+        perf.attempt(case)
+
+    return attempted

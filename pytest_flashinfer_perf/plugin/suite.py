@@ -13,7 +13,8 @@ from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED, Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
-from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape, Spread
+from pytest_flashinfer_perf.spec.presets import Spread
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
 
 FAMILIES = ("attention", "gemm", "moe")
 

@@ -12,13 +12,13 @@ import pytest
 from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.measuring.walk import CannotRunError
-from pytest_flashinfer_perf.plugin import SETTINGS, collection
 from pytest_flashinfer_perf.prebuild import artifact, building, modules
 from pytest_flashinfer_perf.prebuild.artifact import ArtifactError
 from pytest_flashinfer_perf.prebuild.building import NinjaError
 from pytest_flashinfer_perf.prebuild.modules import Needed
 from pytest_flashinfer_perf.prebuild.pretence import pretend_cudnn
 from pytest_flashinfer_perf.prebuild.progress import Progress
+from pytest_flashinfer_perf.running.stash import SETTINGS, case_of
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _cases(items: list[pytest.Item]) -> list[Case]:
-    found = [case for item in items if (case := collection.case_of(item)) is not None]
+    found = [case for item in items if (case := case_of(item)) is not None]
     if not found:
         raise pytest.UsageError("nothing to prebuild: no case is among the tests that these arguments select")
     return found

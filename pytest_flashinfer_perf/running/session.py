@@ -23,7 +23,8 @@ from pytest_flashinfer_perf.running.journal import Journal, JournalError, Past
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.resume import Keeper, Restorer
 from pytest_flashinfer_perf.running.shards import ShardError, Sharding
-from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival, measures
+from pytest_flashinfer_perf.running.stash import measures
+from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival
 from pytest_flashinfer_perf.running.workers import Controller, Gatherer, Spokesman, Told
 
 if TYPE_CHECKING:

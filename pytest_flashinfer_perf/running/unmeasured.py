@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-IDENTITY = pytest.StashKey[Mapping[str, Any]]()  # of an item that stands for what cannot be measured
-
 
 def of(report: pytest.TestReport, identity: Mapping[str, Any]) -> dict[str, Any]:
     ended = {"ended": report.perf_ended} if hasattr(report, "perf_ended") else {}

@@ -97,6 +97,10 @@ class Case:
         return flags.join(["pytest", f"--perf-case={flags.join(self.words)}"])
 
     @property
+    def repeat(self) -> str:
+        return f"{self.repro}\n{self.repro_upstream}"
+
+    @property
     def repro_upstream(self) -> str:
         return flags.join(["python3", "flashinfer_benchmark.py", *self.words])
 
@@ -148,34 +152,10 @@ def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
     if known.routine is None:
         raise ParamError(_without_routine(rest))
     routine = routine_named(known.routine, routines)
-    shape = Shape(flags.read(routine.params, rest, _of_family(routine, routines), [names[0] for names in GENERAL]))
+    shape = Shape(flags.read(routine.params, rest, flags_of_family(routine, routines), [names[0] for names in GENERAL]))
     said = Said(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
     beside = (known.random_seed, known.case_tag, known.autotune_cache, said)
     return Line(routine, shape, tuple(known.backends or ()), beside)
-
-
-class Partly(NamedTuple):
-    """What a line says of some fields, and for which backends; none for all."""
-
-    backends: tuple[str, ...]
-    fields: dict[str, Value]
-
-    def holds(self, case: Case) -> bool:
-        if self.backends and case.backend_name not in self.backends:
-            return False
-        return all(getattr(case.params, name) == value for name, value in self.fields.items())
-
-
-def partly(line: str, routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> Partly | None:
-    """Nothing if the line names another routine; one that names none is of all that have its flags."""
-    general = flags.parser()
-    general.add_argument("--routine", "-R", default=routine.name)
-    general.add_argument("--backends", nargs="+", default=[])
-    known, rest = general.parse_known_args(flags.split(line))
-    if routine_named(known.routine, routines) is not routine:
-        return None
-    backends = tuple(backend_named(name, routine) for name in known.backends)
-    return Partly(backends, flags.read_some(routine.params, rest, _of_family(routine, routines)))
 
 
 # Upstream's flags of any routine, and how argparse reads them.
@@ -204,7 +184,7 @@ def _without_routine(words: Iterable[str]) -> str:
     return flags.unknown(typed, MEASURED) if typed else flags.required(["--routine/-R"])
 
 
-def _of_family(routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> set[str]:
+def flags_of_family(routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> set[str]:
     """Flags that upstream takes in a line of any routine of a family, and of PDL in a line of any."""
     family = [r.params for r in routines.values() if r.family == routine.family]
     return {"enable_pdl", *(word for params in family for field in fields_of(params) for word in field.spellings)}

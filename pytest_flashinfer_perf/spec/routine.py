@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.capability import Requirement
 from pytest_flashinfer_perf.spec.params import Params
+from pytest_flashinfer_perf.spec.presets import Model, Presets, Spread
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.checking.check import Tolerance
     from pytest_flashinfer_perf.checking.sample import Rows
     from pytest_flashinfer_perf.machine.devices import Device
-    from pytest_flashinfer_perf.routines.models import Presets
     from pytest_flashinfer_perf.spec.cost import Cost
 
 P = TypeVar("P", bound=Params)
@@ -51,27 +51,6 @@ class Built(Generic[X]):
     launch: Callable[[X], object]
     resolved: str
     takes: X | None = None
-
-
-class Spread(NamedTuple):
-    """GPUs that share each layer, groups of them that share a model's requests, GPUs that share its experts."""
-
-    tp: int = 1
-    dp: int = 1
-    ep: int = 1
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model's name, the parameters that it settles on one GPU, and how many groups of GPUs share its requests."""
-
-    name: str
-    settles: Mapping[str, Any]
-    dp: int = 1
-
-    def batches(self, *whole: int) -> Iterator[int]:
-        """What one group gets of each batch."""
-        return iter(dict.fromkeys(max(1, batch // self.dp) for batch in whole))
 
 
 @dataclass(frozen=True)

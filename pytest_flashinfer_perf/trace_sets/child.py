@@ -17,7 +17,8 @@ from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.timing.run import Timing
 from pytest_flashinfer_perf.trace_sets.config import Resolved
-from pytest_flashinfer_perf.trace_sets.evaluators import Baseline, Callee, Evaluator, IncorrectError, Task, chosen
+from pytest_flashinfer_perf.trace_sets.evaluator_choice import evaluator_for
+from pytest_flashinfer_perf.trace_sets.evaluators import Baseline, Callee, Evaluator, IncorrectError, Task
 from pytest_flashinfer_perf.trace_sets.originals import ReplacedError, originals
 
 READY = "ready"
@@ -99,7 +100,7 @@ def _print_to(log: str) -> None:
 def evaluated(job: Job, baselines: Baselines) -> Outcome:
     reading = originals(devices.find(job.device))
     try:
-        evaluator = chosen(job.definition, job.evaluators)
+        evaluator = evaluator_for(job.definition, job.evaluators)
         baseline = baselines.of(job, evaluator)
         reading.verify()
     except Exception as error:  # noqa: BLE001 - a definition's reference is anybody's code

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -247,24 +246,3 @@ def _hidden(name: str, want: Tensor, config: Resolved) -> dict[str, str]:
             "unchecked": f"{name}: answers of rms {size:.2g} are smaller than atol {config.atol:g}: zeros would pass"
         }
     return {}
-
-
-def chosen(definition: Definition, own: Sequence[str]) -> Evaluator:
-    """The first that can: the user's own, then ours."""
-    from pytest_flashinfer_perf.trace_sets.dsa import SparseAttentionEvaluator, TopkIndexerEvaluator
-    from pytest_flashinfer_perf.trace_sets.sampling import SamplingEvaluator
-
-    ours = (SamplingEvaluator, LowBitEvaluator, SparseAttentionEvaluator, TopkIndexerEvaluator, DefaultEvaluator)
-    kinds: list[type[Evaluator]] = [*map(_imported, own), *ours]
-    return next(one for one in (kind() for kind in kinds) if one.can_evaluate(definition))
-
-
-def _imported(name: str) -> type[Evaluator]:
-    module, _, attribute = name.partition(":")
-    try:
-        kind = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise TypeError(f"evaluators: {name!r} must be module:Class: {error}") from error
-    if not (isinstance(kind, type) and issubclass(kind, Evaluator)):
-        raise TypeError(f"evaluators: {name!r} is no Evaluator")
-    return kind

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from flashinfer_bench.data import EvaluationStatus
 
 from pytest_flashinfer_perf.measuring.measurement import Measurement
-from pytest_flashinfer_perf.running import unmeasured
-from pytest_flashinfer_perf.running.survival import measures
+from pytest_flashinfer_perf.running.stash import IDENTITY, measures
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 from pytest_flashinfer_perf.trace_sets import benchmark, data, records
@@ -25,11 +24,17 @@ from pytest_flashinfer_perf.trace_sets.runner import Runner
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
     from pytest_flashinfer_perf.machine.devices import Device
-    from pytest_flashinfer_perf.plugin.fixture import Perf
 
 TRUST = "solutions are other people's code, and nothing of them is run until you say --perf-trust-solutions"
 LINES_OF_LOG = 40
 Made = tuple[str, Callable[..., None], list[pytest.MarkDecorator]]
+Evaluate = Callable[[bool, "Device"], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
+
+
+class Perf(Protocol):
+    """What is needed here of the `perf` fixture."""
+
+    def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement: ...
 
 
 class Evaluations:
@@ -64,7 +69,7 @@ class TraceSetItems(pytest.File):
             for mark in marks:
                 item.add_marker(mark)
             if not measures(item):
-                item.stash[unmeasured.IDENTITY] = {"case": name}
+                item.stash[IDENTITY] = {"case": name}
             yield item
 
     def _made(self, found: data.DataSet) -> list[Made]:

@@ -16,7 +16,7 @@ import torch
 from pytest_flashinfer_perf.machine.devices import Device
 
 ON_A_GPU = ("flashinfer.testing", "cupti.cupti")
-PACKAGES = ("flashinfer.testing", "cupti", "pytest_flashinfer_perf.timing")
+PACKAGES = ("flashinfer.testing", "cupti", "pytest_flashinfer_perf.timing", "pytest_flashinfer_perf.machine")
 
 
 class ReplacedError(RuntimeError):

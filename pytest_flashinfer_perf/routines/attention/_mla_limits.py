@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention import _shared
+from pytest_flashinfer_perf.routines.attention._problems import BatchMLA
 from pytest_flashinfer_perf.spec.dtypes import is_fp8
-
-if TYPE_CHECKING:
-    from pytest_flashinfer_perf.routines.attention.mla import BatchMLA
 
 WRAPPER = "mla.BatchMLAPagedAttentionWrapper"
 NATIVE = "mla.trtllm_batch_decode_with_kv_cache_mla"

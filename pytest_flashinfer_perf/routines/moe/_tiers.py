@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from pytest_flashinfer_perf.routines import models
 from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe
 from pytest_flashinfer_perf.spec.params import ParamError
-from pytest_flashinfer_perf.spec.routine import Model, Routine, Shape
+from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.routine import Routine, Shape
 
 P = TypeVar("P", bound=TrtllmMoe)
 Changes = Sequence[Mapping[str, Any]]

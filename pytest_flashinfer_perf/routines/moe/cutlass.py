@@ -22,7 +22,8 @@ from pytest_flashinfer_perf.routines.moe._shared import Kind
 from pytest_flashinfer_perf.routines.moe._stored import Blockwise, Fp8, Nvfp4, Plain
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.params import Fault, ParamError, flag
-from pytest_flashinfer_perf.spec.routine import Built, How, Model, Shape
+from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.routine import Built, How, Shape
 
 API = "fused_moe.cutlass_fused_moe"
 VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")
