@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
 
 EVIDENCE = Path(__file__).parents[1] / "docs" / "evidence"

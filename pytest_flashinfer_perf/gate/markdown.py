@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_flashinfer_perf.gate import advice, words
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
-from pytest_flashinfer_perf.report.layout import as_markdown
+from pytest_flashinfer_perf.runs.formatting import as_markdown
 
 HEAD = ("| verdict | case | time | change | sees | why |", "|---|---|---|---|---|---|")
 FOLDED = (Verdict.SAME, Verdict.NEW)

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.proof import FAIR, LEAST_FOUND, MOST_FAILED, MOST_SLOWER, Proof, Proved, Tally
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Verdict
-from pytest_flashinfer_perf.report.layout import WIDTH, as_markdown, counted
+from pytest_flashinfer_perf.runs.formatting import WIDTH, as_markdown, counted
 
 SCHEMA = 1
 COLUMNS = ("slower", "faster", "found", "planted", "sees", "sd", "gate's", "ratio")

@@ -10,8 +10,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_flashinfer_perf.run_file import SCHEMA_KEY
-from pytest_flashinfer_perf.scatter import median_error
+from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY
+from pytest_flashinfer_perf.runs.scatter import median_error
 
 STORAGE = Path(".benchmarks")
 FAILED = "failed"  # the outcome of a test that did not skip and did not pass

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_flashinfer_perf.gate import advice, words
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
-from pytest_flashinfer_perf.report.layout import WIDTH
+from pytest_flashinfer_perf.runs.formatting import WIDTH
 
 
 def lines(judgement: Judgement) -> Iterator[str]:

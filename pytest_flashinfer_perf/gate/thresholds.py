@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.gate.runs import Row
 from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
 
 EXAMPLE = '"attention/decode*" = { slower = "2%", floor_us = 0.5 }'
 PERCENT = re.compile(r"(\d+(?:\.\d+)?) *%")

@@ -18,8 +18,8 @@ from pytest_flashinfer_perf.gate.verdict import (
     Judgement,
     Verdict,
 )
-from pytest_flashinfer_perf.report.layout import duration
-from pytest_flashinfer_perf.scatter import noise
+from pytest_flashinfer_perf.runs.formatting import duration
+from pytest_flashinfer_perf.runs.scatter import noise
 
 CLOCK_MOVED = 0.02
 LONGEST_NAME = 64

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.prebuild import start
 from pytest_flashinfer_perf.running import compiling
-from pytest_flashinfer_perf.usage import errors_of_use
 
 ALL_THERE, SOME_BROKEN = 0, 1
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from pytest_flashinfer_perf.running.workers import VISIBLE
 
 ARCHITECTURES = "FLASHINFER_CUDA_ARCH_LIST"
-PLUGIN = "pytest_flashinfer_perf.prebuild.session"
+PLUGIN = "pytest_flashinfer_perf.prebuild.loop"
 PROBE = """
-from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf.machine import capability
 reason = capability.flashinfer_import_error()
 if reason: raise SystemExit(reason)
 from flashinfer.compilation_context import CompilationContext

@@ -6,10 +6,10 @@ import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_flashinfer_perf.report import story, verdicts
-from pytest_flashinfer_perf.report.layout import as_markdown, duration, named, rate, spread
 from pytest_flashinfer_perf.report.runs import Run
 from pytest_flashinfer_perf.report.story import Comparison, Outcome
 from pytest_flashinfer_perf.report.verdicts import Judged
+from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, named, rate, spread
 
 LEFT = {"xfailed": "Failed as expected", "skipped": "Skipped"}
 

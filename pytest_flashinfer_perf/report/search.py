@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.report.layout import WIDTH
+from pytest_flashinfer_perf.runs.formatting import WIDTH
 
 Report = Mapping[str, Any]
 

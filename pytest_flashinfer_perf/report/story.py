@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from pytest_flashinfer_perf.report import runs as reading
 from pytest_flashinfer_perf.report import ties
-from pytest_flashinfer_perf.report.layout import COLD, counted, grouped
-from pytest_flashinfer_perf.report.layout import provenance as way
 from pytest_flashinfer_perf.report.runs import Row, Run
 from pytest_flashinfer_perf.report.verdicts import Judged
+from pytest_flashinfer_perf.runs.formatting import COLD, counted, grouped
+from pytest_flashinfer_perf.runs.formatting import provenance as way
 
 OWN = "own kernels"
 

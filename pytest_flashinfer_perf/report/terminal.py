@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.report import layout, vllm
-from pytest_flashinfer_perf.report.layout import WIDTH, counted, duration, grouped, named, provenance, rate, software
-from pytest_flashinfer_perf.scatter import noise
+from pytest_flashinfer_perf.report import vllm
+from pytest_flashinfer_perf.runs import formatting
+from pytest_flashinfer_perf.runs.formatting import WIDTH, counted, duration, grouped, named, provenance, rate, software
+from pytest_flashinfer_perf.runs.scatter import noise
 from pytest_flashinfer_perf.timing.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
 
 Row = Mapping[str, Any]
@@ -61,7 +62,9 @@ def _backends(rows: Iterable[Row]) -> Iterator[str]:
 def _line(row: Row, mark: str) -> str:
     status = {"ok": "", "noisy": "noisy"}.get(row["status"], row["status"].upper())
     calls = counted(len(row["samples"]), "call") if _stopped_early(row) else ""
-    numbers = f"{duration(row['median']):>10}{layout.spread(row['spread']).replace(' ', ''):>7}{rate(row['tflops']):>9}"
+    numbers = (
+        f"{duration(row['median']):>10}{formatting.spread(row['spread']).replace(' ', ''):>7}{rate(row['tflops']):>9}"
+    )
     numbers += f"{rate(row['tb_per_sec']):>7}{rate(row['sol_pct']):>7}"
     return f"{mark} {named(row):<24}{numbers} {_bound(row):<4} {status or calls}".rstrip()
 

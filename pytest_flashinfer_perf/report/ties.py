@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.gate import effects, runs, tails
 from pytest_flashinfer_perf.gate.effects import RISK
-from pytest_flashinfer_perf.scatter import median_error
+from pytest_flashinfer_perf.runs.scatter import median_error
 
 Row = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_flashinfer_perf import project_file
+from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import calibration, judge, thresholds, verdict, words
 from pytest_flashinfer_perf.gate import runs as processes
 from pytest_flashinfer_perf.report.runs import Run

@@ -16,19 +16,20 @@ from uuid import uuid4
 
 import pytest
 
+from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
 from pytest_flashinfer_perf.running import alone, compiling, journal, resume
 from pytest_flashinfer_perf.running.beside import Beside
 from pytest_flashinfer_perf.running.journal import Journal, JournalError, Past
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.resume import Keeper, Restorer
 from pytest_flashinfer_perf.running.shards import ShardError, Sharding
-from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival, measures
+from pytest_flashinfer_perf.running.stash import measures
+from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival
 from pytest_flashinfer_perf.running.workers import Controller, Gatherer, Spokesman, Told
-from pytest_flashinfer_perf.usage import errors_of_use, verify_output
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.devices import Device
-    from pytest_flashinfer_perf.settings import Settings
+    from pytest_flashinfer_perf.config.settings import Settings
+    from pytest_flashinfer_perf.machine.devices import Device
 
 TOLD = pytest.StashKey[Told]()
 STDERR = pytest.StashKey[IO[str]]()
@@ -166,7 +167,7 @@ def turn(config: pytest.Config, settings: Settings, device: Device) -> Iterator[
 
 def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[str, Any]:
     """All that makes rows comparable: where they are measured, with what, and how."""
-    from pytest_flashinfer_perf import provenance
+    from pytest_flashinfer_perf.machine import provenance
 
     commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
     known = {**provenance.versions(), "python": platform.python_version(), "host": platform.node()}

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
-from pytest_flashinfer_perf.running.survival import measures
+from pytest_flashinfer_perf.running.stash import measures
+from pytest_flashinfer_perf.runs.run_file import SCHEMA, SCHEMA_KEY
 
 PART = "flashinfer_perf_shard"
 

@@ -15,8 +15,9 @@ from typing import Protocol
 
 import torch
 
-from pytest_flashinfer_perf import capability, frames
-from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf import tracebacks
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
 
 Call = Callable[[], object]
 CUPTI_INSTALL = "pip install 'cupti-python>=13'"
@@ -132,7 +133,7 @@ def _in_a_sentence() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not frames.raised_by_instrument(error):
+        if not tracebacks.raised_by_instrument(error):
             raise
         known = next((sentence for words, sentence in NO_SUCH_CALL.items() if words in str(error)), None)
         raise InstrumentError(known or f"bench_gpu_time: {type(error).__name__}: {error}") from None

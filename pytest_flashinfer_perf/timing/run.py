@@ -11,26 +11,18 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pytest_flashinfer_perf import check, scatter
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.settings import Measuring
-from pytest_flashinfer_perf.timing import (
-    block_order,
-    clocks,
-    cold,
-    graphs,
-    instruments,
-    nvrtc,
-    placements,
-    stopping,
-    telemetry,
-)
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.machine import nvrtc, telemetry
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.telemetry import Telemetry
+from pytest_flashinfer_perf.runs import scatter
+from pytest_flashinfer_perf.timing import block_order, clocks, cold, graphs, instruments, placements, stopping
 from pytest_flashinfer_perf.timing.clocks import Clocks, clock_pass
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrument, Work
 from pytest_flashinfer_perf.timing.placements import Placement
 from pytest_flashinfer_perf.timing.stopping import Sampling
 from pytest_flashinfer_perf.timing.target import Target
-from pytest_flashinfer_perf.timing.telemetry import Telemetry
 from pytest_flashinfer_perf.timing.trace import Trace, trace
 
 FEW_LAUNCHES, GAPS = 10, 1.5

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pytest_flashinfer_perf.settings import Measuring
+from pytest_flashinfer_perf.config.settings import Measuring
 
 WARMUP = 2
 PLACEMENTS, MOST_PLACEMENTS = 5, 30

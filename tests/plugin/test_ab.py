@@ -13,8 +13,8 @@ import pytest
 from made import CLOCKED
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.commands import processes
-from pytest_flashinfer_perf.commands.processes import Environment
+from pytest_flashinfer_perf.cli import processes
+from pytest_flashinfer_perf.cli.processes import Environment
 from pytest_flashinfer_perf.gate import runs
 from pytest_flashinfer_perf.gate.runs import RunError
 

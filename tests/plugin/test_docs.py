@@ -16,10 +16,12 @@ import hypothesis
 import pytest
 import torch
 
-from pytest_flashinfer_perf import capability, case, cli, flags, routines
+from pytest_flashinfer_perf import cli, routines
 from pytest_flashinfer_perf.gate import proof, proof_shown
+from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.report import markdown, runs, terminal
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
+from pytest_flashinfer_perf.spec import case, flags
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

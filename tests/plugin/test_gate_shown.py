@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from made import placements, plain, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.commands import processes
+from pytest_flashinfer_perf.cli import processes
 from pytest_flashinfer_perf.gate import advice, document, explain, github, junit, likeness, markdown, table, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
@@ -162,8 +162,8 @@ def test_explain_prints_every_number(capsys):
     for sentence in (
         "decode/a-fa3: SLOWER (slower)",
         "baseline: 497.1 us, spread 0.10 % over 30 samples, 900000 cycles at 1.800 GHz; cupti, rotate, ok; base.json",
-        "  cycles, which it is judged by\n    cycles before 900000, after 1e+06\n    change +11.11 % +- 0.544 %",
-        "between processes 0.385 %, placements, of freedom",
+        "  cycles, which it is judged by\n    cycles before 900000, after 1e+06\n    change +11.11 % +- 0.545 %",
+        "between processes 0.385 %, placements, 8.3 degrees of freedom",
         "95 % bounds ",
         "significantly slower among all cases",
         "  time\n    us before 497.1, after 550",
@@ -284,7 +284,7 @@ def test_the_documents_commands_are_understood(pytestconfig):
     commands = re.findall(r"^flashinfer-perf (\w+) (.*)$", page, re.MULTILINE)
     assert len(commands) == 6
     for name, arguments in commands:
-        module = importlib.import_module(f"pytest_flashinfer_perf.commands.{name}")
+        module = importlib.import_module(f"pytest_flashinfer_perf.cli.commands.{name}")
         own, _ = processes.split(shlex.split(arguments))
         module.parser().parse_args(own)
 

@@ -2,10 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf import models
-from pytest_flashinfer_perf.params import ParamError
-from pytest_flashinfer_perf.routine import Model
-from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines import all_routines, models
+from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.spec.presets import Model
 
 PRESETS = (models.attention, models.latent, models.expanded, models.chosen_experts)
 MOE = [routine for routine in all_routines().values() if routine.family == "moe"]

@@ -10,8 +10,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from pytest_flashinfer_perf import row
-from pytest_flashinfer_perf.measurement import Measurement
+from pytest_flashinfer_perf.measuring import row
+from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.timing.instruments import BenchGpuTime, InstrumentError, Work
 from pytest_flashinfer_perf.timing.run import Seen, Timing

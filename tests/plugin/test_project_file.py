@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_flashinfer_perf import project_file
-from pytest_flashinfer_perf.project_file import ProjectFileError
+from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.config.project_file import ProjectFileError
 
 THRESHOLDS = '[{}thresholds]\n"attention/*" = {{ slower = "2%" }}\n'
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from pytest_flashinfer_perf import cli, planting
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.config import planting
 from pytest_flashinfer_perf.gate import runs
 from pytest_flashinfer_perf.timing import extra
 

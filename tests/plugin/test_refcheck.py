@@ -5,15 +5,15 @@ import json
 
 import pytest
 
-from pytest_flashinfer_perf import project_file, tolerances
-from pytest_flashinfer_perf.check import Tolerance
-from pytest_flashinfer_perf.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.config import project_file, tolerances
+from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
 
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16"
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "-p", "no:cacheprovider")
 PLANTED = """
 import pytest, torch
-from pytest_flashinfer_perf.routine import Built
+from pytest_flashinfer_perf.spec.routine import Built
 from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
 
 @bmm_fp8.backend("planted")

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from sessions import document, sameness
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.running import merging, shards
-from pytest_flashinfer_perf.running.merging import MergeError, Part
+from pytest_flashinfer_perf.running import shards
 from pytest_flashinfer_perf.running.shards import Shard, ShardError
+from pytest_flashinfer_perf.runs import merging
+from pytest_flashinfer_perf.runs.merging import MergeError, Part
 
 TESTS = [f"t{n}" for n in range(40)]
 

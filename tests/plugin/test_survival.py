@@ -11,14 +11,14 @@ import pytest
 import torch
 from sessions import CASES
 
-from pytest_flashinfer_perf import walk
-from pytest_flashinfer_perf.case import Case
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.routine import Shape
+from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring import walk
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.running import compiling, limit
 from pytest_flashinfer_perf.running.limit import Limit
-from pytest_flashinfer_perf.settings import Checking, Measuring
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.routine import Shape
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "--perf-timeout=20", "-p", "no:hypothesispytest")
 

@@ -12,17 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import Measuring, measure
-from pytest_flashinfer_perf.case import read
-from pytest_flashinfer_perf.check import WrongAnswerError
-from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.config.settings import Checking
+from pytest_flashinfer_perf.machine import nvrtc, telemetry
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring.walk import walk
 from pytest_flashinfer_perf.report import markdown, runs
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.settings import Checking
-from pytest_flashinfer_perf.timing import clocks, instruments, nvrtc, run, stopping, telemetry
+from pytest_flashinfer_perf.spec.case import read
+from pytest_flashinfer_perf.timing import clocks, instruments, run, stopping
 from pytest_flashinfer_perf.timing.instruments import InstrumentError, Wall, Work
 from pytest_flashinfer_perf.timing.target import Target
 from pytest_flashinfer_perf.timing.trace import Activity, summarise
-from pytest_flashinfer_perf.walk import walk
 
 
 class Simulated:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 import vl_convert
 
-from pytest_flashinfer_perf import peaks
 from pytest_flashinfer_perf.gate import calibration
+from pytest_flashinfer_perf.measuring import peaks
 
 assert vl_convert, "imported before pytester runs anything: it can be imported only once"
 

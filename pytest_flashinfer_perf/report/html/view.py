@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.report import layout, story
+from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.report.heat_map import HeatMap, heat_map
 from pytest_flashinfer_perf.report.html import charts
-from pytest_flashinfer_perf.report.layout import duration, grouped
 from pytest_flashinfer_perf.report.runs import Row, Run
 from pytest_flashinfer_perf.report.story import Comparison, Outcome, Support
 from pytest_flashinfer_perf.report.verdicts import Judged
+from pytest_flashinfer_perf.runs import formatting
+from pytest_flashinfer_perf.runs.formatting import duration, grouped
 
 # Shown elsewhere, or too long for a list of facts.
 NOT_A_FACT = (
@@ -164,8 +165,8 @@ class View:
             "backend": one.backend or story.OWN,
             "case": one.case,
             "median": duration(row["median"]),
-            "rate": f"{layout.rate(row['tflops'])} TFLOP/s, {layout.rate(row['tb_per_sec'])} TB/s",
-            "roof": f"{layout.rate(row['sol_pct'])} %, {row['bound']} bound" if row["sol_pct"] else "not known",
+            "rate": f"{formatting.rate(row['tflops'])} TFLOP/s, {formatting.rate(row['tb_per_sec'])} TB/s",
+            "roof": f"{formatting.rate(row['sol_pct'])} %, {row['bound']} bound" if row["sol_pct"] else "not known",
             "status": one.status,
             "again": row.get("repro") or f"pytest '{one.case}'",
         }
@@ -187,7 +188,7 @@ def _details(one: Outcome, names: dict[str, int]) -> dict[str, Any]:
     row = one.entry
     return {
         "case": one.case,
-        "backend": layout.named(row),
+        "backend": formatting.named(row),
         "status": one.status,
         "reason": row.get("reason"),
         "median": duration(row["median"]) if one.measured else None,

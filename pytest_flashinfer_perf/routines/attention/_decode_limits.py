@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import is_fp8
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention import _shared
-
-if TYPE_CHECKING:
-    from pytest_flashinfer_perf.routines.attention.decode import BatchDecode
+from pytest_flashinfer_perf.routines.attention._problems import BatchDecode
+from pytest_flashinfer_perf.spec.dtypes import is_fp8
 
 WRAPPER = "BatchDecodeWithPagedKVCacheWrapper"
 CUDNN = "decode.cudnn_batch_decode_with_kv_cache"

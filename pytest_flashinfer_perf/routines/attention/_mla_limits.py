@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import is_fp8
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention import _shared
-
-if TYPE_CHECKING:
-    from pytest_flashinfer_perf.routines.attention.mla import BatchMLA
+from pytest_flashinfer_perf.routines.attention._problems import BatchMLA
+from pytest_flashinfer_perf.spec.dtypes import is_fp8
 
 WRAPPER = "mla.BatchMLAPagedAttentionWrapper"
 NATIVE = "mla.trtllm_batch_decode_with_kv_cache_mla"

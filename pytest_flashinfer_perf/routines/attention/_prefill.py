@@ -9,12 +9,13 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.dtypes import TORCH
-from pytest_flashinfer_perf.routine import Built, How, Model
 from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._params import PrefillParams
 from pytest_flashinfer_perf.routines.attention._reference import Request
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.routine import Built, How
 
 
 class Prefill(Protocol):

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability, devices
-from pytest_flashinfer_perf.check import Tolerance
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import is_fp8
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.machine import capability, devices
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention._params import AttentionParams
+from pytest_flashinfer_perf.spec.dtypes import is_fp8
 
 WORKSPACE_BYTES = 512 << 20
 ALIASES = {"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"}

@@ -10,13 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import devices
-from pytest_flashinfer_perf.check import Tolerance
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.params import Fault, Params, flag
-from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention import (
     _decode_limits,
     _lengths,
@@ -28,6 +24,10 @@ from pytest_flashinfer_perf.routines.attention import (
 from pytest_flashinfer_perf.routines.attention._decode_limits import NATIVE, WRAPPER, native_kernels
 from pytest_flashinfer_perf.routines.attention._drawn import unquantised
 from pytest_flashinfer_perf.routines.attention._params import whole_groups
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.spec.params import Fault, Params, flag
+from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
 
 TYPES = (*HALF, FP8[0])
 NVFP4 = "nvfp4"

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.check import Tolerance
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import FP8, HALF, bytes_of
-from pytest_flashinfer_perf.params import Params, flag
-from pytest_flashinfer_perf.routine import Built, Routine
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._offsets import Chosen, edges
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, bytes_of
+from pytest_flashinfer_perf.spec.params import Params, flag
+from pytest_flashinfer_perf.spec.routine import Built, Routine
 from pytest_flashinfer_perf.timing.cold import tensors
 
 

@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.check import Tolerance
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH
-from pytest_flashinfer_perf.params import Fault, Params, flag
-from pytest_flashinfer_perf.routine import Built, How, Routine
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.checking.sample import Rows
 from pytest_flashinfer_perf.routines.moe import _drawn, _experts
 from pytest_flashinfer_perf.routines.moe._experts import Choices, Chosen
 from pytest_flashinfer_perf.routines.moe._stored import Stored
-from pytest_flashinfer_perf.sample import Rows
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH
+from pytest_flashinfer_perf.spec.params import Fault, Params, flag
+from pytest_flashinfer_perf.spec.routine import Built, How, Routine
 from pytest_flashinfer_perf.timing.cold import tensors
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.quantise import blocks, layouts
-from pytest_flashinfer_perf.quantise.blocks import GROUP, MX_BLOCK, NV_BLOCK, Blocked, Groupwise
+from pytest_flashinfer_perf.routines._quantise import blocks, layouts
+from pytest_flashinfer_perf.routines._quantise.blocks import GROUP, MX_BLOCK, NV_BLOCK, Blocked, Groupwise
 
 BETWEEN = 16.0  # FP8 between the products: values near 1 with a few near 20 use the type's range
 BETWEEN_FP4 = 128.0  # of the block scales there, in NVFP4
