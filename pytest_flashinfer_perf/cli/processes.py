@@ -15,8 +15,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from pytest_flashinfer_perf.gate import runs
-from pytest_flashinfer_perf.gate.runs import Run, RunError
+from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.running import alone
+from pytest_flashinfer_perf.runs.run_file import RunError
 
 PROBE = "import sys; from pytest_flashinfer_perf.machine import devices; print(devices.find(sys.argv[1]).uuid or '')"
 PASSED, TESTS_FAILED = 0, 1

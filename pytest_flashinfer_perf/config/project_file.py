@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -18,7 +20,7 @@ OWN = "flashinfer-perf.toml"
 SECTIONS = ("tolerances", "thresholds", "quarantine")
 
 
-class ProjectFileError(ValueError):
+class ProjectFileError(FlashinferPerfError):
     """What the file says cannot be used; the sentence names file and field."""
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.fuzz.child import Died, Home, Unable, main
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
 
@@ -18,7 +19,7 @@ SECONDS = 300.0  # that an example may take: the first of a kind may compile its
 LOG_LINES = 25
 
 
-class ChildError(RuntimeError):
+class ChildError(FlashinferPerfError):
     """The child cannot try anything at all: the search would say nothing of the backend."""
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.gate import runs
-from pytest_flashinfer_perf.gate.runs import Run, RunError
+from pytest_flashinfer_perf.gate.runs import Run
+from pytest_flashinfer_perf.runs.run_file import RunError
 
 PROCESSES = 2
 CONFIRMS = "FLASHINFER_PERF_CONFIRMS"  # set for such a process: it measures, and judges and writes nothing else

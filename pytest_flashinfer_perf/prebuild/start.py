@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.running.workers import VISIBLE
 
 ARCHITECTURES = "FLASHINFER_CUDA_ARCH_LIST"
@@ -28,7 +29,7 @@ OF_WORKERS = ("dist", "tx", "px", "maxprocesses")
 SWITCHES = ("benchmark-autosave", "perf-resume", "perf-prebuild")
 
 
-class PrebuildError(ValueError):
+class PrebuildError(FlashinferPerfError):
     """There is nothing to compile for, or with."""
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.running.limit import not_counted
 from pytest_flashinfer_perf.running.outcomes import NOT_COMPILED
 
@@ -20,7 +21,7 @@ OF_NINJA = ("ninja: ", FAILED, "[")
 _broken: dict[str, str] = {}
 
 
-class CompileError(RuntimeError):
+class CompileError(FlashinferPerfError, RuntimeError):
     """One of FlashInfer's modules does not compile."""
 
     outcome = NOT_COMPILED

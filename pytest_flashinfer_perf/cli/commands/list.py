@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.runs.formatting import WIDTH
+from pytest_flashinfer_perf.spec.case import UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import Field, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
@@ -24,8 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(list(arguments)).routine
     found = _matching(asked)
     if not found:
-        sys.stderr.write(f"flashinfer-perf list: {unknown(asked, sorted(all_routines()))}\n")
-        return 1
+        raise UnknownRoutineError(asked, unknown(asked, sorted(all_routines())))
     said = (line for routine in found for line in (_whole(routine) if asked else _brief(routine)))
     models = () if asked else _said("models", _models(found), indent=0)
     sys.stdout.write("\n".join([*said, *models]) + "\n")
