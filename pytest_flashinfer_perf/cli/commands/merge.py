@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.runs import merging
 from pytest_flashinfer_perf.runs.formatting import counted
 
@@ -47,5 +48,5 @@ def _checks(text: str) -> list[str]:
     names = text.replace(",", " ").split()
     for name in names:
         if name not in merging.CHECKS:
-            raise argparse.ArgumentTypeError(f"unknown name {name!r}, known are {', '.join(merging.CHECKS)}")
+            raise argparse.ArgumentTypeError(unknown(name, merging.CHECKS))
     return names
