@@ -19,10 +19,10 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import changing, verification
-from pytest_flashinfer_perf.measuring.changing import storage
 from pytest_flashinfer_perf.measuring.verification import CheckResult, Examination, Expected, Outputs
 from pytest_flashinfer_perf.spec import dtypes
 from pytest_flashinfer_perf.timing import cold, extra
+from pytest_flashinfer_perf.timing.cold import storage
 from pytest_flashinfer_perf.timing.instruments import Work
 from pytest_flashinfer_perf.timing.run import NOT_TIMED, Timing, run, uses_graph
 from pytest_flashinfer_perf.timing.target import Target

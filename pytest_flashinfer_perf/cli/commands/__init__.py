@@ -6,6 +6,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
 HELP = {
     "compare": "judge files of results against a baseline's",
     "ab": "measure two environments in turns, and judge what differs",
@@ -21,12 +23,9 @@ HELP = {
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    from pytest_flashinfer_perf.cli.judging import ERRORS
-    from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE
-
     command = importlib.import_module(f"{__name__}.{name}")
     try:
         return int(command.main(arguments))
-    except ERRORS as error:
+    except (FlashinferPerfError, OSError) as error:
         sys.stderr.write(f"flashinfer-perf {name}: {error}\n")
-        return COULD_NOT_JUDGE
+        return error.exit_code if isinstance(error, FlashinferPerfError) else FlashinferPerfError.exit_code

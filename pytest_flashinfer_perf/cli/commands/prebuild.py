@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,17 +16,12 @@ EXAMPLE = """examples:
 DESCRIPTION = f"""Compile FlashInfer's kernel modules that these cases need, as many files at a time as
 MAX_JOBS says, for the GPUs here or those of {start.ARCHITECTURES}. Needs CUDA's
 compiler and no GPU. Exits with 0 when all are there, with 1 when one does not compile."""
-COULD_NOT = 2
 
 
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     said = _parser().parse_args(own)
-    try:
-        return start.prebuild(for_pytest, output=said.output)
-    except start.PrebuildError as error:
-        sys.stderr.write(f"flashinfer-perf prebuild: {error}\n")
-        return COULD_NOT
+    return start.prebuild(for_pytest, output=said.output)
 
 
 def _parser() -> argparse.ArgumentParser:
