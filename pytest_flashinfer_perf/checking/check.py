@@ -149,7 +149,7 @@ def compare(
     found = Check(rule, _worst(error, got, want, where), _worst(relative, got, want, where), _share(matches))
     if not rule:
         return found
-    seen = mismatch.Seen(got, bare, solid, bound, relative, ~matches)
+    seen = mismatch.Observed(got, bare, solid, bound, relative, ~matches)
     return replace(found, report=mismatch.report(seen, poisoned=poisoned))
 
 

@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.running.stash import IDENTITY, measures
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 from pytest_flashinfer_perf.trace_sets import benchmark, data, records
-from pytest_flashinfer_perf.trace_sets.child import Job, Outcome
+from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError
 from pytest_flashinfer_perf.trace_sets.runner import Runner
 
@@ -48,7 +48,7 @@ class Evaluations:
     def pytest_sessionfinish(self) -> None:
         self.runner.close()
 
-    def outcome(self, job: Job) -> Outcome:
+    def outcome(self, job: Job) -> EvaluationResult:
         """Whatever a solution did is a trace; what is no solution's doing is none."""
         outcome, folder = self.runner.evaluate(job), self.settings.trace.traces(job.root)
         if outcome.status is not None and folder is not None:
@@ -150,7 +150,7 @@ def _on(job: Job, evaluations: Evaluations, device: Device, once: bool) -> Job:
     return replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
 
 
-def _passed(job: Job, outcome: Outcome, device: Device) -> tuple[Measurement, dict[str, Any]]:
+def _passed(job: Job, outcome: EvaluationResult, device: Device) -> tuple[Measurement, dict[str, Any]]:
     """Only what passed is a row."""
     if outcome.status != EvaluationStatus.PASSED:
         status = f"{outcome.status.value}: " if outcome.status else ""
@@ -164,7 +164,7 @@ def _tail(log: str) -> str:
     return "".join(f"| {line}\n" for line in lines)
 
 
-def _facts(job: Job, outcome: Outcome) -> dict[str, Any]:
+def _facts(job: Job, outcome: EvaluationResult) -> dict[str, Any]:
     latency = records.latency_ms(outcome)
     correctness: Any = outcome.correctness
     return {

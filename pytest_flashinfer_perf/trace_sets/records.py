@@ -14,12 +14,12 @@ from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Tra
 from flashinfer_bench.utils import env_snapshot
 
 from pytest_flashinfer_perf.timing.run import Timing
-from pytest_flashinfer_perf.trace_sets.child import Job, Outcome
+from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 
 TELLING = ("flashinfer-python", "cupti-python", "pytest-flashinfer-perf")
 
 
-def trace_of(job: Job, outcome: Outcome) -> Trace:
+def trace_of(job: Job, outcome: EvaluationResult) -> Trace:
     passed = outcome.status == EvaluationStatus.PASSED
     evaluation = Evaluation(
         status=outcome.status,
@@ -33,17 +33,17 @@ def trace_of(job: Job, outcome: Outcome) -> Trace:
     return Trace(**named, workload=job.workload, evaluation=evaluation)
 
 
-def latency_ms(outcome: Outcome) -> float:
+def latency_ms(outcome: EvaluationResult) -> float:
     return 1e3 * fmean(timing.median for timing in outcome.timings)
 
 
-def _performance(outcome: Outcome) -> Performance:
+def _performance(outcome: EvaluationResult) -> Performance:
     latency = latency_ms(outcome)
     speedup = outcome.reference_ms / latency
     return Performance(latency_ms=latency, reference_latency_ms=outcome.reference_ms, speedup_factor=speedup)
 
 
-def _environment(job: Job, outcome: Outcome) -> Any:
+def _environment(job: Job, outcome: EvaluationResult) -> Any:
     """What FlashInfer-Bench notes, and what else decides about a time."""
     seen = env_snapshot(job.device)
     libs = {**seen.libs, **{name: version for name in TELLING if (version := _version(name))}}
