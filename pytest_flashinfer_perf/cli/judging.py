@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.config.project_file import ProjectFileError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import (
     calibration,
@@ -21,12 +20,8 @@ from pytest_flashinfer_perf.gate import (
     table,
     thresholds,
 )
-from pytest_flashinfer_perf.gate.calibration import CalibrationError
-from pytest_flashinfer_perf.gate.likeness import AllowError
-from pytest_flashinfer_perf.gate.runs import RunError
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 
-ERRORS = (RunError, ProjectFileError, AllowError, CalibrationError, OSError)
 WRITERS = {"markdown": markdown.text, "json": document.text, "junit": junit.text}
 WRITTEN_AS = {"markdown": "Markdown", "json": "JSON", "junit": "JUnit XML"}
 

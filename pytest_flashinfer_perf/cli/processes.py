@@ -15,8 +15,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from pytest_flashinfer_perf.gate import runs
-from pytest_flashinfer_perf.gate.runs import Run, RunError
-from pytest_flashinfer_perf.running import alone
+from pytest_flashinfer_perf.gate.runs import Run
+from pytest_flashinfer_perf.running import alone, probe
+from pytest_flashinfer_perf.running.probe import ProbeError
+from pytest_flashinfer_perf.runs.formatting import last_lines
+from pytest_flashinfer_perf.runs.run_file import RunError
 
 PROBE = "import sys; from pytest_flashinfer_perf.machine import devices; print(devices.find(sys.argv[1]).uuid or '')"
 PASSED, TESTS_FAILED = 0, 1
@@ -76,7 +79,7 @@ def measured(where: Environment, arguments: Sequence[str], stem: Path, only: Seq
 
 
 def _end(log: Path) -> str:
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES_OF_LOG:])
+    return last_lines(log.read_text(encoding="utf-8", errors="replace"), LINES_OF_LOG)
 
 
 def gpu(arguments: Sequence[str]) -> str | None:
@@ -84,10 +87,10 @@ def gpu(arguments: Sequence[str]) -> str | None:
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     known.add_argument("--perf-device", default="auto")
     spec = known.parse_known_args(list(arguments))[0].perf_device
-    done = subprocess.run([sys.executable, "-c", PROBE, spec], capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        raise RunError(f"no device to measure on: {done.stderr.strip().rpartition(chr(10))[2]}")
-    return done.stdout.strip() or None
+    try:
+        return probe.answer(PROBE, spec) or None
+    except ProbeError as error:
+        raise RunError(f"no device to measure on: {error}") from error
 
 
 def alone_on(uuid: str | None) -> AbstractContextManager[None]:

@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.gate.absolutes import Broken
 from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.runs import Run
-from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, Case
+from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase
 from pytest_flashinfer_perf.gate.thresholds import Threshold, Thresholds
 
 NOTHING_WORSE, WORSE, COULD_NOT_JUDGE = 0, 1, 2  # exit codes; of 1 and 2 it is 1
@@ -46,7 +46,7 @@ class Judged:
     `threshold` and `sees` are logarithms of ratios: the least change that counts, the least slowdown surely found.
     """
 
-    case: Case
+    case: ComparedCase
     verdict: Verdict
     reason: str
     sentence: str

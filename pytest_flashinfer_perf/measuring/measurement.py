@@ -19,15 +19,15 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import changing, verification
-from pytest_flashinfer_perf.measuring.changing import storage
-from pytest_flashinfer_perf.measuring.verification import Examination, Expected, Outputs, Verdict
+from pytest_flashinfer_perf.measuring.verification import CheckResult, Examination, Expected, Outputs
 from pytest_flashinfer_perf.spec import dtypes
 from pytest_flashinfer_perf.timing import cold, extra
+from pytest_flashinfer_perf.timing.cold import storage
 from pytest_flashinfer_perf.timing.instruments import Work
 from pytest_flashinfer_perf.timing.run import NOT_TIMED, Timing, run, uses_graph
 from pytest_flashinfer_perf.timing.target import Target
 
-NOTHING_SEEN, CHECKING = Verdict(), Checking()
+NOTHING_SEEN, CHECKING = CheckResult(), Checking()
 Reference = Outputs | Callable[[], Outputs]
 
 
@@ -43,7 +43,7 @@ class Measurement:
     flops: float | None = None
     bytes: float | None = None
     flops_dtype: str | None = None
-    verdict: Verdict = NOTHING_SEEN
+    verdict: CheckResult = NOTHING_SEEN
     sample: Sample | None = None
     checking: Checking = CHECKING
     peak_memory_bytes: int | None = None
@@ -158,7 +158,9 @@ def measure_target(  # noqa: PLR0913 - all there is to know
     target: Target, expected: Expected, measuring: Measuring, checking: Checking, device: Device, *, cuda_graph: bool
 ) -> Measurement:
     """Check an answer, time the call, check the answer of a timed call: a wrong one is never recorded as fast."""
-    settled: Callable[[Verdict], Verdict] = (lambda seen: seen) if checking.allow_output_mismatch else Verdict.right
+    settled: Callable[[CheckResult], CheckResult] = (
+        (lambda seen: seen) if checking.allow_output_mismatch else CheckResult.right
+    )
     examined = Examination(target, expected, device, {} if checking.off else verification.fingerprint(target))
     seen = [settled(examined.first())]
     more = extra.planned(measuring, device, cuda_graph=cuda_graph)

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config import planting, project_file, quarantine, tolerances
-from pytest_flashinfer_perf.config.planting import PlantError
-from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
-from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.spec import presets
 from pytest_flashinfer_perf.spec.presets import Spread
 
@@ -33,9 +31,8 @@ def read(config: pytest.Config) -> Settings:
     _refuse_empty(config)
     measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
     checking = ("refcheck", "allow_output_mismatch")
-    with errors_of_use(ProjectFileError):
-        project = _project(config)
-        bounds, quarantined = tolerances.read(project), quarantine.read(project)
+    project = _project(config)
+    bounds, quarantined = tolerances.read(project), quarantine.read(project)
     return Settings(
         suite=config.getoption("perf_suite"),
         backends=tuple((config.getoption("perf_backends") or "").replace(",", " ").split()),
@@ -75,8 +72,7 @@ def _model(config: pytest.Config) -> dict[str, Any]:
 
 def _plants(config: pytest.Config) -> dict[str, float]:
     named = config.getoption("perf_plant")
-    with errors_of_use(PlantError):
-        return planting.read(config.invocation_params.dir / named) if named else {}
+    return planting.read(config.invocation_params.dir / named) if named else {}
 
 
 def _trace(config: pytest.Config) -> TraceSets:

@@ -79,7 +79,7 @@ def copier(arguments: Any, kept: set[int]) -> Callable[[], Any]:
         fresh = {key: part.clone().untyped_storage() for key, part in parts.items()}
 
         def moved(tensor: Tensor) -> Tensor:
-            key = _storage(tensor)
+            key = storage(tensor)
             if key not in fresh:
                 return tensor
             offset = tensor.storage_offset() - extents[key][0] // tensor.itemsize
@@ -92,7 +92,7 @@ def copier(arguments: Any, kept: set[int]) -> Callable[[], Any]:
 
 
 def _bytes_of(arguments: Any, key: int, extent: tuple[int, int]) -> Tensor:
-    source = next(t for t in tensors(arguments) if _storage(t) == key)
+    source = next(t for t in tensors(arguments) if storage(t) == key)
     raw = torch.empty(0, dtype=torch.uint8, device=source.device).set_(source.untyped_storage())
     return raw[slice(*extent)]
 
@@ -101,7 +101,7 @@ def _extents(arguments: Any, kept: set[int]) -> dict[int, tuple[int, int]]:
     """The bytes of each storage that its tensors cover, from an aligned start."""
     found: dict[int, tuple[int, int]] = {}
     for tensor in tensors(arguments):
-        key = _storage(tensor)
+        key = storage(tensor)
         if key in kept or tensor.numel() == 0:
             continue
         low, high = _covered(tensor)
@@ -116,12 +116,12 @@ def _covered(tensor: Tensor) -> tuple[int, int]:
     return first // ALIGNMENT * ALIGNMENT, first + (reach + 1) * tensor.itemsize
 
 
-def _storage(tensor: Tensor) -> int:
+def storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
 def storages(tree: Any) -> set[int]:
-    return {_storage(tensor) for tensor in tensors(tree)}
+    return {storage(tensor) for tensor in tensors(tree)}
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:

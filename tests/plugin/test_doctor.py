@@ -156,7 +156,7 @@ def test_list_explains_one_routines_flags(capsys):
 
 
 def test_list_knows_no_such_routine(capsys):
-    assert cli.main(["list", "mm_fp9"]) == 1
+    assert cli.main(["list", "mm_fp9"]) == 2
     assert "unknown name 'mm_fp9', did you mean" in capsys.readouterr().err
 
 

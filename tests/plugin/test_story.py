@@ -5,7 +5,7 @@ from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
 
 from pytest_flashinfer_perf.report import runs, story
 from pytest_flashinfer_perf.report.heat_map import heat_map
-from pytest_flashinfer_perf.report.verdicts import Judged
+from pytest_flashinfer_perf.report.verdicts import ShownVerdict
 
 
 @pytest.fixture
@@ -204,9 +204,11 @@ def test_the_answer_comes_in_sentences(told, tmp_path):
 
 def test_the_answer_names_what_the_gate_calls_slower(told, tmp_path):
     found = told(document(benchmark()), document(benchmark(us=20.0), when="2026-11-21T10:00:00+00:00"))
-    judged = {f"{ROUTINE}/llama-b16-s1024-fa2": Judged("SLOWER", "by 100 %")}
+    judged = {f"{ROUTINE}/llama-b16-s1024-fa2": ShownVerdict("SLOWER", "by 100 %")}
     both = runs.read([tmp_path / "0.json", tmp_path / "1.json"])
-    said = story.answer(both, found, {**judged, "gone": Judged("MISSING", "skipped"), "x": Judged("SAME", "")})
+    said = story.answer(
+        both, found, {**judged, "gone": ShownVerdict("MISSING", "skipped"), "x": ShownVerdict("SAME", "")}
+    )
     assert said.sentences[-1] == "The newest against 1 run: 1 MISSING, 1 SLOWER, 1 SAME."
     assert [one.case for one in said.slower] == list(judged)
     assert said.undecided == {"MISSING: skipped": ["gone"]}

@@ -6,6 +6,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
 HELP = {
     "compare": "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
     "ab": "Measure two environments in turns on one GPU, and print a verdict for each case.",
@@ -21,12 +23,9 @@ HELP = {
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    from pytest_flashinfer_perf.cli.judging import ERRORS
-    from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE
-
     command = importlib.import_module(f"{__name__}.{name}")
     try:
         return int(command.main(arguments))
-    except ERRORS as error:
+    except (FlashinferPerfError, OSError) as error:
         sys.stderr.write(f"flashinfer-perf {name}: {error}\n")
-        return COULD_NOT_JUDGE
+        return error.exit_code if isinstance(error, FlashinferPerfError) else FlashinferPerfError.exit_code

@@ -6,11 +6,10 @@ import argparse
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.runs.formatting import WIDTH, grouped, software
+from pytest_flashinfer_perf.runs.formatting import grouped, software, wrapped
 
 EXAMPLE = """examples:
   flashinfer-perf doctor
@@ -100,15 +99,15 @@ def _caches(caches: Mapping[str, Any]) -> Iterator[str]:
 def _routines(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]:
     for name, backends in routines.items():
         able = " ".join(backend for backend, reason in backends.items() if reason is None) or "none"
-        yield from _wrapped(f"{name}: {able}", 2)
+        yield from wrapped(f"{name}: {able}", 2)
 
 
 def _why_not(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]:
     """Each reason once, with all routines and backends that it holds for."""
     reasons = [(name, b, reason) for name, backends in routines.items() for b, reason in backends.items() if reason]
     for reason, alike in grouped(reasons, lambda one: SUBJECT.sub("", one[2])):
-        yield from _wrapped(f"no: {reason}", 4)
-        yield from _wrapped(f"    {_whose(reason, alike)}", 4)
+        yield from wrapped(f"no: {reason}", 4)
+        yield from wrapped(f"    {_whose(reason, alike)}", 4)
 
 
 def _whose(reason: str, alike: Sequence[tuple[str, str, str]]) -> str:
@@ -125,9 +124,5 @@ def _verdict(facts: Mapping[str, Any]) -> str:
     return able if facts["measures_on_gpu"] else f"nothing can be measured on a GPU; {able}"
 
 
-def _titled(title: str, text: str) -> Iterator[str]:
-    return _wrapped(f"{title:<{INDENT}}{text}", INDENT)
-
-
-def _wrapped(text: str, indent: int) -> Iterator[str]:
-    yield from textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
+def _titled(title: str, text: str) -> list[str]:
+    return wrapped(f"{title:<{INDENT}}{text}", INDENT)

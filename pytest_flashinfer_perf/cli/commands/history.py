@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.gate import history, runs, thresholds, words
 from pytest_flashinfer_perf.gate.changes import SHORTEST, Change
 from pytest_flashinfer_perf.gate.history import Series
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
-from pytest_flashinfer_perf.runs.formatting import WIDTH, counted
+from pytest_flashinfer_perf.runs.formatting import WIDTH, counted, wrapped
 
 EXAMPLE = "example: flashinfer-perf history .benchmarks"
 
@@ -23,7 +23,10 @@ def main(arguments: Sequence[str]) -> int:
     found = runs.read([args.folder])
     series = history.read(found, thresholds.read(project_file.find(Path.cwd(), args.perf_config)))
     failures = list(history.failures(found))
-    sys.stdout.writelines(f"{line}\n" for line in (*lines(series, len(found)), *_wrapped(failures)))
+    sys.stdout.writelines(
+        f"{line}\n"
+        for line in (*lines(series, len(found)), *(line for failure in failures for line in wrapped(failure)))
+    )
     if failures:
         return WORSE
     return NOTHING_WORSE if any(one.long_enough for one in series) else COULD_NOT_JUDGE
@@ -41,17 +44,12 @@ def lines(series: Sequence[Series], files: int) -> Iterator[str]:
     yield f"{len(series)} series from {counted(files, 'run')}, {len(changed)} of them changed"
 
 
-def _wrapped(failures: Iterable[str]) -> Iterator[str]:
-    for failure in failures:
-        yield from textwrap.wrap(failure, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
 def _change(one: Series, change: Change) -> Iterator[str]:
     run, _ = one.points[change.at]
     commit = f", commit {run.commit[:10]}" if run.commit else ""
     size = words.percent(change.after - change.before)
     since = f"  {run.when:%Y-%m-%d %H:%M}: {size} in {one.domain}, since {run.source}{commit}"
-    yield from textwrap.wrap(since, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    yield from wrapped(since, 4)
     for beside in one.beside(change):
         yield from textwrap.wrap(beside, WIDTH, initial_indent="    ", subsequent_indent="      ")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.runs.formatting import WIDTH
+from pytest_flashinfer_perf.runs.formatting import wrapped
+from pytest_flashinfer_perf.spec.case import UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import Field, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
@@ -24,8 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(list(arguments)).routine
     found = _matching(asked)
     if not found:
-        sys.stderr.write(f"flashinfer-perf list: {unknown(asked, sorted(all_routines()))}\n")
-        return 1
+        raise UnknownRoutineError(asked, unknown(asked, sorted(all_routines())))
     shown = (line for routine in found for line in (_whole(routine) if asked else _brief(routine)))
     models = () if asked else _titled("models", _models(found), indent=0)
     sys.stdout.write("\n".join([*shown, *models]) + "\n")
@@ -78,14 +77,14 @@ def _models(routines: Iterable[AnyRoutine]) -> list[str]:
 
 def _titled(title: str, names: Iterable[str], indent: int = 2) -> Iterator[str]:
     text = f"{' ' * indent}{title:<10}{' '.join(names) or 'none'}"
-    yield from textwrap.wrap(text, WIDTH, subsequent_indent=" " * (indent + 10), break_on_hyphens=False)
+    yield from wrapped(text, indent + 10)
 
 
 def _explained(field: Field) -> Iterator[str]:
     names = ", ".join(f"--{name}" for name in field.spellings)
     choices = f": {', '.join(field.flag.choices)}" if field.flag.choices else ""
     text = f"    {names:<28}{field.flag.help}{choices} ({_default(field)})"
-    yield from textwrap.wrap(text, WIDTH, subsequent_indent=" " * 32, break_on_hyphens=False)
+    yield from wrapped(text, 32)
 
 
 def _default(field: Field) -> str:

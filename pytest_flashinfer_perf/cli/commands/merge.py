@@ -9,22 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.runs import merging
 from pytest_flashinfer_perf.runs.formatting import counted
-from pytest_flashinfer_perf.runs.run_file import RunError
 
 EXAMPLE = "example: flashinfer-perf merge shard-*.json --output run.json"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0, or 1 if the files are not the parts of one run."""
     args = _parser().parse_args(list(arguments))
-    try:
-        made = merging.merged([merging.read(path) for path in args.files], args.allow)
-        write_whole(args.output, json.dumps(made, indent=4) + "\n")
-    except (RunError, merging.MergeError, OSError) as error:
-        sys.stderr.writelines(f"flashinfer-perf merge: {line}\n" for line in str(error).splitlines())
-        return 1
+    made = merging.merged([merging.read(path) for path in args.files], args.allow)
+    write_whole(args.output, json.dumps(made, indent=4) + "\n")
     sys.stdout.write(
         f"wrote {counted(len(made['benchmarks']), 'row')} of {counted(len(args.files), 'file')} to {args.output}\n"
     )
@@ -58,5 +53,5 @@ def _checks(text: str) -> list[str]:
     names = text.replace(",", " ").split()
     for name in names:
         if name not in merging.CHECKS:
-            raise argparse.ArgumentTypeError(f"unknown name {name!r}, known are {', '.join(merging.CHECKS)}")
+            raise argparse.ArgumentTypeError(unknown(name, merging.CHECKS))
     return names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,17 +17,12 @@ DESCRIPTION = f"""Compile the FlashInfer modules that these cases need. They are
 this machine, or for those that {start.ARCHITECTURES} names; MAX_JOBS limits
 the number of files compiled at a time. Needs CUDA's compiler and no GPU.
 Exits with 0 if all modules are compiled, with 1 if one fails to compile."""
-COULD_NOT = 2
 
 
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = _parser().parse_args(own)
-    try:
-        return start.prebuild(for_pytest, output=args.output)
-    except start.PrebuildError as error:
-        sys.stderr.write(f"flashinfer-perf prebuild: {error}\n")
-        return COULD_NOT
+    return start.prebuild(for_pytest, output=args.output)
 
 
 def _parser() -> argparse.ArgumentParser:

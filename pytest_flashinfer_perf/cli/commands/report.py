@@ -20,15 +20,10 @@ EXAMPLE = """examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0, or 1 if a file is not a run or the extra `report` is not installed."""
     args = _parser().parse_args(list(arguments))
-    try:
-        read = runs.read(args.runs)
-        _verify_other(args.output, args.runs)
-        return _markdown(read, args.output) if args.markdown else _page(read, args.output or Path("report.html"))
-    except (RunError, OSError) as error:
-        sys.stderr.write(f"flashinfer-perf report: {error}\n")
-        return 1
+    read = runs.read(args.runs)
+    _verify_other(args.output, args.runs)
+    return _markdown(read, args.output) if args.markdown else _page(read, args.output or Path("report.html"))
 
 
 def _verify_other(output: Path | None, read: Sequence[Path]) -> None:

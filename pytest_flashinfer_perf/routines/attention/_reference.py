@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.sample import Rows
-from pytest_flashinfer_perf.routines._offsets import Chosen, edges
+from pytest_flashinfer_perf.routines._offsets import ChosenRows, edges
 from pytest_flashinfer_perf.routines.attention._paged import pages_per_request
 
 SCORES_AT_ONCE = 1 << 27
@@ -33,7 +33,7 @@ def answers(
     q: Tensor, requests: Iterable[Request], *, scale: float, causal: bool, rows: Tensor | None
 ) -> Iterator[Answer]:
     """Of each request that has rows; of those alone that are asked for."""
-    chosen = Chosen(rows)
+    chosen = ChosenRows(rows)
     for request in requests:
         part, count = chosen.of(request.rows), request.rows.stop - request.rows.start
         positions = torch.arange(count, device=q.device)[part]

@@ -14,7 +14,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines._offsets import Chosen, edges
+from pytest_flashinfer_perf.routines._offsets import ChosenRows, edges
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, bytes_of
 from pytest_flashinfer_perf.spec.params import Params, flag
@@ -85,7 +85,7 @@ class Operands(NamedTuple):
 
     def of_each(self, parts: list[slice], rows: Tensor | None = None) -> Iterator[tuple[slice, Operands]]:
         """The part of all rows of `a` that each of `b` multiplies; of a sample, those that have some of it."""
-        chosen, a = Chosen(rows), self.a.flatten(0, -2)
+        chosen, a = ChosenRows(rows), self.a.flatten(0, -2)
         for part, b in zip(parts, self.b.flatten(0, -3) if self.b.dim() > 2 else self.b[None], strict=True):
             of_part = a[part][chosen.of(part)]
             if rows is None or len(of_part):
