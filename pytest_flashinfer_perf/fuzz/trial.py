@@ -14,9 +14,9 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.walk import CannotRunError, walk
+from pytest_flashinfer_perf.measuring.walk import CannotRunError, run_case
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.routine import Backend, Built, How
+from pytest_flashinfer_perf.spec.routine import Backend, Built, LaunchOptions
 
 # What the library raises to say that it will not do this, by name where a class is its own or cuDNN's.
 CLEAN = (
@@ -46,7 +46,7 @@ class Trial:
 
     def of(self, case: Case) -> Outcome:
         try:
-            seen = walk(self._watched(case), self.measuring, self.checking, self.device).measurement
+            seen = run_case(self._watched(case), self.measuring, self.checking, self.device).measurement
             self.device.synchronize()
         except CannotRunError as reason:
             return Outcome("skipped", str(reason))
@@ -75,8 +75,8 @@ def _watched(case: Case) -> Iterator[tuple[str, Backend[Any, Any]]]:
     """The case's backend, so that what it raises can be told from what our own code does."""
     backend = case.backend
 
-    def build(p: Any, x: Any, how: How) -> Built[Any]:
-        built = _telling(backend.build)(p, x, how)
+    def build(p: Any, x: Any, options: LaunchOptions) -> Built[Any]:
+        built = _telling(backend.build)(p, x, options)
         return replace(built, launch=_telling(built.launch))
 
     yield case.backend_name, replace(backend, build=build)

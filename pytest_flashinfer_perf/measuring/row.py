@@ -1,4 +1,4 @@
-"""The row's extra_info: flat, JSON-safe, null for what the instrument cannot see."""
+"""The extra_info of a row: flat, valid JSON, null for values that the instrument does not provide."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.config.settings import PeaksChoice
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks
 from pytest_flashinfer_perf.measuring.measurement import Measurement
-from pytest_flashinfer_perf.measuring.walk import Walked
+from pytest_flashinfer_perf.measuring.walk import CaseResult
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.cost import Cost, as_run, best_of, first_that_covers, roofline
 from pytest_flashinfer_perf.timing import placements
@@ -21,15 +21,15 @@ NO_WORK = Cost(0.0, 0.0, "")
 REMEDY_FOR_LAUNCHES = "--perf-cuda-graph=on replays them without the host"
 
 
-def of_case(case: Case, walked: Walked, peaks_choice: PeaksChoice) -> dict[str, Any]:
+def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice) -> dict[str, Any]:
     return {
-        **of_measurement(walked.measurement, walked.cost, peaks_choice),
-        **walked.facts,
+        **of_measurement(result.measurement, result.cost, peaks_choice),
+        **result.facts,
         **case.identity,
-        "resolved_backend": walked.resolved,
+        "resolved_backend": result.resolved,
         "autotuned": getattr(case.params, "autotune", False),
         "autotune_cache": case.autotune_cache if case.backend.tunes else None,
-        "tactic": walked.choice.sentence if walked.choice else None,
+        "tactic": result.choice.sentence if result.choice else None,
         "seed": case.seed,
         "repro_upstream": case.repro_upstream,
     }
@@ -146,6 +146,6 @@ def refcheck(m: Measurement) -> str:
 
 
 def _largest(errors: Iterable[float]) -> float | None:
-    """JSON has no infinity: an error that is no number is null, as one that nobody has looked for."""
+    """The largest error; null, since JSON has no infinity, if one of them is not finite or there is none."""
     seen = list(errors)
     return max(seen) if seen and all(map(math.isfinite, seen)) else None

@@ -1,4 +1,4 @@
-"""pytest's face of the package: options, hooks, fixtures. What they do is elsewhere, and imported when it is needed."""
+"""Entry point for pytest: options, hooks, fixtures. The modules that do the work are imported when they are needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRACE_SETS = pytest.StashKey[list[tuple[trace_set_arguments.Asked, "Evaluations"
 
 MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
-    "perf(**params): a case's parameters, for -m 'perf(backend=\"fa3\", batch_size=16)'",
+    "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
     "attention: cases of the attention family",
     "gemm: cases of the GEMM family",
     "moe: cases of the MoE family",
@@ -66,7 +66,7 @@ def _configure(config: pytest.Config) -> None:
 
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
-    """In the process that sees all rows: a worker of xdist has a part of them."""
+    """Register what needs all rows, in the main process: a worker of xdist has only a part of them."""
     config.pluginmanager.register(Rowless(board), "flashinfer-perf-rowless")
     if confirmation.confirms():
         return
@@ -79,7 +79,7 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
 
 
 def _open_files(config: pytest.Config, board: Board) -> None:
-    """What cannot be written ends the run before anything is measured."""
+    """Open the output files, so that one that cannot be written ends the run before anything is measured."""
     if config.getoption("perf_html"):
         from pytest_flashinfer_perf.plugin.html import HtmlFile
 
@@ -94,7 +94,7 @@ def _open_files(config: pytest.Config, board: Board) -> None:
 
 
 def _set_arguments(config: pytest.Config, settings: Settings) -> None:
-    """Cases without a named file are looked for in the suite; testlists are arguments of their own."""
+    """Add the suite's folders for --perf-case, and the files of --perf-testlist, to pytest's arguments."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     if settings.cases and not named:
         from pytest_flashinfer_perf.plugin import suite
@@ -135,7 +135,7 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """A finding or a testlist that was asked for; instead of doctest's, which takes any .txt that was."""
+    """Collect a finding or a testlist that is named as an argument; doctest would take any .txt file."""
     others = yield
     if not parent.session.isinitpath(file_path):
         return others
@@ -195,7 +195,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Find the device and the instrument before the first test: what is not there is one error, not one per case."""
+    """Find the device and the instrument before the first test, so that a missing one is one error, not many."""
     if session.config.option.collectonly or not any(_needs_device(item) for item in session.items):
         return
     settings = session.config.stash[SETTINGS]
@@ -241,7 +241,7 @@ def perf(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
     from pytest_flashinfer_perf.plugin.fixture import Perf
 
     if "perf" not in request.node.fixturenames:
-        raise pytest.UsageError("perf must be an argument of the test itself: that is where the run looks for it")
+        raise pytest.UsageError("perf must be an argument of the test itself, not of another fixture")
     settings, device = request.config.stash[SETTINGS], request.config.stash[DEVICE]
     with running.turn(request.config, settings, device):
         yield Perf(request, benchmark, settings, device)
@@ -253,7 +253,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if measures(item):
         from pytest_flashinfer_perf.plugin.fixture import Perf
 
-        given = item.funcargs.get("perf")  # type: ignore[attr-defined] # of an item that has fixtures
+        given = item.funcargs.get("perf")  # type: ignore[attr-defined] # items with fixtures have it
         if isinstance(given, Perf):
             given.verify_used()
     return done
@@ -281,14 +281,14 @@ def pytest_runtest_makereport(
 def _add_outcome(item: pytest.Item, report: pytest.TestReport) -> None:
     if stash.ROW in item.stash:
         row = item.stash[stash.ROW]
-        report.perf_row = json.dumps(row)  # type: ignore[attr-defined] # reports carry what they get
+        report.perf_row = json.dumps(row)  # type: ignore[attr-defined] # pytest keeps extra attributes of reports
         report.perf_replay = replay.shipped(item, row["instrument"], row["samples"])  # type: ignore[attr-defined]
     if stash.CHECKED in item.stash:
         report.perf_checked = item.stash[stash.CHECKED]  # type: ignore[attr-defined]
     if item.config.stash[SETTINGS].fuzzing.on:
         if stash.SEARCH in item.stash:
             report.perf_search = json.dumps(item.stash[stash.SEARCH])  # type: ignore[attr-defined]
-    elif report.failed:  # a search says what to run again itself
+    elif report.failed:  # a search names the command itself
         report.sections.append(("run it again", stash.repeat(item)))
 
 

@@ -1,4 +1,4 @@
-"""The `perf` fixture: a case, or anybody's own call, measured and recorded as this test's row."""
+"""The `perf` fixture: measure a case or a call of your own, and record it as the row of this test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks, row
 from pytest_flashinfer_perf.measuring.measurement import Measurement, Reference, measure
 from pytest_flashinfer_perf.measuring.verification import Outputs
-from pytest_flashinfer_perf.measuring.walk import CannotRunError, OutOfMemoryError, walk
+from pytest_flashinfer_perf.measuring.walk import CannotRunError, OutOfMemoryError, run_case
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running import compiling, record
 from pytest_flashinfer_perf.running.compiling import CompileError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Evaluate = Callable[[bool, Device], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
 NONE: Mapping[str, Any] = {}
-NOTHING_MEASURED = "nothing was measured: call perf(case) or perf.time(...), pytest.skip(reason), or do without perf"
+NOTHING_MEASURED = "nothing was measured: call perf(case) or perf.time(...), or pytest.skip(reason), or remove perf"
 
 
 class Perf:
@@ -55,9 +55,9 @@ class Perf:
         self._measuring = replace(asked, iters=1, warmup=0) if asked_not_to else asked
 
     def __call__(self, case: Case | Search) -> Measurement | None:
-        """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row.
+        """Run a case: skip it if it cannot run here, fail it if its answer is wrong, else record its row.
 
-        Where shapes are searched nothing is timed: a search, or the one case, is launched and checked in a child.
+        With --perf-fuzz nothing is timed: the search, or the case, is launched and checked in a child process.
         """
         with self._row_or_nothing():
             if isinstance(case, Case) and not self._settings.fuzzing.on:
@@ -66,7 +66,7 @@ class Perf:
             return None
 
     def attempt(self, case: Case) -> None:
-        """Launch a case in a child and check it, whatever the run does with others."""
+        """Launch a case in a child process and check it, with or without --perf-fuzz."""
         with self._row_or_nothing():
             self._launched_and_checked(case)
 
@@ -86,32 +86,32 @@ class Perf:
         if known:
             pytest.skip(known.sentence)
         how = (self._measuring_of(case), self._checking_of(case))
-        walked = walk(case, *how, self._device, self._settings.max_memory)
+        result = run_case(case, *how, self._device, self._settings.max_memory)
         if self._settings.checking.only:
-            self._checked(walked.measurement)
+            self._checked(result.measurement)
         else:
             self._benchmark.params = case.json_params
-            extra_info = row.of_case(case, walked, self._settings.measuring.peaks)
-            self._record(walked.measurement, extra_info, case.json_params)
-        return walked.measurement
+            extra_info = row.of_case(case, result, self._settings.measuring.peaks)
+            self._record(result.measurement, extra_info, case.json_params)
+        return result.measurement
 
     def _checking_of(self, case: Case) -> Checking:
-        return case.said.allowing(self._settings.checking)
+        return case.options.applied_to_checks(self._settings.checking)
 
     def _checked(self, seen: Measurement) -> None:
-        """Nothing was timed, so that there is no row: the report says how much was looked at."""
+        """Record the result of the check; without a time there is no row."""
         record.leave_out(self._benchmark)
         self._node.stash[CHECKED] = row.refcheck(seen)
 
     def _measuring_of(self, case: Case) -> Measuring:
-        return self._measuring if self._only_once else case.said.over(self._measuring, self._device)
+        return self._measuring if self._only_once else case.options.applied_to(self._measuring, self._device)
 
-    def time(  # noqa: PLR0913 - what there is to say about a call
+    def time(  # noqa: PLR0913 - one argument per property of a call
         self,
         fn: Callable[..., object],
         *args: Any,
         flops: float | None = None,
-        bytes: float | None = None,  # noqa: A002 - the word for it
+        bytes: float | None = None,  # noqa: A002 - the usual name
         flops_dtype: str | None = None,
         reference: Reference = None,
         out: Outputs = None,
@@ -140,25 +140,25 @@ class Perf:
         return measured
 
     def verify_used(self) -> None:
-        """Raise where a test measured nothing and would pass for one that did."""
+        """Fail a test that did not use the fixture: it would pass without having measured anything."""
         if not self._used:
             record.leave_out(self._benchmark)
             pytest.fail(NOTHING_MEASURED, pytrace=False)
 
     def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement:
-        """Record what a process of its own has measured and checked; `evaluate` is told whether once is enough."""
+        """Record what a child process measured and checked. `evaluate` gets True if one call is enough."""
         self._node.stash[REPEAT] = repeat
         self._node.stash[IDENTITY] = self._identity
         with self._row_or_nothing():
-            measured, said, params = evaluate(self._only_once or self._settings.checking.only, self._device)
+            measured, facts, params = evaluate(self._only_once or self._settings.checking.only, self._device)
             own = row.of_measurement(measured, None, self._settings.measuring.peaks)
             self._benchmark.params = dict(params)
-            self._record(measured, {**own, **self._identity, **said}, params)
+            self._record(measured, {**own, **self._identity, **facts}, params)
         return measured
 
     @property
     def _identity(self) -> dict[str, Any]:
-        """Of a test that is no case of a routine."""
+        """The identifying fields of a test without a case of a routine."""
         known = {"case": self._node.nodeid, "case_tag": self._settings.case_tag}
         return {**known, **row.of_device(self._device)}
 
@@ -192,7 +192,7 @@ class Perf:
 
     @contextmanager
     def _sentences(self) -> Iterator[None]:
-        """What is known to happen needs no lines of this package."""
+        """Turn expected errors into skips and failures without a traceback."""
         try:
             yield
         except CannotRunError as reason:
@@ -207,7 +207,7 @@ class Perf:
 
 
 def _seen(measured: Measurement) -> dict[str, Any]:
-    """What a report of this session shows, and pytest-benchmark keeps in its own words."""
+    """Statistics for this session's tables, which pytest-benchmark stores under other names."""
     return {
         "samples": measured.samples,
         "median": measured.median,

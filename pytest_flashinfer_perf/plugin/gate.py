@@ -1,4 +1,4 @@
-"""The gate in a run of pytest: this session judged against a baseline, suspects measured again, the exit code set."""
+"""`--perf-gate`: compare this session with a baseline, measure suspects again, and set the exit code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
 
 
 def _save_as(config: pytest.Config, name: str) -> None:
-    """A baseline is what pytest-benchmark saves, samples included; it reads these when it is configured, after us."""
+    """Set pytest-benchmark's options to save the run with its samples; it reads them later."""
     if config.getoption("benchmark_save"):
         raise pytest.UsageError("--perf-save-baseline is --benchmark-save with samples: use one of them")
     config.option.benchmark_save = name
@@ -54,7 +54,7 @@ def _save_as(config: pytest.Config, name: str) -> None:
 
 @dataclass(eq=False)  # before pytest 9.1 a plugin has to be hashable
 class Gate:
-    """Gathers rows from reports, by their tests, and judges them when the session ends."""
+    """Gathers the rows of tests from their reports, and compares them at the end of the session."""
 
     config: pytest.Config
     rules: Rules
@@ -66,7 +66,7 @@ class Gate:
     lines: list[str] = field(default_factory=list)
 
     def pytest_sessionstart(self) -> None:
-        """Before anything is measured: a baseline that cannot be read is no reason to measure for an hour."""
+        """Read the baseline before anything is measured, so that an error in it shows at once."""
         baseline = self.config.getoption("perf_gate")
         if baseline is None:
             return
@@ -132,7 +132,7 @@ class Gate:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """pytest's own codes stand."""
+        """Set the exit code, unless pytest has set one itself."""
         if session.config.option.collectonly or session.exitstatus not in JUDGED:
             return
         code = self._judge() or self._saved()
@@ -169,14 +169,14 @@ class Gate:
 
 
 def _unmeasured(report: pytest.TestReport) -> dict[str, Any]:
-    """As the file of this run has it; a test without the perf fixture is known by its id."""
+    """The entry of a test that was not measured, as in the JSON file; without the perf fixture it has only an id."""
     if hasattr(report, "perf_unmeasured"):
         return dict(json.loads(report.perf_unmeasured))
     return unmeasured.of(report, {"case": report.nodeid})
 
 
 def _record(item: pytest.Item) -> dict[str, Any] | None:
-    """What pytest-benchmark will write of this test, without the samples."""
+    """The record that pytest-benchmark will write for this test, without the samples."""
     stats = getattr((getattr(item, "funcargs", None) or {}).get("benchmark"), "stats", None)
     if not stats:
         return None

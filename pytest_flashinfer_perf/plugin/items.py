@@ -1,4 +1,4 @@
-"""Items of files: an ordinary test function for each line of a testlist, and for the case of a finding."""
+"""Tests from files: a test function for each line of a testlist, and one for the case of a finding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Testlist(pytest.File):
         settings = self.config.stash[SETTINGS]
         entries = testlist.read(self.path, settings.flags, settings.backends)
         if not entries:
-            raise self.CollectError(f"{self.path}: no line asks for anything; one is --routine NAME and its flags")
+            raise self.CollectError(f"{self.path}: has no case: write a line such as --routine NAME with its flags")
         return [self._item(entry) for entry in entries]
 
     def _item(self, entry: Entry) -> pytest.Function:

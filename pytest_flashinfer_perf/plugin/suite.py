@@ -20,7 +20,7 @@ FAMILIES = ("attention", "gemm", "moe")
 
 
 def root() -> Path:
-    """Beside the package in a checkout, inside it in a wheel: either way the folder that holds `tests/`."""
+    """The folder that holds `tests/`: next to the package in a checkout, inside it in a wheel."""
     package = Path(__file__).parents[1]
     packed = package / "suite"
     return packed if packed.is_dir() else package.parent
@@ -31,7 +31,7 @@ def paths() -> list[Path]:
 
 
 def verify(settings: Settings) -> None:
-    """Raise ParamError for what no routine knows, before anything is collected."""
+    """Raise ParamError for unknown backends, cases and models, before anything is collected."""
     known = all_backends()
     strange = [name for name in settings.backends if name not in known]
     if strange:
@@ -58,7 +58,7 @@ def _model_shapes(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
 
 
 def asked_for(settings: Settings) -> list[Case]:
-    """The cases of `--perf-case`."""
+    """The cases that `--perf-case` names."""
     return [case for line in settings.cases for case in _read(line)]
 
 
@@ -70,13 +70,13 @@ def _read(line: str) -> list[Case]:
 
 
 def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str] = ()) -> list[Case]:
-    """A test's cases: `--perf-case`'s, else its own shapes, else the model's or the tier's; times the backends."""
+    """A test's cases: those of `--perf-case`, else its own shapes, else the model's or the tier's, for each backend."""
     if settings.cases:
         return [case for case in asked_for(settings) if case.routine is routine]
     shapes = [_own(routine, params) for params in own] or _listed(routine, settings)
     asked = list(backends_of(routine, settings))
     wanted = ((s, b) for s in shapes for b in asked if b in (s.backends or asked))
-    return _distinct([Case(routine, s, b, *_said(settings)) for s, b in wanted])
+    return _distinct([Case(routine, s, b, *_settings_of_cases(settings)) for s, b in wanted])
 
 
 def _listed(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
@@ -94,12 +94,12 @@ def backends_of(routine: AnyRoutine, settings: Settings) -> Iterator[str]:
     return iter(dict.fromkeys(backend.name for backend in asked if backend is not None))
 
 
-def _said(settings: Settings) -> tuple[int, str | None, str | None]:
+def _settings_of_cases(settings: Settings) -> tuple[int, str | None, str | None]:
     return (DEFAULT_SEED if settings.seed is None else settings.seed, settings.case_tag, settings.autotune_cache)
 
 
 def _distinct(made: list[Case]) -> list[Case]:
-    """Ids are what results are matched by later: two cases must not share one."""
+    """Raise if two cases share an id, by which results are matched later."""
     seen: dict[str, Case] = {}
     for case in made:
         if seen.setdefault(case.id, case) is not case:

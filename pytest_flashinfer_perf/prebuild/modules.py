@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.measuring.walk import CannotRunError
 from pytest_flashinfer_perf.prebuild.pretence import PRETENDED, Anything, Pretence, pretend
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.routine import How
+from pytest_flashinfer_perf.spec.routine import LaunchOptions
 from pytest_flashinfer_perf.spec.selection import quarantined
 from pytest_flashinfer_perf.timing.run import uses_graph
 
@@ -83,7 +83,9 @@ def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> No
 def _called(case: Case, device: Device, settings: Settings) -> None:
     routine, p = case.routine, case.params
     x = routine.inputs(p, torch.Generator().manual_seed(case.seed), PRETENDED)
-    built = case.backend.build(p, x, How(case.backend_name, uses_graph(settings.measuring, device, routine.cuda_graph)))
+    built = case.backend.build(
+        p, x, LaunchOptions(case.backend_name, uses_graph(settings.measuring, device, routine.cuda_graph))
+    )
     built.launch(x if built.takes is None else built.takes)
 
 

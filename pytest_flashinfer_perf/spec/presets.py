@@ -1,4 +1,4 @@
-"""Presets: a model's name and how it is spread over GPUs give the shapes of its layers on one of them."""
+"""Presets: from a model's name and its distribution over GPUs to the shapes of its layers on one GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.spec.params import ParamError
 
 
 class Spread(NamedTuple):
-    """GPUs that share each layer, groups of them that share a model's requests, GPUs that share its experts."""
+    """The numbers of GPUs that share each layer, of groups that share requests, of GPUs that share experts."""
 
     tp: int = 1
     dp: int = 1

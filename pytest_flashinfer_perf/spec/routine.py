@@ -1,4 +1,4 @@
-"""The words a routine file is written in: Routine, Backend, How, Built, Shape."""
+"""What a routine file declares: Routine, Backend, LaunchOptions, Built, Shape."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ X_contra = TypeVar("X_contra", contravariant=True)
 
 
 class Reference(Protocol[P_contra, X_contra]):
-    """The answer in fp32, independent of every backend; for some rows alone where the routine has `rows`."""
+    """The answer in fp32, independent of every backend; for the given rows only, if the routine has `rows`."""
 
     def __call__(
         self, params: P_contra, inputs: X_contra, rows: torch.Tensor | None = None, /
@@ -34,8 +34,8 @@ class Reference(Protocol[P_contra, X_contra]):
 
 
 @dataclass(frozen=True)
-class How:
-    """How a backend is going to be called."""
+class LaunchOptions:
+    """The backend's name, and whether its calls will be captured in CUDA graphs."""
 
     backend: str
     cuda_graph: bool
@@ -45,7 +45,7 @@ class How:
 class Built(Generic[X]):
     """A call that is ready to be timed: it takes the inputs, so that each timed call can have cold ones.
 
-    `takes` are the inputs in the form that this backend wants them in, where that is not how they were drawn.
+    `takes` are the inputs as this backend expects them, if that is not how they were drawn.
     """
 
     launch: Callable[[X], object]
@@ -55,7 +55,7 @@ class Built(Generic[X]):
 
 @dataclass(frozen=True)
 class Shape(Generic[P]):
-    """Params as a tier lists them, with the model they come from, and the backends they are meant for if not all."""
+    """Params as a tier lists them, with the model they come from, and their backends if not all."""
 
     params: P
     model: Model | None = None
@@ -85,7 +85,7 @@ class Backend(Generic[P, X]):
     """One way to run a routine, the FlashInfer API it calls, and what it needs."""
 
     name: str
-    build: Callable[[P, X, How], Built[X]]
+    build: Callable[[P, X, LaunchOptions], Built[X]]
     api: str = ""
     requires: tuple[Requirement, ...] = ()
     limits: Callable[[P, str, Device], Iterable[str]] = _no_limits
@@ -95,9 +95,9 @@ class Backend(Generic[P, X]):
 
 @dataclass
 class Routine(Generic[P, X]):
-    """An operation under its FlashInfer name: all that is known about it, declared once in its own file.
+    """An operation under its FlashInfer name, declared in a file of its own.
 
-    `activations` are what the check negates where they are, and looks whether the answer follows.
+    The check negates `activations` in place, and verifies that the answer follows.
     """
 
     name: str
@@ -127,14 +127,14 @@ class Routine(Generic[P, X]):
         runs_as: str = "",
         limits: Callable[[P, str, Device], Iterable[str]] = _no_limits,
         tunes: bool = False,
-    ) -> Callable[[Callable[[P, X, How], Built[X]]], Callable[[P, X, How], Built[X]]]:
+    ) -> Callable[[Callable[[P, X, LaunchOptions], Built[X]]], Callable[[P, X, LaunchOptions], Built[X]]]:
         """Declare one or more backends that the decorated function builds, by calling this FlashInfer API.
 
-        `runs_as` is the name that capabilities know a backend by, where the routine calls it otherwise. One that
+        `runs_as` is the backend's name in `machine/capability.py`, if the routine uses another one. A backend that
         `tunes` asks FlashInfer's autotuner for its kernel.
         """
 
-        def declare(build: Callable[[P, X, How], Built[X]]) -> Callable[[P, X, How], Built[X]]:
+        def declare(build: Callable[[P, X, LaunchOptions], Built[X]]) -> Callable[[P, X, LaunchOptions], Built[X]]:
             for name in names:
                 known_as = runs_as or name
                 requires = capability.backend(known_as, api) if api else ()
@@ -155,7 +155,7 @@ class Routine(Generic[P, X]):
     def sweep(
         self, presets: Presets[Any]
     ) -> Callable[[Callable[[Model], Iterable[Shape[P]]]], Callable[[Model], Iterable[Shape[P]]]]:
-        """Declare the shapes of any model that has such a layer; those of all models are the tier `full`."""
+        """Declare the shapes of a model that has such a layer; the tier `full` is those of all models."""
 
         def declare(shapes: Callable[[Model], Iterable[Shape[P]]]) -> Callable[[Model], Iterable[Shape[P]]]:
             self.presets, self.model_shapes = presets, shapes
@@ -165,7 +165,7 @@ class Routine(Generic[P, X]):
         return declare
 
     def shapes_of_model(self, name: str, over: Spread) -> Iterable[Shape[P]]:
-        """Nothing for a model that has no such layer."""
+        """The shapes of a model on one GPU; none if it has no such layer."""
         if self.presets is None or self.model_shapes is None or name not in self.presets.layers:
             return ()
         return self.model_shapes(self.presets(name, *over))

@@ -159,7 +159,7 @@ def test_an_option_of_an_unset_variable_is_refused(run, option):
 def test_a_list_that_asks_for_nothing_is_an_error(run):
     result = run("# nothing\n", "--perf-testlist=lines.txt")
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*lines.txt: no line asks for anything; one is --routine NAME and its flags"])
+    result.stdout.fnmatch_lines(["*lines.txt: has no case: write a line such as --routine NAME with its flags"])
     assert run("", "--perf-testlist=not-there.txt").ret == pytest.ExitCode.USAGE_ERROR
 
 

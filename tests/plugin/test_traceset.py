@@ -222,7 +222,7 @@ def test_a_set_that_brings_code_for_pytest_is_refused_and_can_be_named(pytester,
     strange.write_text(text or f"open({str(pytester.path / 'owned')!r}, 'w')\n")
     refused = run(pytester, "set", *TRUSTED)
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines([f"*is a data set with a {name}, which pytest would obey: name the set by*"])
+    refused.stderr.fnmatch_lines([f"*is a data set with a {name}, which pytest would read: name the set by*"])
     named = run(pytester, "--perf-trace-set=set", *TRUSTED)
     named.assert_outcomes(passed=1)
     assert not (pytester.path / "owned").exists()

@@ -125,6 +125,6 @@ def test_a_home_of_somebody_else_keeps_nothing_and_stops_nothing(hopper, tmp_pat
     peaks.measured.cache_clear()
     with another_user():
         assert calibration.find("auto", ["GPU-0"]) == []
-        assert peaks.kept(hopper) is None
+        assert peaks.cache_path(hopper) is None
         assert peaks.measured(hopper) == roof
     peaks.measured.cache_clear()

@@ -10,15 +10,15 @@ from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention._problems import BatchMLA, LatentInputs
 from pytest_flashinfer_perf.spec.dtypes import TORCH, is_fp8
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 
-def build_flash(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
+def build_flash(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[LatentInputs]:
     from flashinfer.mla import BatchMLAPagedAttentionWrapper
 
     kept = {name: t.clone() for name, t in _csr(x).items()}
     buffers = _shared.workspace(x.q.device)
-    wrapper = BatchMLAPagedAttentionWrapper(buffers, use_cuda_graph=how.cuda_graph, **kept, backend=how.backend)
+    wrapper = BatchMLAPagedAttentionWrapper(buffers, use_cuda_graph=options.cuda_graph, **kept, backend=options.backend)
     packed = capability.accepts(wrapper.plan, "metadata")
     if packed:
         from flashinfer.mla import MLAPlanMetadata
@@ -60,7 +60,7 @@ def _split(p: BatchMLA, packed: Tensor) -> tuple[Tensor, Tensor]:
     return packed[..., : p.head_dim_ckv], packed[..., p.head_dim_ckv :]
 
 
-def build_cutlass(p: BatchMLA, x: LatentInputs, _how: How) -> Built[LatentInputs]:
+def build_cutlass(p: BatchMLA, x: LatentInputs, _options: LaunchOptions) -> Built[LatentInputs]:
     """Without a plan, which it does not need."""
     from flashinfer.mla import BatchMLAPagedAttentionWrapper
 

@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.routines.attention._reference import Request
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 
 class Prefill(Protocol):
@@ -66,11 +66,11 @@ def cost(p: PrefillParams, x: Prefill, *read: Tensor | int) -> Cost:
     )
 
 
-def plans_for_graphs(how: How) -> bool:
+def plans_for_graphs(options: LaunchOptions) -> bool:
     """As upstream: fa2's plan for graphs reserves room for every split of any batch, gigabytes of it. What a graph
     captures here never changes, so that a plan for this batch alone is right in it too.
     """
-    return how.cuda_graph and how.backend != "fa2"
+    return options.cuda_graph and options.backend != "fa2"
 
 
 def cudnn_scales(p: PrefillParams, x: Prefill) -> dict[str, Tensor]:
@@ -84,7 +84,9 @@ def cudnn_plan(p: PrefillParams, x: Prefill) -> dict[str, Any]:
     return {**lengths, "max_token_per_sequence": p.s_qo, "max_sequence_kv": p.s_kv}
 
 
-def build_cudnn_native(p: PrefillParams, x: X, how: How, where: Callable[[X], dict[str, Tensor]]) -> Built[X]:
+def build_cudnn_native(
+    p: PrefillParams, x: X, options: LaunchOptions, where: Callable[[X], dict[str, Tensor]]
+) -> Built[X]:
     """`where` says by keywords where the keys and values are."""
     from flashinfer.prefill import cudnn_batch_prefill_with_kv_cache
 
@@ -110,7 +112,7 @@ def build_cudnn_native(p: PrefillParams, x: X, how: How, where: Callable[[X], di
             actual_seq_lens_kv=x.lens.kv.view(-1, 1, 1, 1),
             causal=p.causal,
             o_data_type=TORCH[p.out],
-            is_cuda_graph_compatible=how.cuda_graph,
+            is_cuda_graph_compatible=options.cuda_graph,
             out=x.out,
             **{"return_lse": False, **_shared.returning(x.lse), **offsets, **scales, **where(x)},
         )

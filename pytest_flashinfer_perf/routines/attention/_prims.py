@@ -17,10 +17,10 @@ from pytest_flashinfer_perf.routines.attention._problems import (
     RaggedPrefill,
 )
 from pytest_flashinfer_perf.spec.dtypes import TORCH
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 
-def build_decode(p: BatchDecode, x: DecodeInputs, _how: How) -> Built[DecodeInputs]:
+def build_decode(p: BatchDecode, x: DecodeInputs, _options: LaunchOptions) -> Built[DecodeInputs]:
     from flashinfer.attention.prims_ts import BatchDecodePagedTSWrapper
 
     wrapper = BatchDecodePagedTSWrapper("HND")
@@ -42,7 +42,7 @@ def build_decode(p: BatchDecode, x: DecodeInputs, _how: How) -> Built[DecodeInpu
     return Built(launch, "prims-ts")
 
 
-def build_paged(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
+def build_paged(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     from flashinfer.attention.prims_ts import BatchPrefillPagedTSWrapper
 
     wrapper = BatchPrefillPagedTSWrapper("HND")
@@ -61,7 +61,7 @@ def build_paged(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs
     return Built(launch, "prims-ts")
 
 
-def build_ragged(p: RaggedPrefill, x: RaggedInputs, _how: How) -> Built[RaggedInputs]:
+def build_ragged(p: RaggedPrefill, x: RaggedInputs, _options: LaunchOptions) -> Built[RaggedInputs]:
     from flashinfer.attention.prims_ts import BatchPrefillTSWrapper
 
     wrapper = BatchPrefillTSWrapper()
@@ -100,7 +100,7 @@ def _said(p: GroupedParams, qk_scale: float, v_scale: float) -> dict[str, Any]:
     }
 
 
-def build_mla(p: BatchMLA, x: LatentInputs, _how: How) -> Built[LatentInputs]:
+def build_mla(p: BatchMLA, x: LatentInputs, _options: LaunchOptions) -> Built[LatentInputs]:
     from flashinfer.attention.prims_ts import BatchMLADecodePagedTSWrapper
 
     wrapper = BatchMLADecodePagedTSWrapper()

@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.routines.attention._problems import BatchDecode, Dec
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
 
 
 def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> DecodeInputs:
@@ -87,19 +87,19 @@ decode = Routine(
 
 
 @decode.backend("fa2", "fa2_tc", "fa3", "auto", "trtllm-gen", api=WRAPPER, limits=_decode_limits.wrapper)
-def _wrapper(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
+def _wrapper(p: BatchDecode, x: DecodeInputs, options: LaunchOptions) -> Built[DecodeInputs]:
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
     table = x.table.copy()
     wrapper = BatchDecodeWithPagedKVCacheWrapper(
         _shared.workspace(x.q.device),
         "HND",
-        use_cuda_graph=how.cuda_graph,
-        use_tensor_cores=how.backend != "fa2",
+        use_cuda_graph=options.cuda_graph,
+        use_tensor_cores=options.backend != "fa2",
         paged_kv_indptr_buffer=table.indptr,
         paged_kv_indices_buffer=table.indices,
         paged_kv_last_page_len_buffer=table.last_page_len,
-        backend="fa2" if how.backend == "fa2_tc" else how.backend,
+        backend="fa2" if options.backend == "fa2_tc" else options.backend,
     )
     speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
     wrapper.plan(*_csr(p, table), **p.data_types, block_tables=table.block_tables, **speculative)
@@ -108,7 +108,7 @@ def _wrapper(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
         lambda x: wrapper.run(
             x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse)
         ),
-        _resolved(wrapper, how.backend),
+        _resolved(wrapper, options.backend),
     )
 
 
@@ -123,7 +123,7 @@ def _resolved(wrapper: Any, backend: str) -> str:
 
 
 @decode.backend("cudnn", api=CUDNN, limits=_decode_limits.cudnn)
-def _cudnn(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
+def _cudnn(p: BatchDecode, x: DecodeInputs, options: LaunchOptions) -> Built[DecodeInputs]:
     from flashinfer.decode import cudnn_batch_decode_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
@@ -139,7 +139,7 @@ def _cudnn(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
             max_sequence_kv=p.s_kv,
             actual_seq_lens_kv=x.seq_lens.view(-1, 1, 1, 1),
             block_tables=x.table.block_tables,
-            is_cuda_graph_compatible=how.cuda_graph,
+            is_cuda_graph_compatible=options.cuda_graph,
             out=x.out,
             **speculative,
             **_shared.returning(x.lse),
@@ -149,7 +149,7 @@ def _cudnn(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
 
 
 @decode.backend("trtllm-native", api=NATIVE, limits=_decode_limits.native)
-def _native(p: BatchDecode, x: DecodeInputs, _how: How) -> Built[DecodeInputs]:
+def _native(p: BatchDecode, x: DecodeInputs, _options: LaunchOptions) -> Built[DecodeInputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
@@ -182,7 +182,7 @@ decode.backend("prims-ts", api=PRIMS, limits=_decode_limits.prims_ts)(_prims.bui
 
 
 @decode.backend("torch", limits=_shared.no_lse)
-def _torch(p: BatchDecode, _x: DecodeInputs, _how: How) -> Built[DecodeInputs]:
+def _torch(p: BatchDecode, _x: DecodeInputs, _options: LaunchOptions) -> Built[DecodeInputs]:
     def launch(x: DecodeInputs) -> object:
         drafts = torch.arange(1 - p.s_qo, 1, device=x.q.device) * int(p.masked)
         kv = _shared.gathered(x.kv.k, x.kv.v, x.table.block_tables, TORCH[p.half])

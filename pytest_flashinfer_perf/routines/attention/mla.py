@@ -28,7 +28,7 @@ from pytest_flashinfer_perf.routines.attention._problems import QK_NOPE, BatchML
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
 
 
 def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> LatentInputs:
@@ -109,16 +109,16 @@ mla.backend("prims-ts", api=PRIMS, limits=_mla_limits.prims_ts)(_prims.build_mla
 
 
 @mla.backend("auto", api=WRAPPER, limits=_mla_limits.auto, tunes=True)
-def _auto(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
-    return (_native if chosen_natively(devices.of(x.q)) else _mla_wrapper.build_flash)(p, x, how)
+def _auto(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[LatentInputs]:
+    return (_native if chosen_natively(devices.of(x.q)) else _mla_wrapper.build_flash)(p, x, options)
 
 
 @mla.backend("trtllm-native", "cute-dsl", api=NATIVE, limits=_mla_limits.native)
-def _native(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
+def _native(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[LatentInputs]:
     from flashinfer.mla import trtllm_batch_decode_with_kv_cache_mla
 
     workspace = _shared.workspace(x.q.device)
-    kernels = {"trtllm-native": "trtllm-gen"}.get(how.backend, how.backend)
+    kernels = {"trtllm-native": "trtllm-gen"}.get(options.backend, options.backend)
     counters = _shared.counters(trtllm_batch_decode_with_kv_cache_mla, p, x.q) if kernels == "trtllm-gen" else {}
     chosen = _choices(p)
 
@@ -159,7 +159,7 @@ def _choices(p: BatchMLA) -> dict[str, Any]:
 
 
 @mla.backend("torch", limits=_shared.no_lse)
-def _torch(p: BatchMLA, _x: LatentInputs, _how: How) -> Built[LatentInputs]:
+def _torch(p: BatchMLA, _x: LatentInputs, _options: LaunchOptions) -> Built[LatentInputs]:
     def launch(x: LatentInputs) -> object:
         keys = x.kv[:, None]
         kv = _shared.gathered(keys, keys[..., : p.head_dim_ckv], x.table.block_tables, TORCH[p.half])

@@ -27,7 +27,7 @@ from pytest_flashinfer_perf.routines.attention._problems import PagedInputs, Pag
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
 
 
 def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> PagedInputs:
@@ -86,8 +86,8 @@ paged_prefill = Routine(
 
 
 @paged_prefill.backend("fa2", "fa3", "auto", "trtllm-gen", api=PAGED, limits=_prefill_limits.paged_wrapper)
-def _wrapper(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
-    wrapper = _planned(p, x, how, x.lens.q_indptr)
+def _wrapper(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
+    wrapper = _planned(p, x, options, x.lens.q_indptr)
     scales = {"q_scale": x.q_scale, "k_scale": x.k_scale, "v_scale": x.v_scale} if p.quantised else {}
 
     def launch(x: PagedInputs) -> object:
@@ -96,19 +96,21 @@ def _wrapper(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
     return Built(launch, _shared.resolved(wrapper))
 
 
-def _planned(p: PagedPrefill, x: PagedInputs, how: How, offsets: Tensor, *, layout: str = "HND", **more: Any) -> Any:
+def _planned(
+    p: PagedPrefill, x: PagedInputs, options: LaunchOptions, offsets: Tensor, *, layout: str = "HND", **more: Any
+) -> Any:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
     table, q_indptr = x.table.copy(), offsets.clone()
     wrapper = BatchPrefillWithPagedKVCacheWrapper(
         _shared.workspace(x.q.device),
         layout,
-        use_cuda_graph=_prefill.plans_for_graphs(how),
+        use_cuda_graph=_prefill.plans_for_graphs(options),
         qo_indptr_buf=q_indptr,
         paged_kv_indptr_buf=table.indptr,
         paged_kv_indices_buf=table.indices,
         paged_kv_last_page_len_buf=table.last_page_len,
-        backend=how.backend,
+        backend=options.backend,
     )
     csr = (q_indptr, table.indptr, table.indices, table.last_page_len)
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size)
@@ -117,15 +119,15 @@ def _planned(p: PagedPrefill, x: PagedInputs, how: How, offsets: Tensor, *, layo
 
 
 @paged_prefill.backend("cudnn", api=PAGED, limits=_prefill_limits.cudnn)
-def _cudnn(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
+def _cudnn(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
     said = _prefill.cudnn_plan(p, x)
     if capability.accepts(BatchPrefillWithPagedKVCacheWrapper.plan, "uniform_q_len"):
-        wrapper = _planned(p, x, how, x.lens.q_indptr, **said)
+        wrapper = _planned(p, x, options, x.lens.q_indptr, **said)
     else:  # until 0.7.2 in elements; it took pages in HND order, and only if they were called NHD
         elements = _shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, p.head_dim_qk)
-        wrapper = _planned(p, x, how, elements, layout="NHD", **said)
+        wrapper = _planned(p, x, options, elements, layout="NHD", **said)
     scales = _prefill.cudnn_scales(p, x)
 
     def launch(x: PagedInputs) -> object:
@@ -135,8 +137,8 @@ def _cudnn(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
 
 
 @paged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
-def _cudnn_native(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
-    return _prefill.build_cudnn_native(p, x, how, _dense_table)
+def _cudnn_native(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
+    return _prefill.build_cudnn_native(p, x, options, _dense_table)
 
 
 def _dense_table(x: PagedInputs) -> dict[str, Tensor]:
@@ -144,7 +146,7 @@ def _dense_table(x: PagedInputs) -> dict[str, Tensor]:
 
 
 @paged_prefill.backend("trtllm-native", api=CONTEXT, limits=_prefill_limits.context)
-def _context(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
+def _context(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     from flashinfer.prefill import trtllm_batch_context_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
@@ -176,7 +178,7 @@ def _context(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
 
 
 @paged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.fmha_v2)
-def _fmha_v2(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
+def _fmha_v2(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     return _prefill.build_fmha_v2(p, x, "Q_PAGED_KV_HND", lambda x: (x.q, x.kv.pages), _dense_table)
 
 
@@ -184,7 +186,7 @@ paged_prefill.backend("prims-ts", api=PAGED_PRIMS, limits=_prefill_limits.paged_
 
 
 @paged_prefill.backend("torch", limits=_shared.no_lse)
-def _torch(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
+def _torch(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     def read(x: PagedInputs, i: int, keys: slice) -> tuple[Tensor, Tensor]:
         length = keys.stop - keys.start
         k, v = _shared.gathered(x.k, x.v, x.table.block_tables[i : i + 1], TORCH[p.half])

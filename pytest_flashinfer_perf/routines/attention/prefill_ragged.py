@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.routines.attention._problems import RaggedInputs, Ra
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
 
 
 def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> RaggedInputs:
@@ -84,8 +84,8 @@ ragged_prefill = Routine(
 
 
 @ragged_prefill.backend("fa2", "fa3", "cutlass", api=RAGGED, limits=_prefill_limits.ragged_wrapper)
-def _wrapper(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
-    wrapper = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr)
+def _wrapper(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
+    wrapper = _planned(p, x, options, x.lens.q_indptr, x.lens.kv_indptr)
     all_fp8, some_fp8 = is_fp8(p.q_dtype), is_fp8(p.kv_dtype)
     in_kernel = _per_head_scales(p, x) if all_fp8 else ()
     beside = {"k_scale": x.k_scale, "v_scale": x.v_scale} if some_fp8 and not all_fp8 else {}
@@ -103,17 +103,19 @@ def _per_head_scales(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, ...]:
     return tuple(torch.full((count,), scale, device=x.q.device) for count, scale in heads)
 
 
-def _planned(p: RaggedPrefill, x: RaggedInputs, how: How, q_indptr: Tensor, kv_indptr: Tensor, **more: Any) -> Any:
+def _planned(
+    p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions, q_indptr: Tensor, kv_indptr: Tensor, **more: Any
+) -> Any:
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
     q_indptr, kv_indptr = q_indptr.clone(), kv_indptr.clone()
     wrapper = BatchPrefillWithRaggedKVCacheWrapper(
         _shared.workspace(x.q.device),
         "NHD",
-        use_cuda_graph=_prefill.plans_for_graphs(how),
+        use_cuda_graph=_prefill.plans_for_graphs(options),
         qo_indptr_buf=q_indptr,
         kv_indptr_buf=kv_indptr,
-        backend=how.backend,
+        backend=options.backend,
     )
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk)
     wrapper.plan(q_indptr, kv_indptr, *heads, head_dim_vo=p.head_dim_out, causal=p.causal, **p.data_types, **more)
@@ -121,16 +123,16 @@ def _planned(p: RaggedPrefill, x: RaggedInputs, how: How, q_indptr: Tensor, kv_i
 
 
 @ragged_prefill.backend("cudnn", api=RAGGED, limits=_prefill_limits.cudnn)
-def _cudnn(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
+def _cudnn(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
     said = _prefill.cudnn_plan(p, x)
     if capability.accepts(BatchPrefillWithRaggedKVCacheWrapper.plan, "uniform_q_len"):
-        wrapper = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr, **said)
+        wrapper = _planned(p, x, options, x.lens.q_indptr, x.lens.kv_indptr, **said)
     else:  # until 0.7.2 in elements
         q, o = (_shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, d) for d in (p.head_dim_qk, p.head_dim_out))
         k, v = _key_offsets(p, x)
-        wrapper = _planned(p, x, how, q, k, v_indptr=v, o_indptr=o, **said)
+        wrapper = _planned(p, x, options, q, k, v_indptr=v, o_indptr=o, **said)
     scales = _prefill.cudnn_scales(p, x)
 
     def launch(x: RaggedInputs) -> object:
@@ -145,17 +147,17 @@ def _key_offsets(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, Tensor]:
 
 
 @ragged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
-def _cudnn_native(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
+def _cudnn_native(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     k, v = _key_offsets(p, x)
-    return _prefill.build_cudnn_native(p, x, how, lambda _x: {"batch_offsets_k": k, "batch_offsets_v": v})
+    return _prefill.build_cudnn_native(p, x, options, lambda _x: {"batch_offsets_k": k, "batch_offsets_v": v})
 
 
 @ragged_prefill.backend("trtllm-native", "cute-dsl", api=DEEPSEEK, limits=_prefill_limits.deepseek)
-def _deepseek(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
+def _deepseek(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     from flashinfer.prefill import trtllm_ragged_attention_deepseek
 
     workspace = _shared.workspace(x.q.device)
-    kernels = "cute-dsl" if how.backend == "cute-dsl" else "trtllm-gen"
+    kernels = "cute-dsl" if options.backend == "cute-dsl" else "trtllm-gen"
 
     def launch(x: RaggedInputs) -> object:
         return trtllm_ragged_attention_deepseek(
@@ -184,7 +186,7 @@ def _deepseek(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs
 
 
 @ragged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.ragged_fmha_v2)
-def _fmha_v2(p: RaggedPrefill, x: RaggedInputs, _how: How) -> Built[RaggedInputs]:
+def _fmha_v2(p: RaggedPrefill, x: RaggedInputs, _options: LaunchOptions) -> Built[RaggedInputs]:
     if is_fp8(p.q_dtype) or not _prefill_limits.reads_separately(devices.of(x.q)):
         return _prefill.build_fmha_v2(p, _joined(x), "CONTIGUOUS_Q_KV", lambda x: (x.q, x.kv), lambda _x: {})
     return _prefill.build_fmha_v2(p, x, "SEPARATE_Q_K_V", lambda x: (x.q, x.k, x.v), lambda _x: {})
@@ -200,7 +202,7 @@ ragged_prefill.backend("prims-ts", api=RAGGED_PRIMS, limits=_prefill_limits.prim
 
 
 @ragged_prefill.backend("torch", limits=_shared.no_lse)
-def _torch(p: RaggedPrefill, x: RaggedInputs, _how: How) -> Built[RaggedInputs]:
+def _torch(p: RaggedPrefill, x: RaggedInputs, _options: LaunchOptions) -> Built[RaggedInputs]:
     return _prefill.build_torch(p, x, _read)
 
 

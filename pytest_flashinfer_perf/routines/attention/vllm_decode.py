@@ -26,7 +26,7 @@ from pytest_flashinfer_perf.routines.attention._params import whole_groups
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
 
 TYPES = (*HALF, FP8[0])
 NVFP4 = "nvfp4"
@@ -199,7 +199,7 @@ def _unquantised_only(p: VllmDecode, backend: str, _device: Device) -> Iterator[
 
 
 @vllm_decode.backend("trtllm", runs_as="trtllm-native", api=NATIVE, limits=_trtllm_limits)
-def _trtllm(p: VllmDecode, x: Inputs, _how: How) -> Built[Inputs]:
+def _trtllm(p: VllmDecode, x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
@@ -225,14 +225,14 @@ def _trtllm(p: VllmDecode, x: Inputs, _how: How) -> Built[Inputs]:
 
 
 @vllm_decode.backend("baseline", runs_as="fa2_tc", api=WRAPPER, limits=_unquantised_only)
-def _baseline(p: VllmDecode, x: Inputs, how: How) -> Built[Inputs]:
+def _baseline(p: VllmDecode, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
     table = x.table.copy()
     wrapper = BatchDecodeWithPagedKVCacheWrapper(
         _shared.workspace(x.q.device),
         p.kv_layout,
-        use_cuda_graph=how.cuda_graph,
+        use_cuda_graph=options.cuda_graph,
         use_tensor_cores=True,
         paged_kv_indptr_buffer=table.indptr,
         paged_kv_indices_buffer=table.indices,
@@ -245,7 +245,7 @@ def _baseline(p: VllmDecode, x: Inputs, how: How) -> Built[Inputs]:
 
 
 @vllm_decode.backend("torch")
-def _torch(p: VllmDecode, _x: Inputs, _how: How) -> Built[Inputs]:
+def _torch(p: VllmDecode, _x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
     half = torch.bfloat16 if is_fp8(p.q_dtype) else TORCH[p.q_dtype]
 
     def launch(x: Inputs) -> object:

@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.routines.gemm import _shared
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine
 from pytest_flashinfer_perf.timing.cold import tensors
 
 CUDNN = 92100  # the first with these products
@@ -85,7 +85,7 @@ def routine(
     made.footprint = lambda p: _shared.footprint(p, p.group_size)
 
     @made.backend("torch")
-    def _torch(p: P, x: X, _how: How) -> Built[X]:
+    def _torch(p: P, x: X, _options: LaunchOptions) -> Built[X]:
         groups = slices(x.m_indptr)  # on the host before anything is captured
         return Built(lambda x: _by_torch(x.out, operands(p, x), groups), "torch")
 

@@ -133,7 +133,7 @@ def routine(
         rows=lambda p, x: edges(torch.arange(0, x.out.numel() // p.n + 1, p.m, device=x.out.device)),
         activations=lambda x: x.a,
     )
-    made.backend("torch")(lambda p, _x, _how: Built(lambda x: by_torch(x.out, operands(p, x)), "torch"))
+    made.backend("torch")(lambda p, _x, _options: Built(lambda x: by_torch(x.out, operands(p, x)), "torch"))
     return made
 
 

@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.mm_fp4"
 NVFP4_ONLY = ("trtllm", "cutlass", "cake")
@@ -102,7 +102,7 @@ def _limits(p: MmFp4, backend: str, _device: Device) -> Iterator[str]:
 
 
 @mm_fp4.backend(*BACKENDS, api=API, limits=_limits, tunes=True)
-def _mm(p: MmFp4, x: Inputs, how: How) -> Built[Inputs]:
+def _mm(p: MmFp4, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.gemm import mm_fp4
 
     said = {
@@ -110,14 +110,14 @@ def _mm(p: MmFp4, x: Inputs, how: How) -> Built[Inputs]:
         "use_8x4_sf_layout": not p.use_128x4_sf_layout,
         "use_nvfp4": p.use_nvfp4,
         "enable_pdl": p.enable_pdl,
-        "backend": how.backend,
+        "backend": options.backend,
     }
     out_dtype = TORCH[p.out_dtype]
 
     def launch(x: Inputs) -> object:
         return mm_fp4(x.a, x.b.mT, x.a_scale, x.b_scale.mT, x.alpha, out_dtype, x.out, **said)
 
-    return Built(launch, how.backend, _takes(p, x, how.backend))
+    return Built(launch, options.backend, _takes(p, x, options.backend))
 
 
 def _takes(p: MmFp4, x: Inputs, backend: str) -> Inputs:

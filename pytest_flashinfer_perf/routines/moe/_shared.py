@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.routines.moe._stored import Stored
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine
 from pytest_flashinfer_perf.timing.cold import tensors
 
 
@@ -156,7 +156,7 @@ class _Computation(Generic[M, X]):
             "intermediate_bytes": 2 * sum(loads) * p.local_intermediate * self.kind(p).between_bytes,
         }
 
-    def in_torch(self, p: M, x: X, _how: How) -> Built[X]:
+    def in_torch(self, p: M, x: X, _options: LaunchOptions) -> Built[X]:
         """What is rounded between the products, in fp32: in 16 bits it would often be rounded to another value."""
         here = self.chosen(p, x)  # on the host before anything is captured
         dtype = TORCH[self.kind(p).dtype] if self.kind(p).dtype in HALF else torch.float32

@@ -23,7 +23,7 @@ from pytest_flashinfer_perf.routines.moe._stored import Blockwise, Fp8, Nvfp4, P
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.params import Fault, ParamError, flag
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Shape
 
 API = "fused_moe.cutlass_fused_moe"
 VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")
@@ -136,7 +136,7 @@ def _limits(p: CutlassFusedMoe, backend: str, device: Device) -> Iterator[str]:
 
 
 @cutlass_moe.backend("cutlass", api=API, runs_as="cutlass_fused_moe", limits=_limits, tunes=True)
-def _cutlass(p: CutlassFusedMoe, x: Inputs, _how: How) -> Built[Inputs]:
+def _cutlass(p: CutlassFusedMoe, x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.fused_moe import cutlass_fused_moe
     from flashinfer.tllm_enums import ActivationType
 

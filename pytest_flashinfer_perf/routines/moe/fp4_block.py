@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.routines.moe._stored import Mxfp4, Nvfp4
 from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "fused_moe.trtllm_fp4_block_scale_moe"
 MODES = ("nvfp4", "mxfp4_mxfp8", "mxfp4_bf16")
@@ -73,7 +73,7 @@ def _limits(p: TrtllmFp4BlockScaleMoe, backend: str, _device: Device) -> Iterato
 
 
 @fp4_block.backend("trtllm", api=API, limits=_limits, tunes=True)
-def _launcher(p: TrtllmFp4BlockScaleMoe, x: In, _how: How) -> Built[In]:
+def _launcher(p: TrtllmFp4BlockScaleMoe, x: In, _options: LaunchOptions) -> Built[In]:
     from flashinfer.fused_moe import trtllm_fp4_block_scale_moe
 
     activation, linear = _trtllm.activation(p), _linear_scales_of_tokens()

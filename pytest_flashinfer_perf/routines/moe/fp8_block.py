@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtll
 from pytest_flashinfer_perf.routines.moe._shared import Kind
 from pytest_flashinfer_perf.routines.moe._stored import Blockwise
 from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "fused_moe.trtllm_fp8_block_scale_moe"
 EPILOGUE = 64  # rows of weights that the kernel shuffles together
@@ -52,7 +52,7 @@ def _limits(p: TrtllmFp8BlockScaleMoe, backend: str, _device: Device) -> Iterato
 
 
 @fp8_block.backend("trtllm", api=API, limits=_limits, tunes=True)
-def _launcher(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _how: How) -> Built[Inputs[Blockwise]]:
+def _launcher(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _options: LaunchOptions) -> Built[Inputs[Blockwise]]:
     from flashinfer.fused_moe import trtllm_fp8_block_scale_moe
 
     def launch(x: Inputs[Blockwise]) -> object:
@@ -94,7 +94,7 @@ def _mono_limits(p: TrtllmFp8BlockScaleMoe, backend: str, _device: Device) -> It
 
 
 @fp8_block.backend("mono_moe", api="fused_moe.mono_moe", limits=_mono_limits)
-def _mono(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _how: How) -> Built[Inputs[Blockwise]]:
+def _mono(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _options: LaunchOptions) -> Built[Inputs[Blockwise]]:
     """It takes tokens in 16 bits, which hold these exactly, and the gate's rows first, in an order of its own."""
     from flashinfer.fused_moe import alloc_scratchpad, interleave_for_tma_wgmma_up, mono_moe
 

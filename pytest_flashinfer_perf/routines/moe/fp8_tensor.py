@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.routines.moe._stored import Fp8
 from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
 from pytest_flashinfer_perf.spec.dtypes import FP8
 from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "fused_moe.trtllm_fp8_per_tensor_scale_moe"
 
@@ -56,7 +56,7 @@ def _limits(p: TrtllmFp8PerTensorScaleMoe, backend: str, _device: Device) -> Ite
 
 
 @fp8_tensor.backend("trtllm", api=API, limits=_limits, tunes=True)
-def _launcher(p: TrtllmFp8PerTensorScaleMoe, x: Inputs[Fp8], _how: How) -> Built[Inputs[Fp8]]:
+def _launcher(p: TrtllmFp8PerTensorScaleMoe, x: Inputs[Fp8], _options: LaunchOptions) -> Built[Inputs[Fp8]]:
     from flashinfer.fused_moe import trtllm_fp8_per_tensor_scale_moe
 
     activation = _trtllm.activation(p)
