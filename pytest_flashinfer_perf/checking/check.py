@@ -125,8 +125,8 @@ def compare(
 ) -> Check:
     """`expected` is the reference, in fp32; the tolerance is the output dtype's where none is given.
 
-    If these are only some elements of an output, `locate` gives the index of the nth one in the output. NaN in an output
-    that was not `poisoned` before the call was written by the call itself.
+    If these are only some elements of an output, `locate` gives the index of the nth one in the output. NaN in an
+    output that was not `poisoned` before the call was written by the call itself.
     """
     if actual.shape != expected.shape:
         rule = f"shape {tuple(actual.shape)} instead of {tuple(expected.shape)}"

@@ -93,12 +93,12 @@ def measure(  # noqa: PLR0913 - one argument per property of a call
     device: str | None = None,
     name: str = "",
 ) -> Measurement:
-    """Time `fn(*args, **kwargs)` with a cold L2, and compare `out` (or what it returns) with a reference, if any.
+    """Time `fn(*args, **kwargs)` with a cold L2, and compare `out`, or what it returns, with a reference.
 
     `out` names the tensors that the call writes: they are filled with NaN first, and are not rotated as inputs. They
     are passed on as `out=` to a function that takes it, unless they are among its arguments already. `device` is needed
-    if no argument is a tensor, `name` is that of the NVTX range around the timed calls, and `flops_dtype` is the type in
-    which the FLOPs are computed, if that is not the type of the arguments.
+    if no argument is a tensor, `name` is that of the NVTX range around the timed calls, and `flops_dtype` is the type
+    in which the FLOPs are computed, if that is not the type of the arguments.
     """
     computed_in = dtypes.computed_in(flops_dtype, cold.tensors((args, kwargs)))
     _verify_work(flops=flops, bytes=bytes)

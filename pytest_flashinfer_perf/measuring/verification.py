@@ -104,7 +104,7 @@ class Examination:
 
     @contextmanager
     def _other_inputs(self) -> Iterator[tuple[str, Expected | None]]:
-        """Make the first change that changes the reference's answer; in-place calls change their inputs by themselves."""
+        """Make the first change that changes the reference's answer; in-place calls change inputs themselves."""
         changes = (InputChange("", nullcontext),) if self.in_place else self.expected.changes[:MOST_CHANGES]
         for change in changes:
             with change.made():

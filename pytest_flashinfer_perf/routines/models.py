@@ -1,4 +1,4 @@
-"""Model presets: a model's name and how it is spread over GPUs give the shapes of its layers on one of them."""
+"""Model presets: from a model's name and its distribution over GPUs to the shapes of its layers on one GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Latent(_Heads):
 
 @dataclass(frozen=True)
 class Widths:
-    """What a model's projections lead from and to; `intermediate` is that of its dense layers, if it has any."""
+    """The widths that a model's projections connect; `intermediate` is that of its dense layers, if it has any."""
 
     attention: Attention | Latent
     hidden: int
@@ -51,7 +51,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class Experts:
-    """Those of each layer that has any, and how they are chosen; in few models in groups, or with a bias."""
+    """The experts of a layer, and how they are chosen; in some models in groups, or with a bias."""
 
     hidden: int
     intermediate: int
@@ -108,7 +108,7 @@ def _projections(layer: Widths, over: Spread) -> dict[str, Any]:
 
 
 def _attended(attention: Attention | Latent, over: Spread) -> tuple[int, int]:
-    """How wide the queries, keys and values are together, and the output; each GPU has all of what is latent."""
+    """The width of queries, keys and values together, and of the output; each GPU has the whole latent part."""
     if isinstance(attention, Latent):
         latent = attention.q_lora_rank + attention.kv_lora_rank + attention.qk_rope_head_dim
         return latent, attention.num_qo_heads // over.tp * attention.v_head_dim
@@ -136,7 +136,7 @@ def _experts(layer: Experts, over: Spread) -> dict[str, Any]:
 
 
 def _chosen_experts(layer: Experts, over: Spread) -> dict[str, Any]:
-    """Of a kernel that is told which are chosen."""
+    """The parameters for a kernel that receives the chosen experts."""
     sizes = {"hidden_size": layer.hidden, "intermediate_size": layer.intermediate, "num_experts": layer.count}
     return {**sizes, "top_k": layer.top_k, "tp_size": over.tp, "tp_rank": 0, "ep_size": over.ep, "ep_rank": 0}
 

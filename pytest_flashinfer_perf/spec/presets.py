@@ -29,7 +29,7 @@ class Model:
     """A model's name, the parameters that it sets on one GPU, and how many groups of GPUs share its requests."""
 
     name: str
-    settles: Mapping[str, Any]
+    parameters: Mapping[str, Any]
     dp: int = 1
 
     def batches(self, *whole: int) -> Iterator[int]:
@@ -51,7 +51,7 @@ class Presets(Generic[L]):
     """The models that have a kind of layer. Call it with a model's name to get that model on one GPU."""
 
     layers: Mapping[str, L]
-    settles: Callable[[L, Spread], dict[str, Any]]
+    parameters: Callable[[L, Spread], dict[str, Any]]
     usual: tuple[Spread, ...] = tuple(Spread(tp) for tp in (1, 2, 4, 8))
 
     def __call__(self, name: str, tp: int = 1, dp: int = 1, ep: int = 1) -> Model:
@@ -59,7 +59,7 @@ class Presets(Generic[L]):
         for count, what, gpus in self._uneven(name, over):
             raise ParamError(f"{name} has {count} {what}, which {gpus} GPUs cannot share evenly")
         spread = "".join(f"-{way}{gpus}" for way, gpus in over._asdict().items() if gpus > 1)
-        return Model(name + spread, self.settles(self.layers[name], over), dp)
+        return Model(name + spread, self.parameters(self.layers[name], over), dp)
 
     def _uneven(self, name: str, over: Spread) -> list[tuple[int, str, int]]:
         return [(count, what, gpus) for count, what, gpus in self.layers[name].shared(over) if count % gpus]

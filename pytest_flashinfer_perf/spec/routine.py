@@ -65,7 +65,7 @@ class Shape(Generic[P]):
     def id(self) -> str:
         if self.model is None:
             return self.params.slug()
-        return f"{self.model.name}-{self.params.slug(self.model.settles)}"
+        return f"{self.model.name}-{self.params.slug(self.model.parameters)}"
 
 
 def _no_limits(_params: Any, _backend: str, _device: Device) -> Iterator[str]:

@@ -19,7 +19,7 @@ NV_BLOCK = 16
 
 @dataclass(frozen=True)
 class PerTensor:
-    """One scale for all; it is a host number, as the APIs of attention take it."""
+    """One scale for the tensor, as a number on the host, which the attention APIs need."""
 
     values: Tensor
     scale: float
@@ -111,5 +111,5 @@ def nvfp4(x: Tensor, global_scale: float) -> Blocked:
 
 
 def nvfp4_global_scale(x: Tensor) -> float:
-    """So that the largest magnitude uses both types' whole range."""
+    """The global scale with which the largest magnitude uses the whole range of both types."""
     return torch.finfo(torch.float8_e4m3fn).max * grids.E2M1_MAX / (largest(x) or 1.0)

@@ -30,10 +30,10 @@ def build_flash(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[L
     scales = {"ckv_scale": x.kv_scale, "kpe_scale": x.kv_scale} if is_fp8(p.kv_dtype) else {}
 
     def launch(x: LatentInputs) -> object:
-        said = {"out": x.out, **scales, **_shared.returning(x.lse)}
+        keywords = {"out": x.out, **scales, **_shared.returning(x.lse)}
         if packed:
-            return wrapper.run(query=x.q, kv_cache=x.kv, **said)
-        return wrapper.run(*_split(p, x.q), *_split(p, x.kv), **said)
+            return wrapper.run(query=x.q, kv_cache=x.kv, **keywords)
+        return wrapper.run(*_split(p, x.q), *_split(p, x.kv), **keywords)
 
     return Built(launch, _shared.resolved(wrapper))
 
@@ -61,7 +61,7 @@ def _split(p: BatchMLA, packed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def build_cutlass(p: BatchMLA, x: LatentInputs, _options: LaunchOptions) -> Built[LatentInputs]:
-    """Without a plan, which it does not need."""
+    """Build the call of this backend, which needs no plan."""
     from flashinfer.mla import BatchMLAPagedAttentionWrapper
 
     wrapper = BatchMLAPagedAttentionWrapper(_shared.workspace(x.q.device), backend="cutlass")

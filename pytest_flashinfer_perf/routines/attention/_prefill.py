@@ -1,4 +1,4 @@
-"""What paged and ragged prefill share: their flags, and the parts that differ only in where the keys are."""
+"""Shared by paged and ragged prefill: flags, and code that differs only in where the keys are stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 
 class Prefill(Protocol):
-    """What both routines' inputs have."""
+    """The inputs that both routines have."""
 
     @property
     def q(self) -> Tensor: ...
@@ -67,8 +67,8 @@ def cost(p: PrefillParams, x: Prefill, *read: Tensor | int) -> Cost:
 
 
 def plans_for_graphs(options: LaunchOptions) -> bool:
-    """As upstream: fa2's plan for graphs reserves room for every split of any batch, gigabytes of it. What a graph
-    captures here never changes, so that a plan for this batch alone is right in it too.
+    """As upstream: fa2's plan for graphs reserves gigabytes for every split of any batch. The batch that is captured
+    here never changes, so that a plan for this batch alone is correct in a graph, too.
     """
     return options.cuda_graph and options.backend != "fa2"
 
@@ -79,7 +79,7 @@ def cudnn_scales(p: PrefillParams, x: Prefill) -> dict[str, Tensor]:
 
 
 def cudnn_plan(p: PrefillParams, x: Prefill) -> dict[str, Any]:
-    """What the wrappers' `plan` wants to know for cuDNN only."""
+    """Keywords of the wrappers' `plan` that only cuDNN needs."""
     lengths = {"seq_lens": x.lens.kv, "seq_lens_q": x.lens.q, "sm_scale": p.scale}
     return {**lengths, "max_token_per_sequence": p.s_qo, "max_sequence_kv": p.s_kv}
 
@@ -87,7 +87,7 @@ def cudnn_plan(p: PrefillParams, x: Prefill) -> dict[str, Any]:
 def build_cudnn_native(
     p: PrefillParams, x: X, options: LaunchOptions, where: Callable[[X], dict[str, Tensor]]
 ) -> Built[X]:
-    """`where` says by keywords where the keys and values are."""
+    """`where` returns the keywords that pass keys and values."""
     from flashinfer.prefill import cudnn_batch_prefill_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)

@@ -46,13 +46,13 @@ def build_paged(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Bui
     from flashinfer.attention.prims_ts import BatchPrefillPagedTSWrapper
 
     wrapper = BatchPrefillPagedTSWrapper("HND")
-    said = {"page_size": p.page_size, **_said(p, x.q_scale * x.kv.k_scale, x.kv.v_scale)}
+    keywords = {"page_size": p.page_size, **_keywords(p, x.q_scale * x.kv.k_scale, x.kv.v_scale)}
     by_shape = not capability.accepts(wrapper.plan, "paged_kv_indptr")
     if by_shape:
-        wrapper.plan(device=x.q.device, head_dim=p.head_dim_qk, **_shape(p), **said)
+        wrapper.plan(device=x.q.device, head_dim=p.head_dim_qk, **_shape(p), **keywords)
     else:
         csr = (x.lens.q_indptr, x.table.indptr, x.table.indices, x.table.last_page_len)
-        wrapper.plan(x.q, x.kv.k, x.kv.v, *csr, **said)
+        wrapper.plan(x.q, x.kv.k, x.kv.v, *csr, **keywords)
 
     def launch(x: PagedInputs) -> object:
         table = (x.lens.q_indptr, x.table.block_tables, x.lens.kv) if by_shape else ()
@@ -65,12 +65,12 @@ def build_ragged(p: RaggedPrefill, x: RaggedInputs, _options: LaunchOptions) -> 
     from flashinfer.attention.prims_ts import BatchPrefillTSWrapper
 
     wrapper = BatchPrefillTSWrapper()
-    said = _said(p, x.q_scale * x.k_scale, x.v_scale)
+    keywords = _keywords(p, x.q_scale * x.k_scale, x.v_scale)
     by_shape = not capability.accepts(wrapper.plan, "qo_indptr")
     if by_shape:
-        wrapper.plan(device=x.q.device, head_dim=p.head_dim_qk, packed=True, **_shape(p), **said)
+        wrapper.plan(device=x.q.device, head_dim=p.head_dim_qk, packed=True, **_shape(p), **keywords)
     else:
-        wrapper.plan(x.q, x.k, x.v, qo_indptr=x.lens.q_indptr, kv_indptr=x.lens.kv_indptr, **said)
+        wrapper.plan(x.q, x.k, x.v, qo_indptr=x.lens.q_indptr, kv_indptr=x.lens.kv_indptr, **keywords)
 
     def launch(x: RaggedInputs) -> object:
         offsets = (x.lens.q_indptr, x.lens.kv_indptr) if by_shape else ()
@@ -91,7 +91,7 @@ def _shape(p: GroupedParams) -> dict[str, Any]:
     }
 
 
-def _said(p: GroupedParams, qk_scale: float, v_scale: float) -> dict[str, Any]:
+def _keywords(p: GroupedParams, qk_scale: float, v_scale: float) -> dict[str, Any]:
     return {
         "mask_type": "causal" if p.causal else "dense",
         "sm_scale": qk_scale * p.scale,

@@ -53,7 +53,7 @@ class DecodeInputs(NamedTuple):
 class BatchMLA(AttentionParams):
     """One query token per request, or a few causal ones, against a paged cache of latents that every head shares.
 
-    It is causal whether `causal` is given or not, and `num_kv_heads` says nothing: upstream takes both flags too.
+    It is always causal, and `num_kv_heads` has no effect; upstream accepts both flags, too.
     """
 
     page_size: int = flag("tokens per KV page", default=0, letter="p", usual=32, minimum=1, draw=(1, 7, 16, 32, 64))

@@ -63,7 +63,7 @@ def cost(p: BatchDecode, x: DecodeInputs) -> Cost:
 
 
 def footprint(p: BatchDecode) -> int:
-    """The cache; queries, outputs and what they are compared with; the workspace."""
+    """The cache; queries, outputs and their reference; the workspace."""
     cache = _paged.cache_bytes(p.batch_size, p.s_kv, p.page_size, 2 * p.num_kv_heads * p.head_dim_qk, p.kv_dtype)
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
 
@@ -217,7 +217,7 @@ def _smoke() -> Iterator[Shape[BatchDecode]]:
 
 
 def _of(model: Model, batch: int, s_kv: int, **more: Any) -> Shape[BatchDecode]:
-    return Shape(BatchDecode(page_size=16, batch_size=batch, s_kv=s_kv, **model.settles, **more), model)
+    return Shape(BatchDecode(page_size=16, batch_size=batch, s_kv=s_kv, **model.parameters, **more), model)
 
 
 @decode.tier("default")

@@ -70,7 +70,7 @@ def cost(p: BatchMLA, x: LatentInputs) -> Cost:
 
 
 def footprint(p: BatchMLA) -> int:
-    """The cache; queries, outputs and what they are compared with; the workspace."""
+    """The cache; queries, outputs and their reference; the workspace."""
     cache = _paged.cache_bytes(p.batch_size, p.s_kv, p.page_size, p.head_dim, p.kv_dtype)
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim, p.head_dim_ckv)
 
@@ -148,7 +148,7 @@ def _native(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[Laten
 
 
 def _choices(p: BatchMLA) -> dict[str, Any]:
-    """What the user decides instead of the API's defaults."""
+    """Keywords for flags that differ from the API's defaults."""
     varies = {"true": True, "false": False, "auto": p.random_actual_seq_len}
     chosen: dict[str, Any] = {"return_lse_base": "base2"} if p.return_lse else {}
     if p.mla_is_var_seq is not None:
@@ -193,7 +193,7 @@ def _smoke() -> Iterator[Shape[BatchMLA]]:
 
 def _of(model: Model, batch: int, s_kv: int, **more: Any) -> Shape[BatchMLA]:
     shape = {"page_size": 32, "batch_size": batch, "s_kv": s_kv}
-    return Shape(BatchMLA(**{**shape, **model.settles, **more}), model)
+    return Shape(BatchMLA(**{**shape, **model.parameters, **more}), model)
 
 
 @mla.tier("default")

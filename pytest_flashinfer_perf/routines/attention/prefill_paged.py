@@ -46,7 +46,7 @@ def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> Page
 
 
 def reference(p: PagedPrefill, x: PagedInputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Request by request, each page looked up where the table says it is."""
+    """The reference, request by request, with pages looked up in the page table."""
     return _prefill.reference(p, x, _read, rows)
 
 
@@ -62,7 +62,7 @@ def cost(p: PagedPrefill, x: PagedInputs) -> Cost:
 
 
 def footprint(p: PagedPrefill) -> int:
-    """The cache; queries, outputs and what they are compared with; the workspace."""
+    """The cache; queries, outputs and their reference; the workspace."""
     cache = _paged.cache_bytes(p.batch_size, p.s_kv, p.page_size, 2 * p.num_kv_heads * p.head_dim_qk, p.kv_dtype)
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
 
@@ -122,12 +122,12 @@ def _planned(
 def _cudnn(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
-    said = _prefill.cudnn_plan(p, x)
+    keywords = _prefill.cudnn_plan(p, x)
     if capability.accepts(BatchPrefillWithPagedKVCacheWrapper.plan, "uniform_q_len"):
-        wrapper = _planned(p, x, options, x.lens.q_indptr, **said)
+        wrapper = _planned(p, x, options, x.lens.q_indptr, **keywords)
     else:  # until 0.7.2 in elements; it took pages in HND order, and only if they were called NHD
         elements = _shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, p.head_dim_qk)
-        wrapper = _planned(p, x, options, elements, layout="NHD", **said)
+        wrapper = _planned(p, x, options, elements, layout="NHD", **keywords)
     scales = _prefill.cudnn_scales(p, x)
 
     def launch(x: PagedInputs) -> object:
@@ -219,7 +219,7 @@ def _smoke() -> Iterator[Shape[PagedPrefill]]:
 
 def _of(model: Model, batch: int, s_qo: int, s_kv: int, **more: Any) -> Shape[PagedPrefill]:
     shape = {"page_size": 16, "causal": True, "batch_size": batch, "s_qo": s_qo, "s_kv": s_kv}
-    return Shape(PagedPrefill(**{**shape, **model.settles, **more}), model)
+    return Shape(PagedPrefill(**{**shape, **model.parameters, **more}), model)
 
 
 @paged_prefill.tier("default")

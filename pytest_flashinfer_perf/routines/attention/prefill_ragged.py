@@ -59,7 +59,7 @@ def cost(p: RaggedPrefill, x: RaggedInputs) -> Cost:
 
 
 def footprint(p: RaggedPrefill) -> int:
-    """Keys and values, drawn beside themselves when they are quantised; the queries' side; the workspace."""
+    """Keys and values, twice while they are quantised; the queries' side; the workspace."""
     size = 4 if is_fp8(p.kv_dtype) else bytes_of(p.kv_dtype)
     kv = p.batch_size * p.s_kv * p.num_kv_heads * (p.head_dim_qk + p.head_dim_out) * size
     return kv + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_out)
@@ -91,14 +91,14 @@ def _wrapper(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built
     beside = {"k_scale": x.k_scale, "v_scale": x.v_scale} if some_fp8 and not all_fp8 else {}
 
     def launch(x: RaggedInputs) -> object:
-        said = {"out": x.out, "enable_pdl": p.enable_pdl, **beside, **_shared.returning(x.lse)}
-        return wrapper.run(x.q, x.k, x.v, *in_kernel, **said)
+        keywords = {"out": x.out, "enable_pdl": p.enable_pdl, **beside, **_shared.returning(x.lse)}
+        return wrapper.run(x.q, x.k, x.v, *in_kernel, **keywords)
 
     return Built(launch, _shared.resolved(wrapper))
 
 
 def _per_head_scales(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, ...]:
-    """As the fp8 kernels of fa3 take them: a scale for each head of the queries, the keys and the values."""
+    """Scales as fa3's fp8 kernels need them: one for each head of queries, keys and values."""
     heads = ((p.num_qo_heads, x.q_scale), (p.num_kv_heads, x.k_scale), (p.num_kv_heads, x.v_scale))
     return tuple(torch.full((count,), scale, device=x.q.device) for count, scale in heads)
 
@@ -126,13 +126,13 @@ def _planned(
 def _cudnn(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
-    said = _prefill.cudnn_plan(p, x)
+    keywords = _prefill.cudnn_plan(p, x)
     if capability.accepts(BatchPrefillWithRaggedKVCacheWrapper.plan, "uniform_q_len"):
-        wrapper = _planned(p, x, options, x.lens.q_indptr, x.lens.kv_indptr, **said)
+        wrapper = _planned(p, x, options, x.lens.q_indptr, x.lens.kv_indptr, **keywords)
     else:  # until 0.7.2 in elements
         q, o = (_shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, d) for d in (p.head_dim_qk, p.head_dim_out))
         k, v = _key_offsets(p, x)
-        wrapper = _planned(p, x, options, q, k, v_indptr=v, o_indptr=o, **said)
+        wrapper = _planned(p, x, options, q, k, v_indptr=v, o_indptr=o, **keywords)
     scales = _prefill.cudnn_scales(p, x)
 
     def launch(x: RaggedInputs) -> object:
@@ -230,7 +230,7 @@ def _smoke() -> Iterator[Shape[RaggedPrefill]]:
 
 def _of(model: Model, batch: int, s_qo: int, s_kv: int, **more: Any) -> Shape[RaggedPrefill]:
     shape = {"causal": True, "batch_size": batch, "s_qo": s_qo, "s_kv": s_kv}
-    return Shape(RaggedPrefill(**{**shape, **model.settles, **more}), model)
+    return Shape(RaggedPrefill(**{**shape, **model.parameters, **more}), model)
 
 
 @ragged_prefill.tier("default")

@@ -74,7 +74,7 @@ class Inputs(NamedTuple):
 
 
 def to_float8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> tuple[Tensor, Tensor]:
-    """Quantised to a tenth of the type's range, as the benchmark does it, and what to multiply the values with."""
+    """Quantise to a tenth of the type's range, as vLLM's benchmark does; returns values and scale."""
     info = torch.finfo(dtype)
     low, high = x.aminmax()
     scale = info.max / torch.maximum(low.abs(), high.abs()).clamp(min=1e-12) * 0.1
@@ -127,12 +127,12 @@ def reference(p: VllmDecode, x: Inputs, rows: Tensor | None = None) -> tuple[Ten
 
 
 def decoded(p: VllmDecode, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """An nvfp4 output and the scales of its blocks are one tensor."""
+    """Decode an nvfp4 output and the scales of its blocks into one tensor."""
     return (_nvfp4_output.meant(*outputs),) if p.out_dtype == NVFP4 else outputs
 
 
 # Between 4 and 6 an e2m1 value is off by up to 1: a fifth of itself; a small one by a share of its block's largest.
-# A block's scale that was rounded down saturates its largest value: over few blocks that looks like a common factor.
+# A block's scale that was rounded down saturates its largest value, which over few blocks resembles a common factor.
 OF_NVFP4 = Tolerance(rtol=2e-1, atol=4e-1, scale=4e-2)
 
 
@@ -271,7 +271,7 @@ MODES: tuple[dict[str, str], ...] = (
 
 
 def _modes(of: VllmDecode, also: tuple[str, ...] = ()) -> Iterator[Shape[VllmDecode]]:
-    """The baseline is measured once per shape, unquantised: each mode is compared with that."""
+    """The baseline is measured once per shape, unquantised, and each mode is compared with it."""
     for mode in MODES:
         yield Shape(replace(of, **mode), backends=("trtllm", *also, *(() if mode else ("baseline",))))  # type: ignore[arg-type]
 

@@ -30,7 +30,7 @@ class Groups(Params):
 
 @dataclass(frozen=True)
 class Grouped(Product, Groups):
-    """`m` is the rows of each group, or with `ragged` the most that one has; the first is empty then."""
+    """`m` is the number of rows of each group. With `ragged` it is the largest one, and the first group is empty."""
 
     row_step: ClassVar[int] = 1  # groups may start at its multiples
 
@@ -62,7 +62,7 @@ X = TypeVar("X", bound=Inputs)
 
 
 def starts(p: Grouped, rand: torch.Generator) -> Tensor:
-    """Where each group's rows start, and the last ones end."""
+    """The first row of each group, and the end of the last one."""
     if not p.ragged:
         return indptr(torch.full((p.group_size,), p.m, device=rand.device))
     rows = torch.randint(0, p.m // p.row_step + 1, (p.group_size,), device=rand.device, generator=rand) * p.row_step
@@ -77,7 +77,7 @@ def routine(
     operands: Callable[[P, X], Operands],
     dtype: str,
 ) -> Routine[P, X]:
-    """As a dense one, but that `operands` are all rows [rows, k] and all weights [groups, n, k]."""
+    """Like a dense routine, with operands of all rows [rows, k] and all weights [groups, n, k]."""
     made = _shared.routine(name, params, inputs, operands, dtype)
     made.reference = partial(_reference, operands)
     made.rows = lambda _p, x: edges(x.m_indptr)

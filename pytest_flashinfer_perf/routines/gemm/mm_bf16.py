@@ -74,8 +74,8 @@ def _limits(p: MmBf16, backend: str, device: Device) -> Iterator[str]:
 def _mm(p: MmBf16, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.gemm import mm_bf16
 
-    said = {"pdl": p.enable_pdl, "out_dtype": TORCH[p.out_dtype], "backend": options.backend}
-    return Built(lambda x: mm_bf16(x.a, x.b.mT, x.bias, out=x.out, **said), options.backend)
+    keywords = {"pdl": p.enable_pdl, "out_dtype": TORCH[p.out_dtype], "backend": options.backend}
+    return Built(lambda x: mm_bf16(x.a, x.b.mT, x.bias, out=x.out, **keywords), options.backend)
 
 
 _tiers.smoke(

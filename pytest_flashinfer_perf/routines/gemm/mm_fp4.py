@@ -47,7 +47,7 @@ class MmFp4(Product):
 
 
 class Inputs(NamedTuple):
-    """As drawn, scales are linear; a backend takes them in tiles, as rows and columns of its operands."""
+    """Scales are drawn in linear order, and passed to backends in tiles by rows and columns of the operands."""
 
     a: Tensor  # [m, k / 2]
     b: Tensor  # [n, k / 2]: a call gets its transposed view, as of its scales
@@ -105,7 +105,7 @@ def _limits(p: MmFp4, backend: str, _device: Device) -> Iterator[str]:
 def _mm(p: MmFp4, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.gemm import mm_fp4
 
-    said = {
+    keywords = {
         "block_size": p.block,
         "use_8x4_sf_layout": not p.use_128x4_sf_layout,
         "use_nvfp4": p.use_nvfp4,
@@ -115,7 +115,7 @@ def _mm(p: MmFp4, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     out_dtype = TORCH[p.out_dtype]
 
     def launch(x: Inputs) -> object:
-        return mm_fp4(x.a, x.b.mT, x.a_scale, x.b_scale.mT, x.alpha, out_dtype, x.out, **said)
+        return mm_fp4(x.a, x.b.mT, x.a_scale, x.b_scale.mT, x.alpha, out_dtype, x.out, **keywords)
 
     return Built(launch, options.backend, _takes(p, x, options.backend))
 

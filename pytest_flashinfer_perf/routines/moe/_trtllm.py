@@ -1,4 +1,4 @@
-"""What the three trtllm routines share: flags, routing as part of the call, and what their kernels ask for."""
+"""Shared by the three trtllm routines: flags, routing inside the call, and requirements of their kernels."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class TrtllmMoe(_shared.Moe):
 
     @property
     def favourites(self) -> range:
-        """Of a load on few experts: such as are here, in as few groups as hold them."""
+        """The experts of a concentrated load: experts of this GPU, in as few groups as possible."""
         size = self.group_size if self.groups > 1 else 1
         spanned = -(-self.top_k // size) * size
         first = min(self.local_expert_offset // size * size, self.num_experts - spanned)
@@ -133,7 +133,7 @@ def choices(p: TrtllmMoe, x: Inputs[Any]) -> Choices:
 
 
 def inputs(p: TrtllmMoe, stored: S, dtype: torch.dtype, rand: torch.Generator) -> Inputs[S]:
-    """With logits of this type."""
+    """Draw inputs with logits of this type."""
     bias = _drawn.bias(p.num_experts, rand) if p.use_routing_bias else None
     out = _shared.output(p, torch.bfloat16, rand.device)
     return Inputs(_clear_logits(p, bias, dtype, rand), bias, stored, out)
@@ -145,7 +145,7 @@ def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _clear_logits(p: TrtllmMoe, bias: Tensor | None, dtype: torch.dtype, rand: torch.Generator) -> Tensor:
-    """Tokens whose choice rounding could tip over are drawn again: either answer would be right."""
+    """Draw tokens again whose choice of experts depends on rounding, since either answer would be right."""
     popular = _drawn.popularity(p.expert_load, p.num_experts, p.favourites, rand)
     popular -= _drawn.AVERSION * (p.routing_method in _routing.SIGMOIDS)
     logits = _drawn.logits(popular, p.num_tokens, rand).to(dtype)
@@ -155,7 +155,7 @@ def _clear_logits(p: TrtllmMoe, bias: Tensor | None, dtype: torch.dtype, rand: t
 
 
 def arguments(p: TrtllmMoe, x: Inputs[Any]) -> Mapping[str, Any]:
-    """Those that the three calls have in common; without groups there is one."""
+    """The keywords that the three calls share; without groups there is one group."""
     grouped = p.routing_method == GROUPED
     return {
         "routing_logits": x.logits,
@@ -178,7 +178,7 @@ def arguments(p: TrtllmMoe, x: Inputs[Any]) -> Mapping[str, Any]:
 
 
 def limits(p: TrtllmMoe, backend: str) -> Iterator[str]:
-    """As the launchers in FlashInfer's csrc have them."""
+    """Limits of the launchers in FlashInfer's csrc."""
     if p.hidden_size % 128 or p.intermediate_size % 128:
         yield f"{backend} needs a hidden_size and an intermediate_size in steps of 128"
     if p.num_experts % 4:
@@ -230,11 +230,11 @@ def activation(p: TrtllmMoe) -> int:
 
 
 def to_between(p: TrtllmMoe, stored: Fp8 | Nvfp4) -> Tensor:
-    """What multiplies an activation, [experts]: where it has a gate, what is gated is still in stored units."""
+    """The factor of an activation, [experts]; with a gate, the gated values are still in stored units."""
     units = stored.by_first if p.activation_type in _experts.GATED else torch.ones_like(stored.by_first)
     return stored.between * units
 
 
 def first_rows(p: TrtllmMoe, weights: Tensor) -> Tensor:
-    """What is gated and its gate in turn, then shuffled: the activation is in the product's epilogue."""
+    """Gated rows and their gates in turn, then shuffled, since the activation is in the product's epilogue."""
     return layouts.shuffled_rows(layouts.paired_rows(weights) if p.activation_type in _experts.GATED else weights)

@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
-from pytest_flashinfer_perf.routines.moe._shared import Kind
+from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Fp8
 from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
 from pytest_flashinfer_perf.spec.dtypes import FP8
@@ -40,12 +40,12 @@ def inputs(p: TrtllmFp8PerTensorScaleMoe, rand: torch.Generator, _device: torch.
     return _trtllm.inputs(p, _stored.in_fp8(*_trtllm.drawn(p, rand)), logits, rand)
 
 
-def kind(_p: TrtllmFp8PerTensorScaleMoe) -> Kind:
-    return Kind(FP8[0], 1.0, Tolerance(2e-2, 8e-2, 1.5e-2))
+def precision(_p: TrtllmFp8PerTensorScaleMoe) -> Precision:
+    return Precision(FP8[0], 1.0, Tolerance(2e-2, 8e-2, 1.5e-2))
 
 
 fp8_tensor = _shared.routine(
-    "trtllm_fp8_per_tensor_scale_moe", TrtllmFp8PerTensorScaleMoe, inputs, _trtllm.choices, kind
+    "trtllm_fp8_per_tensor_scale_moe", TrtllmFp8PerTensorScaleMoe, inputs, _trtllm.choices, precision
 )
 
 
