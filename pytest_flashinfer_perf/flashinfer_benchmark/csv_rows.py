@@ -1,4 +1,4 @@
-"""Rows as `flashinfer_benchmark.py` writes them: its columns, each once, and ours behind them."""
+"""CSV rows with the columns of `flashinfer_benchmark.py`, each once, followed by ours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UPSTREAM = """
     batch_size hidden_size input_dtype out_dtype quant_dtype m k num_qo_heads num_kv_heads page_size enable_pdl
     is_sf_swizzled_layout refcheck no_cuda_graph use_cupti allow_output_mismatch random_seed case_tag
     generate_repro_command repro_command
-""".split()  # noqa: SIM905 - as upstream groups them
+""".split()  # noqa: SIM905 - grouped as upstream does
 OURS = """
     case status spread sol_pct bound flops bytes instrument cold_l2 refcheck_worst_abs refcheck_worst_rel tactic
     active_experts largest_load sm_ghz device_name gpu_uuid repro
@@ -37,8 +37,8 @@ OURS = """
 
 
 def columns(row: Row) -> dict[str, Any]:
-    """Times in milliseconds; nothing where a column says nothing of a routine."""
-    said = {
+    """The cells of a row, with times in milliseconds; None in columns that do not apply to its routine."""
+    cells = {
         **row["params"],
         **row,
         "median_time": 1e3 * row["median"],
@@ -52,7 +52,7 @@ def columns(row: Row) -> dict[str, Any]:
         "generate_repro_command": True,
         "repro_command": row.get("repro_upstream"),
     }
-    return {name: said.get(name) for name in (*UPSTREAM, *OURS)}
+    return {name: cells.get(name) for name in (*UPSTREAM, *OURS)}
 
 
 def _written(cells: Any) -> str:
@@ -62,7 +62,7 @@ def _written(cells: Any) -> str:
 
 
 class CsvFile:
-    """Each row is there as soon as it is measured: what a killed run had is kept."""
+    """Writes each row as soon as it is measured, so that a killed run leaves its rows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""A file of `flashinfer_benchmark.py` lines: what each of them asks for, or why it cannot be had."""
+"""Read a file of `flashinfer_benchmark.py` lines: the cases of each line, or why it has none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTS = re.compile(r"\s*(--routine|-R)\b")
 
 @dataclass(frozen=True)
 class Entry:
-    """A case; or what this project has not got, which is a skip; or what cannot be understood, which is a failure."""
+    """A case; or `missing`, if this project lacks it, which is a skip; or `problem`, a failure, if it is not valid."""
 
     name: str
     case: Case | None = None
@@ -32,24 +32,24 @@ class Entry:
 
     @property
     def identity(self) -> dict[str, str]:
-        """Of a line without a case."""
+        """The fields that identify a line without a case."""
         return {"case": self.name, "line": self.where}
 
 
 def is_testlist(path: Path) -> bool:
-    """Whether any line names a routine; a text that is something else is left to others."""
+    """Whether any line names a routine; other text files are not testlists."""
     return any(map(STARTS.match, _lines(path)))
 
 
-def read(path: Path, said_of_all: str = "", instead: Sequence[str] = ()) -> list[Entry]:
-    """An entry for each backend of each line, or each one `instead`; one for each line that has none.
+def read(path: Path, flags_of_all: str = "", backends: Sequence[str] = ()) -> list[Entry]:
+    """An entry for each line and backend, or for each of `backends`; one for each line without a case.
 
-    Equal ones are numbered.
+    Equal entries are numbered.
     """
     found: list[Entry] = []
     for number, line in enumerate(_lines(path), 1):
         if line.strip() and not line.lstrip().startswith("#"):
-            found += _entries(f"{said_of_all} {line}".strip(), f"{path.name}:{number}", instead)
+            found += _entries(f"{flags_of_all} {line}".strip(), f"{path.name}:{number}", backends)
     return list(_numbered(found))
 
 
@@ -58,12 +58,12 @@ def _lines(path: Path) -> list[str]:
 
 
 def _encoding(path: Path) -> str:
-    """Windows' editors begin a file with a mark, and its shell writes UTF-16."""
+    """The encoding by the byte order mark: Windows' editors write one, and its shell writes UTF-16."""
     with path.open("rb") as file:
         return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
-def _entries(line: str, where: str, instead: Sequence[str]) -> list[Entry]:
+def _entries(line: str, where: str, backends: Sequence[str]) -> list[Entry]:
     try:
         read = cases.parse(flags.split(line), all_routines())
     except ParamError as error:
@@ -71,11 +71,11 @@ def _entries(line: str, where: str, instead: Sequence[str]) -> list[Entry]:
             missing = f"{error.name} is a routine that this project does not have"
             return [Entry(_slug(line), missing=missing, where=where)]
         return [Entry(_slug(line), problem=str(error), where=where)]
-    return [_entry(read, name, where) for name in instead or read.backends or _default(read)]
+    return [_entry(read, name, where) for name in backends or read.backends or _default(read)]
 
 
 def _default(line: Line) -> Iterable[str]:
-    """Upstream's, where it is one of the routine's."""
+    """Upstream's default backend if the routine has it, else all backends."""
     usual = upstream.DEFAULT_BACKEND.get(line.routine.family, "")
     return [usual] if usual in line.routine.backends else line.routine.backends
 

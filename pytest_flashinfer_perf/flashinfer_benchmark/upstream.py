@@ -1,4 +1,4 @@
-"""What `flashinfer_benchmark.py` has and this project has not, and what it measures where a line does not say."""
+"""Routines that only `flashinfer_benchmark.py` has, and its default backends."""
 
 from __future__ import annotations
 

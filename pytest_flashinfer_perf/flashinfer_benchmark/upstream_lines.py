@@ -1,4 +1,4 @@
-"""What `flashinfer_benchmark.py` prints of each case, for the scripts that read it."""
+"""Print the lines that `flashinfer_benchmark.py` prints for each case, for scripts that parse them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RATES = (("tflops", "TFLOPs/sec"), ("tb_per_sec", "TB/sec"))
 
 
 class UpstreamLines:
-    """A plugin of `flashinfer-perf run`: lines as soon as there is something to say."""
+    """A plugin of `flashinfer-perf run` that prints the lines of each test when it ends."""
 
     def __init__(self) -> None:
         self._shape: tuple[Any, ...] = ()
@@ -40,13 +40,13 @@ class UpstreamLines:
             yield from self._measured(json.loads(report.perf_row))
         elif report.failed:
             yield f"[ERROR] Error running test: {name}"
-            said = unmeasured.reason(report).strip().partition("\n")[0]
-            yield f"[ERROR] Error: {said}"
+            error = unmeasured.reason(report).strip().partition("\n")[0]
+            yield f"[ERROR] Error: {error}"
         elif report.skipped and hasattr(report, "perf_unmeasured"):
             yield f"[INFO] {name}: {json.loads(report.perf_unmeasured)['reason']}. Skipping."
 
     def _measured(self, row: Row) -> Iterator[str]:
-        """What a shape's backends have in common is said once, before the first of them."""
+        """The line of a row; facts that the backends of a shape share are printed once, before the first of them."""
         shape = (row.get("routine"), row.get("shape"))
         if shape != self._shape and row.get("verbose"):
             yield from _about(row)
@@ -75,7 +75,7 @@ def _lengths(row: Row) -> Iterator[str]:
 
 
 def performance(row: Row) -> str:
-    """Nobody says how much work a solution of a data set does: there are no rates of it."""
+    """The [PERF] line; without rates if the work is not known, as for solutions of data sets."""
     times = f"median time {1e3 * row['median']:.3f} ms; std {1e3 * row['std']:.3f} ms"
     rates = [f"achieved {name} {row[name]:.3f} {unit}" for name, unit in RATES if row[name] is not None]
     return f"[PERF] {row.get('backend') or row['case']:<{WIDTH}}:: {'; '.join([times, *rates])}"

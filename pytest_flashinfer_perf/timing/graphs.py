@@ -1,4 +1,4 @@
-"""CUDA graphs: each call captured once, so that replaying it costs the host next to nothing."""
+"""CUDA graphs: capture each call once, so that replaying it takes the host almost no time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WARMUPS = 3
 
 
 class CaptureError(FlashinferPerfError, RuntimeError):
-    """The call does something that a CUDA graph cannot hold."""
+    """The call cannot be captured in a CUDA graph."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A captured call; `returned` is what it returned then, where that is kept, and is written anew each time."""
+    """A captured call. `returned` is what it returned, if that is kept; each replay overwrites it."""
 
     graph: Any
     returned: object = None
@@ -31,10 +31,10 @@ class Replay:
 
 
 def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """A replay for each call. All graphs share one memory pool: they never run at the same time.
+    """Capture each call. All graphs share one memory pool, since they never run at the same time.
 
-    The first keeps what it returns; the others' answers share memory. Garbage is collected before: a graph that is
-    freed while another is captured ends the capture, and an autotuner leaves some behind.
+    Only the first keeps what it returns; the answers of the others share memory. Garbage must have been collected: a
+    graph that is freed during a capture ends it, and autotuners leave such graphs behind.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -50,13 +50,13 @@ def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:
 
 
 def _captured(call: Call, pool: Any) -> Replay:
-    """Without torch.cuda.graph(): it collects garbage and empties the cache for each of hundreds of captures."""
+    """Capture without torch.cuda.graph(), which collects garbage and empties the cache for each capture."""
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(pool=pool)
     try:
         returned = call()
     except Exception as error:
-        with suppress(RuntimeError):  # a capture that failed ends with an error of its own, which says nothing
+        with suppress(RuntimeError):  # ending a failed capture raises an error without information
             graph.capture_end()
         _forget_it()
         reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -66,7 +66,7 @@ def _captured(call: Call, pool: Any) -> Replay:
 
 
 def _forget_it() -> None:
-    """A capture that holds: torch's random numbers believe that the failed one goes on until another has ended."""
+    """Make a capture that succeeds: until then torch's random generator takes the failed one to be running."""
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin()
     torch.zeros(1, device="cuda")

@@ -1,4 +1,4 @@
-"""What is timed: a function, what it is given, what it writes, and how to have all of it at other addresses."""
+"""The target of a measurement: a function with its arguments and outputs, which can be moved to other addresses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pytest_flashinfer_perf.timing.instruments import Call
 
 @dataclass(frozen=True)
 class Target:
-    """A function, its arguments, those of their tensors that it writes, and what a profiler shows it as.
+    """A function, its arguments, the tensors that it writes, and its name in profilers.
 
-    `rebuilt` makes the same call on memory of its own, where the function holds some itself.
+    `rebuilt` makes the same call with other memory, for functions that hold memory themselves.
     """
 
     function: Callable[..., object]
@@ -32,7 +32,7 @@ class Target:
         return lambda: self.function(*args, **kwargs)
 
     def elsewhere(self) -> Target:
-        """The same call, with all that it touches at other addresses; what its function holds itself stays."""
+        """The same call with arguments and outputs at other addresses; memory that the function holds stays."""
         if self.rebuilt is not None:
             return self.rebuilt()
         given = (self.args, dict(self.kwargs))

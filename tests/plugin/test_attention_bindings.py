@@ -64,7 +64,7 @@ def test_calls_fit_the_librarys_signatures(routine, backend, hopper, blackwell, 
 
 def test_mla_auto_is_the_native_apis_on_blackwell(monkeypatch, blackwell):
     native = autospec("flashinfer.mla.trtllm_batch_decode_with_kv_cache_mla", monkeypatch)
-    monkeypatch.setattr("pytest_flashinfer_perf.machine.devices.of", lambda _tensor: blackwell)
+    monkeypatch.setattr("pytest_flashinfer_perf.machine.devices.device_of", lambda _tensor: blackwell)
     monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)
     p = replace(next(iter(mla.tiers["smoke"]())).params, autotune=True, mla_is_var_seq="auto")
     x = mla.inputs(p, torch.Generator().manual_seed(1), torch.device("cpu"))

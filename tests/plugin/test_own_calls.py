@@ -79,7 +79,9 @@ def test_a_call_that_launches_is_timed(gpu, cpu):
 
 
 def test_a_call_that_launches_nothing_is_a_sentence(gpu, cpu):
-    with pytest.raises(InstrumentError, match=r"^the call launched nothing on the GPU: a view, an answer") as failed:
+    with pytest.raises(
+        InstrumentError, match=r"^the call launched nothing on the GPU, as a view, a remembered answer"
+    ) as failed:
         timed(lambda: gpu, cpu)
     assert failed.value.__suppress_context__
 

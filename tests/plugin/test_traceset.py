@@ -128,7 +128,7 @@ def test_a_clock_that_is_replaced_while_it_is_read_is_no_time(pytester, gemm):
     kept = ("--perf-trace-option=use_isolated_runner=false", "--benchmark-json=run.json")
     result = run(pytester, "set", *TRUSTED, *kept)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["replaces time.perf_counter, by which it is timed: its time is not known"])
+    result.stdout.fnmatch_lines(["replaces time.perf_counter, with which it is timed, so that its time is unknown"])
     assert gemm.statuses() == {"right": "PASSED"}
     assert [row["extra_info"]["backend"] for row in rows(pytester)] == ["right"]
 
@@ -136,16 +136,16 @@ def test_a_clock_that_is_replaced_while_it_is_read_is_no_time(pytester, gemm):
 @pytest.mark.parametrize(
     ("seconds", "sentence"),
     [
-        ("1e-9", "0.001000 us a call, and a call that does nothing takes at least *"),
-        ("1e3", "timed calls of 6000. s in a process that had *"),
-        ("float('nan')", "timed calls of nan s in a process that had *"),
+        ("1e-9", "0.001000 us per call, but a call that does nothing takes at least *"),
+        ("1e3", "timed calls of 6000. s in a job that took *"),
+        ("float('nan')", "timed calls of nan s in a job that took *"),
     ],
 )
 def test_a_time_that_cannot_be_is_no_trace(pytester, gemm, seconds, sentence):
     gemm.solve(solution(GEMM, "forged", FORGED.format(seconds) + datasets.RIGHT[GEMM]))
     result = run(pytester, "set", *TRUSTED)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([f"its time cannot be: {sentence}"])
+    result.stdout.fnmatch_lines([f"impossible time: {sentence}"])
     assert gemm.traces() == []
 
 
@@ -153,8 +153,8 @@ def test_no_output_is_written_faster_than_the_roof():
     definition = Definition.model_validate(datasets.GEMM)
     asked = Trace.model_validate(workload(GEMM, "w", {"M": 1 << 20})).workload
     job = Job(definition, asked, None, None, Resolved())
-    assert plausible.of_writing(job, 1 << 20, Peaks(31e6, {}, "measured")) == pytest.approx(2**20 * 31 / 31e6)
-    assert plausible.of_writing(job, 1 << 30, Peaks(31e6, {}, "measured")) == 0.0
+    assert plausible.writing_s(job, 1 << 20, Peaks(31e6, {}, "measured")) == pytest.approx(2**20 * 31 / 31e6)
+    assert plausible.writing_s(job, 1 << 30, Peaks(31e6, {}, "measured")) == 0.0
 
 
 def test_traces_are_read_back_by_flashinfer_bench_and_never_overwritten(pytester, gemm):
@@ -336,7 +336,7 @@ BROKEN = {
     "definitions/up.json": (json.dumps({**datasets.GEMM, "name": ".."}), "definitions/up.json: name: '..' cannot be"),
     "solutions/orphan.json": (
         json.dumps(solution("nobody", "orphan", "x")),
-        "solutions/orphan.json: definition: there is none called 'nobody'",
+        "solutions/orphan.json: definition: 'nobody' does not exist",
     ),
     "solutions/author.json": (
         json.dumps(solution(GEMM, "author", "x", author="../up")),
@@ -348,7 +348,7 @@ BROKEN = {
     ),
     "workloads/blob.jsonl": (
         json.dumps(workload(GEMM, "b", {"M": 1}, A={"type": "safetensors", "path": "blob/no.st", "tensor_key": "A"})),
-        "workloads/blob.jsonl:1: workload.inputs.A.path: blob/no.st is not there",
+        "workloads/blob.jsonl:1: workload.inputs.A.path: blob/no.st does not exist",
     ),
     "workloads/out.jsonl": (
         json.dumps(workload(GEMM, "c", {"M": 1}, A={"type": "safetensors", "path": "../x", "tensor_key": "A"})),
@@ -464,7 +464,7 @@ def test_from_a_program(gemm):
 def test_a_program_meets_what_has_no_trace_when_all_else_has_one(gemm):
     gemm.solve(solution(GEMM, "a_forged", FORGED.format("1e-9") + datasets.RIGHT[GEMM]), GEMM_SOLUTIONS["right"])
     config = BenchmarkConfig.default(iterations=2, num_trials=1, warmup_runs=0)
-    with pytest.raises(RunnerError, match="gemm_n8_k16, a_forged: its time cannot be"):
+    with pytest.raises(RunnerError, match="gemm_n8_k16, a_forged: impossible time"):
         Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(save_results=True)
     assert gemm.statuses() == {"right": "PASSED"}
 

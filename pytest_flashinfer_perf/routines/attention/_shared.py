@@ -45,7 +45,7 @@ def counters(api: Any, p: Heads, q: Tensor) -> dict[str, Tensor]:
         return {}
     from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes as counter_bytes
 
-    size = counter_bytes(p.batch_size, p.num_qo_heads, devices.of(q).processors)
+    size = counter_bytes(p.batch_size, p.num_qo_heads, devices.device_of(q).processors)
     return {"multi_ctas_kv_counter_buffer": torch.zeros(size, dtype=torch.uint8, device=q.device)}
 
 

@@ -175,7 +175,7 @@ def _native(p: BatchDecode, x: DecodeInputs, _options: LaunchOptions) -> Built[D
             **_shared.returning(x.lse),
         )
 
-    return Built(launch, native_kernels(devices.of(x.q)))
+    return Built(launch, native_kernels(devices.device_of(x.q)))
 
 
 decode.backend("prims-ts", api=PRIMS, limits=_decode_limits.prims_ts)(_prims.build_decode)

@@ -110,7 +110,7 @@ mla.backend("prims-ts", api=PRIMS, limits=_mla_limits.prims_ts)(_prims.build_mla
 
 @mla.backend("auto", api=WRAPPER, limits=_mla_limits.auto, tunes=True)
 def _auto(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[LatentInputs]:
-    return (_native if chosen_natively(devices.of(x.q)) else _mla_wrapper.build_flash)(p, x, options)
+    return (_native if chosen_natively(devices.device_of(x.q)) else _mla_wrapper.build_flash)(p, x, options)
 
 
 @mla.backend("trtllm-native", "cute-dsl", api=NATIVE, limits=_mla_limits.native)

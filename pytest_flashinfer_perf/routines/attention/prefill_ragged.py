@@ -187,7 +187,7 @@ def _deepseek(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Buil
 
 @ragged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.ragged_fmha_v2)
 def _fmha_v2(p: RaggedPrefill, x: RaggedInputs, _options: LaunchOptions) -> Built[RaggedInputs]:
-    if is_fp8(p.q_dtype) or not _prefill_limits.reads_separately(devices.of(x.q)):
+    if is_fp8(p.q_dtype) or not _prefill_limits.reads_separately(devices.device_of(x.q)):
         return _prefill.build_fmha_v2(p, _joined(x), "CONTIGUOUS_Q_KV", lambda x: (x.q, x.kv), lambda _x: {})
     return _prefill.build_fmha_v2(p, x, "SEPARATE_Q_K_V", lambda x: (x.q, x.k, x.v), lambda _x: {})
 

@@ -221,7 +221,7 @@ def _trtllm(p: VllmDecode, x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
             **counters,
         )
 
-    return Built(launch, native_kernels(devices.of(x.q)))
+    return Built(launch, native_kernels(devices.device_of(x.q)))
 
 
 @vllm_decode.backend("baseline", runs_as="fa2_tc", api=WRAPPER, limits=_unquantised_only)
