@@ -17,9 +17,9 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._offsets import ChosenRows, edges
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, bytes_of
+from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, Routine
-from pytest_flashinfer_perf.timing.cold import tensors
 
 
 @dataclass(frozen=True)
