@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.decide import decide
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.noise import Noise
-from pytest_flashinfer_perf.gate.runs import Row, Run
+from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
@@ -109,12 +109,4 @@ def _threshold(case: ComparedCase, asked: Threshold, effect: Effect, allowed: fr
     admitted = sides.differences(case, same_library=asked.same_library)
     cost = sum(d.facet.cost for d in admitted if d.facet.name in allowed)
     median = min(row.median for row in case.before)
-    diluted = _kernels_share(case.before[0]) if effect.seen.domain == "cycles" else 1.0
-    return max(diluted * asked.in_log(median), floor) + cost
-
-
-def _kernels_share(row: Row) -> float:
-    """Of the cycles between two stamps, whose own launches take 3.5 us: they show less of a short kernel's change."""
-    if row.cycles is None or row.ghz is None:
-        return 1.0
-    return min(1.0, row.median * row.ghz * 1e9 / row.cycles)
+    return max(asked.in_log(median), floor) + cost

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.gate import noise, tails
+from pytest_flashinfer_perf.gate import cycles, noise, tails
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.runs import Row, Run
@@ -100,8 +100,8 @@ class Proved:
     def observed(self) -> float:
         """The standard deviation between processes, of logarithms."""
         domain = self.identical[0].effects[0].seen.domain
-        values = [row.cycles if domain == "cycles" else row.median for row in self.plain]
-        return math.sqrt(noise.variance([math.log(value) for value in values if value]))
+        values = cycles.figures(self.plain, domain)
+        return math.sqrt(noise.variance([math.log(value) for value in values]))
 
     @property
     def predicted(self) -> float:

@@ -44,6 +44,10 @@ class Row:
         return self.info.get("bound")
 
     @property
+    def roof_percent(self) -> float | None:
+        return _positive(self.info.get("sol_pct"))
+
+    @property
     def instrument(self) -> str:
         """Plain benchmarks read the host's clock."""
         return str(self.info.get("instrument", "wall"))

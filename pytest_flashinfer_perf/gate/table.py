@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import words
+from pytest_flashinfer_perf.gate import advice, words
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
 from pytest_flashinfer_perf.runs.formatting import WIDTH, wrapped
 
@@ -24,6 +24,10 @@ def lines(judgement: Judgement) -> Iterator[str]:
         yield from _cases(of_verdict)
     yield ""
     yield from wrapped(words.headline(judgement))
+    command = advice.command(judgement)
+    if command:
+        yield "to decide what is AMBIGUOUS, measure both versions in turns:"
+        yield f"  {command}"
 
 
 def _cases(of_verdict: Sequence[Judged]) -> Iterator[str]:

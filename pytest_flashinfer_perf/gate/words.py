@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import moved
+from pytest_flashinfer_perf.gate import advice, moved
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.likeness import changed_libraries
 from pytest_flashinfer_perf.gate.runs import Row, Run
@@ -66,6 +66,7 @@ def notes(judgement: Judgement) -> Iterator[str]:
     if changed:
         yield f"other libraries: {', '.join(changed)}"
     yield from moved.sentences(judgement.cases)
+    yield from advice.assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
         yield f"[thresholds] {glob!r} fits no case"
 
