@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     said = parser().parse_args(own)
     base, head = processes.environment("base", said.base), processes.environment("head", said.head)
     output, gpu = processes.folder(said.output, "ab"), processes.gpu(for_pytest)
-    session = Session(base, head, for_pytest, output, gpu, said.budget)
+    session = PairedRuns(base, head, for_pytest, output, gpu, said.budget)
     rules = judging.rules(said, [gpu], paired=True)
     with processes.alone_on(gpu):
         judgement = Plan(said.pairs, max(said.pairs, said.most_pairs)).follow(session.pair, rules, session.more)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @dataclass
-class Session:
+class PairedRuns:
     """The pairs so far. Every second one is measured head first, so that a drift favours neither."""
 
     base: Environment
