@@ -12,7 +12,7 @@ import pytest
 
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
-from pytest_flashinfer_perf.plugin import confirmation, options, trace_set_arguments
+from pytest_flashinfer_perf.plugin import confirmation, options, read_options, trace_set_arguments
 from pytest_flashinfer_perf.plugin.board import Board
 from pytest_flashinfer_perf.plugin.rowless import Rowless
 from pytest_flashinfer_perf.running import replay, stash, unmeasured, workers
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _configure(config: pytest.Config) -> None:
-    settings = config.stash[SETTINGS] = options.settings(config)
+    settings = config.stash[SETTINGS] = read_options.read(config)
     board = Board()
     config.pluginmanager.register(board, "flashinfer-perf-board")
     running.start(config, board.notes)

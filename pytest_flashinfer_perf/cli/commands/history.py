@@ -1,4 +1,4 @@
-"""`flashinfer-perf history`: the moments at which cases became slower or faster, over many stored runs."""
+"""`flashinfer-perf history`: find the runs in which cases became slower or faster."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ EXAMPLE = "example: flashinfer-perf history .benchmarks"
 
 
 def main(arguments: Sequence[str]) -> int:
-    said = parser().parse_args(arguments)
-    found = runs.read([said.folder])
-    series = history.read(found, thresholds.read(project_file.find(Path.cwd(), said.perf_config)))
+    args = parser().parse_args(arguments)
+    found = runs.read([args.folder])
+    series = history.read(found, thresholds.read(project_file.find(Path.cwd(), args.perf_config)))
     failures = list(history.failures(found))
     sys.stdout.writelines(
         f"{line}\n"
@@ -40,7 +40,7 @@ def lines(series: Sequence[Series], files: int) -> Iterator[str]:
             yield from _change(one, change)
     short = sum(not one.long_enough for one in series)
     if short:
-        yield f"{short} with fewer than {2 * SHORTEST} runs: a change of those cannot be told from noise"
+        yield f"{short} with fewer than {2 * SHORTEST} runs, too few to tell a change from noise"
     yield f"{len(series)} series from {counted(files, 'run')}, {len(changed)} of them changed"
 
 
@@ -57,9 +57,12 @@ def _change(one: Series, change: Change) -> Iterator[str]:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "flashinfer-perf history",
-        description="Find changes of level, per case and card, in all files of pytest-benchmark below a folder.",
+        description="Find the runs in which cases became slower or faster, per case and card, in all JSON files of "
+        "pytest-benchmark below a folder. Exits with 1 if a run has failures, with 2 if no case has enough runs.",
         epilog=EXAMPLE,
     )
-    made.add_argument("folder", metavar="DIR", help="where the runs are")
-    made.add_argument("--perf-config", metavar="FILE", help="settings file: its `slower` is the least that is shown")
+    made.add_argument("folder", metavar="DIR", help="Folder with the runs.")
+    made.add_argument(
+        "--perf-config", metavar="FILE", help="Settings file. Changes below its threshold `slower` are not shown."
+    )
     return made
