@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 class FlashinferPerfError(Exception):
-    """The message says what is wrong and what to do about it, and is shown without a traceback.
+    """The message says what is wrong and what to do about it.
 
-    A command ends with `exit_code`; pytest ends with its own code for a usage error, or fails the test.
+    A command prints it alone and ends with `exit_code`. Where pytest cannot start, it ends with its usage error.
     """
 
     exit_code = 2

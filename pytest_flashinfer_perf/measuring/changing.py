@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import BY_DTYPE
-from pytest_flashinfer_perf.timing.cold import storage, tensors
+from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.timing.cold import storage
 
 
 class InputChange(NamedTuple):

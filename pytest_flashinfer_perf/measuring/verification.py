@@ -16,7 +16,8 @@ from pytest_flashinfer_perf.checking.check import Check, Tolerance, WrongAnswerE
 from pytest_flashinfer_perf.checking.sample import Sample
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring.changing import InputChange, describe
-from pytest_flashinfer_perf.timing.cold import storage, tensors
+from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.timing.cold import storage
 from pytest_flashinfer_perf.timing.instruments import Call
 from pytest_flashinfer_perf.timing.target import Target
 

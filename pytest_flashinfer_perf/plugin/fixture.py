@@ -13,9 +13,9 @@ import pytest
 
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking, Measuring, Settings
-from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks, row
+from pytest_flashinfer_perf.measuring.autotune import CacheError
 from pytest_flashinfer_perf.measuring.measurement import Measurement, Reference, measure
 from pytest_flashinfer_perf.measuring.verification import Outputs
 from pytest_flashinfer_perf.measuring.walk import CannotRunError, OutOfMemoryError, run_case
@@ -200,10 +200,10 @@ class Perf:
         except (OutOfMemoryError, CompileError) as error:
             self._node.stash[OUTCOME] = error.outcome
             raise pytest.fail.Exception(str(error), pytrace=False) from None
+        except CacheError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         except WrongAnswerError as wrong:
             raise pytest.fail.Exception(f"wrong answer: {wrong}", pytrace=False) from None
-        except FlashinferPerfError as error:
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 def _seen(measured: Measurement) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[st
 def _journal(config: pytest.Config, told: Told, place: Mapping[str, Any]) -> Journal | None:
     """A worker of another host has no file here: the controller writes what its reports say."""
     if told.is_elsewhere:
-        config.pluginmanager.register(Placed(place), "flashinfer-perf-placed")
+        config.pluginmanager.register(ReportPlace(place), "flashinfer-perf-placed")
         return None
     path = journal.path_of(config)
     try:
@@ -202,7 +202,7 @@ def _warn_of_no_journal(config: pytest.Config) -> None:
         config.issue_config_time_warning(pytest.PytestWarning(said), stacklevel=2)
 
 
-class Placed:
+class ReportPlace:
     """Reports that say where they come from."""
 
     def __init__(self, place: Mapping[str, Any]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from pytest_flashinfer_perf.spec.nested import tensors
 
 CACHE_FACTOR = 5
 MOST_COPIES = 1024
@@ -122,24 +124,6 @@ def storage(tensor: Tensor) -> int:
 
 def storages(tree: Any) -> set[int]:
     return {storage(tensor) for tensor in tensors(tree)}
-
-
-def tensors(tree: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists, dictionaries and dataclasses."""
-    if isinstance(tree, Tensor):
-        yield tree
-    for child in _children(tree):
-        yield from tensors(child)
-
-
-def _children(tree: Any) -> Sequence[Any]:
-    if isinstance(tree, (tuple, list)):
-        return tree
-    if isinstance(tree, dict):
-        return list(tree.values())
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        return [getattr(tree, f.name) for f in dataclasses.fields(tree)]
-    return ()
 
 
 def _map(change: Callable[[Tensor], Tensor], tree: Any) -> Any:

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(own)
     base, head = processes.environment("base", args.base), processes.environment("head", args.head)
     output, gpu = processes.folder(args.output, "ab"), processes.gpu(for_pytest)
-    session = Session(base, head, for_pytest, output, gpu, args.budget)
+    session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
     rules = judging.rules(args, [gpu], paired=True)
     with processes.alone_on(gpu):
         judgement = Plan(args.pairs, max(args.pairs, args.most_pairs)).follow(session.pair, rules, session.more)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @dataclass
-class Session:
+class PairedRuns:
     """The pairs measured so far. Every second pair starts with the head, so that a drift favours neither side."""
 
     base: Environment

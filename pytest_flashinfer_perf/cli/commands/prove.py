@@ -43,7 +43,7 @@ def _measured(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
     where, gpu = processes.environment("python", options.python), processes.gpu(for_pytest)
     rules = judging.rules(options, [gpu], paired=False)
     wanted = _wanted(asked, rules.thresholds)
-    session = Session(where, for_pytest, processes.folder(options.output, "prove"), gpu, wanted)
+    session = PlantedRuns(where, for_pytest, processes.folder(options.output, "prove"), gpu, wanted)
     with processes.alone_on(gpu):
         session.measure(options.processes)
     proof = prove(session.runs[PLAIN], session.runs[PLANTED], rules)
@@ -73,7 +73,7 @@ def _wanted(asked: float | None, thresholds: Thresholds) -> Share:
 
 
 @dataclass
-class Session:
+class PlantedRuns:
     """The processes so far. Every second time the one with extra work runs first, so that a drift favours neither."""
 
     where: Environment
