@@ -123,7 +123,7 @@ def compare(
     *,
     poisoned: bool = True,
 ) -> Check:
-    """`expected` is the reference, in fp32; the tolerance is the output dtype's where none is given.
+    """`expected` is the reference, in fp32; the default tolerance is that of the output's dtype.
 
     If these are only some elements of an output, `locate` gives the index of the nth one in the output. NaN in an
     output that was not `poisoned` before the call was written by the call itself.

@@ -26,7 +26,7 @@ RETIRED, OVER = 17, 18
 
 @dataclass(frozen=True)
 class ChildSetup:
-    """What the child needs from its parent: sys.path, modules that declare backends, device, how to run cases."""
+    """Sent by the parent: sys.path, modules that declare backends, the device, how to run cases."""
 
     path: tuple[str, ...]
     modules: tuple[tuple[str, str], ...]

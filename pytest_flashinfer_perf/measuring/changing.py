@@ -30,7 +30,7 @@ def negated_activations(parts: Callable[[Any], Tensor], *holders: Any) -> InputC
     """The change that negates a routine's activations, once where holders share them."""
     values = {storage(part): part for part in map(parts, holders) if part.numel()}
     made = partial(_negated, values.values())
-    return InputChange("with its activations negated where they are", made, followed=True)
+    return InputChange("with its activations negated in place", made, followed=True)
 
 
 def changes_of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[InputChange]:
@@ -47,8 +47,8 @@ def changes_of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[I
         if key not in written and first.numel() and {view.dtype for view in views} <= {first.dtype} & BY_DTYPE.keys():
             values, which = _covered(first), f"with its input {describe(first)}"
             if _has_both_signs(values):
-                yield InputChange(f"{which} negated where it is", partial(_negated, (values,)))
-            yield InputChange(f"{which} halved where it is", partial(_halved, values))
+                yield InputChange(f"{which} negated in place", partial(_negated, (values,)))
+            yield InputChange(f"{which} halved in place", partial(_halved, values))
 
 
 def _covered(tensor: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ def _host(timing: Timing) -> Iterator[str]:
     seen = timing.seen.trace
     if seen is not None and timing.host_bound:
         busy = f"the GPU works in {100 * seen.busy_s / seen.span_s:.0f} % of a call"
-        yield f"the host's time is seen: {busy}, which has {seen.launches} launches: {REMEDY_FOR_LAUNCHES}"
+        yield f"limited by the host: {busy}, which has {seen.launches} launches: {REMEDY_FOR_LAUNCHES}"
 
 
 def _kernels(timing: Timing) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _footprint(case: Case) -> float:
 
 
 def check_answer(routine: str | AnyRoutine, backend: str, params: Any, seed: int = 0, device: str = "auto") -> None:
-    """Call a backend, untimed: WrongAnswerError where it is wrong, CannotRunError where it cannot be called here."""
+    """Check a backend's answer, untimed; raises WrongAnswerError, or CannotRunError if it cannot run."""
     known = routine_named(routine, all_routines()) if isinstance(routine, str) else routine
     case = Case(known, Shape(params), backend_named(backend, known), seed)
     run_case(case, Measuring(), Checking(refcheck="only"), devices.find(device))

@@ -66,7 +66,7 @@ def _configure(config: pytest.Config) -> None:
 
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
-    """Register what needs all rows, in the main process: a worker of xdist has only a part of them."""
+    """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
     config.pluginmanager.register(Rowless(board), "flashinfer-perf-rowless")
     if confirmation.confirms():
         return

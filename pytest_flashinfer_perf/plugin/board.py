@@ -55,7 +55,7 @@ class Board:
             self._looked_at[test] = report.perf_checked
 
     def _forget(self, test: str, *, row: bool) -> None:
-        """What an earlier attempt left."""
+        """Drop the results of an earlier attempt."""
         self._unmeasured.pop(test, None)
         self._searches.pop(test, None)
         self._looked_at.pop(test, None)

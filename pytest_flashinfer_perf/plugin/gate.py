@@ -81,7 +81,7 @@ class Gate:
         report = yield
         measured = _record(item) if report.when == "call" and report.passed else None
         if measured is not None:
-            report.perf_record = json.dumps(measured)  # type: ignore[attr-defined] # reports carry what they get
+            report.perf_record = json.dumps(measured)  # type: ignore[attr-defined] # pytest keeps extra attributes of reports
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

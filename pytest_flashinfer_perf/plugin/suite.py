@@ -1,4 +1,4 @@
-"""The performance suite: where its test files are, and the cases that a run asks of each."""
+"""The performance suite: its test files, and the cases of each for a run."""
 
 from __future__ import annotations
 

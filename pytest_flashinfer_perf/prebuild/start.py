@@ -37,7 +37,7 @@ class PrebuildError(FlashinferPerfError):
 def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path | None = None) -> int:
     """Compile; returns pytest's exit code: 0 if all modules are compiled, 1 if one does not compile."""
     own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
-    alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # whatever an ini file says
+    alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides an ini file
     words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *_selecting(arguments), *alone]
     environment = {**os.environ, ARCHITECTURES: architectures(), VISIBLE: ""}
     return subprocess.run(words, env=environment, check=False).returncode  # noqa: S603

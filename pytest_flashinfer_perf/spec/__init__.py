@@ -1,4 +1,4 @@
-"""What a routine's file is written with: `from pytest_flashinfer_perf.spec import Params, Routine, flag`."""
+"""The names that a routine's file imports: `from pytest_flashinfer_perf.spec import Params, Routine, flag`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost: the work a call really needs, and what share of the device's roof it reached."""
+"""Cost: the minimal work of a call, and the share of the device's roof that its time reaches."""
 
 from __future__ import annotations
 

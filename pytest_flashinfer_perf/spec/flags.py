@@ -21,7 +21,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """A parser that raises ParamError where argparse would end the process."""
+    """A parser that raises ParamError instead of ending the process."""
     return _Parser(add_help=False, allow_abbrev=False)
 
 

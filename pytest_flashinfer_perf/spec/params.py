@@ -20,7 +20,7 @@ class ParamError(FlashinferPerfError, ValueError):
 
 @dataclass(frozen=True)
 class Flag:
-    """What a field declares in addition to its type and default."""
+    """The declaration of a field, in addition to its type and default."""
 
     help: str
     letter: str = ""

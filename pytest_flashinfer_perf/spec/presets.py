@@ -39,7 +39,7 @@ class Model:
 
 class Layer(Protocol):
     def shared(self, over: Spread) -> Iterator[tuple[int, str, int]]:
-        """What must divide evenly: (count, what is counted, number of GPUs)."""
+        """The counts that must divide evenly, as (count, what is counted, number of GPUs)."""
         ...
 
 

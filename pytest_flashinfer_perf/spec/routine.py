@@ -1,4 +1,4 @@
-"""What a routine file declares: Routine, Backend, LaunchOptions, Built, Shape."""
+"""The declarations of a routine file: Routine, Backend, LaunchOptions, Built, Shape."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _no_facts(_params: Any, _inputs: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Backend(Generic[P, X]):
-    """One way to run a routine, the FlashInfer API it calls, and what it needs."""
+    """One way to run a routine, the FlashInfer API that it calls, and its requirements."""
 
     name: str
     build: Callable[[P, X, LaunchOptions], Built[X]]

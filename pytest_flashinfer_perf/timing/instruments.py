@@ -30,7 +30,7 @@ class InstrumentError(FlashinferPerfError, RuntimeError):
 
 @dataclass
 class Last:
-    """What the last call returned."""
+    """Holds the value that the last call returned."""
 
     returned: object = None
 
@@ -53,7 +53,7 @@ class Work:
         return itertools.cycle(self.calls)
 
     def __call__(self) -> object:
-        """Make the next call. A new batch continues where the last one stopped, since what that read is not cold.
+        """Make the next call. A new batch continues after the last one, since data that was just read is not cold.
 
         The last answer is released first, so that the next one can use its memory.
         """
@@ -95,7 +95,7 @@ class BenchGpuTime:
     def sample(self, work: Work, count: int, warmup: int) -> list[float]:
         from flashinfer.testing import bench_gpu_time
 
-        with _no_fallback(self.name), _in_a_sentence():
+        with _no_fallback(self.name), _explained_errors():
             milliseconds = bench_gpu_time(
                 work,
                 dry_run_iters=warmup,
@@ -129,7 +129,7 @@ NO_SUCH_CALL = {
 
 
 @contextmanager
-def _in_a_sentence() -> Iterator[None]:
+def _explained_errors() -> Iterator[None]:
     """Explain errors of bench_gpu_time itself; errors of the call pass through."""
     try:
         yield

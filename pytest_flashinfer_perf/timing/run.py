@@ -56,7 +56,7 @@ class Timing:
     @property
     def median(self) -> float:
         if not self.samples:
-            raise RuntimeError("nothing was timed: --perf-refcheck=only looks at answers")
+            raise RuntimeError("nothing was timed: --perf-refcheck=only checks answers alone")
         return statistics.median(self.samples)
 
     @property

@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.measuring import changing, measurement
 from pytest_flashinfer_perf.timing import cold, graphs
 from pytest_flashinfer_perf.timing.graphs import Replay
 
-CHANGED = r"^of one more call with its input \(8,\) of float32 negated where it is, output 0"
+CHANGED = r"^of one more call with its input \(8,\) of float32 negated in place, output 0"
 FEW = Measuring(iters=3, warmup=1, cold_l2="none")
 ONLY = Checking(refcheck="only")
 

@@ -46,7 +46,7 @@ class Groupwise:
 
 @dataclass(frozen=True)
 class Blocked:
-    """Values and a scale for each block of a row; `factor` is what the scales are in units of."""
+    """Values and a scale for each block of a row, in units of `factor`."""
 
     values: Tensor
     scales: Tensor
@@ -101,7 +101,7 @@ def mxfp4(x: Tensor) -> Blocked:
 
 
 def nvfp4(x: Tensor, global_scale: float) -> Blocked:
-    """`global_scale` multiplies what is stored: the scales are e4m3 in units of its reciprocal."""
+    """`global_scale` multiplies the stored values; the scales are e4m3 in units of its reciprocal."""
     blocks = x.float().unflatten(-1, (-1, NV_BLOCK))
     limit = torch.finfo(torch.float8_e4m3fn).max
     scales = (blocks.abs().amax(-1) / grids.E2M1_MAX * global_scale).clamp_max(limit).to(torch.float8_e4m3fn)

@@ -1,4 +1,4 @@
-"""Actual lengths of requests, and what follows from them: offsets, and how many pairs attention computes."""
+"""Actual lengths of requests, with their offsets and the number of query-key pairs."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.routines._quantise import blocks, layouts
 
-O_SF_SCALE = 500.0  # vLLM's benchmark's: what the scales are in units of the reciprocal of
+O_SF_SCALE = 500.0  # as in vLLM's benchmark: scales are in units of its reciprocal
 
 
 def empty(q: Tensor) -> tuple[Tensor, Tensor]:

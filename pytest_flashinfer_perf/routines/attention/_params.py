@@ -30,7 +30,7 @@ class AttentionParams(Params):
     out_dtype: str | None = flag("type of the output", default=None, letter="o", same_as="q_dtype", choices=DTYPES)
     causal: bool = flag("bottom-right causal mask", default=False, letter="causal")
     random_actual_seq_len: bool = flag("draw each length from 1 to the longest", default=False, letter="ragged")
-    return_lse: bool = flag("write the log-sum-exp too", default=False, letter="lse")
+    return_lse: bool = flag("also return the log-sum-exp", default=False, letter="lse")
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
 
     @property
@@ -44,7 +44,7 @@ class AttentionParams(Params):
 
     @property
     def matmul_dtype(self) -> str:
-        """The type whose peak the kernel is compared with: fp8 only where both sides are."""
+        """The type whose peak is the roof of the kernel: fp8 only if both operands are fp8."""
         return self.q_dtype if is_fp8(self.q_dtype) and is_fp8(self.kv_dtype) else self.half
 
     @classmethod

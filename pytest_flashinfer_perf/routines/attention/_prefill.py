@@ -47,7 +47,7 @@ X = TypeVar("X", bound=Prefill)
 Reader = Callable[[X, int, slice], tuple[Tensor, Tensor]]  # of the nth request: its keys and values, heads first
 
 
-def routine(  # noqa: PLR0913, PLR0917 - what paged and ragged do each in their way
+def routine(  # noqa: PLR0913, PLR0917 - the functions in which paged and ragged differ
     name: str,
     params: type[P],
     inputs: Callable[[P, torch.Generator, torch.device], X],
@@ -84,7 +84,7 @@ def reference(p: PrefillParams, x: X, read: Reader[X], rows: Tensor | None = Non
 
 
 def cost(p: PrefillParams, x: Prefill, *read: Tensor | int) -> Cost:
-    """Queries and outputs once, and what else is read: tensors, or their bytes."""
+    """The cost of reading queries, writing outputs, and reading `read`: tensors, or numbers of bytes."""
     pairs = _lengths.pairs(x.lens.q, x.lens.kv, causal=p.causal)
     moved = (x.q, *_shared.written(x.out, x.lse), x.lens.q_indptr, *read)
     return Cost(

@@ -28,7 +28,9 @@ class BatchDecode(GroupedParams):
     """One query token per request, or a few draft ones, against a paged KV cache."""
 
     page_size: int = flag("tokens per KV page", default=0, letter="p", usual=16, minimum=1, draw=(1, 2, 7, 16, 64))
-    spec_dec_mask: str = flag("what a draft token sees of the draft", default="causal", choices=("causal", "full"))
+    spec_dec_mask: str = flag(
+        "the draft tokens that a draft token attends to", default="causal", choices=("causal", "full")
+    )
 
     @property
     def masked(self) -> bool:
@@ -59,12 +61,12 @@ class BatchMLA(AttentionParams):
     page_size: int = flag("tokens per KV page", default=0, letter="p", usual=32, minimum=1, draw=(1, 7, 16, 32, 64))
     head_dim_ckv: int = flag("size of the latents", letter="d", usual=512, minimum=1, draw=(128, 512))
     head_dim_kpe: int = flag("size of the rotary part", letter="pe", usual=64, minimum=0, draw=(64,))
-    num_kv_heads: int | None = flag("taken, and not used", default=None, letter="kv", minimum=1)
+    num_kv_heads: int | None = flag("accepted and ignored, as upstream does", default=None, letter="kv", minimum=1)
     mla_is_var_seq: str | None = flag(
-        "native API: schedule for lengths that vary", default=None, letter="var", choices=("true", "false", "auto")
+        "native API: schedule for varying lengths", default=None, letter="var", choices=("true", "false", "auto")
     )
     mla_cute_dsl_impl: str | None = flag(
-        "cute-dsl: which implementation", default=None, letter="impl", choices=("auto", "modular", "monolithic")
+        "cute-dsl: the implementation to use", default=None, letter="impl", choices=("auto", "modular", "monolithic")
     )
     autotune: bool = _tuning.autotune()
 

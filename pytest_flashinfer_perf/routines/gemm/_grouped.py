@@ -25,7 +25,7 @@ CUDNN = 92100  # the first with these products
 @dataclass(frozen=True)
 class Groups(Params):
     group_size: int = flag("groups", default=1, letter="g", minimum=1, draw=(1, 2, 5), most=16)
-    ragged: bool = flag("draw each group's rows, from none to m", default=False, letter="ragged")
+    ragged: bool = flag("draw the rows of each group from 0 to m", default=False, letter="ragged")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Grouped(Product, Groups):
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
         if self.m % self.row_step:
-            yield "m", f"{self.m} is not a multiple of {self.row_step}, which groups of rows are"
+            yield "m", f"{self.m} is not a multiple of {self.row_step}, as rows of a group must be"
 
 
 class Inputs(Protocol):

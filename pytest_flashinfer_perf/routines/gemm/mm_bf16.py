@@ -27,7 +27,7 @@ NO_PDL = ("cutlass", "cutile", "cublaslt")
 @dataclass(frozen=True)
 class MmBf16(Product):
     out_dtype: str = _shared.out_dtype_or_float32()
-    bias: bool = flag("add one to each row", default=False, letter="bias")
+    bias: bool = flag("add a bias to each row", default=False, letter="bias")
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
     autotune: bool = _tuning.autotune()
 

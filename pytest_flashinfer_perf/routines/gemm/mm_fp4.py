@@ -53,7 +53,7 @@ class Inputs(NamedTuple):
     b: Tensor  # [n, k / 2]: a call gets its transposed view, as of its scales
     a_scale: Tensor  # [m, k / block]
     b_scale: Tensor  # [n, k / block]
-    alpha: Tensor | None  # what both scales are in units of; MXFP4 has none
+    alpha: Tensor | None  # the unit of both scales; MXFP4 has none
     out: Tensor
 
 
@@ -90,7 +90,7 @@ def _limits(p: MmFp4, backend: str, _device: Device) -> Iterator[str]:
     if backend == "trtllm" and p.out_dtype != "bfloat16":
         yield "trtllm writes bfloat16 only: use cudnn"
     if backend == "trtllm" and p.n % 128:
-        yield f"trtllm shuffles weights by 128 rows, which {p.n} is no multiple of"
+        yield f"trtllm needs an n that is a multiple of 128, not {p.n}"
     if backend == "cutedsl_low_latency" and (p.m > 8 or p.k % (4 * p.block)):
         yield f"{backend} needs an m of at most 8 and a k in steps of {4 * p.block}, not {p.m} and {p.k}"
     if backend == "cake" and (p.n % 8 or p.k % 256):

@@ -29,13 +29,13 @@ class Moe(Params):
     num_tokens: int = flag("tokens", letter="t", minimum=1, draw=(1, 7, 33), most=1024, tiles=(8, 64, 128))
     hidden_size: int = flag("width of a token", letter="h", minimum=16, draw=(128, 160), most=2048, step=128)
     intermediate_size: int = flag(
-        "width between an expert's products", letter="i", minimum=16, draw=(64, 160), most=2048, step=128
+        "width of an expert's hidden layer", letter="i", minimum=16, draw=(64, 160), most=2048, step=128
     )
     num_experts: int = flag("experts of the layer", letter="e", minimum=1, draw=(8, 16), most=256, step=4)
-    top_k: int = flag("experts that a token chooses", letter="k", minimum=1, draw=(1, 2, 4), most=8)
+    top_k: int = flag("number of experts per token", letter="k", minimum=1, draw=(1, 2, 4), most=8)
     input_dtype: str = flag("type of tokens, before they are quantised", default="bfloat16", choices=HALF)
     activation_type: str = flag(
-        "between the products",
+        "activation function between the products",
         default="Swiglu",
         choices=_experts.ACTIVATIONS,
         spellings=("activation-type", "activation_type", "gated_act"),

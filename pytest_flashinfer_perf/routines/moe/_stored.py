@@ -98,7 +98,7 @@ class Nvfp4(NamedTuple):
 
     x: Tensor
     x_blocks: Tensor | None  # [tokens, hidden / 16]
-    unit: Tensor  # what multiplies tokens
+    unit: Tensor  # factor of the tokens
     first: Tensor
     first_blocks: Tensor
     by_first: Tensor  # [experts], undoes both units

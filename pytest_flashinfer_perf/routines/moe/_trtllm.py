@@ -27,18 +27,28 @@ class TrtllmMoe(_shared.Moe):
     weight_dtype: str = flag("type of weights, before they are quantised", default="bfloat16", letter="w", choices=HALF)
     routing_method: str = flag("how experts are chosen", default=GROUPED, usual="", choices=tuple(_routing.METHODS))
     n_group: int | None = flag("groups of experts", default=None, letter="g", minimum=1, draw=(None, 2, 4))
-    topk_group: int | None = flag("groups to choose from", default=None, letter="of", minimum=1, draw=(None, 1, 2))
-    routed_scaling_factor: float = flag("of deepseek_v3's weights", default=2.5, letter="x", draw=(1.0, 2.5))
-    use_routing_bias: bool = flag("a bias in deepseek_v3's choice", default=False, letter="bias")
+    topk_group: int | None = flag(
+        "number of groups to choose experts from", default=None, letter="of", minimum=1, draw=(None, 1, 2)
+    )
+    routed_scaling_factor: float = flag(
+        "factor of deepseek_v3's routing weights", default=2.5, letter="x", draw=(1.0, 2.5)
+    )
+    use_routing_bias: bool = flag(
+        "add a bias to deepseek_v3's scores when experts are chosen", default=False, letter="bias"
+    )
     local_expert_offset: int = flag("first expert on this GPU", default=0, letter="from", minimum=0, draw=(0, 4))
-    local_num_experts: int | None = flag("how many are here", default=None, letter="l", minimum=1, draw=(None, 4))
-    use_shuffled_weight: bool = flag("weights' rows as the epilogue wants them", default=False, letter="shuf")
+    local_num_experts: int | None = flag(
+        "number of experts on this GPU", default=None, letter="l", minimum=1, draw=(None, 4)
+    )
+    use_shuffled_weight: bool = flag(
+        "shuffle the rows of weights for the kernel's epilogue", default=False, letter="shuf"
+    )
     weight_layout: int = flag("0 MajorK, 1 MajorMn, 2 BlockMajorK", default=0, letter="layout", minimum=0)
     autotune: bool = _tuning.autotune()
 
     @classmethod
     def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Groups where there are some, and experts in their number; one choice where a method has one."""
+        """Fit the experts into groups, if there are any, and top_k to the routing method."""
         fit = super().fitted(drawn)
         if fit["routing_method"] != GROUPED or fit["n_group"] is None:
             fit |= {"n_group": None, "topk_group": None}

@@ -31,12 +31,12 @@ VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")
 
 @dataclass(frozen=True)
 class CutlassFusedMoe(_shared.Moe):
-    cutlass_variant: str = flag("how weights and tokens are stored", default="base", choices=VARIANTS)
-    quantized_input: bool = flag("nvfp4: tokens too, before the call", default=False, letter="qin")
+    cutlass_variant: str = flag("storage format of weights and tokens", default="base", choices=VARIANTS)
+    quantized_input: bool = flag("nvfp4: quantise tokens before the call, too", default=False, letter="qin")
     tp_size: int = flag("GPUs that share each expert", default=1, letter="tp", minimum=1, draw=(1, 2))
-    tp_rank: int = flag("this one's place among them", default=0, letter="tpr", minimum=0, draw=(0, 1))
+    tp_rank: int = flag("rank of this GPU among them", default=0, letter="tpr", minimum=0, draw=(0, 1))
     ep_size: int = flag("GPUs that share the experts", default=1, letter="ep", minimum=1, draw=(1, 2))
-    ep_rank: int = flag("this one's place among them", default=0, letter="epr", minimum=0, draw=(0, 1))
+    ep_rank: int = flag("rank of this GPU among them", default=0, letter="epr", minimum=0, draw=(0, 1))
     autotune: bool = _tuning.autotune()
 
     @classmethod

@@ -23,7 +23,9 @@ API = "fused_moe.trtllm_fp8_per_tensor_scale_moe"
 
 @dataclass(frozen=True)
 class TrtllmFp8PerTensorScaleMoe(TrtllmMoe):
-    use_routing_scales_on_input: bool = flag("llama4: weights before the experts", default=False, letter="oninput")
+    use_routing_scales_on_input: bool = flag(
+        "llama4: apply routing weights to the inputs of experts", default=False, letter="oninput"
+    )
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
