@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -49,6 +50,13 @@ def counters(api: Any, p: Heads, q: Tensor) -> dict[str, Tensor]:
 
 def element_offsets(indptr: Tensor, heads: int, dim: int) -> Tensor:
     return indptr.long() * (heads * dim)
+
+
+def planned(wrapper: Any, *args: Any, **kwargs: Any) -> Callable[[], object]:
+    """Plan it, and return what plans it once more: what every new batch costs."""
+    plan = partial(wrapper.plan, *args, **kwargs)
+    plan()
+    return plan
 
 
 def resolved(wrapper: Any) -> str:

@@ -102,13 +102,15 @@ def _wrapper(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
         backend="fa2" if how.backend == "fa2_tc" else how.backend,
     )
     speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
-    wrapper.plan(*_csr(p, table), **p.data_types, block_tables=table.block_tables, **speculative)
+    csr = _csr(p, table)
+    plan = _shared.planned(wrapper, *csr, **p.data_types, block_tables=table.block_tables, **speculative)
     scales = {"k_scale": x.kv.k_scale, "v_scale": x.kv.v_scale} if is_fp8(p.kv_dtype) else {}
     return Built(
         lambda x: wrapper.run(
             x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse)
         ),
         _resolved(wrapper, how.backend),
+        plan=plan,
     )
 
 
