@@ -37,7 +37,9 @@ def add(parser: pytest.Parser) -> None:
 
 
 def _add_cases(group: pytest.OptionGroup) -> None:
-    group.addoption("--perf-suite", choices=("smoke", "default", "full"), default="default", help="tier of shapes")
+    group.addoption(
+        "--perf-suite", choices=("smoke", "default", "full", "plan"), default="default", help="tier of shapes"
+    )
     group.addoption("--perf-backends", metavar="A,B", default=None, help="measure these backends only")
     group.addoption("--perf-case", metavar="FLAGS", action="append", default=[], help="measure exactly this case")
     group.addoption(
@@ -141,6 +143,7 @@ def _add_fuzzing(group: pytest.OptionGroup) -> None:
 
 def _add_files(group: pytest.OptionGroup) -> None:
     group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
+    group.addoption("--perf-host", action="store_true", help="show what each call costs the host")
     group.addoption("--perf-html", metavar="FILE", default=None, help="write a report that a browser shows")
     group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
     group.addoption("--perf-only", metavar="FILE", default=None, help="run only tests whose ids are lines of this file")

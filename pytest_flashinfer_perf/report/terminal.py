@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.report import vllm
+from pytest_flashinfer_perf.report import host, vllm
 from pytest_flashinfer_perf.runs import formatting
 from pytest_flashinfer_perf.runs.formatting import WIDTH, counted, duration, grouped, named, provenance, rate, software
 from pytest_flashinfer_perf.runs.scatter import noise
@@ -108,6 +108,7 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     waiting = sum(bool(r.get("host_bound")) for r in rows)
     if waiting:
         yield from _wrapped(f"{waiting} bound by the host: kernels wait for their launches; {GRAPH}")
+    yield from _wrapped(host.waiting(rows))
     wrong = sum(r["status"] == "wrong" for r in rows)
     if wrong:
         yield from _wrapped(

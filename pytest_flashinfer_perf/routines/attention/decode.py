@@ -240,6 +240,13 @@ def _default() -> Iterator[Shape[BatchDecode]]:
     yield _of(llama, 64, 4096, return_lse=True)
 
 
+@decode.tier("plan")
+def _plans() -> Iterator[Shape[BatchDecode]]:
+    """Batches of every size, for what planning them costs."""
+    for batch in _shared.PLANNED_BATCHES:
+        yield replace(_of(models.attention("llama-3.1-70b", 8), batch, 1024), backends=("fa2", "fa2_tc", "fa3"))
+
+
 @decode.sweep(models.attention)
 def _sweep(model: Model) -> Iterator[Shape[BatchDecode]]:
     for batch in model.batches(1, 4, 16, 64, 128, 256):

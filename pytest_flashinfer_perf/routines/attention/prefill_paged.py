@@ -244,6 +244,13 @@ def _default() -> Iterator[Shape[PagedPrefill]]:
         yield _of(models.attention(name, tp), 4, 2048, 2048)
 
 
+@paged_prefill.tier("plan")
+def _plans() -> Iterator[Shape[PagedPrefill]]:
+    """Batches of every size, for what planning them costs."""
+    for batch in _shared.PLANNED_BATCHES:
+        yield replace(_of(models.attention("llama-3.1-70b", 8), batch, 16, 1024), backends=("fa2", "fa3", "cudnn"))
+
+
 @paged_prefill.sweep(models.attention)
 def _sweep(model: Model) -> Iterator[Shape[PagedPrefill]]:
     yield from (_of(model, *lengths) for lengths in _prefill.lengths_of_models(model))
