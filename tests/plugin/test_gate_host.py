@@ -3,6 +3,8 @@
 import math
 import random
 
+import host_evidence
+import planted_on_host
 import pytest
 from made import document, row, run, saved
 
@@ -149,3 +151,28 @@ def test_history_finds_when_the_host_became_slower(tmp_path, capsys):
     config = f"--perf-config={tmp_path / 'flashinfer-perf.toml'}"
     assert cli.main(["history", str(tmp_path / "runs"), config]) == 0
     assert "2026-11-07 12:00: +30.00 % in host" in capsys.readouterr().out
+
+
+def test_the_evidence_says_what_was_found_and_what_the_pass_took(tmp_path, capsys, monkeypatch):
+    def processes(name, *times):
+        for n, us in enumerate(times):
+            seen = row(host={**host(us, 2 * us), "pass_s": 0.1}, case_s=1.1 + n * 1e-6)
+            saved(tmp_path / name / f"{n}.json", seen, when=f"2026-11-0{n + 1}T12:00:00+00:00")
+
+    processes("plain", 50.0, 50.5, 49.5)
+    processes("planted", 60.0, 60.5)
+    monkeypatch.setattr("sys.argv", ["host_evidence.py", str(tmp_path / "plain"), str(tmp_path / "planted")])
+    host_evidence.main()
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "identical code: of 6 verdicts 6 SAME; 0 of 6 comparisons exit 1"
+    assert shown[1] == "planted: of 6 verdicts 6 SLOWER; 6 of 6 comparisons exit 1"
+    assert shown[2] == "the pass takes 0.100 s a case, 10.0 % of the rest"
+    assert shown[-1].endswith("| 50.0 us | 1.00 % | 0.95 % | 100.0 us | 1.00 % | 60.2 us | 0 of 6 | 6 of 6 |")
+
+
+def test_faults_are_planted_where_the_suite_finds_its_calls():
+    assert all(callable(getattr(holder, name)) for holder, name in planted_on_host.calls())
+    seen = []
+    slowed = planted_on_host.behind(lambda x, y=1: seen.append((x, y)) or "answer", lambda: seen.append("fault"))
+    assert slowed(3) == "answer"
+    assert seen == [(3, 1), "fault"]
