@@ -1,13 +1,17 @@
 """What calls cost the host, in the terminal, in Markdown and in the page."""
 
+import dataclasses
 import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reports import benchmark, document, write
 
+from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.measuring import row as rows
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.report import host, markdown, runs
@@ -15,6 +19,7 @@ from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.runs.host_time import HostTime, Line
 from pytest_flashinfer_perf.timing.run import Seen, Timing
 
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "host.md").read_text()
 ITEM = Line("synchronisation", "flashinfer/prefill.py:12 in run", 1)
 EMPTY = Line("allocation", "flashinfer/prefill.py:34 in run", 2, 4096)
 
@@ -85,3 +90,21 @@ def test_the_page_draws_plans_over_batches(measured):
 
 def test_a_page_without_a_gpu_has_no_such_section(read):
     assert 'id="host"' not in page.render(read(benchmark("fa2", host=None)))
+
+
+def names_in_tables(heading):
+    section = DOCUMENT.partition(heading)[2].partition("\n## ")[0]
+    first_columns = re.findall(r"^\|([^|]+)\|", section, re.MULTILINE)
+    return {name for column in first_columns for name in re.findall(r"`(\w+)`", column)}
+
+
+def test_every_field_is_documented():
+    assert names_in_tables("## What is written") == {field.name for field in dataclasses.fields(HostTime)}
+
+
+def test_the_thresholds_of_the_document_are_understood(tmp_path):
+    settings = tmp_path / "flashinfer-perf.toml"
+    settings.write_text(re.search(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)[1])
+    read = thresholds.read(project_file.find(tmp_path, str(settings)))
+    names = {name for _, entry in read.entries for name in entry}
+    assert names_in_tables("## Held to thresholds") == names
