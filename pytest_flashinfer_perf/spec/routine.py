@@ -45,12 +45,14 @@ class LaunchOptions:
 class Built(Generic[X]):
     """A call that is ready to be timed: it takes the inputs, so that each timed call can have cold ones.
 
-    `takes` are the inputs as this backend expects them, if that is not how they were drawn.
+    `takes` are the inputs as this backend expects them, if that is not how they were drawn. `plan` repeats what every
+    new batch needs before it is launched, if it needs anything.
     """
 
     launch: Callable[[X], object]
     resolved: str
     takes: X | None = None
+    plan: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True)

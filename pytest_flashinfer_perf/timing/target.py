@@ -16,7 +16,8 @@ from pytest_flashinfer_perf.timing.instruments import Call
 class Target:
     """A function, its arguments, the tensors that it writes, and its name in profilers.
 
-    `rebuilt` makes the same call with other memory, for functions that hold memory themselves.
+    `rebuilt` makes the same call with other memory, for functions that hold memory themselves; `plan` prepares it for a
+    batch like this one.
     """
 
     function: Callable[..., object]
@@ -25,6 +26,7 @@ class Target:
     outputs: tuple[Tensor, ...] = ()
     name: str = ""
     rebuilt: Callable[[], Target] | None = None
+    plan: Call | None = None
 
     def bound(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Call:
         """The function with one set of arguments, for the instrument to call."""
