@@ -40,8 +40,6 @@ def _parser() -> argparse.ArgumentParser:
     installed = metadata.version("pytest-flashinfer-perf")
     parser.add_argument("--version", action="version", version=f"pytest-flashinfer-perf {installed}")
     known = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, sentence in commands.HELP.items():
-        known.add_parser(name, help=sentence, add_help=False)
     known.add_parser(
         "bench",
         usage="flashinfer-perf bench [PYTEST_ARGS]",
@@ -60,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
         "pytest.",
         epilog=RUN_EXAMPLE,
     )
+    for name, sentence in commands.HELP.items():
+        known.add_parser(name, help=sentence, add_help=False)
     return parser
 
 
