@@ -20,7 +20,7 @@ def _refuse_empty(config: pytest.Config) -> None:
     for option, value in vars(config.option).items():
         values = value if isinstance(value, list) else [value]
         if option.startswith("perf_") and option[5:] not in MAY_BE_EMPTY and any(map(_is_empty, values)):
-            raise pytest.UsageError(f"--{option.replace('_', '-')}: the value is empty: is a shell variable not set?")
+            raise pytest.UsageError(f"--{option.replace('_', '-')}: empty name: is a shell variable unset?")
 
 
 def _is_empty(value: object) -> bool:
