@@ -15,6 +15,7 @@ HELP = {
     "report": "Write a report of runs as an HTML page or as Markdown.",
     "compare": "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
     "ab": "Measure two environments in turns on one GPU, and print a verdict for each case.",
+    "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",
     "history": "Find the runs in which cases became slower or faster, in a folder of many runs.",
     "calibrate": "Measure this machine's noise, which verdicts then take into account.",
     "prove": "Measure how often verdicts are right on this machine.",
