@@ -86,19 +86,19 @@ class Case:
     @property
     def words(self) -> list[str]:
         """The case as flags, in upstream's syntax; `read` gives it back."""
+        return ["--routine", self.routine.name, "--backends", self.backend_name, *self.words_beside]
+
+    @property
+    def words_beside(self) -> list[str]:
+        """Those that name neither routine nor backend."""
         extras = ["--random_seed", str(self.seed)] if self.seed != DEFAULT_SEED else []
         extras += ["--case_tag", self.tag] if self.tag is not None else []
         extras += ["--autotune_cache", self.autotune_cache] if self.autotune_cache is not None else []
-        known = ["--routine", self.routine.name, "--backends", self.backend_name]
-        return [*known, *flags.write(self.params), *extras, *self.said.words]
+        return [*flags.write(self.params), *extras, *self.said.words]
 
     @property
     def repro(self) -> str:
         return flags.join(["pytest", f"--perf-case={flags.join(self.words)}"])
-
-    @property
-    def repro_upstream(self) -> str:
-        return flags.join(["python3", "flashinfer_benchmark.py", *self.words])
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.check import WrongAnswerError
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.formats import upstream_repro
 from pytest_flashinfer_perf.measurement import Measurement, Reference, measure
 from pytest_flashinfer_perf.running import compiling, replay
 from pytest_flashinfer_perf.running.compiling import CompileError
@@ -231,7 +232,7 @@ def repeat(item: pytest.Item) -> str:
 
 
 def _commands(case: Case) -> str:
-    return f"{case.repro}\n{case.repro_upstream}"
+    return "\n".join(filter(None, (case.repro, upstream_repro.command(case))))
 
 
 def _seen(measured: Measurement) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pytest_flashinfer_perf import peaks
 from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.cost import Cost, as_run, best_of, first_that_covers, roofline
 from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.formats import upstream_repro
 from pytest_flashinfer_perf.measurement import Measurement
 from pytest_flashinfer_perf.settings import PeaksChoice
 from pytest_flashinfer_perf.timing import placements
@@ -31,7 +32,7 @@ def of_case(case: Case, walked: Walked, peaks_choice: PeaksChoice) -> dict[str, 
         "autotune_cache": case.autotune_cache if case.backend.tunes else None,
         "tactic": walked.choice.sentence if walked.choice else None,
         "seed": case.seed,
-        "repro_upstream": case.repro_upstream,
+        "repro_upstream": upstream_repro.command(case),
     }
 
 

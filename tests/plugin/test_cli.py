@@ -112,7 +112,7 @@ LINES = r"""
 ^\[INFO\] Running testBmmFp8$
 ^\[INFO\] FlashInfer version:\ .
 ^\[VVERBOSE\] gpu_name = '.+'$
-^\[INFO\] To reproduce this test case, run the following command: python3 flashinfer_benchmark.py --routine bmm_fp8
+^\[INFO\] To reproduce this test case, run the following command: pytest '--perf-case=--routine bmm_fp8
 ^\[VVERBOSE\] a.shape = torch.Size\(\[1, 4, 16\]\)$
 ^\[PERF\] torch          :: median time \d+\.\d{3} ms; std \d+\.\d{3} ms; achieved tflops \d+\.\d{3} TFLOPs/sec;
 ^\[INFO\] test_bmm_fp8\[m4-n16-k16-cudnn\]: cudnn needs .*\. Skipping\.$

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf import case as cases
 from pytest_flashinfer_perf import flags
 from pytest_flashinfer_perf.case import Case, Said
+from pytest_flashinfer_perf.formats import upstream_repro
 from pytest_flashinfer_perf.params import ParamError
 from pytest_flashinfer_perf.routine import Shape
 from pytest_flashinfer_perf.routines import all_routines
@@ -46,12 +47,12 @@ any_case = st.sampled_from(list(all_routines().values())).flatmap(
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(any_case)
 def test_both_repro_commands_give_the_case_again(case):
-    pytest_command, upstream_command = shlex.split(case.repro), shlex.split(case.repro_upstream)
+    pytest_command, upstream_command = shlex.split(case.repro), upstream_repro.command(case)
     assert pytest_command[0] == "pytest"
     again = shlex.split(pytest_command[1].removeprefix("--perf-case="))
     assert cases.read(again, all_routines()) == [case]
-    assert upstream_command[:2] == ["python3", "flashinfer_benchmark.py"]
-    assert cases.read(upstream_command[2:], all_routines()) == [case]
+    if upstream_command is not None:
+        assert case in cases.read(shlex.split(upstream_command)[2:], all_routines())
 
 
 DECODE = "--routine BatchDecodeWithPagedKVCacheWrapper --batch_size 1 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,10 +41,11 @@ class BatchMLA(AttentionParams):
     It is causal whether `causal` is given or not, and `num_kv_heads` says nothing: upstream takes both flags too.
     """
 
+    ignores: ClassVar[tuple[str, ...]] = ("num_kv_heads",)
+
     page_size: int = flag("tokens per KV page", default=0, letter="p", usual=32, minimum=1, draw=(1, 7, 16, 32, 64))
     head_dim_ckv: int = flag("size of the latents", letter="d", usual=512, minimum=1, draw=(128, 512))
     head_dim_kpe: int = flag("size of the rotary part", letter="pe", usual=64, minimum=0, draw=(64,))
-    num_kv_heads: int | None = flag("taken, and not used", default=None, letter="kv", minimum=1)
     mla_is_var_seq: str | None = flag(
         "native API: schedule for lengths that vary", default=None, letter="var", choices=("true", "false", "auto")
     )
