@@ -1,4 +1,4 @@
-"""Items of files: an ordinary test function for each line of a testlist."""
+"""An ordinary test function for each line of a testlist, and for what a command line asks for and is not here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf import collection
+from pytest_flashinfer_perf import collection, suite
 from pytest_flashinfer_perf.formats import testlist
 from pytest_flashinfer_perf.plugin import SETTINGS
 from pytest_flashinfer_perf.report import unmeasured
@@ -23,17 +23,25 @@ class Testlist(pytest.File):
         entries = testlist.read(self.path, settings.flags, settings.backends)
         if not entries:
             raise self.CollectError(f"{self.path}: no line asks for anything; one is --routine NAME and its flags")
-        return [self._item(entry) for entry in entries]
+        return [_item(self, entry) for entry in entries]
 
-    def _item(self, entry: Entry) -> pytest.Function:
-        item = pytest.Function.from_parent(self, name=entry.name, callobj=_call(entry))
-        if entry.case is None:
-            item.stash[unmeasured.IDENTITY] = entry.identity
-            return item
-        item.stash[collection.CASE] = entry.case
-        for mark in collection.marks(entry.case):
-            item.add_marker(mark)
+
+class WithoutCase(pytest.Collector):
+    """What `--perf-case` asks for and only upstream has: skips, as in a testlist."""
+
+    def collect(self) -> list[pytest.Function]:
+        return [_item(self, entry) for entry in suite.without_case(self.config.stash[SETTINGS])]
+
+
+def _item(parent: pytest.Collector, entry: Entry) -> pytest.Function:
+    item = pytest.Function.from_parent(parent, name=entry.name, callobj=_call(entry))
+    if entry.case is None:
+        item.stash[unmeasured.IDENTITY] = entry.identity
         return item
+    item.stash[collection.CASE] = entry.case
+    for mark in collection.marks(entry.case):
+        item.add_marker(mark)
+    return item
 
 
 def _call(entry: Entry) -> Callable[..., None]:

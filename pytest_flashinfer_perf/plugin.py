@@ -178,6 +178,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     for asked, shared in config.stash.get(TRACE_SETS, ()):
         items.extend(trace_sets.items(session, asked, shared))
+    if config.stash[SETTINGS].cases:
+        from pytest_flashinfer_perf.items import WithoutCase
+
+        items.extend(session.genitems(WithoutCase.from_parent(session, name="--perf-case", nodeid="--perf-case")))
     if config.getoption("perf_only"):
         from pytest_flashinfer_perf import collection
 

@@ -67,6 +67,11 @@ class Board:
         ended_so = (case for case in self.unmeasured if case["outcome"] == outcome)
         return [case["reason"].removeprefix(f"{case.get('line')}: ") for case in ended_so]
 
+    def _not_understood(self) -> list[str]:
+        """Lines of testlists."""
+        failed = (case for case in self.unmeasured if case["outcome"] == "failed" and "line" in case)
+        return [case["reason"].removeprefix("Failed: ") for case in failed]
+
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With -v a measured case says its time where others say PASSED."""
         if report.when != "call" or not report.passed or not hasattr(report, "perf_row"):
@@ -90,10 +95,13 @@ class Board:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         rows, looked_at, searches = self.rows, list(self._looked_at.values()), list(self._searches.values())
         skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
-        if not (rows or skips or xfailed or looked_at or searches or self.notes):
+        not_understood = self._not_understood()
+        if not (rows or skips or xfailed or not_understood or looked_at or searches or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
         for line in terminal.lines(rows, skips, _known() if rows else {}, looked_at, xfailed):
+            terminalreporter.write_line(line)
+        for line in terminal.left("not understood", not_understood, "line"):
             terminalreporter.write_line(line)
         for line in search.lines(searches):
             terminalreporter.write_line(line)

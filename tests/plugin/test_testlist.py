@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import upstream_parsers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import mutated
@@ -81,12 +82,30 @@ def test_a_line_that_cannot_be_understood_fails_and_stops_no_other(run, line, se
 
 TYPED = [
     (GEMM.replace("--k 16", "--kk 16"), "unknown flag --kk (did you mean --k?)"),
-    (GEMM.replace("--m 4 --n 16", "--mm 4"), "unknown flag --mm (did you mean --m?)"),
-    (GEMM.replace("--batch_size", "--batch"), "unknown flag --batch (did you mean --batch_size?)"),
-    (GEMM.replace("--backends", "--backend"), "unknown flag --backend (did you mean --backends?)"),
-    (f"{GEMM} --num_iter 3", "unknown flag --num_iter (did you mean --num_iters?)"),
-    (GEMM.replace("--routine", "--routin"), "unknown flag --routin (did you mean --routine?)"),
+    (GEMM.replace("--m 4 --n 16", "--mn 4"), "unknown flag --mn (did you mean --n?)"),
+    (GEMM.replace("--batch_size", "--batches"), "unknown flag --batches (did you mean --batch_size?)"),
+    (GEMM.replace("--batch_size", "--b"), "unknown flag --b (did you mean --n?)"),
+    (GEMM.replace("--backends", "--backend_"), "unknown flag --backend_ (did you mean --backends?)"),
+    (f"{GEMM} --num_itres 3", "unknown flag --num_itres (did you mean --num_iters?)"),
+    (GEMM.replace("--routine", "--rotuine"), "unknown flag --rotuine (did you mean --routine?)"),
 ]
+SHORTENED = [
+    GEMM.replace("--backends", "--backend").replace("--batch_size", "--batch"),
+    GEMM.replace("--routine", "--rout").replace("--backends torch", "--back=torch"),
+]
+
+
+@pytest.mark.parametrize("line", SHORTENED)
+def test_the_first_letters_of_one_flag_alone_are_that_flag_as_upstreams_parser_has_it(line):
+    assert [entry.case for entry in _read(line)] == [entry.case for entry in _read(GEMM)] != [None]
+
+
+MOE = "--routine cutlass_fused_moe --num_tokens 8 --hidden_size 64 --intermediate_size 64 --num_experts 8 --top_k 2"
+
+
+def test_flags_of_upstreams_other_moe_routines_say_nothing():
+    wider = f"{MOE} --use_functional_api --b12x_quant_mode w4a16 --rank 8 --num_loras 2 --num_slices 2"
+    assert [entry.case for entry in _read(wider)] == [entry.case for entry in _read(MOE)] != [None, None]
 
 
 @pytest.mark.parametrize(("line", "sentence"), TYPED)
@@ -103,12 +122,22 @@ def test_what_only_upstream_has_is_skipped_with_a_sentence(run):
     result.stdout.fnmatch_lines(["*lines.txt:2: bmm_fp8 has no backend fa2 in this project*"])
 
 
+@pytest.mark.parametrize("name", [*upstream_parsers.ROUTINES_SINCE, "cute_dsl_fp4_block_scale_moe", "b12x_fused_moe"])
+def test_newer_routines_and_backends_of_upstream_are_known_names(name):
+    [entry] = _read(f"--routine {name} --num_tokens 8")
+    assert entry.missing == f"{name} is a routine that this project does not have"
+    [entry] = _read(GEMM.replace("torch", "cute-dsl-prims"))
+    assert entry.missing == "bmm_fp8 has no backend cute-dsl-prims in this project"
+
+
 def test_lines_without_a_case_are_in_the_summary_and_beside_the_rows(run, pytester):
     norm = "--routine rmsnorm --batch_size 1 --hidden_size 64\n"
     result = run(f"{norm}{GEMM} fa2 -n 1\n{norm}{GEMM} --what 1\n", "lines.txt", "--benchmark-json=run.json")
     result.assert_outcomes(passed=1, skipped=3, failed=1)
     counts = ["    2  rmsnorm is a routine that *", "    1  bmm_fp8 has no backend fa2 in this project"]
-    result.stdout.fnmatch_lines(["3 cases skipped", *counts])
+    result.stdout.fnmatch_lines(
+        ["3 cases skipped", *counts, "1 line not understood", "    1  lines.txt:4: unknown flag*"]
+    )
     kept = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
     assert [(one["line"].partition(":")[2], one["outcome"]) for one in kept] == [
         ("1", "skipped"),
