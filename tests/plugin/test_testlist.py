@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import reports
 import upstream_parsers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import mutated
 
-from pytest_flashinfer_perf.formats import testlist, upstream
+from pytest_flashinfer_perf.formats import csv_rows, testlist, upstream
 from pytest_flashinfer_perf.routines import all_routines
 
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
@@ -268,6 +269,7 @@ def test_a_csv_is_read_as_any_other(run, pytester):
     made = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
     assert list(rows[0])[:4] == ["routine", "median_time", "std_time", "tflops"]
     assert len(set(rows[0])) == len(rows[0])
+    assert (rows[0]["refcheck_passed"], rows[0]["autotuned"], rows[0]["autotune_winner"]) == ("True", "False", "")
     assert [float(row["median_time"]) for row in rows] == pytest.approx([1e3 * b["stats"]["median"] for b in made])
     assert [row["avg_actual_seq_len"] for row in rows] == ["", "", "8"]
     assert (rows[2]["case_tag"], rows[2]["s_kv"], rows[2]["n"]) == ("two words", "8", "")
@@ -278,6 +280,28 @@ def test_a_csv_is_read_as_any_other(run, pytester):
         "True",
     )
     assert rows[0]["repro_command"] == ""  # upstream has no backend torch
+
+
+@pytest.mark.parametrize("columns", upstream_parsers.COLUMNS.values(), ids=upstream_parsers.COLUMNS)
+def test_the_csv_has_the_columns_of_upstream_in_its_order(columns):
+    once = list(dict.fromkeys(columns.split()))
+    assert [name for name in csv_rows.COLUMNS if name in once] == once
+
+
+def test_a_tuned_row_names_its_tactic_as_upstream_does():
+    row = {
+        **reports.benchmark()["extra_info"],
+        "median": 1e-5,
+        "std": 1e-7,
+        "params": {},
+        "autotuned": True,
+        "tactic": "CutlassFp8Runner (64, 128)",
+        "refcheck": "wrong",
+        "allow_output_mismatch": True,
+    }
+    said = csv_rows.columns(row)
+    assert (said["autotune_winner"], said["autotune_tactic"]) == ("CutlassFp8Runner", "(64, 128)")
+    assert (said["refcheck"], said["refcheck_passed"], said["tactic"]) == (True, False, "CutlassFp8Runner (64, 128)")
 
 
 def test_own_kernels_are_rows_of_the_csv_too(pytester):

@@ -125,6 +125,31 @@ BACKENDS = {
         trtllm-gen-native cute-dsl prims-ts prims_ts""",
     "gemm": "cudnn cublas trtllm cutlass tgv cublaslt cute-dsl b12x auto tinygemm cutile trtllm_low_latency",
 }
+# Of `full_output_columns` in `routines/flashinfer_benchmark_utils.py`, some of which stand in several groups.
+COLUMNS = {
+    COMMITS["main"]: """routine median_time std_time tflops tb_per_sec backend resolved_backend
+        s_qo s_kv head_dim_qk head_dim_vo head_dim_ckv head_dim_kpe causal q_dtype kv_dtype avg_actual_seq_len
+        random_actual_seq_len is_var_seq cute_dsl_impl n group_size tile_size scale_major_mode mma_sm
+        use_128x4_sf_layout use_nvfp4 bias num_tokens intermediate_size num_experts top_k n_group topk_group
+        routed_scaling_factor local_expert_offset local_num_experts routing_method use_shuffled_weight weight_layout
+        use_routing_bias use_routing_scales_on_input weight_dtype activation_type fp4_mode cold_l2_cache
+        cutlass_variant quantized_input tp_size tp_rank ep_size ep_rank num_tokens num_experts top_k ep_size
+        max_num_tokens num_tokens ar_backend pattern layout_code local_bs op_name mode_name local_tp_size local_dp_size
+        inter_tp_size inter_dp_size num_heads scale eps use_global_scale dit_mode ppf pph ppw alignment global_scale
+        sf_layout do_shuffle sf_vec_size vocab_size top_k top_p min_p temperature num_speculate_tokens
+        filter_apply_order max_len num_rows max_seq_len seq_len head_dim rotary_dim no_rope_dim rope_theta rope_scale
+        interleave kv_layout nheads dim dstate ngroups cache_steps state_dtype weight_dtype has_z dt_softplus
+        num_q_heads num_k_heads num_v_heads head_size state_layout pool_mode update_state use_qk_l2norm kda_variant
+        kda_variant_policy sm_count packed has_initial_state topk max_k_tiles total_q total_kv batch_size hidden_size
+        input_dtype out_dtype quant_dtype m k num_qo_heads num_kv_heads page_size enable_pdl is_sf_swizzled_layout
+        refcheck no_cuda_graph use_cupti allow_output_mismatch random_seed case_tag generate_repro_command
+        repro_command""",
+    # What the file has in that main of September 2026, between the ones above.
+    "since": """resolved_backend autotuned autotune_winner autotune_tactic s_qo kv_dtype v_dtype avg_actual_seq_len
+        cute_dsl_impl timing_metric row_activity_mode calls_per_sample swa_topk compressed_topk compressed_kv_len
+        compressed_page_size n top_k block_m n_group activation_type quant_variant autotune tactic refcheck_passed
+        fp4_mode cold_l2_cache prequantized_median_time prequantized_std_time cutlass_variant""",
+}
 SHORT = {"num_iters": "-n", "dry_run_iters": "-d"}
 
 
