@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_flashinfer_perf import confirmation, options, trace_sets
-from pytest_flashinfer_perf.report import unmeasured
+from pytest_flashinfer_perf.report import properties, unmeasured
 from pytest_flashinfer_perf.report.board import Board
 from pytest_flashinfer_perf.running import replay, workers
 from pytest_flashinfer_perf.running import session as running
@@ -74,6 +75,10 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         from pytest_flashinfer_perf import session_gate
 
         session_gate.start(config, settings.project)
+    elif os.environ.get("GITHUB_STEP_SUMMARY") and not config.option.collectonly:
+        from pytest_flashinfer_perf.report.job_summary import JobSummary
+
+        config.pluginmanager.register(JobSummary(board), "flashinfer-perf-summary")
 
 
 def _open_files(config: pytest.Config, board: Board) -> None:
@@ -294,6 +299,8 @@ def _add_outcome(item: pytest.Item, report: pytest.TestReport) -> None:
     if ROW in item.stash:
         row = item.stash[ROW]
         report.perf_row = json.dumps(row)  # type: ignore[attr-defined] # reports carry what they get
+        for known in (item.user_properties, report.user_properties):
+            properties.put(row, known)
         report.perf_replay = replay.shipped(item, row["instrument"], row["samples"])  # type: ignore[attr-defined]
     if CHECKED in item.stash:
         report.perf_checked = item.stash[CHECKED]  # type: ignore[attr-defined]
