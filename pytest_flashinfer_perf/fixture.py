@@ -242,6 +242,5 @@ def _seen(measured: Measurement) -> dict[str, Any]:
         "median": measured.median,
         "mean": fmean(measured.samples),
         "std": measured.std,
-        "spread": measured.timing.spread,
         "roofs": {source: asdict(roof) for source, roof in peaks.roofs(measured.device).items()},
     }

@@ -14,7 +14,7 @@ import pytest
 from pytest_flashinfer_perf import confirmation, options, trace_sets
 from pytest_flashinfer_perf.report import properties, unmeasured
 from pytest_flashinfer_perf.report.board import Board
-from pytest_flashinfer_perf.running import replay, workers
+from pytest_flashinfer_perf.running import replay, stored, workers
 from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.rowless import Rowless
 from pytest_flashinfer_perf.running.survival import measures
@@ -67,6 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
     """In the process that sees all rows: a worker of xdist has a part of them."""
     config.pluginmanager.register(Rowless(board), "flashinfer-perf-rowless")
+    if stored.copies(config):
+        config.pluginmanager.register(stored.SmallDocuments(config), "flashinfer-perf-stored")
     if confirmation.confirms():
         return
     if not config.option.collectonly:

@@ -42,6 +42,7 @@ def of_measurement(m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice)
         "bytes": m.bytes,
         "tflops": m.tflops,
         "tb_per_sec": m.tb_per_sec,
+        "spread": m.timing.spread,
         **_roof(m, cost, peaks_choice),
         **_provenance(m.timing),
         "notes": [*m.timing.notes, *_host(m.timing), *m.verdict.notes],

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf import run_file
 from pytest_flashinfer_perf.report import runs, search, terminal, vllm
 from pytest_flashinfer_perf.report.layout import duration
-from pytest_flashinfer_perf.run_file import SCHEMA, SCHEMA_KEY
+from pytest_flashinfer_perf.run_file import SCHEMA_KEY
 from pytest_flashinfer_perf.running import attempts
 from pytest_flashinfer_perf.usage import not_written
 
@@ -113,7 +114,7 @@ class Board:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         if self.is_ours:
-            output_json[SCHEMA_KEY] = {**SCHEMA, "roofs": self.roofs, "unmeasured": self.unmeasured}
+            output_json[SCHEMA_KEY] = run_file.block(self.roofs, self.unmeasured)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:

@@ -1,6 +1,9 @@
 """What this project writes, as the tools read it that it is for; the table of them is in docs/formats.md."""
 
+import json
+import re
 import xml.etree.ElementTree as ET
+from importlib import metadata
 
 import pytest
 
@@ -66,3 +69,81 @@ def test_a_summary_that_cannot_be_written_is_said_and_costs_nothing(own, monkeyp
     done = own.runpytest(*QUICK)
     assert done.ret == pytest.ExitCode.OK
     done.stdout.fnmatch_lines(["::warning title=no GITHUB_STEP_SUMMARY::*Not a directory*"])
+
+
+ELASTICSEARCH = """
+import json
+
+class Elasticsearch:
+    indices = property(lambda self: self)
+    def __init__(self, hosts, serializer): pass
+    def create(self, **said): pass
+    def index(self, body, **said):
+        with open("documents.jsonl", "a") as file:
+            file.write(json.dumps(body) + chr(10))
+"""
+
+
+def test_a_document_of_elasticsearch_has_nothing_that_grows_with_the_run(own):
+    """By pytest-benchmark's own storage, which copies a file's keys into each document; the client only writes them."""
+    client = own.mkpydir("elasticsearch")
+    (client / "__init__.py").write_text(ELASTICSEARCH)
+    (client / "serializer.py").write_text("class JSONSerializer: pass")
+    storage = "--benchmark-storage=elasticsearch+http://localhost:9200/index/type?project_name=p"
+    own.syspathinsert()
+    done = own.runpytest(*QUICK, storage, "--benchmark-save=night", "--benchmark-json=run.json")
+    done.assert_outcomes(passed=3, skipped=1)
+    documents = [json.loads(line) for line in (own.path / "documents.jsonl").read_text().splitlines()]
+    assert [document["name"] for document in documents] == ["test_neg", "test_without_work"]
+    for document in documents:
+        assert set(document["flashinfer_perf"]) == {"schema", "plugin", "roofs", "unmeasured_count"}
+        assert document["flashinfer_perf"]["unmeasured_count"] == 1
+    kept = json.loads((own.path / "run.json").read_text())["flashinfer_perf"]
+    assert [one["reason"] for one in kept["unmeasured"]] == ["not here"]
+    assert kept["plugin"] == metadata.version("pytest-flashinfer-perf")
+
+
+TYPES = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "list of strings": list,
+    "list of numbers": list,
+    "list of objects": list,
+    "null": type(None),
+}
+ELEMENTS = {"list of strings": str, "list of numbers": (int, float), "list of objects": dict}
+
+
+def documented_types(page):
+    """Of each field, the alternatives; one for all of a line's fields, or one for each."""
+    for names, types in re.findall(r"^\|((?: ?`\w+`,?)+) \| ([^|]+) \|", page, re.MULTILINE):
+        fields, said = re.findall(r"`(\w+)`", names), types.split("; ")
+        for field, one in zip(fields, said * len(fields) if len(said) == 1 else said, strict=True):
+            yield field, one.split(" or ")
+
+
+def is_of(value, kind):
+    fits = isinstance(value, TYPES[kind]) and not (isinstance(value, bool) and kind != "boolean")
+    return fits and all(isinstance(one, ELEMENTS[kind]) for one in (value if kind in ELEMENTS else ()))
+
+
+LINES = """
+--routine BatchPrefillWithPagedKVCacheWrapper --page_size 4 --batch_size 1 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 \
+ --head_dim_qk 16 --backends torch -vv
+--routine cutlass_fused_moe --num_tokens 8 --hidden_size 64 --intermediate_size 64 --num_experts 8 --top_k 2 \
+ --backends torch
+"""
+
+
+def test_each_field_of_a_row_has_the_type_that_is_documented(own, pytestconfig):
+    docs = pytestconfig.rootpath / "docs"
+    known = dict(documented_types((docs / "row.md").read_text()))
+    assert len(known) > 60
+    (own.path / "lines.txt").write_text(LINES)
+    own.runpytest(*QUICK, "lines.txt", "test_own.py", "--benchmark-json=run.json").assert_outcomes(passed=5, skipped=1)
+    files = (own.path / "run.json", docs / "evidence" / "h200-run.json")
+    rows = [row["extra_info"] for path in files for row in json.loads(path.read_text())["benchmarks"]]
+    said = [(name, value) for row in rows for name, value in row.items()]
+    assert [(name, value) for name, value in said if not any(is_of(value, kind) for kind in known[name])] == []

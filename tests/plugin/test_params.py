@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.params import ParamError
 from pytest_flashinfer_perf.routine import Shape
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
+from pytest_flashinfer_perf.routines.attention.mla import BatchMLA
 from pytest_flashinfer_perf.settings import Measuring
 from pytest_flashinfer_perf.strategies import params_of
 
@@ -138,6 +139,24 @@ def test_an_alias_is_its_backend():
 def test_without_backends_a_line_means_all_of_them():
     made = cases.read(["-R", decode.name, *flags.write(SMOKE)], all_routines())
     assert [case.backend_name for case in made] == list(decode.backends)
+
+
+@given(params_of(BatchDecode))
+def test_json_params_of_a_shape_are_the_same_however_it_was_said(params):
+    said = replace(params, head_dim_vo=params.head_dim_out, out_dtype=params.out)
+    unsaid = replace(params, head_dim_vo=None, out_dtype=None if params.out == params.q_dtype else params.out)
+    assert said.as_json() == unsaid.as_json() == {**params.as_json(), "head_dim_vo": params.head_dim_qk}
+
+
+def test_json_params_say_what_mla_writes_for_narrow_queries():
+    narrow = flags.read(
+        BatchMLA,
+        shlex.split(
+            "--batch_size 1 --s_kv 8 --num_qo_heads 2 --page_size 4 --q_dtype fp8_e4m3 "
+            "--head_dim_ckv 128 --head_dim_kpe 64"
+        ),
+    )
+    assert narrow.as_json()["out_dtype"] == narrow.out == "bfloat16"
 
 
 def test_json_params_are_scalars():

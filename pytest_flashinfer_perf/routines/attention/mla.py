@@ -14,7 +14,7 @@ from pytest_flashinfer_perf import devices, models
 from pytest_flashinfer_perf.check import Tolerance
 from pytest_flashinfer_perf.cost import Cost
 from pytest_flashinfer_perf.dtypes import HALF, TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.params import flag
+from pytest_flashinfer_perf.params import Field, Value, flag
 from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
 from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines._offsets import indptr
@@ -57,6 +57,9 @@ class BatchMLA(AttentionParams):
     @property
     def out(self) -> str:
         return self.out_dtype or (HALF[0] if is_fp8(self.q_dtype) else self.q_dtype)
+
+    def unsaid(self, field: Field) -> Value:
+        return self.out if field.name == "out_dtype" else super().unsaid(field)
 
     @property
     def masked(self) -> bool:
