@@ -15,6 +15,7 @@ HELP = {
     "prebuild": "compile the kernel modules that cases need, before anything is timed",
     "merge": "one file of results out of those of shards",
     "report": "one HTML page, or Markdown, of what runs measured",
+    "export": "a run as CSV, or as github-action-benchmark, Bencher or Prometheus read it",
     "doctor": "what this machine can measure, and why not the rest",
     "list": "routines with their backends, tiers, models and flags",
 }
