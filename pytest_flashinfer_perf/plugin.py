@@ -14,7 +14,7 @@ import pytest
 from pytest_flashinfer_perf import confirmation, options, trace_sets
 from pytest_flashinfer_perf.report import properties, unmeasured
 from pytest_flashinfer_perf.report.board import Board
-from pytest_flashinfer_perf.running import replay, stored, workers
+from pytest_flashinfer_perf.running import neighbours, replay, stored, workers
 from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.rowless import Rowless
 from pytest_flashinfer_perf.running.survival import measures
@@ -208,8 +208,11 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if session.config.option.collectonly or not any(_needs_device(item) for item in session.items):
         return
     settings = session.config.stash[SETTINGS]
+    measuring = sum(map(measures, session.items))
+    if measuring:
+        neighbours.refuse_codspeed(session.config, measuring)
     device = session.config.stash[DEVICE] = _device(settings)
-    if any(map(measures, session.items)):
+    if measuring:
         running.ready(session, settings, device)
 
 

@@ -13,7 +13,7 @@ from pytest_flashinfer_perf import run_file
 from pytest_flashinfer_perf.report import runs, search, terminal, vllm
 from pytest_flashinfer_perf.report.layout import duration
 from pytest_flashinfer_perf.run_file import SCHEMA_KEY
-from pytest_flashinfer_perf.running import attempts
+from pytest_flashinfer_perf.running import attempts, neighbours
 from pytest_flashinfer_perf.usage import not_written
 
 NOTHING = "nothing was measured, for the reasons above"
@@ -81,6 +81,7 @@ class Board:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.notes += neighbours.notes(session.config) if self._rows else ()
         folder = session.config.getoption("perf_vllm_csv")
         if folder is None or session.config.option.collectonly or hasattr(session.config, "workerinput"):
             return

@@ -147,3 +147,38 @@ def test_each_field_of_a_row_has_the_type_that_is_documented(own, pytestconfig):
     rows = [row["extra_info"] for path in files for row in json.loads(path.read_text())["benchmarks"]]
     said = [(name, value) for row in rows for name, value in row.items()]
     assert [(name, value) for name, value in said if not any(is_of(value, kind) for kind in known[name])] == []
+
+
+CODSPEED = """
+class Active:
+    is_codspeed_enabled = {enabled}
+
+def pytest_configure(config):
+    config.pluginmanager.register(Active(), "codspeed_plugin")
+"""
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_codspeed_that_is_active_is_one_sentence_with_the_remedy(own, enabled):
+    """It registers itself so: src/pytest_codspeed/plugin.py of https://github.com/CodSpeedHQ/pytest-codspeed, 5.0.4."""
+    own.makeconftest(CODSPEED.format(enabled=enabled))
+    done = own.runpytest(*QUICK)
+    if enabled:
+        assert done.ret == pytest.ExitCode.USAGE_ERROR
+        done.stderr.fnmatch_lines(
+            ["ERROR: pytest-codspeed is active (*of 3 tests with perf here: run these with -p no:codspeed*"]
+        )
+        own.runpytest(*QUICK, "-k", "plain").assert_outcomes(passed=1, deselected=3)
+    else:
+        done.assert_outcomes(passed=3, skipped=1)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+def test_a_profile_is_of_plain_benchmarks_and_never_of_a_placeholder(own, workers):
+    own.makepyfile(test_plain="def test_sorted(benchmark): benchmark(sorted, [2, 1])")
+    done = own.runpytest(*QUICK, *workers, "--benchmark-cprofile=tottime", "--benchmark-json=run.json")
+    done.assert_outcomes(passed=4, skipped=1)
+    rows = json.loads((own.path / "run.json").read_text())["benchmarks"]
+    profiled = [row["name"] for row in rows if row.get("cprofile")]
+    assert profiled == ([] if workers else ["test_sorted"])
+    done.stdout.fnmatch_lines(["--benchmark-cprofile: nothing of tests with perf,*"])
