@@ -47,8 +47,6 @@ def codspeed(python, folder):
         "-c",
         start,
         "test_own.py",
-        "-p",
-        "pytest_codspeed.plugin",
         "--codspeed",
         "--perf-device=cpu",
     ]
