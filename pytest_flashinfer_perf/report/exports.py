@@ -17,11 +17,11 @@ from typing import Any
 
 from pytest_flashinfer_perf.report import runs
 from pytest_flashinfer_perf.report.layout import counted
+from pytest_flashinfer_perf.report.properties import PICOSECONDS
 from pytest_flashinfer_perf.report.runs import Run
 from pytest_flashinfer_perf.run_file import RunError
 
 SCHEMA = 1
-DIGITS = 6  # of microseconds: a clock's picoseconds, and none of what floats leave behind them
 WITHOUT_TIME = "cases without a time"
 RATES = ("tflops", "tb_per_sec", "sol_pct")
 
@@ -40,12 +40,12 @@ class Entry:
 
     @property
     def microseconds(self) -> float:
-        return round(1e6 * float(self.said["median"]), DIGITS)
+        return round(1e6 * float(self.said["median"]), PICOSECONDS)
 
     @property
     def off(self) -> float:
         """The standard deviation of the samples, in microseconds."""
-        return round(1e6 * float(self.said["std"]), DIGITS)
+        return round(1e6 * float(self.said["std"]), PICOSECONDS)
 
     @property
     def labels(self) -> dict[str, str]:

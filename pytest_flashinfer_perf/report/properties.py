@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 PREFIX = "perf_"
+PICOSECONDS = 6  # digits of microseconds
 NAMES = ("tflops", "tb_per_sec", "sol_pct", "status")
 
 
 def of(row: Mapping[str, Any]) -> list[tuple[str, object]]:
     """Nothing of what the row does not know."""
-    shown = {"median_us": 1e6 * row["median"], **{name: row[name] for name in NAMES}}
+    shown = {"median_us": round(1e6 * row["median"], PICOSECONDS), **{name: row[name] for name in NAMES}}
     return [(f"{PREFIX}{name}", value) for name, value in shown.items() if value is not None]
 
 
