@@ -56,7 +56,7 @@ def codspeed(python, folder):
 
 
 def main():
-    run = Path(sys.argv[1] if sys.argv[1:] else ROOT / "docs" / "evidence" / "h200-run.json").resolve()
+    run = Path(sys.argv[1] if sys.argv[1:] else ROOT / "evidence" / "h200-run.json").resolve()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         venv.create(folder / "venv", with_pip=True)

@@ -10,8 +10,7 @@ import os
 import pytest
 import torch
 
-from pytest_flashinfer_perf import devices
-from pytest_flashinfer_perf.timing import nvrtc
+from pytest_flashinfer_perf.machine import devices, nvrtc
 
 SOURCE = r"""
 extern "C" __global__ void wild(unsigned long long at) { *(volatile int*)at = 1; }

@@ -36,7 +36,7 @@ H200 = (
     Kernel("add-16m", 18.0, "memory", 0.0025, 0.027, 0.0040),
     Kernel("prefill-fa2-b4", 3214, "compute", 0.0121, 0.010, 0.0009),
     Kernel("matmul-4096", 178.4, "compute", 0.0053, 0.009, 0.0008),
-    Kernel("matmul-1024", 6.05, "compute", 0.0062, 0.028, 0.0020),
+    Kernel("matmul-1024", 5.75, "compute", 0.0039, 0.028, 0.0138),
     Kernel("prefill-fa2-b1", 105.7, "compute", 0.0088, 0.047, 0.0030),
     Kernel("prefill-fa3-b4", 2100, "compute", 0.030, 0.036, 0.0026),
     Kernel("prefill-fa3-b1", 71.0, "compute", 0.038, 0.078, 0.0030),

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from pytest_flashinfer_perf.gate import runs
+from pytest_flashinfer_perf.gate import cycles, runs
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 
@@ -40,7 +40,7 @@ def rows(folder, judged):
         if case.primary is None:
             continue
         domain = case.primary.seen.domain
-        figures = [getattr(run.rows[case.name], "median" if domain == "time" else "cycles") for run in processes]
+        figures = cycles.figures([run.rows[case.name] for run in processes], domain)
         taken = [one.primary.noise.variance for j in judged for one in j.cases if one.name == case.name and one.primary]
         predicted, observed = 100 * math.sqrt(statistics.fmean(taken)), spread(figures)
         median = statistics.median(run.rows[case.name].median for run in processes)

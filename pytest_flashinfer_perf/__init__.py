@@ -8,20 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.measurement import Measurement, measure
-    from pytest_flashinfer_perf.settings import Measuring
-    from pytest_flashinfer_perf.strategies import strategies_for
-    from pytest_flashinfer_perf.walk import check_answer
+    from pytest_flashinfer_perf.config.settings import Measuring
+    from pytest_flashinfer_perf.fuzz.strategies import strategies_for
+    from pytest_flashinfer_perf.measuring.measurement import Measurement, measure
+    from pytest_flashinfer_perf.measuring.walk import check_answer
 
 __all__ = ["Measurement", "Measuring", "check_answer", "measure", "strategies_for"]
 
 # Loaded when they are first used: importing the plugin must not import torch.
 _HOMES = {
-    "Measurement": "measurement",
-    "Measuring": "settings",
-    "check_answer": "walk",
-    "measure": "measurement",
-    "strategies_for": "strategies",
+    "Measurement": "measuring.measurement",
+    "Measuring": "config.settings",
+    "check_answer": "measuring.walk",
+    "measure": "measuring.measurement",
+    "strategies_for": "fuzz.strategies",
 }
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf import devices
-from pytest_flashinfer_perf.case import Case
-from pytest_flashinfer_perf.dtypes import TORCH
+from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.measuring.walk import walk
 from pytest_flashinfer_perf.report.vllm import Compared
-from pytest_flashinfer_perf.routine import Shape
 from pytest_flashinfer_perf.routines.attention.vllm_decode import NVFP4, VllmDecode, to_float8, vllm_decode
-from pytest_flashinfer_perf.settings import Checking, Measuring
-from pytest_flashinfer_perf.walk import walk
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.spec.routine import Shape
 
 __all__ = ["FP4_DTYPE", "FP8_DTYPE", "benchmark_decode", "to_float8"]
 

@@ -17,9 +17,9 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_flashinfer_perf.config.settings import Checking, Measuring
     from pytest_flashinfer_perf.fuzz.trial import Trial
-    from pytest_flashinfer_perf.routine import AnyRoutine
-    from pytest_flashinfer_perf.settings import Checking, Measuring
+    from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 RETIRED, OVER = 17, 18
 
@@ -65,8 +65,8 @@ def main(descriptor: int) -> None:
 
 def _routines(home: Home) -> dict[str, AnyRoutine]:
     """The package's, with the backends that these modules add, and routines of their own."""
-    from pytest_flashinfer_perf.routine import Routine
     from pytest_flashinfer_perf.routines import all_routines
+    from pytest_flashinfer_perf.spec.routine import Routine
 
     sys.path[:] = home.path
     known = all_routines()
@@ -107,7 +107,7 @@ def _serve(connection: Connection, home: Home, routines: dict[str, AnyRoutine]) 
 
 
 def _try_all(connection: Connection, trial: Trial, routines: dict[str, AnyRoutine]) -> int:
-    from pytest_flashinfer_perf import case as cases
+    from pytest_flashinfer_perf.spec import case as cases
 
     while True:
         outcome = trial.of(cases.read(connection.recv(), routines)[0])
@@ -117,8 +117,8 @@ def _try_all(connection: Connection, trial: Trial, routines: dict[str, AnyRoutin
 
 
 def _trial(home: Home) -> Trial:
-    from pytest_flashinfer_perf import devices
     from pytest_flashinfer_perf.fuzz.trial import Trial
+    from pytest_flashinfer_perf.machine import devices
 
     trial = Trial(home.measuring, home.checking, devices.find(home.device))
     _touch(trial)

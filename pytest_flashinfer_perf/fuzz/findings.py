@@ -9,11 +9,11 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf import flags
-from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.formats import upstream_repro
+from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
+from pytest_flashinfer_perf.spec import flags
+from pytest_flashinfer_perf.spec.case import Case
 
 KEY, SCHEMA = "flashinfer_perf_finding", 1
 

@@ -16,21 +16,23 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, Unsatisfiable
 
-from pytest_flashinfer_perf import quarantine
-from pytest_flashinfer_perf.case import Case, partly
-from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.fuzz import findings, profiles
 from pytest_flashinfer_perf.fuzz.findings import Finding
 from pytest_flashinfer_perf.fuzz.kept import KeptChild
 from pytest_flashinfer_perf.fuzz.outcome import FINDINGS, Outcome
+from pytest_flashinfer_perf.fuzz.strategies import SEEDS, strategies_for
 from pytest_flashinfer_perf.fuzz.tally import Tally
-from pytest_flashinfer_perf.params import Params
-from pytest_flashinfer_perf.routine import AnyRoutine, Backend, Shape
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring.walk import obstacle
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.settings import Settings
-from pytest_flashinfer_perf.strategies import SEEDS, strategies_for
-from pytest_flashinfer_perf.walk import obstacle
+from pytest_flashinfer_perf.spec import selection
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.params import Params
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
+from pytest_flashinfer_perf.spec.selection import quarantined
 
 # An example's memory, beyond that of the routine's least smoke shape.
 BYTES_CPU, BYTES_GPU = 32 << 20, 4 << 30
@@ -59,14 +61,14 @@ class Search:
         return Case(self.routine, Shape(params), self.backend_name, seed)
 
 
-class FoundError(Exception):
+class FoundError(FlashinferPerfError):
     """What the property raises: hypothesis takes each class for a failure of its own, and shrinks it by itself."""
 
 
 FOUND = {kind: type(f"{kind.title()}Error", (FoundError,), {}) for kind in FINDINGS}
 
 
-class NothingLaunchedError(Exception):
+class NothingLaunchedError(FlashinferPerfError):
     """No example could be launched: the search says nothing of the backend."""
 
 
@@ -123,15 +125,15 @@ class Hunt:
 
     def _params(self) -> st.SearchStrategy[Params]:
         routine, backend = self._search.routine, self._search.backend_name
-        known = {**all_routines(), routine.name: routine}
-        said = [one for line in self._settings.fuzzing.flags if (one := partly(line, routine, known))]
-        fixed = [one.fields for one in said if backend in (one.backends or (backend,))]
+        lines = self._settings.fuzzing.flags
+        selections = [found for line in lines if (found := selection.parse(line, routine, all_routines()))]
+        fixed = [one.fields for one in selections if backend in (one.backends or (backend,))]
         drawn = [strategies_for(routine, **fields) for fields in fixed or [{}]]
         return st.one_of(drawn).filter(self._may_be_launched)
 
     def _may_be_launched(self, params: Params) -> bool:
         case = self._search.case(params, 0)
-        known = quarantine.found(self._settings.quarantine, case)
+        known = quarantined(case, self._settings.quarantine, all_routines())
         if known:
             self.tally.quarantined[known.sentence] += 1
             return False
@@ -161,7 +163,7 @@ class Hunt:
 
     def _left_running(self) -> Iterator[Case]:
         """What a search that was itself ended had launched: it is tried first."""
-        from pytest_flashinfer_perf import case as cases
+        from pytest_flashinfer_perf.spec import case as cases
 
         if self._running.is_file():
             line = json.loads(self._running.read_text())["line"]

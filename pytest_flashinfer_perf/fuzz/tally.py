@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_flashinfer_perf.case import Case
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
+from pytest_flashinfer_perf.spec.case import Case
 
 
 @dataclass

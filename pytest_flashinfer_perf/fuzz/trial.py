@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.case import Case
-from pytest_flashinfer_perf.check import WrongAnswerError
-from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
-from pytest_flashinfer_perf.routine import Backend, Built, How
-from pytest_flashinfer_perf.settings import Checking, Measuring
-from pytest_flashinfer_perf.walk import CannotRunError, walk
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring.walk import CannotRunError, walk
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.routine import Backend, Built, How
 
 # What the library raises to say that it will not do this, by name where a class is its own or cuDNN's.
 CLEAN = (
@@ -27,7 +28,7 @@ LINES = 12
 FLOPS_CPU, FLOPS_GPU = 4e9, 2e14
 
 
-class RaisedError(Exception):
+class RaisedError(FlashinferPerfError):
     """Something that building or calling a backend raised."""
 
     def __init__(self, error: Exception) -> None:

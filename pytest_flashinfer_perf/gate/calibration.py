@@ -13,8 +13,9 @@ from typing import Any
 
 import platformdirs
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.gate import noise, tails
+from pytest_flashinfer_perf.gate import cycles, noise, tails
 from pytest_flashinfer_perf.gate.effects import PAIR, Q_SLOWER, RISK
 from pytest_flashinfer_perf.gate.noise import Noise
 from pytest_flashinfer_perf.gate.runs import Row, Run
@@ -26,7 +27,7 @@ DOMAINS = ("time", "cycles")
 AUTO, NONE = "auto", "none"
 
 
-class CalibrationError(ValueError):
+class CalibrationError(FlashinferPerfError):
     """A calibration that cannot be made or read."""
 
 
@@ -134,9 +135,8 @@ def _noises(rows: Mapping[str, Sequence[Row]], domain: str) -> dict[str, Noise]:
 
 
 def _logs(rows: Sequence[Row], domain: str) -> list[float]:
-    values = [row.median if domain == "time" else row.cycles for row in rows]
-    known = [value for value in values if value is not None and value > 0]
-    return [math.log(value) for value in known] if len(known) == len(values) else []
+    values = cycles.figures(rows, domain)
+    return [math.log(value) for value in values] if all(value > 0 for value in values) else []
 
 
 def _case(case: str, row: Row, noises: Mapping[str, Mapping[str, Noise]], cases: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.gate import words
+from pytest_flashinfer_perf.gate import advice, words
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement
@@ -25,6 +25,7 @@ def of(judgement: Judgement) -> dict[str, Any]:
         "headline": words.headline(judgement),
         "refusals": list(words.problems(judgement)),
         "notes": list(words.notes(judgement)),
+        "to_decide": advice.command(judgement) or None,
         "paired": judgement.rules.paired,
         "allowed": sorted(judgement.rules.allowed),
         "base": _runs(judgement.base),

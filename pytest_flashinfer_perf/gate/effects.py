@@ -7,13 +7,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_flashinfer_perf.gate import noise, tails
+from pytest_flashinfer_perf.gate import cycles, noise, tails
 from pytest_flashinfer_perf.gate.noise import Noise
 from pytest_flashinfer_perf.gate.runs import Row
 
 RISK = 0.05  # of each bound, and of missing what is called detectable
 # The share of false ones among all that are called changed; most of it is spent on what a build fails for.
 Q_SLOWER, Q_FASTER = 0.045, 0.005
+MEMORY_WORKS = 60  # per cent of the memory's roof: from there on memory sets the pace, below it the SMs do
 MOSTLY_WORKS = 0.2  # a larger share of a call without a kernel, and its time is that of launches
 PAIR = 2.0  # the variance of a difference, in variances of one process
 
@@ -59,19 +60,29 @@ class Replicates:
 
 
 def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> list[Replicates]:
-    """In the domain to judge it by and, where there is one, in the other: cycles first when the SMs' work binds it."""
+    """In the domain to judge it by and, where there is one, in the other: cycles first where SMs set the pace."""
     both = (*before, *after)
     within = max(row.within for row in both)
     times = [tuple(row.median for row in side) for side in (before, after)]
     tick = max((noise.TICK_S / row.median for row in both if row.instrument == "cupti"), default=0.0)
     placed = tuple(row.placed("median") for row in both)
     in_time = Replicates("time", _kind(after[0]), times[0], times[1], paired, within, placed, tick)
-    counted = [tuple(row.cycles for row in side if row.cycles) for side in (before, after)]
-    if sum(map(len, counted)) < len(both):
+    counted = cycles.comparable(both)
+    if not counted:
         return [in_time]
-    placed = tuple(row.placed("cycles") for row in both)
-    in_cycles = Replicates("cycles", "cycles", counted[0], counted[1], paired, placements=placed)
-    return [in_cycles, in_time] if after[0].bound == "compute" else [in_time, in_cycles]
+    placed = tuple(one.placements for one in counted)
+    figures = tuple(one.figure for one in counted)
+    kind = "cycles" if all(map(cycles.is_long, both)) else "short"
+    in_cycles = Replicates(
+        "cycles", kind, figures[: len(before)], figures[len(before) :], paired, placements=placed, tick=tick
+    )
+    return [in_cycles, in_time] if all(map(_paced_by_sms, both)) else [in_time, in_cycles]
+
+
+def _paced_by_sms(row: Row) -> bool:
+    """Then its cycles are the same whatever the clock does, and its time is not."""
+    far_from_memorys_roof = row.roof_percent is not None and row.roof_percent < MEMORY_WORKS
+    return row.bound == "compute" or (far_from_memorys_roof and cycles.is_long(row))
 
 
 def _kind(row: Row) -> str:
@@ -79,6 +90,8 @@ def _kind(row: Row) -> str:
         return "wall"
     if row.waits > MOSTLY_WORKS:
         return "gaps"
+    if not cycles.is_long(row):
+        return "short"
     return row.bound if row.bound in noise.ASSUMED else "unknown"
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pytest_flashinfer_perf.gate import absolutes, effects, sides, tails
+from pytest_flashinfer_perf.gate import absolutes, effects, host, sides, tails
 from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.decide import decide
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.noise import Noise
-from pytest_flashinfer_perf.gate.runs import Row, Run
-from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, Case, Trouble
+from pytest_flashinfer_perf.gate.runs import Run
+from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
 
@@ -23,6 +23,7 @@ def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
     sound = [one.case for one in judged.values() if one.verdict is Verdict.SAME]
     for name, of_case in _effects(sound, rules.paired, calibrations).items():
         judged[name] = _decided(judged[name], of_case, rules.allowed, len(sound))
+    judged |= host.judged([judged[case.name] for case in sound], paired=rules.paired)
     order = list(Verdict)
     ranked = sorted(judged.values(), key=lambda one: (order.index(one.verdict), -_size(one)))
     return Judgement(tuple(ranked), tuple(base), tuple(head), rules, tuple(refusals))
@@ -42,7 +43,7 @@ def _believed(head: Sequence[Run], rules: Rules) -> tuple[list[str], list[Calibr
     return [f"stale calibration: {reason}; {cure}" for reason in stale.values()], believed
 
 
-def _looked_at(case: Case, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
+def _looked_at(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
     """All but the change itself: that is decided when all cases are known."""
     asked = rules.thresholds.of(case.rows[0]) if case.rows else Threshold()
     broken = tuple(absolutes.broken(case, asked))
@@ -66,7 +67,7 @@ def _admitted(found: Trouble, allowed: frozenset[str]) -> bool:
 
 
 def _effects(
-    sound: Sequence[Case], paired: bool, calibrations: Sequence[Calibration]
+    sound: Sequence[ComparedCase], paired: bool, calibrations: Sequence[Calibration]
 ) -> Mapping[str, tuple[Effect, ...]]:
     """Per case in the domain to judge it by and in the other; the two domains are families of tests of their own."""
     flat = [(case, one) for case in sound for one in effects.replicates(case.before, case.after, paired=paired)]
@@ -81,7 +82,7 @@ def _effects(
     return {name: tuple(of_case) for name, of_case in by_case.items()}
 
 
-def _calibrated(case: Case, seen: Replicates, calibrations: Sequence[Calibration]) -> Noise | None:
+def _calibrated(case: ComparedCase, seen: Replicates, calibrations: Sequence[Calibration]) -> Noise | None:
     run, row = case.head[0]
     return next((c.noise(row, seen.domain) for c in calibrations if c.is_of(run, row)), None)
 
@@ -101,7 +102,7 @@ def _decided(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str
     )
 
 
-def _threshold(case: Case, asked: Threshold, effect: Effect, allowed: frozenset[str]) -> float:
+def _threshold(case: ComparedCase, asked: Threshold, effect: Effect, allowed: frozenset[str]) -> float:
     """What was asked, at least this machine's own floor, and what admitted differences cost."""
     floor = (
         tails.beyond(effects.RISK / 2, effect.noise.df) * effect.error if effect.noise.source == "calibrated" else 0.0
@@ -109,12 +110,4 @@ def _threshold(case: Case, asked: Threshold, effect: Effect, allowed: frozenset[
     admitted = sides.differences(case, same_library=asked.same_library)
     cost = sum(d.facet.cost for d in admitted if d.facet.name in allowed)
     median = min(row.median for row in case.before)
-    diluted = _kernels_share(case.before[0]) if effect.seen.domain == "cycles" else 1.0
-    return max(diluted * asked.in_log(median), floor) + cost
-
-
-def _kernels_share(row: Row) -> float:
-    """Of the cycles between two stamps, whose own launches take 3.5 us: they show less of a short kernel's change."""
-    if row.cycles is None or row.ghz is None:
-        return 1.0
-    return min(1.0, row.median * row.ghz * 1e9 / row.cycles)
+    return max(asked.in_log(median), floor) + cost

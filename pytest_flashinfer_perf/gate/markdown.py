@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import words
+from pytest_flashinfer_perf.gate import advice, words
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
-from pytest_flashinfer_perf.report.layout import as_markdown
+from pytest_flashinfer_perf.runs.formatting import as_markdown
 
 HEAD = ("| verdict | case | time | change | sees | why |", "|---|---|---|---|---|---|")
 FOLDED = (Verdict.SAME, Verdict.NEW)
@@ -33,6 +33,9 @@ def _lines(judgement: Judgement) -> Iterator[str]:
         yield from ("", f"<details><summary>{len(others)} more, same or new</summary>", "")
         yield from _table(others)
         yield from ("", "</details>")
+    command = advice.command(judgement)
+    if command:
+        yield from ("", "To decide what is AMBIGUOUS, measure both versions in turns:", "", f"    {command}")
 
 
 def _table(cases: Sequence[Judged]) -> Iterator[str]:

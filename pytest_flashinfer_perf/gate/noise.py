@@ -23,9 +23,29 @@ SURELY = 1.65  # standard errors
 QUIETEST = 1e-4  # a clock ticks: agreement to better than 0.01 % is luck
 ASSUMED_DF = 10.0  # above what was seen of most, so that it need not be doubted as much
 # Of rows without placements, levels of their process included: at most 1 case in 100 is noisier.
-ASSUMED = {"cycles": 0.03, "memory": 0.03, "compute": 0.04, "unknown": 0.04, "gaps": 0.06, "wall": 0.10}
+ASSUMED = {
+    "cycles": 0.03,
+    "memory": 0.03,
+    "short": 0.04,
+    "compute": 0.04,
+    "unknown": 0.04,
+    "gaps": 0.06,
+    "wall": 0.10,
+    "host": 0.05,
+    "plan": 0.08,
+}
 # What the placements of one process do not show of the next one.
-UNSEEN = {"cycles": 0.001, "memory": 0.001, "compute": 0.008, "unknown": 0.001, "gaps": 0.06, "wall": 0.10}
+UNSEEN = {
+    "cycles": 0.0005,
+    "memory": 0.001,
+    "short": 0.001,
+    "compute": 0.008,
+    "unknown": 0.001,
+    "gaps": 0.06,
+    "wall": 0.10,
+    "host": 0.03,
+    "plan": 0.05,
+}
 TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what is rounded to that
 
 

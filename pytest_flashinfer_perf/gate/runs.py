@@ -10,16 +10,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_flashinfer_perf.run_file import SCHEMA_KEY
-from pytest_flashinfer_perf.scatter import median_error
+from pytest_flashinfer_perf.runs import host_time
+from pytest_flashinfer_perf.runs.host_time import HostTime
+from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, RunError
+from pytest_flashinfer_perf.runs.scatter import median_error
 
 STORAGE = Path(".benchmarks")
 FAILED = "failed"  # the outcome of a test that did not skip and did not pass
 LIBRARIES = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend")
-
-
-class RunError(ValueError):
-    """A file that cannot be judged; the sentence names it."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,7 @@ class Row:
     middle: float
     rounds: int
     info: Mapping[str, Any] = field(repr=False)
+    host: HostTime | None = field(default=None, repr=False)
 
     @property
     def cycles(self) -> float | None:
@@ -46,6 +45,10 @@ class Row:
     @property
     def bound(self) -> str | None:
         return self.info.get("bound")
+
+    @property
+    def roof_percent(self) -> float | None:
+        return _positive(self.info.get("sol_pct"))
 
     @property
     def instrument(self) -> str:
@@ -227,6 +230,7 @@ def _row(record: Mapping[str, Any]) -> Row:
         middle=_number(stats.get("iqr", stats["stddev"])) / median if median > 0 else 0.0,
         rounds=max(1, int(stats["rounds"])),
         info=info,
+        host=host_time.of_row(info),
     )
 
 

@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import moved
+from pytest_flashinfer_perf.gate import advice, moved
 from pytest_flashinfer_perf.gate.effects import Effect
+from pytest_flashinfer_perf.gate.host import QUANTITIES
 from pytest_flashinfer_perf.gate.likeness import changed_libraries
 from pytest_flashinfer_perf.gate.runs import Row, Run
 from pytest_flashinfer_perf.gate.verdict import (
@@ -18,8 +19,8 @@ from pytest_flashinfer_perf.gate.verdict import (
     Judgement,
     Verdict,
 )
-from pytest_flashinfer_perf.report.layout import duration
-from pytest_flashinfer_perf.scatter import noise
+from pytest_flashinfer_perf.runs.formatting import duration
+from pytest_flashinfer_perf.runs.scatter import noise
 
 CLOCK_MOVED = 0.02
 LONGEST_NAME = 64
@@ -66,11 +67,16 @@ def notes(judgement: Judgement) -> Iterator[str]:
     if changed:
         yield f"other libraries: {', '.join(changed)}"
     yield from moved.sentences(judgement.cases)
+    yield from advice.assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
         yield f"[thresholds] {glob!r} fits no case"
 
 
 def times(judged: Judged) -> str:
+    """On the GPU, or on the host where that decided the verdict."""
+    if judged.primary and judged.primary.seen.domain in QUANTITIES:
+        seen = judged.primary.seen
+        return f"{duration(statistics.median(seen.before))} -> {duration(statistics.median(seen.after))}"
     return f"{_median(judged.case.before)} -> {_median(judged.case.after)}"
 
 

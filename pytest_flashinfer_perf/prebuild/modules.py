@@ -13,14 +13,17 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf import capability, devices, quarantine, walk
-from pytest_flashinfer_perf.case import Case
-from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.machine import capability, devices
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring import walk
+from pytest_flashinfer_perf.measuring.walk import CannotRunError
 from pytest_flashinfer_perf.prebuild.pretence import PRETENDED, Anything, Pretence, pretend
-from pytest_flashinfer_perf.routine import How
-from pytest_flashinfer_perf.settings import Settings
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.routine import How
+from pytest_flashinfer_perf.spec.selection import quarantined
 from pytest_flashinfer_perf.timing.run import uses_graph
-from pytest_flashinfer_perf.walk import CannotRunError
 
 
 @dataclass
@@ -64,7 +67,7 @@ def _forget(module: ModuleType) -> None:
 
 
 def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> None:
-    known = quarantine.found(settings.quarantine, case)
+    known = quarantined(case, settings.quarantine, all_routines())
     reason = known.sentence if known else walk.obstacle(case, device, settings.max_memory)
     if reason:
         _count(found.cannot, reason)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from pytest_flashinfer_perf.report.layout import counted
+from pytest_flashinfer_perf.runs.formatting import counted
 
 
 class Progress(AbstractContextManager["Progress"]):

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.report import runs
-from pytest_flashinfer_perf.report.layout import counted
-from pytest_flashinfer_perf.report.properties import PICOSECONDS
 from pytest_flashinfer_perf.report.runs import Run
-from pytest_flashinfer_perf.run_file import RunError
+from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.runs.properties import PICOSECONDS
+from pytest_flashinfer_perf.runs.run_file import RunError
 
 SCHEMA = 1
 WITHOUT_TIME = "cases without a time"

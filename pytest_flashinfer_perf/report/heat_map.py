@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.report.layout import grouped
 from pytest_flashinfer_perf.report.story import Comparison
+from pytest_flashinfer_perf.runs.formatting import grouped
 
 SEQUENCES = ("s_kv", "max_seq_len")
 Cells = Mapping[str, str]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf import run_file
-from pytest_flashinfer_perf.run_file import SCHEMA_KEY, RunError
+from pytest_flashinfer_perf.runs import run_file
+from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, RunError
 
 Row = Mapping[str, Any]
 OURS = ("case", "status", "instrument")  # what a benchmark that sets a field of its own does not have

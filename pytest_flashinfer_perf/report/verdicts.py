@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_flashinfer_perf import project_file
+from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import calibration, judge, thresholds, verdict, words
 from pytest_flashinfer_perf.gate import runs as processes
 from pytest_flashinfer_perf.report.runs import Run
 
 
 @dataclass(frozen=True)
-class Judged:
+class ShownVerdict:
     verdict: str
     reason: str
 
 
-def of(runs: Sequence[Run]) -> dict[str, Judged]:
+def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:
     """By case, as `compare` would with this folder's thresholds; nothing of one run."""
     if len(runs) < 2:
         return {}
@@ -28,7 +28,7 @@ def of(runs: Sequence[Run]) -> dict[str, Judged]:
         thresholds=thresholds.read(project_file.find(Path.cwd())),
         calibrations=tuple(calibration.find(calibration.AUTO, head.gpus)),
     )
-    return {one.name: Judged(one.verdict.value, _reason(one)) for one in judge.judge(base, [head], rules).cases}
+    return {one.name: ShownVerdict(one.verdict.value, _reason(one)) for one in judge.judge(base, [head], rules).cases}
 
 
 def _reason(one: verdict.Judged) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.report.layout import duration
+from pytest_flashinfer_perf.runs.formatting import duration
 
 Row = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import functools
 import importlib
 import pkgutil
 
-from pytest_flashinfer_perf.routine import AnyRoutine, Routine
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
 
 
 def all_backends() -> set[str]:

@@ -8,7 +8,7 @@ from bisect import bisect_left
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.sample import Rows
+from pytest_flashinfer_perf.checking.sample import Rows
 
 
 def indptr(lens: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def edges(indptr: Tensor) -> Rows:
     return Rows(int(indptr[-1]), torch.tensor(ends, device=indptr.device))
 
 
-class Chosen:
+class ChosenRows:
     """Which rows of each part are asked for: all, or those of a sample."""
 
     def __init__(self, rows: Tensor | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_flashinfer_perf.params import flag
+from pytest_flashinfer_perf.spec.params import flag
 
 
 def autotune() -> Any:

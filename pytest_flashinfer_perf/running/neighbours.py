@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_flashinfer_perf.report.layout import counted
+from pytest_flashinfer_perf.runs.formatting import counted
 
 PROFILED_ELSEWHERE = (
     "--benchmark-cprofile: nothing of tests with perf, whose calls are made before pytest-benchmark's: "

@@ -8,11 +8,7 @@ import signal
 import time
 from typing import NamedTuple
 
-import pytest
-
 from pytest_flashinfer_perf.running import last_words
-
-OUTCOME = pytest.StashKey[str]()  # of an item, where whoever runs it knows better than its error's text
 
 OUT_OF_MEMORY = "out-of-memory"
 NOT_COMPILED = "not-compiled"

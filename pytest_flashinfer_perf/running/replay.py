@@ -14,7 +14,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 from pytest_benchmark.utils import safe_dumps
 
-from pytest_flashinfer_perf.record import ReplayClock
+from pytest_flashinfer_perf.running.record import ReplayClock
 
 
 def shipped(item: pytest.Item, instrument: str, samples: tuple[float, ...]) -> str:

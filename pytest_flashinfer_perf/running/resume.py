@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.report import properties
-from pytest_flashinfer_perf.report.layout import counted
 from pytest_flashinfer_perf.running.journal import Past
+from pytest_flashinfer_perf.running.stash import repeat
+from pytest_flashinfer_perf.runs import properties
+from pytest_flashinfer_perf.runs.formatting import counted
 
 
 class Keeper:
@@ -25,8 +26,6 @@ class Keeper:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        from pytest_flashinfer_perf.fixture import repeat
-
         known = self._finished.pop(item.nodeid, None)
         self._kept = item.nodeid if known is not None and known == repeat(item) else None
         if self._kept is not None:

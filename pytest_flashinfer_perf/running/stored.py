@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf import run_file
-from pytest_flashinfer_perf.run_file import SCHEMA_KEY
 from pytest_flashinfer_perf.running.journal import json_of
+from pytest_flashinfer_perf.runs import run_file
+from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY
 
 
 def copies(config: pytest.Config) -> bool:

@@ -13,10 +13,10 @@ import pytest
 from pytest_flashinfer_perf.running import outcomes
 from pytest_flashinfer_perf.running.journal import WELL, Journal
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
-from pytest_flashinfer_perf.running.outcomes import OUTCOME
+from pytest_flashinfer_perf.running.stash import OUTCOME, forget, identity, measures, repeat
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.devices import Device
+    from pytest_flashinfer_perf.machine.devices import Device
 
 POISONED = 70  # a worker's exit code; why it ended is in the report that it sent before
 REMEDY = "run with -n 1, and each such case costs itself alone; --perf-resume keeps what was measured before"
@@ -46,8 +46,6 @@ class Survival:
         return done
 
     def _say_started(self, item: pytest.Item) -> None:
-        from pytest_flashinfer_perf.fixture import identity, repeat
-
         self._repeat = repeat(item)
         if self._journal is not None:
             self._journal.started(item.nodeid, identity(item), self._repeat)
@@ -62,8 +60,6 @@ class Survival:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if not measures(item):
             return
-        from pytest_flashinfer_perf.fixture import forget
-
         forget(item)
         if self._poison is not None:
             pytest.fail(self._poison, pytrace=False)
@@ -135,7 +131,3 @@ class Retirement:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "perf_poisoned"):
             os._exit(POISONED)
-
-
-def measures(item: pytest.Item) -> bool:
-    return "perf" in getattr(item, "fixturenames", ())

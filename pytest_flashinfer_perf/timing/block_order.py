@@ -7,8 +7,8 @@ blocks on an idle GPU puts it back to one and the same order; one that fills the
 
 from __future__ import annotations
 
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.timing import nvrtc
+from pytest_flashinfer_perf.machine import nvrtc
+from pytest_flashinfer_perf.machine.devices import Device
 
 BLOCKS, THREADS = 9, 32  # found by experiment: 8 blocks change nothing, 66 leave it as it was
 SOURCE = 'extern "C" __global__ void nothing(unsigned long long) {}'

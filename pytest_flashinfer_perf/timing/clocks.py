@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.timing import nvrtc, stopping, telemetry
+from pytest_flashinfer_perf.machine import nvrtc, telemetry
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.telemetry import Telemetry
+from pytest_flashinfer_perf.timing import stopping
 from pytest_flashinfer_perf.timing.instruments import Work
-from pytest_flashinfer_perf.timing.telemetry import Telemetry
 
 CALLS = 10  # of each placement
 LONGEST_HOLD_NS = 100_000_000

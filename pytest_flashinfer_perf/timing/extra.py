@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.settings import Measuring
+from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.timing.instruments import Call
 from pytest_flashinfer_perf.timing.run import run
 from pytest_flashinfer_perf.timing.target import Target

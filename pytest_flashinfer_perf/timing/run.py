@@ -11,26 +11,19 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pytest_flashinfer_perf import check, scatter
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.settings import Measuring
-from pytest_flashinfer_perf.timing import (
-    block_order,
-    clocks,
-    cold,
-    graphs,
-    instruments,
-    nvrtc,
-    placements,
-    stopping,
-    telemetry,
-)
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.machine import nvrtc, telemetry
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.telemetry import Telemetry
+from pytest_flashinfer_perf.runs import scatter
+from pytest_flashinfer_perf.runs.host_time import HostTime
+from pytest_flashinfer_perf.timing import block_order, clocks, cold, graphs, instruments, placements, stopping
 from pytest_flashinfer_perf.timing.clocks import Clocks, clock_pass
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrument, Work
 from pytest_flashinfer_perf.timing.placements import Placement
 from pytest_flashinfer_perf.timing.stopping import Sampling
 from pytest_flashinfer_perf.timing.target import Target
-from pytest_flashinfer_perf.timing.telemetry import Telemetry
 from pytest_flashinfer_perf.timing.trace import Trace, trace
 
 FEW_LAUNCHES, GAPS = 10, 1.5
@@ -38,11 +31,12 @@ FEWEST_CALLS_IN_GRAPH = 10
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observations:
     trace: Trace | None = None
     clocks: Clocks | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
     notes: tuple[str, ...] = ()
+    host: HostTime | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class Timing:
     stopped: str = "asked"
     notes: tuple[str, ...] = ()
     fallback: str = ""
-    seen: Seen = field(default_factory=Seen)
+    seen: Observations = field(default_factory=Observations)
     placements: tuple[Placement, ...] = ()
 
     @property
@@ -203,14 +197,14 @@ def _clocks(work: Work, each: float) -> Clocks | None:
     return clock_pass(work, each) if work.device.is_gpu and nvrtc.missing(work.device) is None else None
 
 
-def observe(work: Work, timed: tuple[Placement, ...]) -> Seen:
+def observe(work: Work, timed: tuple[Placement, ...]) -> Observations:
     """What is seen beside the timed calls; nothing on a CPU, and a reason where a GPU's library is not there."""
     if not work.device.is_gpu:
-        return Seen()
+        return Observations()
     blind = INSTRUMENTS["cupti"].missing(work.device)
     stopped = nvrtc.missing(work.device)
     counted = [placement.clocks for placement in timed if placement.clocks]
-    return Seen(
+    return Observations(
         trace=None if blind else trace(work, statistics.median(timed[-1].samples)),
         clocks=clocks.joined(counted) if counted else None,
         telemetry=counted[-1].telemetry if counted else telemetry.read(work.device),

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pytest_flashinfer_perf.settings import Measuring
+from pytest_flashinfer_perf.config.settings import Measuring
 
 WARMUP = 2
 PLACEMENTS, MOST_PLACEMENTS = 5, 30
+ENOUGH_TO_TELL = 10  # placements, how far apart they lie
 CALLS = 10  # timed ones of a placement
 FEWEST = PLACEMENTS * CALLS
 PRECISION = {"wall": 0.02}  # the error that a time may have; that of an instrument of a GPU is finer
@@ -103,14 +104,24 @@ class Sampling:
             return "max time"
         if not self._affordable(seen) or len(self.shares) < PLACEMENTS:
             return OUT_OF_TIME
+        if self._hopeless(seen):
+            return "scatters"
         return "most calls" if len(seen) + 1 >= MOST_PLACEMENTS else ""
 
     def _known(self, seen: Sequence[Sequence[float]]) -> bool:
         medians = [statistics.median(samples) for samples in seen]
-        if len(medians) + 1 < PLACEMENTS:
+        return len(medians) + 1 >= PLACEMENTS and error(medians) <= self._wanted(medians)
+
+    def _hopeless(self, seen: Sequence[Sequence[float]]) -> bool:
+        """Placements so far apart that even the most of them would not do."""
+        medians = [statistics.median(samples) for samples in seen]
+        if len(medians) < ENOUGH_TO_TELL:
             return False
-        relative = PRECISION.get(self.instrument, FINE) * statistics.median(medians)
-        return error(medians) <= max(relative, TICK_S)
+        return error(medians) * math.sqrt(len(medians) / MOST_PLACEMENTS) > self._wanted(medians)
+
+    def _wanted(self, medians: Sequence[float]) -> float:
+        """The largest error that counts as known."""
+        return max(PRECISION.get(self.instrument, FINE) * statistics.median(medians), TICK_S)
 
     def _affordable(self, seen: Sequence[Sequence[float]]) -> bool:
         """Whether there is time for another as long as those before, and for the last one."""

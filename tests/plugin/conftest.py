@@ -8,12 +8,13 @@ import torch
 from hypothesis import settings
 
 import pytest_flashinfer_perf as package
-import pytest_flashinfer_perf.fixture
-from pytest_flashinfer_perf import capability, check, devices
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.routine import How
+import pytest_flashinfer_perf.plugin.fixture
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.machine import capability, devices
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
+from pytest_flashinfer_perf.spec.routine import How
 
 os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are nobody's workers
 os.environ.pop("GITHUB_STEP_SUMMARY", None)  # and no job's

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 
 import torch
-from pytest_flashinfer_perf import devices
+from pytest_flashinfer_perf.machine import devices
 
 def visible():
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")

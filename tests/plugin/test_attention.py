@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pytest_flashinfer_perf import check
-from pytest_flashinfer_perf.dtypes import TORCH
-from pytest_flashinfer_perf.routine import How
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla
 from pytest_flashinfer_perf.routines.attention.prefill_paged import paged_prefill
 from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_prefill
-from pytest_flashinfer_perf.strategies import params_of
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.spec.routine import How
 from pytest_flashinfer_perf.timing import cold
 
 ROUTINES = (decode, paged_prefill, ragged_prefill, mla)

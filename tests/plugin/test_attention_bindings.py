@@ -8,13 +8,13 @@ from unittest.mock import create_autospec
 import pytest
 import torch
 
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.routine import How
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla
 from pytest_flashinfer_perf.routines.attention.prefill_paged import paged_prefill
 from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_prefill
+from pytest_flashinfer_perf.spec.routine import How
 
 ROUTINES = (decode, paged_prefill, ragged_prefill, mla)
 CALLED = [pytest.param(r, b, id=f"{r.name}-{b.name}") for r in ROUTINES for b in r.backends.values() if b.api]
@@ -64,7 +64,7 @@ def test_calls_fit_the_librarys_signatures(routine, backend, hopper, blackwell, 
 
 def test_mla_auto_is_the_native_apis_on_blackwell(monkeypatch, blackwell):
     native = autospec("flashinfer.mla.trtllm_batch_decode_with_kv_cache_mla", monkeypatch)
-    monkeypatch.setattr("pytest_flashinfer_perf.devices.of", lambda _tensor: blackwell)
+    monkeypatch.setattr("pytest_flashinfer_perf.machine.devices.of", lambda _tensor: blackwell)
     monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)
     p = replace(next(iter(mla.tiers["smoke"]())).params, autotune=True, mla_is_var_seq="auto")
     x = mla.inputs(p, torch.Generator().manual_seed(1), torch.device("cpu"))

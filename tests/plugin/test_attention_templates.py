@@ -11,13 +11,13 @@ from unittest.mock import create_autospec
 import pytest
 import torch
 
-from pytest_flashinfer_perf import check
-from pytest_flashinfer_perf.routine import How, Routine
+from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla
 from pytest_flashinfer_perf.routines.attention.prefill_paged import paged_prefill
 from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_prefill
+from pytest_flashinfer_perf.spec.routine import How, Routine
 
 templates = pytest.importorskip("flashinfer.trace.templates.attention", exc_type=ImportError)
 products = pytest.importorskip("flashinfer.trace.templates.gemm", exc_type=ImportError)

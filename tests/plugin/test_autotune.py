@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from pytest_flashinfer_perf import autotune
-from pytest_flashinfer_perf.autotune import CacheError, Choice
+from pytest_flashinfer_perf.measuring import autotune
+from pytest_flashinfer_perf.measuring.autotune import CacheError, Choice
 
 tuner = pytest.importorskip("flashinfer.autotuner", exc_type=ImportError)
 MICROSECONDS = {0: 5.0, 1: 3.0, 2: 4.0}
@@ -100,7 +100,7 @@ ON_CPU = """
     import pytest
     import torch
     from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
-    from pytest_flashinfer_perf.routine import Built
+    from pytest_flashinfer_perf.spec.routine import Built
     from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
 
     class CublasFp8GemmRunner(TunableRunner):

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from pytest_flashinfer_perf import capability, devices
-from pytest_flashinfer_perf.devices import Device
+from pytest_flashinfer_perf.machine import capability, devices
+from pytest_flashinfer_perf.machine.devices import Device
 
 
 def at(device, *cc):

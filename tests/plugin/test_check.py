@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf import check
-from pytest_flashinfer_perf.check import BY_DTYPE, compare, poison
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.checking.check import BY_DTYPE, compare, poison
 
 
 def answer(size=512):

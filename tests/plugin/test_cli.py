@@ -11,9 +11,11 @@ from importlib import metadata
 import pytest
 from old_commands import MANY_LINES, ONE_LINE
 
-from pytest_flashinfer_perf import case as cases
-from pytest_flashinfer_perf import cli, flags, suite
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.plugin import suite
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.spec import case as cases
+from pytest_flashinfer_perf.spec import flags
 
 SELECT = ("--perf-suite=smoke", "--collect-only", "-q", "-k", "torch")
 
@@ -26,7 +28,8 @@ def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, py
     unpacked, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     elsewhere.mkdir()
     zipfile.ZipFile(next(tmp_path.glob("*.whl"))).extractall(unpacked)
-    program = f"import sys; sys.path.insert(0, {str(unpacked)!r}); from pytest_flashinfer_perf import cli, suite; "
+    program = f"import sys; sys.path.insert(0, {str(unpacked)!r}); from pytest_flashinfer_perf import cli; "
+    program += "from pytest_flashinfer_perf.plugin import suite; "
     program += f"print(suite.root()); sys.exit(cli.main(['bench', *{SELECT!r}]))"
     done = subprocess.run([sys.executable, "-c", program], cwd=elsewhere, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,12 +5,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from pytest_flashinfer_perf.case import Case
-from pytest_flashinfer_perf.routine import Shape
+from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.measuring.walk import obstacle
 from pytest_flashinfer_perf.routines.attention import _lengths, _paged
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
-from pytest_flashinfer_perf.strategies import params_of
-from pytest_flashinfer_perf.walk import obstacle
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.routine import Shape
 
 CPU = torch.device("cpu")
 few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

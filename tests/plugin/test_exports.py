@@ -106,7 +106,7 @@ def test_prometheus_gets_a_series_for_each_case(exported):
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_run_without_rows_is_an_error_and_writes_nothing(run, to, capsys):
     (run / "empty.json").write_text(json.dumps(reports.document(left=[SKIPPED])))
-    assert cli.main(["export", "empty.json", "--to", to, "-o", "out"]) == 1
+    assert cli.main(["export", "empty.json", "--to", to, "-o", "out"]) == 2
     assert capsys.readouterr().err == "flashinfer-perf export: empty.json has no row to export: 1 case without a time\n"
     assert not (run / "out").exists()
 

@@ -14,18 +14,20 @@ import pytest
 from hypothesis import find
 from hypothesis import settings as hypothesis_settings
 
-from pytest_flashinfer_perf import case as cases
-from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.config.quarantine import Quarantined
+from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings
 from pytest_flashinfer_perf.fuzz import findings, profiles
 from pytest_flashinfer_perf.fuzz.child import Home
 from pytest_flashinfer_perf.fuzz.kept import ChildError, KeptChild
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
 from pytest_flashinfer_perf.fuzz.search import Hunt, NothingLaunchedError, Search
-from pytest_flashinfer_perf.quarantine import Quarantined
-from pytest_flashinfer_perf.routine import Routine, Shape
+from pytest_flashinfer_perf.fuzz.strategies import strategies_for
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
-from pytest_flashinfer_perf.settings import Checking, Fuzzing, Measuring, Settings
-from pytest_flashinfer_perf.strategies import strategies_for
+from pytest_flashinfer_perf.spec import case as cases
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.routine import Routine, Shape
+from pytest_flashinfer_perf.spec.selection import selects
 
 OWN = (("planted_backends", planted_backends.__file__),)
 PLANTED = (r for r in vars(planted_backends).values() if isinstance(r, Routine) and r.name.startswith("planted_"))
@@ -142,7 +144,7 @@ def test_what_is_quarantined_is_never_launched_and_always_counted(child, cpu, tm
 def test_a_quarantine_is_a_glob_or_flags(which, held):
     params = next(iter(decode.tiers["smoke"]())).params
     case = Case(planted_backends.aborting, Shape(params), "planted")
-    assert Quarantined(which, "reason", "link").holds(case) == held
+    assert selects(which, case, all_routines()) == held
 
 
 def test_what_was_running_when_a_search_was_ended_is_tried_first(child, cpu, tmp_path):

@@ -7,14 +7,14 @@ import shlex
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from pytest_flashinfer_perf.fuzz import session
+from pytest_flashinfer_perf.fuzz import as_test
 
-assert session, "imported before pytester runs anything, which forgets what its runs import"
+assert as_test, "imported before pytester runs anything, which forgets what its runs import"
 
 QUICK = ("--perf-device=cpu", "--hypothesis-profile=perf-ci", "-p", "no:cacheprovider")
 PLANTED = """
 import os
-from pytest_flashinfer_perf.routine import Built
+from pytest_flashinfer_perf.spec.routine import Built
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
 
 @mm_bf16.backend("planted")

@@ -7,14 +7,14 @@ from datetime import datetime, timezone
 import pytest
 from made import plain, row, run, saved
 
-from pytest_flashinfer_perf import project_file
+from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.config.project_file import ProjectFileError
 from pytest_flashinfer_perf.gate import calibration, likeness, runs, thresholds
 from pytest_flashinfer_perf.gate.calibration import CalibrationError
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.runs import RunError
 from pytest_flashinfer_perf.gate.thresholds import Rival, Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
-from pytest_flashinfer_perf.project_file import ProjectFileError
+from pytest_flashinfer_perf.runs.run_file import RunError
 
 
 def test_files_and_folders_of_them_are_read_in_their_order(tmp_path):

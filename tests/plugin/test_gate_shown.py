@@ -11,14 +11,14 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import plain, row, run, saved
+from made import placements, plain, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.commands import processes
-from pytest_flashinfer_perf.gate import document, explain, github, junit, likeness, markdown, table
+from pytest_flashinfer_perf.gate import advice, document, explain, github, junit, likeness, markdown, table, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
+from pytest_flashinfer_perf.running import processes
 
 NEW_KERNEL = {"kernels": ["fmha_v3", "_Z" + "long" * 90 + "E0"]}
 BEFORE = (
@@ -63,7 +63,8 @@ def test_the_table_says_it_to_people(files, capsys):
     )
     assert compare("--head", "head.json") == 1
     shown = capsys.readouterr().out
-    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    command = "  flashinfer-perf ab --base BASE_PYTHON --head HEAD_PYTHON -- 'tests/test_decode.py::test_decode[f-fa3]'"
+    assert [line for line in shown.splitlines() if len(line) > 80] == [command]
     told = " ".join(shown.split())
     for sentence in (
         "baseline base.json (1 process, 2026-11-20 12:00 UTC, commit 0123456789), this run head.json",
@@ -88,6 +89,32 @@ def test_the_table_says_it_to_people(files, capsys):
         assert sentence in told, sentence
 
 
+def test_what_would_decide_ambiguous_cases_is_a_command(files, capsys):
+    both = [row(f"decode/{name}-fa3", us=100, placements=placements(1e-4, sd=0.3)) for name in "abcd"]
+    saved(files / "few.json", *both[:3])
+    saved(files / "many.json", *both)
+    compare("--base", "few.json", "--head", "many.json", "--markdown", "few.md")
+    named = " ".join(f"'tests/test_decode.py::test_decode[{name}-fa3]'" for name in "abc")
+    assert f"\n  {advice.PYTHONS} {named}\n" in capsys.readouterr().out
+    assert f"\n    {advice.PYTHONS} {named}\n" in (files / "few.md").read_text()
+    saved(files / "again.json", *both, when="2026-11-20T13:00:00+00:00")
+    compare("--base", "many.json", "--head", "again.json")
+    assert f"\n  {advice.PYTHONS} PYTEST_ARGS\n" in capsys.readouterr().out
+
+
+def test_noise_that_is_assumed_is_called_so_and_by_whose_fault():
+    older, newer = row("decode/a-fa3", us=100, placements=None), row("decode/a-fa3", us=101)
+    other = row("decode/b-fa3")
+    judgement = judge([run(older, other, source="old")], [run(newer, other, source="new")], Rules())
+    [note] = [note for note in words.notes(judgement) if "noise" in note]
+    assert note.startswith("the noise of 1 of 2 cases is assumed, not measured: fewer than 3 placements in rows of")
+    assert "rows of the baseline (of an older version" in note
+    assert {judged.name: judged.primary.noise.source for judged in judgement.cases} == {
+        "decode/a-fa3": "assumed",
+        "decode/b-fa3": "placements",
+    }
+
+
 def test_exit_codes_of_the_command(files, capsys):
     assert compare("--head", "same.json") == 0
     assert "7 SAME: nothing got worse" in capsys.readouterr().out
@@ -108,7 +135,10 @@ def test_exit_codes_of_the_command(files, capsys):
         (("--head", "same.json", "--perf-gate-allow=gpus"), "unknown name 'gpus', did you mean gpu?"),
         (("--head", "same.json", "--perf-config=none.toml"), "none.toml"),
         (("--head", "same.json", "--perf-calibration=none.json"), "none.json: not a calibration"),
-        (("--head", "same.json", "head.json", "--paired"), "1 files of the baseline and 2 of this run are not pairs"),
+        (
+            ("--head", "same.json", "head.json", "--paired"),
+            "--paired needs as many files of --base as of --head, got 1 and 2",
+        ),
         (("--head", "same.json", "./same.json"), "same.json is the same run as same.json: a process counts once"),
         (("base.json", "--head", "same.json"), "base.json is the same run as base.json: a process counts once"),
     ],
@@ -135,8 +165,8 @@ def test_explain_prints_every_number(capsys):
     for sentence in (
         "decode/a-fa3: SLOWER (slower)",
         "baseline: 497.1 us, spread 0.10 % over 30 samples, 900000 cycles at 1.800 GHz; cupti, rotate, ok; base.json",
-        "  cycles, which it is judged by\n    cycles before 900000, after 1e+06\n    change +11.11 % +- 0.558 %",
-        "between processes 0.395 %, placements, 9.1 degrees of freedom",
+        "  cycles, which it is judged by\n    cycles before 900000, after 1e+06\n    change +11.11 % +- 0.545 %",
+        "between processes 0.385 %, placements, 8.3 degrees of freedom",
         "95 % bounds ",
         "significantly slower among all cases",
         "  time\n    us before 497.1, after 550",
@@ -259,9 +289,9 @@ def test_the_documents_commands_are_understood(pytestconfig):
     page = (pytestconfig.rootpath / "docs" / "gate.md").read_text()
     commands = re.findall(r"^flashinfer-perf (\w+) (.*)$", page, re.MULTILINE)
     assert len(commands) == 6
-    for name, words in commands:
-        module = importlib.import_module(f"pytest_flashinfer_perf.commands.{name}")
-        own, _ = processes.split(shlex.split(words))
+    for name, arguments in commands:
+        module = importlib.import_module(f"pytest_flashinfer_perf.cli.commands.{name}")
+        own, _ = processes.split(shlex.split(arguments))
         module.parser().parse_args(own)
 
 

@@ -89,12 +89,24 @@ def test_a_compute_bound_case_is_judged_in_cycles_and_a_memory_bound_one_in_time
         assert len(judged.effects) == 2
 
 
-def test_a_short_compute_bound_kernels_cycles_are_held_to_its_share_of_them():
+def test_a_short_compute_bound_kernel_is_judged_in_its_own_cycles():
     """Stamps take as long as the kernel: three percent of it are one and a half of the cycles between them."""
     base, head = ([run(cycles(us)) for us in jittered(us, seed, 1e-4)] for us, seed in ((3.5, 1), (3.605, 2)))
     [judged] = judge(base, head, rules(paired=True, slower=0.02, floor_us=0.0)).cases
-    assert judged.effects[0].change < math.log1p(0.02)
+    assert judged.effects[0].seen.domain == "cycles"
+    assert judged.effects[0].change == pytest.approx(math.log(1.03), abs=0.001)
     assert judged.verdict is Verdict.SLOWER
+    assert verdict(cycles(3.5), cycles(3.5, clock=0.85), rules(floor_us=0.0)) == ("AMBIGUOUS", "time-only", 0)
+
+
+def test_a_memory_bound_case_far_from_memorys_roof_is_judged_in_cycles():
+    def domain(percent, us=100.0):
+        counted = {**cycles(us, bound="memory")}
+        counted["extra_info"]["sol_pct"] = percent
+        [judged] = judge([run(counted)], [run(counted)], rules()).cases
+        return judged.effects[0].seen.domain
+
+    assert (domain(30), domain(90), domain(30, us=5.0)) == ("cycles", "time", "time")
 
 
 def test_a_memory_bound_case_whose_cycles_stay_is_ambiguous():

@@ -6,12 +6,11 @@ from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf import models
-from pytest_flashinfer_perf.params import ParamError
-from pytest_flashinfer_perf.quantise import blocks
-from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.routines import all_routines, models
+from pytest_flashinfer_perf.routines._quantise import blocks
 from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import BmmFp8, Inputs, bmm_fp8
-from pytest_flashinfer_perf.strategies import params_of
+from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.timing import cold
 
 few = settings(

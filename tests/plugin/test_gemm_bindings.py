@@ -9,7 +9,7 @@ import pytest
 import torch
 from decoding import fp4
 
-from pytest_flashinfer_perf import capability
+from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import all_routines
 
 pytest.importorskip("flashinfer.gemm", exc_type=ImportError)
@@ -45,7 +45,7 @@ def runnable(routine, backend, device):
 @pytest.fixture(autouse=True)
 def gpu_software(monkeypatch):
     """A GPU, its cuDNN, the DSL: what this machine has not is not what is tested here."""
-    monkeypatch.setattr("pytest_flashinfer_perf.devices.Device.is_gpu", True)
+    monkeypatch.setattr("pytest_flashinfer_perf.machine.devices.Device.is_gpu", True)
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92300)
     monkeypatch.setattr(capability, "_is_there", lambda _module: True)
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pytest_flashinfer_perf.params import fields_of
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.spec.params import fields_of
 
 GEMM = {name: routine for name, routine in all_routines().items() if routine.family == "gemm"}
 PLAIN = {

@@ -11,11 +11,11 @@ from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.params import ParamError
-from pytest_flashinfer_perf.quantise import blocks
+from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.routines._quantise import blocks
 from pytest_flashinfer_perf.routines.moe import _drawn, _experts
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
-from pytest_flashinfer_perf.strategies import params_of
+from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.timing import cold
 
 few = settings(

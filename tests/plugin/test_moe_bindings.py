@@ -15,7 +15,7 @@ from test_moe import ACT, UNGATED, rounded
 from test_moe_routing import by_hand
 from test_moe_trtllm import PLAIN, ROUTINES
 
-from pytest_flashinfer_perf import check
+from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.routines.moe import _experts, _trtllm
 from pytest_flashinfer_perf.routines.moe.fp4_block import MODES, TrtllmFp4BlockScaleMoe, fp4_block
 from pytest_flashinfer_perf.routines.moe.fp8_block import MONO, TrtllmFp8BlockScaleMoe, fp8_block

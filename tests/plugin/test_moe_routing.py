@@ -8,15 +8,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf import case as cases
-from pytest_flashinfer_perf import flags
-from pytest_flashinfer_perf.params import ParamError
+from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.moe import _routing, _trtllm
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe
 from pytest_flashinfer_perf.routines.moe.fp8_block import TrtllmFp8BlockScaleMoe
 from pytest_flashinfer_perf.routines.moe.fp8_tensor import TrtllmFp8PerTensorScaleMoe, fp8_tensor
-from pytest_flashinfer_perf.strategies import params_of
+from pytest_flashinfer_perf.spec import case as cases
+from pytest_flashinfer_perf.spec import flags
+from pytest_flashinfer_perf.spec.params import ParamError
 
 few = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from test_moe import ACT, UNGATED, by_tiles, rounded
 from test_moe_routing import by_hand
 
+from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe, fp4_block
 from pytest_flashinfer_perf.routines.moe.fp8_block import TrtllmFp8BlockScaleMoe, fp8_block
 from pytest_flashinfer_perf.routines.moe.fp8_tensor import TrtllmFp8PerTensorScaleMoe, fp8_tensor
-from pytest_flashinfer_perf.strategies import params_of
 from pytest_flashinfer_perf.timing import cold
 
 few = settings(

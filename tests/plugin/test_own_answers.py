@@ -8,9 +8,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from pytest_flashinfer_perf import Measuring, changing, measure, measurement
-from pytest_flashinfer_perf.check import WrongAnswerError
-from pytest_flashinfer_perf.settings import Checking
+from pytest_flashinfer_perf import Measuring, measure
+from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.config.settings import Checking
+from pytest_flashinfer_perf.measuring import changing, measurement
 from pytest_flashinfer_perf.timing import cold, graphs
 from pytest_flashinfer_perf.timing.graphs import Replay
 

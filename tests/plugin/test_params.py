@@ -6,17 +6,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf import case as cases
-from pytest_flashinfer_perf import flags
-from pytest_flashinfer_perf.case import Case, Said
-from pytest_flashinfer_perf.formats import upstream_repro
-from pytest_flashinfer_perf.params import ParamError
-from pytest_flashinfer_perf.routine import Shape
+from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
+from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.mla import BatchMLA
-from pytest_flashinfer_perf.settings import Measuring
-from pytest_flashinfer_perf.strategies import params_of
+from pytest_flashinfer_perf.spec import case as cases
+from pytest_flashinfer_perf.spec import flags
+from pytest_flashinfer_perf.spec.case import Case, Said
+from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.spec.routine import Shape
 
 
 @given(params_of(BatchDecode))

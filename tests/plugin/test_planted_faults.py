@@ -5,18 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_flashinfer_perf import devices, sample
-from pytest_flashinfer_perf.case import Case
-from pytest_flashinfer_perf.check import WrongAnswerError
-from pytest_flashinfer_perf.routine import Backend, Built, Shape
+from pytest_flashinfer_perf.checking import sample
+from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.measuring.walk import walk
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.decode import BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.prefill_paged import PagedPrefill, paged_prefill
 from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import BmmFp8, bmm_fp8
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import MmBf16, mm_bf16
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
-from pytest_flashinfer_perf.settings import Checking, Measuring
-from pytest_flashinfer_perf.walk import walk
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.routine import Backend, Built, Shape
 
 HEADS = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim_qk": 64}
 DECODE = BatchDecode(page_size=16, batch_size=3, s_kv=40, **HEADS)

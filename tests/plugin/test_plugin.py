@@ -164,7 +164,7 @@ def test_own_kernels_are_recorded_with_their_work(pytester):
 
 WRONG = f"""
 import pytest, torch
-from pytest_flashinfer_perf.routine import Built
+from pytest_flashinfer_perf.spec.routine import Built
 from pytest_flashinfer_perf.routines.attention.decode import decode
 
 @decode.backend("planted")
@@ -472,7 +472,7 @@ def test_a_row_is_json_or_an_error_in_its_test(pytester):
     pytester.makepyfile(
         """
         import pytest, torch
-        from pytest_flashinfer_perf import record
+        from pytest_flashinfer_perf.running import record
         def test_checked():
             for value in (float("nan"), torch.float16, {(1, 2): 3}):
                 with pytest.raises(ValueError, match="JSON values only"):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.quantise import blocks, grids, layouts
+from pytest_flashinfer_perf.routines._quantise import blocks, grids, layouts
 
 few = settings(max_examples=60, deadline=None)
 

@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_flashinfer_perf import peaks, row, scatter
-from pytest_flashinfer_perf.cost import Cost, Peaks
-from pytest_flashinfer_perf.measurement import Measurement
+from pytest_flashinfer_perf.measuring import peaks, row
+from pytest_flashinfer_perf.measuring.measurement import Measurement
+from pytest_flashinfer_perf.runs import scatter
+from pytest_flashinfer_perf.spec.cost import Cost, Peaks
 from pytest_flashinfer_perf.timing.run import Timing
 
 ROOF = Peaks(4e12, {"bfloat16": 800e12, "float32": 50e12, "tf32": 400e12}, "measured")

@@ -6,10 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_flashinfer_perf import sample
+from pytest_flashinfer_perf.checking import sample
+from pytest_flashinfer_perf.checking.sample import Rows, Sample
+from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.sample import Rows, Sample
-from pytest_flashinfer_perf.strategies import params_of
 
 CPU = torch.device("cpu")
 few = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])

@@ -5,8 +5,8 @@ import json
 import pytest
 from made import plain, row, saved
 
-from pytest_flashinfer_perf import devices
 from pytest_flashinfer_perf.gate import calibration
+from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.timing import instruments
 
 QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=3", "--perf-device=cpu")

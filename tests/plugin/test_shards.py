@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from sessions import document, sameness
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.running import merging, shards
-from pytest_flashinfer_perf.running.merging import MergeError, Part
+from pytest_flashinfer_perf.running import shards
 from pytest_flashinfer_perf.running.shards import Shard, ShardError
+from pytest_flashinfer_perf.runs import merging
+from pytest_flashinfer_perf.runs.merging import MergeError, Part
 
 TESTS = [f"t{n}" for n in range(40)]
 
@@ -202,7 +203,7 @@ def test_a_file_that_is_none_is_refused(tmp_path, capsys):
         (json.dumps(part(1, ["a"], **{SHARD: {}}).document), "says nothing of --perf-shard"),
     ):
         path.write_text(text)
-        assert cli.main(["merge", str(path), "-o", str(tmp_path / "all.json")]) == 1
+        assert cli.main(["merge", str(path), "-o", str(tmp_path / "all.json")]) == 2
         assert sentence in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main(["merge", str(path), "-o", "all.json", "--allow", "everything"])

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import placements
 
-from pytest_flashinfer_perf.report import layout, terminal
+from pytest_flashinfer_perf.report import terminal
+from pytest_flashinfer_perf.runs import formatting
 
 ROW = {
     "routine": "BatchDecodeWithPagedKVCacheWrapper",
@@ -59,8 +60,8 @@ def test_a_row_fits_in_80_columns(drawn):
 
 @given(st.floats(0, 1e308))
 def test_a_rate_of_any_size_leaves_room_beside_it(value):
-    assert len(layout.rate(value)) <= 6
-    assert float(layout.rate(value)) == pytest.approx(value, rel=0.5, abs=1e-4)
+    assert len(formatting.rate(value)) <= 6
+    assert float(formatting.rate(value)) == pytest.approx(value, rel=0.5, abs=1e-4)
 
 
 def test_backends_stand_side_by_side_with_the_best_marked():
@@ -141,4 +142,4 @@ def test_what_failed_as_expected_is_counted_apart(pytester):
     ("seconds", "text"), [(1.4118e-6, "1.412 us"), (33.4e-6, "33.40 us"), (3.2141e-3, "3.214 ms"), (12.3456, "12.35 s")]
 )
 def test_a_duration_has_four_digits_and_a_unit(seconds, text):
-    assert layout.duration(seconds) == text
+    assert formatting.duration(seconds) == text

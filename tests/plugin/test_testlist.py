@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import mutated
 
-from pytest_flashinfer_perf.formats import csv_rows, testlist, upstream
+from pytest_flashinfer_perf.flashinfer_benchmark import csv_rows, testlist, upstream
 from pytest_flashinfer_perf.routines import all_routines
 
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
@@ -183,7 +183,7 @@ def test_an_option_of_an_unset_variable_is_refused(run, option):
     refused = run(f"{GEMM} -n 1\n", "lines.txt", f"--perf-{option}")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     name = option.partition("=")[0]
-    refused.stderr.fnmatch_lines([f"ERROR: --perf-{name}: an empty name: of a variable that is not set?"])
+    refused.stderr.fnmatch_lines([f"ERROR: --perf-{name}: the value is empty: is a shell variable not set?"])
 
 
 def test_a_list_that_asks_for_nothing_is_an_error(run):

@@ -14,12 +14,12 @@ from flashinfer_bench.data import Definition, Trace
 from safetensors.torch import save_file
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.cost import Peaks
 from pytest_flashinfer_perf.report import terminal
-from pytest_flashinfer_perf.traceset import Benchmark, BenchmarkConfig, TraceSet, data, plausible
-from pytest_flashinfer_perf.traceset.child import Job
-from pytest_flashinfer_perf.traceset.config import Resolved
-from pytest_flashinfer_perf.traceset.runner import RunnerError
+from pytest_flashinfer_perf.spec.cost import Peaks
+from pytest_flashinfer_perf.trace_sets import Benchmark, BenchmarkConfig, TraceSet, data, plausible
+from pytest_flashinfer_perf.trace_sets.child import Job
+from pytest_flashinfer_perf.trace_sets.config import Resolved
+from pytest_flashinfer_perf.trace_sets.runner import RunnerError
 
 FAST = ("--perf-device=cpu", "--perf-trace-option=iterations=3", "--perf-trace-option=warmup_runs=1")
 TRUSTED = (*FAST, "--perf-trust-solutions", "--perf-trace-option=num_trials=2")
@@ -95,7 +95,7 @@ def test_every_status_under_both_runners(pytester, gemm, isolated):
 
 CLOCK = "import itertools, time\nreadings = itertools.count()\n"
 FORGED = """from dataclasses import replace
-from pytest_flashinfer_perf.traceset import child
+from pytest_flashinfer_perf.trace_sets import child
 
 judged = child._judged
 
@@ -451,7 +451,7 @@ def test_own_evaluators_come_first(pytester, gemm):
     pytester.makepyfile(
         lenient="""
         from flashinfer_bench.data import Correctness
-        from pytest_flashinfer_perf.traceset import DefaultEvaluator
+        from pytest_flashinfer_perf.trace_sets import DefaultEvaluator
 
         class Lenient(DefaultEvaluator):
             def can_evaluate(self, definition):

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from mutations import mutated
 
-from pytest_flashinfer_perf.traceset import BenchmarkConfig, data
-from pytest_flashinfer_perf.traceset.config import BUNDLED, LAYERED, ConfigError, option
+from pytest_flashinfer_perf.trace_sets import BenchmarkConfig, data
+from pytest_flashinfer_perf.trace_sets.config import BUNDLED, LAYERED, ConfigError, option
 
 GEMM = Definition.model_validate(datasets.GEMM)
 YAML = """

@@ -6,11 +6,11 @@ from collections import Counter
 import pytest
 import upstream_parsers
 
-from pytest_flashinfer_perf import case as cases
-from pytest_flashinfer_perf.case import Case
-from pytest_flashinfer_perf.formats import upstream, upstream_repro
-from pytest_flashinfer_perf.params import fields_of
+from pytest_flashinfer_perf.flashinfer_benchmark import upstream, upstream_repro
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.spec import case as cases
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.params import fields_of
 
 # Cases of smoke and default that the script can run, and all that are measured by backends that it has: what is
 # missing are shapes that it leaves out (see formats/upstream_limits.py) and flags that it has not got.

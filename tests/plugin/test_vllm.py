@@ -8,16 +8,16 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from pytest_flashinfer_perf import check
 from pytest_flashinfer_perf import vllm as for_programs
-from pytest_flashinfer_perf.case import Case
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.measuring.walk import CannotRunError
 from pytest_flashinfer_perf.report import vllm
-from pytest_flashinfer_perf.routine import How, Shape
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.vllm_decode import MODES, VllmDecode, to_float8, vllm_decode
-from pytest_flashinfer_perf.strategies import params_of
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.routine import How, Shape
 from pytest_flashinfer_perf.timing import cold
-from pytest_flashinfer_perf.walk import CannotRunError
 
 CPU = torch.device("cpu")
 few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -212,7 +212,7 @@ def test_a_csv_of_nothing_is_an_error(pytester):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(["*nothing written, no case of vllm_decode was measured as trtllm and as baseline"])
     missing = pytester.runpytest("--perf-vllm-csv=nowhere")
-    missing.stderr.fnmatch_lines(["*must be a folder that is there, got 'nowhere'"])
+    missing.stderr.fnmatch_lines(["*must be an existing folder, got 'nowhere'"])
 
 
 def test_what_cannot_run_raises_with_the_reason():

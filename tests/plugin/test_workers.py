@@ -16,10 +16,10 @@ import pytest
 import torch
 from sessions import CASES, ENDED, GPUS, case, document, rows, sameness
 
-from pytest_flashinfer_perf import devices
+from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.running import alone, compiling, journal, outcomes, session, workers
 from pytest_flashinfer_perf.running.workers import Told
-from pytest_flashinfer_perf.settings import Settings
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-timeout=20")
 OPTED_IN = ("-o", "perf_gpu_workers=true")

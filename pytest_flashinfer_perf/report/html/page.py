@@ -10,9 +10,10 @@ from importlib import resources
 from pathlib import Path
 
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.report import layout, verdicts
+from pytest_flashinfer_perf.report import verdicts
 from pytest_flashinfer_perf.report.html.view import View
 from pytest_flashinfer_perf.report.runs import Run
+from pytest_flashinfer_perf.runs import formatting
 
 INSTALL = "pip install 'pytest-flashinfer-perf[report]'"
 
@@ -41,7 +42,7 @@ def render(runs: Sequence[Run]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    shown_by = (layout.duration, layout.spread, layout.rate, layout.named)
+    shown_by = (formatting.duration, formatting.spread, formatting.rate, formatting.named)
     environment.filters |= {function.__name__: function for function in shown_by}
     script = _libraries() + _asset("report.js")
     view = View(tuple(runs), verdicts.of(runs))

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.report import layout, story
+from pytest_flashinfer_perf.report import host, story
 from pytest_flashinfer_perf.report.heat_map import HeatMap, heat_map
 from pytest_flashinfer_perf.report.html import charts
-from pytest_flashinfer_perf.report.layout import duration, grouped
 from pytest_flashinfer_perf.report.runs import Row, Run
-from pytest_flashinfer_perf.report.story import Comparison, Outcome, Support
-from pytest_flashinfer_perf.report.verdicts import Judged
+from pytest_flashinfer_perf.report.story import CaseHistory, Comparison, Support
+from pytest_flashinfer_perf.report.verdicts import ShownVerdict
+from pytest_flashinfer_perf.runs import formatting, host_time
+from pytest_flashinfer_perf.runs.formatting import duration, grouped
 
 # Shown elsewhere, or too long for a list of facts.
 NOT_A_FACT = (
@@ -24,9 +25,11 @@ NOT_A_FACT = (
     "kernels",
     "cycles_per_call",
     "sm_ghz_per_call",
+    host_time.FIELD,
     "repro",
     "repro_upstream",
 )
+FACTS_OF_HOST = ("host_us", "plan_us", "waits", "allocations", "synchronisations", "copies_to_host")
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,10 @@ class Figure:
 @dataclass(frozen=True)
 class View:
     runs: tuple[Run, ...]
-    judged: Mapping[str, Judged]
+    judged: Mapping[str, ShownVerdict]
 
     @functools.cached_property
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[CaseHistory]:
         return story.outcomes(self.runs)
 
     @functools.cached_property
@@ -68,13 +71,27 @@ class View:
             *trend,
             ("roofline", "Roofline"),
             ("backends", "Backends"),
+            *([("host", "Host")] if self.host_tables else []),
             ("cases", "Cases"),
             ("support", "Support"),
         ]
 
     @property
-    def answer(self) -> story.Answer:
+    def answer(self) -> story.Summary:
         return story.answer(self.runs, self.outcomes, self.judged)
+
+    @functools.cached_property
+    def host_tables(self) -> dict[str, host.Table]:
+        """What calls cost the host; nothing of a CPU."""
+        return host.tables(self._measured)
+
+    @functools.cached_property
+    def plans(self) -> list[dict[str, Any]]:
+        return host.plans_over_batches(self._measured)
+
+    @property
+    def _measured(self) -> list[Row]:
+        return [one.entry for one in self.outcomes if one.measured]
 
     @property
     def backends(self) -> list[str]:
@@ -122,10 +139,10 @@ class View:
         names = dict.fromkeys(name for one in said for name in one)
         return {name: [one.get(name, "") for one in said] for name in names}
 
-    def verdict(self, one: Outcome) -> str:
+    def verdict(self, one: CaseHistory) -> str:
         return self.judged[one.case].verdict if one.case in self.judged else "not judged"
 
-    def spark(self, one: Outcome) -> str:
+    def spark(self, one: CaseHistory) -> str:
         """The medians as a line of 100 by 20, the slowest on top."""
         medians = [row["median"] for _, row in one.history]
         low, high = min(medians), max(medians)
@@ -133,7 +150,7 @@ class View:
         return " ".join(f"{i * step:.1f},{20 - (m - low) * scale:.1f}" for i, m in enumerate(medians))
 
     @property
-    def trends(self) -> list[tuple[int, Outcome]]:
+    def trends(self) -> list[tuple[int, CaseHistory]]:
         """Cases that were measured more than once, what got slowest first."""
         seen = [(i, one) for i, one in enumerate(self.outcomes) if len(one.history) > 1]
         return sorted(seen, key=lambda pair: -pair[1].change)
@@ -148,12 +165,12 @@ class View:
         roofs = next((run.roofs[place] for run in reversed(self.runs) if place in run.roofs), {})
         dtypes = [one.entry.get("flops_dtype") or "" for _, one in here]
         sentences = tuple(charts.sentence(source, roof) for source, roof in roofs.items())
-        plot = charts.Roofline(tuple(self.backends), points, roofs, dtypes)
+        plot = charts.RooflineChart(tuple(self.backends), points, roofs, dtypes)
         return Figure(
             place, name, plot.spec() if points else {}, plot.roofs(), points, len(here) - len(points), sentences
         )
 
-    def _point(self, index: int, one: Outcome) -> charts.Spec:
+    def _point(self, index: int, one: CaseHistory) -> charts.Spec:
         """Under the names that a reader sees when the mouse is over it."""
         row = one.entry
         return {
@@ -164,8 +181,8 @@ class View:
             "backend": one.backend or story.OWN,
             "case": one.case,
             "median": duration(row["median"]),
-            "rate": f"{layout.rate(row['tflops'])} TFLOP/s, {layout.rate(row['tb_per_sec'])} TB/s",
-            "roof": f"{layout.rate(row['sol_pct'])} %, {row['bound']} bound" if row["sol_pct"] else "not known",
+            "rate": f"{formatting.rate(row['tflops'])} TFLOP/s, {formatting.rate(row['tb_per_sec'])} TB/s",
+            "roof": f"{formatting.rate(row['sol_pct'])} %, {row['bound']} bound" if row["sol_pct"] else "not known",
             "status": one.status,
             "again": row.get("repro") or f"pytest '{one.case}'",
         }
@@ -178,16 +195,17 @@ class View:
             "kernels": list(names),
             "colours": self.colours,
             "figures": {f.place: {"spec": f.spec, "roofs": f.roofs, "points": f.points} for f in self.figures},
+            "plans": self.plans,
             "trend": [step for i, one in self.trends for step in _steps(i, one)],
             "specs": {name: spec() for name, spec in charts.SPECS.items()},
         }
 
 
-def _details(one: Outcome, names: dict[str, int]) -> dict[str, Any]:
+def _details(one: CaseHistory, names: dict[str, int]) -> dict[str, Any]:
     row = one.entry
     return {
         "case": one.case,
-        "backend": layout.named(row),
+        "backend": formatting.named(row),
         "status": one.status,
         "reason": row.get("reason"),
         "median": duration(row["median"]) if one.measured else None,
@@ -205,7 +223,8 @@ def _details(one: Outcome, names: dict[str, int]) -> dict[str, Any]:
 def _facts(row: Row) -> Iterator[tuple[str, str]]:
     """Fields by the names that docs/row.md explains, then the parameters."""
     said = {name: value for name, value in row.items() if name not in NOT_A_FACT}
-    for name, value in {**said, **row.get("params", {})}.items():
+    on_host = {name: value for name, value in (row.get(host_time.FIELD) or {}).items() if name in FACTS_OF_HOST}
+    for name, value in {**said, **on_host, **row.get("params", {})}.items():
         if value not in (None, "", []):
             yield name, _text(value)
 
@@ -218,7 +237,7 @@ def _text(value: Any) -> str:
     return "; ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _steps(index: int, one: Outcome) -> Iterator[dict[str, Any]]:
+def _steps(index: int, one: CaseHistory) -> Iterator[dict[str, Any]]:
     first = one.history[0][1]["median"] if one.history else 1.0
     for run, row in one.history:
         ratio = row["median"] / first

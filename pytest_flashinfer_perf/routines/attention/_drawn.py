@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.dtypes import TORCH, is_fp8
-from pytest_flashinfer_perf.quantise import blocks
+from pytest_flashinfer_perf.routines._quantise import blocks
+from pytest_flashinfer_perf.spec.dtypes import TORCH, is_fp8
 
 
 class Scaled(NamedTuple):

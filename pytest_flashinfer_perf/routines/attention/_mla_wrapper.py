@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.dtypes import TORCH, is_fp8
-from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines.attention import _shared
+from pytest_flashinfer_perf.routines.attention._problems import BatchMLA, LatentInputs
+from pytest_flashinfer_perf.spec.dtypes import TORCH, is_fp8
+from pytest_flashinfer_perf.spec.routine import Built, How
 
-if TYPE_CHECKING:
-    from pytest_flashinfer_perf.routines.attention.mla import BatchMLA, Inputs
 
-
-def build_flash(p: BatchMLA, x: Inputs, how: How) -> Built[Inputs]:
+def build_flash(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
     from flashinfer.mla import BatchMLAPagedAttentionWrapper
 
     kept = {name: t.clone() for name, t in _csr(x).items()}
@@ -26,21 +24,21 @@ def build_flash(p: BatchMLA, x: Inputs, how: How) -> Built[Inputs]:
         from flashinfer.mla import MLAPlanMetadata
 
         lse = {"lse_mode": "base2"} if p.return_lse else {}
-        wrapper.plan(metadata=MLAPlanMetadata.csr(**kept), **_problem(p), **lse)
+        plan = _shared.planned(wrapper, metadata=MLAPlanMetadata.csr(**kept), **_problem(p), **lse)
     else:
-        wrapper.plan(**kept, **_problem(p))
+        plan = _shared.planned(wrapper, **kept, **_problem(p))
     scales = {"ckv_scale": x.kv_scale, "kpe_scale": x.kv_scale} if is_fp8(p.kv_dtype) else {}
 
-    def launch(x: Inputs) -> object:
+    def launch(x: LatentInputs) -> object:
         said = {"out": x.out, **scales, **_shared.returning(x.lse)}
         if packed:
             return wrapper.run(query=x.q, kv_cache=x.kv, **said)
         return wrapper.run(*_split(p, x.q), *_split(p, x.kv), **said)
 
-    return Built(launch, _shared.resolved(wrapper))
+    return Built(launch, _shared.resolved(wrapper), plan=plan)
 
 
-def _csr(x: Inputs) -> dict[str, Tensor]:
+def _csr(x: LatentInputs) -> dict[str, Tensor]:
     pages = {"kv_indptr": x.table.indptr, "kv_indices": x.table.indices}
     return {"qo_indptr": x.q_indptr, **pages, "kv_len_arr": x.seq_lens}
 
@@ -62,13 +60,13 @@ def _split(p: BatchMLA, packed: Tensor) -> tuple[Tensor, Tensor]:
     return packed[..., : p.head_dim_ckv], packed[..., p.head_dim_ckv :]
 
 
-def build_cutlass(p: BatchMLA, x: Inputs, _how: How) -> Built[Inputs]:
+def build_cutlass(p: BatchMLA, x: LatentInputs, _how: How) -> Built[LatentInputs]:
     """Without a plan, which it does not need."""
     from flashinfer.mla import BatchMLAPagedAttentionWrapper
 
     wrapper = BatchMLAPagedAttentionWrapper(_shared.workspace(x.q.device), backend="cutlass")
 
-    def launch(x: Inputs) -> object:
+    def launch(x: LatentInputs) -> object:
         table = {"kv_len": x.seq_lens, "page_table": x.table.block_tables}
         return wrapper.run(*_split(p, x.q), *_split(p, x.kv), out=x.out, **table)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.quantise import blocks, layouts
+from pytest_flashinfer_perf.routines._quantise import blocks, layouts
 
 O_SF_SCALE = 500.0  # vLLM's benchmark's: what the scales are in units of the reciprocal of
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.quantise.blocks import largest
 from pytest_flashinfer_perf.routines._offsets import indptr
+from pytest_flashinfer_perf.routines._quantise.blocks import largest
 from pytest_flashinfer_perf.routines.attention import _drawn
+from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 
 
 class PageTable(NamedTuple):

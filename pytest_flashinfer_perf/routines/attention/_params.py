@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, is_fp8
-from pytest_flashinfer_perf.params import Fault, Params, flag
+from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH, is_fp8
+from pytest_flashinfer_perf.spec.params import Fault, Params, flag
 
 DTYPES = (*HALF, FP8[0])
 

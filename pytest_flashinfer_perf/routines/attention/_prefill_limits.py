@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
-from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import FP8, is_fp8
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention._params import GroupedParams
-
-if TYPE_CHECKING:
-    from pytest_flashinfer_perf.routines.attention.prefill_paged import PagedPrefill
-    from pytest_flashinfer_perf.routines.attention.prefill_ragged import RaggedPrefill
+from pytest_flashinfer_perf.routines.attention._problems import PagedPrefill, RaggedPrefill
+from pytest_flashinfer_perf.spec.dtypes import FP8, is_fp8
 
 PAGED = "BatchPrefillWithPagedKVCacheWrapper"
 RAGGED = "BatchPrefillWithRaggedKVCacheWrapper"
@@ -133,5 +129,5 @@ def prims_ts(p: GroupedParams, backend: str, _device: Device) -> Iterator[str]:
 
 def paged_prims_ts(p: PagedPrefill, backend: str, device: Device) -> Iterator[str]:
     yield from prims_ts(p, backend, device)
-    if p.page_size not in (16, 32, 64, 128):
-        yield f"{backend} has pages of 16, 32, 64 or 128 tokens, not {p.page_size}: use fa2"
+    if p.page_size not in _shared.PAGES:
+        yield f"{backend} has pages of {_shared.PAGES_LISTED} tokens, not {p.page_size}: use fa2"

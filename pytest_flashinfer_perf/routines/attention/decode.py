@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import devices, models
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.params import Fault, flag
-from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.routines import models
 from pytest_flashinfer_perf.routines.attention import (
     _decode_limits,
     _drawn,
@@ -24,41 +21,19 @@ from pytest_flashinfer_perf.routines.attention import (
     _shared,
 )
 from pytest_flashinfer_perf.routines.attention._decode_limits import CUDNN, NATIVE, PRIMS, WRAPPER, native_kernels
-from pytest_flashinfer_perf.routines.attention._params import GroupedParams, one_head_size
+from pytest_flashinfer_perf.routines.attention._problems import BatchDecode, DecodeInputs
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
 
 
-@dataclass(frozen=True)
-class BatchDecode(GroupedParams):
-    """One query token per request, or a few draft ones, against a paged KV cache."""
-
-    page_size: int = flag("tokens per KV page", default=0, letter="p", usual=16, minimum=1, draw=(1, 2, 7, 16, 64))
-    spec_dec_mask: str = flag("what a draft token sees of the draft", default="causal", choices=("causal", "full"))
-
-    @property
-    def masked(self) -> bool:
-        return self.s_qo > 1 and (self.causal or self.spec_dec_mask == "causal")
-
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
-        yield from one_head_size(self)
-
-
-class Inputs(NamedTuple):
-    q: Tensor  # [batch * s_qo, qo heads, dim]
-    kv: _paged.KVCache
-    table: _paged.PageTable
-    seq_lens: Tensor
-    mask: Tensor | None
-    out: Tensor
-    lse: Tensor | None
-
-
-def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> DecodeInputs:
     rows = (p.batch_size * p.s_qo, p.num_qo_heads)
     q = _drawn.unquantised((*rows, p.head_dim_qk), p.q_dtype, rand).to(TORCH[p.q_dtype])
     lens = _lengths.draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).clamp_min(p.s_qo)
     pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
-    return Inputs(
+    return DecodeInputs(
         q=q,
         kv=_paged.kv_cache((pages, p.num_kv_heads, p.page_size, p.head_dim_qk), p.kv_dtype, rand),
         table=_paged.page_table(lens, p.s_kv, p.page_size, rand),
@@ -69,13 +44,13 @@ def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> Input
     )
 
 
-def reference(p: BatchDecode, x: Inputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def reference(p: BatchDecode, x: DecodeInputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
     requests = _reference.paged(p.s_qo, x.kv.k, x.kv.v, x.table.block_tables, x.seq_lens)
     answers = _reference.answers(x.q, requests, scale=x.kv.k_scale * p.scale, causal=p.masked, rows=rows)
     return _reference.joined(answers, x.kv.v_scale, lse=p.return_lse)
 
 
-def cost(p: BatchDecode, x: Inputs) -> Cost:
+def cost(p: BatchDecode, x: DecodeInputs) -> Cost:
     """Queries, outputs, and the keys and values of actual tokens once each; page table and lengths as they are read."""
     queries = torch.full_like(x.seq_lens, p.s_qo)
     kv = int(x.seq_lens.sum()) * p.num_kv_heads * (p.head_dim_qk + p.head_dim_out) * bytes_of(p.kv_dtype)
@@ -112,7 +87,7 @@ decode = Routine(
 
 
 @decode.backend("fa2", "fa2_tc", "fa3", "auto", "trtllm-gen", api=WRAPPER, limits=_decode_limits.wrapper)
-def _wrapper(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
+def _wrapper(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
     table = x.table.copy()
@@ -127,13 +102,15 @@ def _wrapper(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
         backend="fa2" if how.backend == "fa2_tc" else how.backend,
     )
     speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
-    wrapper.plan(*_csr(p, table), **p.data_types, block_tables=table.block_tables, **speculative)
+    csr = _csr(p, table)
+    plan = _shared.planned(wrapper, *csr, **p.data_types, block_tables=table.block_tables, **speculative)
     scales = {"k_scale": x.kv.k_scale, "v_scale": x.kv.v_scale} if is_fp8(p.kv_dtype) else {}
     return Built(
         lambda x: wrapper.run(
             x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse)
         ),
         _resolved(wrapper, how.backend),
+        plan=plan,
     )
 
 
@@ -148,13 +125,13 @@ def _resolved(wrapper: Any, backend: str) -> str:
 
 
 @decode.backend("cudnn", api=CUDNN, limits=_decode_limits.cudnn)
-def _cudnn(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
+def _cudnn(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
     from flashinfer.decode import cudnn_batch_decode_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
     speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
 
-    def launch(x: Inputs) -> object:
+    def launch(x: DecodeInputs) -> object:
         return cudnn_batch_decode_with_kv_cache(
             x.q,
             x.kv.k,
@@ -174,13 +151,13 @@ def _cudnn(p: BatchDecode, x: Inputs, how: How) -> Built[Inputs]:
 
 
 @decode.backend("trtllm-native", api=NATIVE, limits=_decode_limits.native)
-def _native(p: BatchDecode, x: Inputs, _how: How) -> Built[Inputs]:
+def _native(p: BatchDecode, x: DecodeInputs, _how: How) -> Built[DecodeInputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
     counters = _shared.counters(trtllm_batch_decode_with_kv_cache, p, x.q)
 
-    def launch(x: Inputs) -> object:
+    def launch(x: DecodeInputs) -> object:
         return trtllm_batch_decode_with_kv_cache(
             x.q,
             x.kv.pages,
@@ -207,8 +184,8 @@ decode.backend("prims-ts", api=PRIMS, limits=_decode_limits.prims_ts)(_prims.bui
 
 
 @decode.backend("torch", limits=_shared.no_lse)
-def _torch(p: BatchDecode, _x: Inputs, _how: How) -> Built[Inputs]:
-    def launch(x: Inputs) -> object:
+def _torch(p: BatchDecode, _x: DecodeInputs, _how: How) -> Built[DecodeInputs]:
+    def launch(x: DecodeInputs) -> object:
         drafts = torch.arange(1 - p.s_qo, 1, device=x.q.device) * int(p.masked)
         kv = _shared.gathered(x.kv.k, x.kv.v, x.table.block_tables, TORCH[p.half])
         q, ends = x.q.unflatten(0, (p.batch_size, p.s_qo)), x.seq_lens[:, None] + drafts
@@ -261,6 +238,13 @@ def _default() -> Iterator[Shape[BatchDecode]]:
         yield _of(llama, batch, s_kv, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="bfloat16")
     yield _of(llama, 64, 4096, q_dtype="float16", kv_dtype="float16")
     yield _of(llama, 64, 4096, return_lse=True)
+
+
+@decode.tier("plan")
+def _plans() -> Iterator[Shape[BatchDecode]]:
+    """Batches of every size, for what planning them costs."""
+    for batch in _shared.PLANNED_BATCHES:
+        yield replace(_of(models.attention("llama-3.1-70b", 8), batch, 1024), backends=("fa2", "fa2_tc", "fa3"))
 
 
 @decode.sweep(models.attention)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import devices, models
-from pytest_flashinfer_perf.check import Tolerance
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.dtypes import HALF, TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.params import Field, Value, flag
-from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
-from pytest_flashinfer_perf.routines import _tuning
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.routines import models
 from pytest_flashinfer_perf.routines._offsets import indptr
 from pytest_flashinfer_perf.routines.attention import (
     _drawn,
@@ -29,73 +24,19 @@ from pytest_flashinfer_perf.routines.attention import (
     _shared,
 )
 from pytest_flashinfer_perf.routines.attention._mla_limits import NATIVE, PRIMS, WRAPPER, chosen_natively
-from pytest_flashinfer_perf.routines.attention._params import AttentionParams
-
-QK_NOPE = 128  # of the queries before they are absorbed: what the softmax is scaled by
-
-
-@dataclass(frozen=True)
-class BatchMLA(AttentionParams):
-    """One query token per request, or a few causal ones, against a paged cache of latents that every head shares.
-
-    It is causal whether `causal` is given or not, and `num_kv_heads` says nothing: upstream takes both flags too.
-    """
-
-    ignores: ClassVar[tuple[str, ...]] = ("num_kv_heads",)
-
-    page_size: int = flag("tokens per KV page", default=0, letter="p", usual=32, minimum=1, draw=(1, 7, 16, 32, 64))
-    head_dim_ckv: int = flag("size of the latents", letter="d", usual=512, minimum=1, draw=(128, 512))
-    head_dim_kpe: int = flag("size of the rotary part", letter="pe", usual=64, minimum=0, draw=(64,))
-    mla_is_var_seq: str | None = flag(
-        "native API: schedule for lengths that vary", default=None, letter="var", choices=("true", "false", "auto")
-    )
-    mla_cute_dsl_impl: str | None = flag(
-        "cute-dsl: which implementation", default=None, letter="impl", choices=("auto", "modular", "monolithic")
-    )
-    autotune: bool = _tuning.autotune()
-
-    @property
-    def out(self) -> str:
-        return self.out_dtype or (HALF[0] if is_fp8(self.q_dtype) else self.q_dtype)
-
-    def unsaid(self, field: Field) -> Value:
-        return self.out if field.name == "out_dtype" else super().unsaid(field)
-
-    @property
-    def masked(self) -> bool:
-        return self.s_qo > 1
-
-    @property
-    def scale(self) -> float:
-        return 1.0 / math.sqrt(QK_NOPE + self.head_dim_kpe)
-
-    @property
-    def head_dim(self) -> int:
-        return self.head_dim_ckv + self.head_dim_kpe
+from pytest_flashinfer_perf.routines.attention._problems import QK_NOPE, BatchMLA, LatentInputs
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
 
 
-class Inputs(NamedTuple):
-    q: Tensor  # [batch * s_qo, heads, ckv + kpe]
-    kv: Tensor  # [pages, page, ckv + kpe]
-    q_scale: float
-    kv_scale: float
-    table: _paged.PageTable
-    seq_lens: Tensor
-    q_indptr: Tensor
-    out: Tensor
-    lse: Tensor | None
-
-    @property
-    def scale(self) -> float:
-        return self.q_scale * self.kv_scale
-
-
-def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> LatentInputs:
     q, q_scale = _drawn.normal((p.batch_size * p.s_qo, p.num_qo_heads, p.head_dim), p.q_dtype, rand)
     lens = _lengths.draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).clamp_min(p.s_qo)
     pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
     kv, kv_scale = _drawn.normal((pages, p.page_size, p.head_dim), p.kv_dtype, rand)
-    return Inputs(
+    return LatentInputs(
         q=q,
         kv=kv,
         q_scale=q_scale,
@@ -108,7 +49,7 @@ def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> Inputs:
     )
 
 
-def reference(p: BatchMLA, x: Inputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def reference(p: BatchMLA, x: LatentInputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
     """The values are the keys' latent part."""
     keys = x.kv[:, None]
     requests = _reference.paged(p.s_qo, keys, keys[..., : p.head_dim_ckv], x.table.block_tables, x.seq_lens)
@@ -116,7 +57,7 @@ def reference(p: BatchMLA, x: Inputs, rows: Tensor | None = None) -> tuple[Tenso
     return _reference.joined(answers, x.kv_scale, lse=p.return_lse)
 
 
-def cost(p: BatchMLA, x: Inputs) -> Cost:
+def cost(p: BatchMLA, x: LatentInputs) -> Cost:
     """Queries, outputs, each actual token once (its keys are its values), page table and lengths as they are read."""
     queries = torch.full_like(x.seq_lens, p.s_qo)
     kv = int(x.seq_lens.sum()) * p.head_dim * bytes_of(p.kv_dtype)
@@ -168,12 +109,12 @@ mla.backend("prims-ts", api=PRIMS, limits=_mla_limits.prims_ts)(_prims.build_mla
 
 
 @mla.backend("auto", api=WRAPPER, limits=_mla_limits.auto, tunes=True)
-def _auto(p: BatchMLA, x: Inputs, how: How) -> Built[Inputs]:
+def _auto(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
     return (_native if chosen_natively(devices.of(x.q)) else _mla_wrapper.build_flash)(p, x, how)
 
 
 @mla.backend("trtllm-native", "cute-dsl", api=NATIVE, limits=_mla_limits.native)
-def _native(p: BatchMLA, x: Inputs, how: How) -> Built[Inputs]:
+def _native(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
     from flashinfer.mla import trtllm_batch_decode_with_kv_cache_mla
 
     workspace = _shared.workspace(x.q.device)
@@ -181,7 +122,7 @@ def _native(p: BatchMLA, x: Inputs, how: How) -> Built[Inputs]:
     counters = _shared.counters(trtllm_batch_decode_with_kv_cache_mla, p, x.q) if kernels == "trtllm-gen" else {}
     chosen = _choices(p)
 
-    def launch(x: Inputs) -> object:
+    def launch(x: LatentInputs) -> object:
         q, out = (t.unflatten(0, (p.batch_size, p.s_qo)) for t in (x.q, x.out))
         return trtllm_batch_decode_with_kv_cache_mla(
             query=q,
@@ -218,8 +159,8 @@ def _choices(p: BatchMLA) -> dict[str, Any]:
 
 
 @mla.backend("torch", limits=_shared.no_lse)
-def _torch(p: BatchMLA, _x: Inputs, _how: How) -> Built[Inputs]:
-    def launch(x: Inputs) -> object:
+def _torch(p: BatchMLA, _x: LatentInputs, _how: How) -> Built[LatentInputs]:
+    def launch(x: LatentInputs) -> object:
         keys = x.kv[:, None]
         kv = _shared.gathered(keys, keys[..., : p.head_dim_ckv], x.table.block_tables, TORCH[p.half])
         q, drafts = x.q.unflatten(0, (p.batch_size, p.s_qo)), torch.arange(1 - p.s_qo, 1, device=x.q.device)
@@ -271,6 +212,13 @@ def _default() -> Iterator[Shape[BatchMLA]]:
     yield _of(deepseek, 64, 4096, return_lse=True)
     yield from (_of(deepseek, 64, 4096, page_size=page_size) for page_size in (1, 16, 64))
     yield from (_of(deepseek, 16, 4096, s_qo=s_qo) for s_qo in (2, 4))
+
+
+@mla.tier("plan")
+def _plans() -> Iterator[Shape[BatchMLA]]:
+    """Batches of every size, for what planning them costs."""
+    for batch in _shared.PLANNED_BATCHES:
+        yield replace(_of(models.latent("deepseek-v3", 8), batch, 1024), backends=("fa2", "fa3"))
 
 
 @mla.sweep(models.latent)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability, models
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.dtypes import TORCH, bytes_of
-from pytest_flashinfer_perf.params import Fault, flag
-from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
-from pytest_flashinfer_perf.routines._offsets import edges
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.routines import models
 from pytest_flashinfer_perf.routines.attention import (
     _drawn,
     _lengths,
@@ -25,52 +21,19 @@ from pytest_flashinfer_perf.routines.attention import (
     _reference,
     _shared,
 )
-from pytest_flashinfer_perf.routines.attention._params import PrefillParams, one_head_size
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CONTEXT, CUDNN, FMHA_V2, PAGED, PAGED_PRIMS
+from pytest_flashinfer_perf.routines.attention._problems import PagedInputs, PagedPrefill
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of
+from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.routine import Built, How, Shape
 
 
-@dataclass(frozen=True)
-class PagedPrefill(PrefillParams):
-    """Whole prompts, or the new end of longer sequences, against a paged KV cache."""
-
-    page_size: int = flag("tokens per KV page", default=0, letter="p", usual=16, minimum=1, draw=(1, 2, 7, 16, 64))
-
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
-        yield from one_head_size(self)
-
-
-class Inputs(NamedTuple):
-    q: Tensor  # [tokens, qo heads, dim]
-    q_scale: float
-    kv: _paged.KVCache
-    table: _paged.PageTable
-    lens: _lengths.Lengths
-    out: Tensor
-    lse: Tensor | None
-
-    @property
-    def k(self) -> Tensor:
-        return self.kv.k
-
-    @property
-    def v(self) -> Tensor:
-        return self.kv.v
-
-    @property
-    def k_scale(self) -> float:
-        return self.kv.k_scale
-
-    @property
-    def v_scale(self) -> float:
-        return self.kv.v_scale
-
-
-def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> PagedInputs:
     lens = _lengths.prefill(p, rand)
     q, q_scale = _drawn.normal((int(lens.q.sum()), p.num_qo_heads, p.head_dim_qk), p.q_dtype, rand)
     pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
-    return Inputs(
+    return PagedInputs(
         q=q,
         q_scale=q_scale,
         kv=_paged.kv_cache((pages, p.num_kv_heads, p.page_size, p.head_dim_qk), p.kv_dtype, rand),
@@ -81,17 +44,17 @@ def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> Inpu
     )
 
 
-def reference(p: PagedPrefill, x: Inputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def reference(p: PagedPrefill, x: PagedInputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
     """Request by request, each page looked up where the table says it is."""
     return _prefill.reference(p, x, _read, rows)
 
 
-def _read(x: Inputs, i: int, keys: slice) -> tuple[Tensor, Tensor]:
+def _read(x: PagedInputs, i: int, keys: slice) -> tuple[Tensor, Tensor]:
     owned, length = x.table.block_tables[i], keys.stop - keys.start
     return _reference.read_pages(x.k, owned, length), _reference.read_pages(x.v, owned, length)
 
 
-def cost(p: PagedPrefill, x: Inputs) -> Cost:
+def cost(p: PagedPrefill, x: PagedInputs) -> Cost:
     """The keys and values of actual tokens once each; page table and lengths as they are read."""
     kv = int(x.lens.kv.sum()) * p.num_kv_heads * 2 * p.head_dim_qk * bytes_of(p.kv_dtype)
     return _prefill.cost(p, x, kv, x.table.indices, x.table.indptr, x.lens.kv)
@@ -103,36 +66,23 @@ def footprint(p: PagedPrefill) -> int:
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
 
 
-paged_prefill = Routine(
-    PAGED,
-    family="attention",
-    params=PagedPrefill,
-    inputs=inputs,
-    outputs=lambda x: _shared.written(x.out, x.lse),
-    reference=reference,
-    cost=cost,
-    tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
-    footprint=footprint,
-    cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.lens.q, x.lens.kv),
-    rows=lambda _p, x: edges(x.lens.q_indptr),
-    activations=lambda x: x.q,
-    aliases=_shared.ALIASES,
-)
+paged_prefill = _prefill.routine(PAGED, PagedPrefill, inputs, reference, cost, footprint)
 
 
 @paged_prefill.backend("fa2", "fa3", "auto", "trtllm-gen", api=PAGED, limits=_prefill_limits.paged_wrapper)
-def _wrapper(p: PagedPrefill, x: Inputs, how: How) -> Built[Inputs]:
-    wrapper = _planned(p, x, how, x.lens.q_indptr)
+def _wrapper(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
+    wrapper, plan = _planned(p, x, how, x.lens.q_indptr)
     scales = {"q_scale": x.q_scale, "k_scale": x.k_scale, "v_scale": x.v_scale} if p.quantised else {}
 
-    def launch(x: Inputs) -> object:
+    def launch(x: PagedInputs) -> object:
         return wrapper.run(x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse))
 
-    return Built(launch, _shared.resolved(wrapper))
+    return Built(launch, _shared.resolved(wrapper), plan=plan)
 
 
-def _planned(p: PagedPrefill, x: Inputs, how: How, offsets: Tensor, *, layout: str = "HND", **more: Any) -> Any:
+def _planned(
+    p: PagedPrefill, x: PagedInputs, how: How, offsets: Tensor, *, layout: str = "HND", **more: Any
+) -> tuple[Any, Callable[[], object]]:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
     table, q_indptr = x.table.copy(), offsets.clone()
@@ -148,45 +98,45 @@ def _planned(p: PagedPrefill, x: Inputs, how: How, offsets: Tensor, *, layout: s
     )
     csr = (q_indptr, table.indptr, table.indices, table.last_page_len)
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size)
-    wrapper.plan(*csr, *heads, causal=p.causal, **p.data_types, block_tables=table.block_tables, **more)
-    return wrapper
+    said = {"causal": p.causal, **p.data_types, "block_tables": table.block_tables, **more}
+    return wrapper, _shared.planned(wrapper, *csr, *heads, **said)
 
 
 @paged_prefill.backend("cudnn", api=PAGED, limits=_prefill_limits.cudnn)
-def _cudnn(p: PagedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+def _cudnn(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
     said = _prefill.cudnn_plan(p, x)
     if capability.accepts(BatchPrefillWithPagedKVCacheWrapper.plan, "uniform_q_len"):
-        wrapper = _planned(p, x, how, x.lens.q_indptr, **said)
+        wrapper, plan = _planned(p, x, how, x.lens.q_indptr, **said)
     else:  # until 0.7.2 in elements; it took pages in HND order, and only if they were called NHD
         elements = _shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, p.head_dim_qk)
-        wrapper = _planned(p, x, how, elements, layout="NHD", **said)
+        wrapper, plan = _planned(p, x, how, elements, layout="NHD", **said)
     scales = _prefill.cudnn_scales(p, x)
 
-    def launch(x: Inputs) -> object:
+    def launch(x: PagedInputs) -> object:
         return wrapper.run(x.q, (x.k, x.v), out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse))
 
-    return Built(launch, "cudnn")
+    return Built(launch, "cudnn", plan=plan)
 
 
 @paged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
-def _cudnn_native(p: PagedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+def _cudnn_native(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
     return _prefill.build_cudnn_native(p, x, how, _dense_table)
 
 
-def _dense_table(x: Inputs) -> dict[str, Tensor]:
+def _dense_table(x: PagedInputs) -> dict[str, Tensor]:
     return {"block_tables": x.table.block_tables}
 
 
 @paged_prefill.backend("trtllm-native", api=CONTEXT, limits=_prefill_limits.context)
-def _context(p: PagedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
+def _context(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
     from flashinfer.prefill import trtllm_batch_context_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
     counters = _shared.counters(trtllm_batch_context_with_kv_cache, p, x.q)
 
-    def launch(x: Inputs) -> object:
+    def launch(x: PagedInputs) -> object:
         return trtllm_batch_context_with_kv_cache(
             query=x.q,
             kv_cache=x.kv.pages,
@@ -212,7 +162,7 @@ def _context(p: PagedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
 
 
 @paged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.fmha_v2)
-def _fmha_v2(p: PagedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
+def _fmha_v2(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
     return _prefill.build_fmha_v2(p, x, "Q_PAGED_KV_HND", lambda x: (x.q, x.kv.pages), _dense_table)
 
 
@@ -220,8 +170,8 @@ paged_prefill.backend("prims-ts", api=PAGED_PRIMS, limits=_prefill_limits.paged_
 
 
 @paged_prefill.backend("torch", limits=_shared.no_lse)
-def _torch(p: PagedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
-    def read(x: Inputs, i: int, keys: slice) -> tuple[Tensor, Tensor]:
+def _torch(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
+    def read(x: PagedInputs, i: int, keys: slice) -> tuple[Tensor, Tensor]:
         length = keys.stop - keys.start
         k, v = _shared.gathered(x.k, x.v, x.table.block_tables[i : i + 1], TORCH[p.half])
         return k[0, :, :length], v[0, :, :length]
@@ -276,6 +226,13 @@ def _default() -> Iterator[Shape[PagedPrefill]]:
         yield _of(llama, 4, s_qo, s_kv, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="bfloat16")
     for name, tp in (("llama-3.1-405b", 8), ("qwen3-14b", 1), ("gpt-oss-120b", 1), ("gemma-3-12b", 1)):
         yield _of(models.attention(name, tp), 4, 2048, 2048)
+
+
+@paged_prefill.tier("plan")
+def _plans() -> Iterator[Shape[PagedPrefill]]:
+    """Batches of every size, for what planning them costs."""
+    for batch in _shared.PLANNED_BATCHES:
+        yield replace(_of(models.attention("llama-3.1-70b", 8), batch, 16, 1024), backends=("fa2", "fa3", "cudnn"))
 
 
 @paged_prefill.sweep(models.attention)

@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability, devices, models
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.dtypes import TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.params import flag
-from pytest_flashinfer_perf.routine import Built, How, Model, Routine, Shape
-from pytest_flashinfer_perf.routines._offsets import edges
+from pytest_flashinfer_perf.machine import capability, devices
+from pytest_flashinfer_perf.routines import models
 from pytest_flashinfer_perf.routines.attention import _drawn, _lengths, _prefill, _prefill_limits, _prims, _shared
-from pytest_flashinfer_perf.routines.attention._params import PrefillParams
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
+from pytest_flashinfer_perf.routines.attention._problems import RaggedInputs, RaggedPrefill
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.routine import Built, How, Shape
 
 
-@dataclass(frozen=True)
-class RaggedPrefill(PrefillParams):
-    """Whole prompts, or the new end of longer sequences, against keys and values that lie one after the other."""
-
-    head_dim_vo: int | None = flag(
-        "head size of values", default=None, letter="dv", same_as="head_dim_qk", minimum=1, draw=(64, 128)
-    )
-
-
-class Inputs(NamedTuple):
-    q: Tensor  # [tokens, qo heads, qk dim]
-    k: Tensor  # [tokens, KV heads, qk dim]
-    v: Tensor  # [tokens, KV heads, vo dim]
-    q_scale: float
-    k_scale: float
-    v_scale: float
-    lens: _lengths.Lengths
-    out: Tensor
-    lse: Tensor | None
-    kv: Tensor | None = None  # keys and values in one, for a backend that takes them so
-
-
-def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> RaggedInputs:
     lens = _lengths.prefill(p, rand)
     rows, tokens = int(lens.q.sum()), int(lens.kv.sum())
     q, k, v = (
@@ -53,7 +31,7 @@ def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> Inp
             ((tokens, p.num_kv_heads, p.head_dim_out), p.kv_dtype),
         )
     )
-    return Inputs(
+    return RaggedInputs(
         q=q.values,
         k=k.values,
         v=v.values,
@@ -66,15 +44,15 @@ def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> Inp
     )
 
 
-def _read(x: Inputs, _i: int, keys: slice) -> tuple[Tensor, Tensor]:
+def _read(x: RaggedInputs, _i: int, keys: slice) -> tuple[Tensor, Tensor]:
     return x.k[keys].transpose(0, 1), x.v[keys].transpose(0, 1)
 
 
-def reference(p: RaggedPrefill, x: Inputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def reference(p: RaggedPrefill, x: RaggedInputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
     return _prefill.reference(p, x, _read, rows)
 
 
-def cost(p: RaggedPrefill, x: Inputs) -> Cost:
+def cost(p: RaggedPrefill, x: RaggedInputs) -> Cost:
     """Keys and values once each, and the offsets."""
     return _prefill.cost(p, x, x.k, x.v, x.lens.kv_indptr)
 
@@ -86,45 +64,32 @@ def footprint(p: RaggedPrefill) -> int:
     return kv + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_out)
 
 
-ragged_prefill = Routine(
-    RAGGED,
-    family="attention",
-    params=RaggedPrefill,
-    inputs=inputs,
-    outputs=lambda x: _shared.written(x.out, x.lse),
-    reference=reference,
-    cost=cost,
-    tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
-    footprint=footprint,
-    cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.lens.q, x.lens.kv),
-    rows=lambda _p, x: edges(x.lens.q_indptr),
-    activations=lambda x: x.q,
-    aliases=_shared.ALIASES,
-)
+ragged_prefill = _prefill.routine(RAGGED, RaggedPrefill, inputs, reference, cost, footprint)
 
 
 @ragged_prefill.backend("fa2", "fa3", "cutlass", api=RAGGED, limits=_prefill_limits.ragged_wrapper)
-def _wrapper(p: RaggedPrefill, x: Inputs, how: How) -> Built[Inputs]:
-    wrapper = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr)
+def _wrapper(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
+    wrapper, plan = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr)
     all_fp8, some_fp8 = is_fp8(p.q_dtype), is_fp8(p.kv_dtype)
     in_kernel = _per_head_scales(p, x) if all_fp8 else ()
     beside = {"k_scale": x.k_scale, "v_scale": x.v_scale} if some_fp8 and not all_fp8 else {}
 
-    def launch(x: Inputs) -> object:
+    def launch(x: RaggedInputs) -> object:
         said = {"out": x.out, "enable_pdl": p.enable_pdl, **beside, **_shared.returning(x.lse)}
         return wrapper.run(x.q, x.k, x.v, *in_kernel, **said)
 
-    return Built(launch, _shared.resolved(wrapper))
+    return Built(launch, _shared.resolved(wrapper), plan=plan)
 
 
-def _per_head_scales(p: RaggedPrefill, x: Inputs) -> tuple[Tensor, ...]:
+def _per_head_scales(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, ...]:
     """As the fp8 kernels of fa3 take them: a scale for each head of the queries, the keys and the values."""
     heads = ((p.num_qo_heads, x.q_scale), (p.num_kv_heads, x.k_scale), (p.num_kv_heads, x.v_scale))
     return tuple(torch.full((count,), scale, device=x.q.device) for count, scale in heads)
 
 
-def _planned(p: RaggedPrefill, x: Inputs, how: How, q_indptr: Tensor, kv_indptr: Tensor, **more: Any) -> Any:
+def _planned(
+    p: RaggedPrefill, x: RaggedInputs, how: How, q_indptr: Tensor, kv_indptr: Tensor, **more: Any
+) -> tuple[Any, Callable[[], object]]:
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
     q_indptr, kv_indptr = q_indptr.clone(), kv_indptr.clone()
@@ -137,48 +102,48 @@ def _planned(p: RaggedPrefill, x: Inputs, how: How, q_indptr: Tensor, kv_indptr:
         backend=how.backend,
     )
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk)
-    wrapper.plan(q_indptr, kv_indptr, *heads, head_dim_vo=p.head_dim_out, causal=p.causal, **p.data_types, **more)
-    return wrapper
+    said = {"head_dim_vo": p.head_dim_out, "causal": p.causal, **p.data_types, **more}
+    return wrapper, _shared.planned(wrapper, q_indptr, kv_indptr, *heads, **said)
 
 
 @ragged_prefill.backend("cudnn", api=RAGGED, limits=_prefill_limits.cudnn)
-def _cudnn(p: RaggedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+def _cudnn(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
     said = _prefill.cudnn_plan(p, x)
     if capability.accepts(BatchPrefillWithRaggedKVCacheWrapper.plan, "uniform_q_len"):
-        wrapper = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr, **said)
+        wrapper, plan = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr, **said)
     else:  # until 0.7.2 in elements
         q, o = (_shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, d) for d in (p.head_dim_qk, p.head_dim_out))
         k, v = _key_offsets(p, x)
-        wrapper = _planned(p, x, how, q, k, v_indptr=v, o_indptr=o, **said)
+        wrapper, plan = _planned(p, x, how, q, k, v_indptr=v, o_indptr=o, **said)
     scales = _prefill.cudnn_scales(p, x)
 
-    def launch(x: Inputs) -> object:
+    def launch(x: RaggedInputs) -> object:
         return wrapper.run(x.q, x.k, x.v, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse))
 
-    return Built(launch, "cudnn")
+    return Built(launch, "cudnn", plan=plan)
 
 
-def _key_offsets(p: RaggedPrefill, x: Inputs) -> tuple[Tensor, Tensor]:
+def _key_offsets(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, Tensor]:
     of = _shared.element_offsets
     return of(x.lens.kv_indptr, p.num_kv_heads, p.head_dim_qk), of(x.lens.kv_indptr, p.num_kv_heads, p.head_dim_out)
 
 
 @ragged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
-def _cudnn_native(p: RaggedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+def _cudnn_native(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
     k, v = _key_offsets(p, x)
     return _prefill.build_cudnn_native(p, x, how, lambda _x: {"batch_offsets_k": k, "batch_offsets_v": v})
 
 
 @ragged_prefill.backend("trtllm-native", "cute-dsl", api=DEEPSEEK, limits=_prefill_limits.deepseek)
-def _deepseek(p: RaggedPrefill, x: Inputs, how: How) -> Built[Inputs]:
+def _deepseek(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
     from flashinfer.prefill import trtllm_ragged_attention_deepseek
 
     workspace = _shared.workspace(x.q.device)
     kernels = "cute-dsl" if how.backend == "cute-dsl" else "trtllm-gen"
 
-    def launch(x: Inputs) -> object:
+    def launch(x: RaggedInputs) -> object:
         return trtllm_ragged_attention_deepseek(
             query=x.q,
             key=x.k,
@@ -205,13 +170,13 @@ def _deepseek(p: RaggedPrefill, x: Inputs, how: How) -> Built[Inputs]:
 
 
 @ragged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.ragged_fmha_v2)
-def _fmha_v2(p: RaggedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
+def _fmha_v2(p: RaggedPrefill, x: RaggedInputs, _how: How) -> Built[RaggedInputs]:
     if is_fp8(p.q_dtype) or not _prefill_limits.reads_separately(devices.of(x.q)):
         return _prefill.build_fmha_v2(p, _joined(x), "CONTIGUOUS_Q_KV", lambda x: (x.q, x.kv), lambda _x: {})
     return _prefill.build_fmha_v2(p, x, "SEPARATE_Q_K_V", lambda x: (x.q, x.k, x.v), lambda _x: {})
 
 
-def _joined(x: Inputs) -> Inputs:
+def _joined(x: RaggedInputs) -> RaggedInputs:
     """Keys and values as [tokens, 2, heads, dim]."""
     kv = torch.stack([x.k, x.v], dim=1)
     return x._replace(kv=kv, k=kv[:, 0], v=kv[:, 1])
@@ -221,7 +186,7 @@ ragged_prefill.backend("prims-ts", api=RAGGED_PRIMS, limits=_prefill_limits.prim
 
 
 @ragged_prefill.backend("torch", limits=_shared.no_lse)
-def _torch(p: RaggedPrefill, x: Inputs, _how: How) -> Built[Inputs]:
+def _torch(p: RaggedPrefill, x: RaggedInputs, _how: How) -> Built[RaggedInputs]:
     return _prefill.build_torch(p, x, _read)
 
 

@@ -10,15 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import devices
-from pytest_flashinfer_perf.check import Tolerance
-from pytest_flashinfer_perf.cost import Cost
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.params import Fault, Params, flag
-from pytest_flashinfer_perf.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention import (
-    _decode_limits,
     _lengths,
     _nvfp4_output,
     _paged,
@@ -28,6 +23,10 @@ from pytest_flashinfer_perf.routines.attention import (
 from pytest_flashinfer_perf.routines.attention._decode_limits import NATIVE, WRAPPER, native_kernels
 from pytest_flashinfer_perf.routines.attention._drawn import unquantised
 from pytest_flashinfer_perf.routines.attention._params import whole_groups
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
+from pytest_flashinfer_perf.spec.params import Fault, Params, flag
+from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
 
 TYPES = (*HALF, FP8[0])
 NVFP4 = "nvfp4"
@@ -190,8 +189,8 @@ def _trtllm_limits(p: VllmDecode, _backend: str, device: Device) -> Iterator[str
             yield "trtllm writes nvfp4 on compute capability 10.x only: set out_dtype to bfloat16"
         if is_fp8(p.q_dtype):
             yield "trtllm is xqa here, which needs bfloat16 or float16 queries"
-    if p.block_size not in _decode_limits.NATIVE_PAGES:
-        yield f"trtllm has blocks of 16, 32, 64 or 128 tokens, not {p.block_size}"
+    if p.block_size not in _shared.PAGES:
+        yield f"trtllm has blocks of {_shared.PAGES_LISTED} tokens, not {p.block_size}"
 
 
 def _unquantised_only(p: VllmDecode, backend: str, _device: Device) -> Iterator[str]:
@@ -241,8 +240,8 @@ def _baseline(p: VllmDecode, x: Inputs, how: How) -> Built[Inputs]:
     )
     csr = (table.indptr, table.indices, table.last_page_len)
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_size, p.block_size)
-    wrapper.plan(*csr, *heads, q_data_type=TORCH[p.q_dtype], kv_data_type=TORCH[p.kv_dtype])
-    return Built(lambda x: wrapper.run(x.q, x.kv, out=x.out), _shared.resolved(wrapper))
+    plan = _shared.planned(wrapper, *csr, *heads, q_data_type=TORCH[p.q_dtype], kv_data_type=TORCH[p.kv_dtype])
+    return Built(lambda x: wrapper.run(x.q, x.kv, out=x.out), _shared.resolved(wrapper), plan=plan)
 
 
 @vllm_decode.backend("torch")

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.dtypes import TORCH
-from pytest_flashinfer_perf.params import Fault, flag
-from pytest_flashinfer_perf.quantise import blocks, layouts
-from pytest_flashinfer_perf.routines.gemm._shared import Fp8, Product, drawn
+from pytest_flashinfer_perf.routines._quantise import blocks, layouts
+from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Product, drawn
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.spec.params import Fault, flag
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Tiled(Product):
 
 
 @dataclass(frozen=True)
-class GroupwiseParams(Fp8, Tiled):
+class GroupwiseParams(Fp8Product, Tiled):
     """The flags of both routines."""
 
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import TORCH
-from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Batched, Operands, Product
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.spec.routine import Built, How
 
 API = "gemm.bmm_bf16"
 CAKE_K = (64, 256, 1024)

@@ -9,13 +9,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.gemm import _grouped, _groupwise, _tiers
 from pytest_flashinfer_perf.routines.gemm._grouped import Grouped
 from pytest_flashinfer_perf.routines.gemm._groupwise import GroupwiseParams
 from pytest_flashinfer_perf.routines.gemm._shared import Operands
+from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
+from pytest_flashinfer_perf.spec.routine import Built, How
 
 API = "gemm.group_gemm_fp8_nt_groupwise"
 

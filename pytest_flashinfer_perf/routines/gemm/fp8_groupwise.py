@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.gemm import _groupwise, _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._groupwise import GroupwiseParams
 from pytest_flashinfer_perf.routines.gemm._shared import Operands
+from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
+from pytest_flashinfer_perf.spec.routine import Built, How
 
 API = "gemm.gemm_fp8_nt_groupwise"
 SM90 = "fp8_blockscale_gemm_sm90"

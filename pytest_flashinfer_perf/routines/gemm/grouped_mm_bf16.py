@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.dtypes import TORCH
-from pytest_flashinfer_perf.routine import Built, How
 from pytest_flashinfer_perf.routines.gemm import _grouped, _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._grouped import Grouped
 from pytest_flashinfer_perf.routines.gemm._shared import Operands
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.spec.routine import Built, How
 
 API = "grouped_mm.grouped_mm_bf16"
 

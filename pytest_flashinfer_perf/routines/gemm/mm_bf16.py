@@ -9,14 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import TORCH
-from pytest_flashinfer_perf.params import flag
-from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.spec.params import flag
+from pytest_flashinfer_perf.spec.routine import Built, How
 
 API = "gemm.mm_bf16"
 BFLOAT16_ONLY = ("tgv", "tinygemm", "cute-dsl")

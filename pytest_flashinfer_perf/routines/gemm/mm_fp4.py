@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import TORCH
-from pytest_flashinfer_perf.params import Fault, flag
-from pytest_flashinfer_perf.quantise import blocks, layouts
-from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _tuning
+from pytest_flashinfer_perf.routines._quantise import blocks, layouts
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.spec.params import Fault, flag
+from pytest_flashinfer_perf.spec.routine import Built, How
 
 API = "gemm.mm_fp4"
 NVFP4_ONLY = ("trtllm", "cutlass", "cake")

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe
 
 # By FlashInfer's RoutingMethodType. renormalize is softmax over the chosen, and renormalize_naive the same in the end.
 METHODS = {"renormalize": 1, "deepseek_v3": 2, "llama4": 3, "renormalize_naive": 4, "topk": 5}
 SIGMOIDS = ("deepseek_v3", "llama4")
 BEST_OF_A_GROUP = 2
+
+
+class Routing(Protocol):
+    """What a choice of experts depends on, beside the scores."""
+
+    @property
+    def routing_method(self) -> str: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def groups(self) -> int: ...
+    @property
+    def kept_groups(self) -> int: ...
+    @property
+    def routed_scaling_factor(self) -> float: ...
 
 
 class Routed(NamedTuple):
@@ -25,7 +37,7 @@ class Routed(NamedTuple):
     margin: Tensor  # [tokens]
 
 
-def routed(p: TrtllmMoe, logits: Tensor, bias: Tensor | None) -> Routed:
+def routed(p: Routing, logits: Tensor, bias: Tensor | None) -> Routed:
     """The bias has a say in deepseek_v3's choice alone, and not in its weights, nor do other methods scale these."""
     logits = logits.float()
     if p.routing_method != "deepseek_v3":
@@ -53,7 +65,7 @@ def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return places[..., :count], values[..., count - 1] - values[..., count]
 
 
-def _of_best_groups(p: TrtllmMoe, scores: Tensor) -> tuple[Tensor, Tensor]:
+def _of_best_groups(p: Routing, scores: Tensor) -> tuple[Tensor, Tensor]:
     """A group is as good as its two best experts; the scores of groups that are not chosen are lost."""
     groups = scores.unflatten(-1, (p.groups, -1))
     if p.groups == 1:

@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pytest_flashinfer_perf import models
-from pytest_flashinfer_perf.params import ParamError
-from pytest_flashinfer_perf.routine import Model, Routine, Shape
+from pytest_flashinfer_perf.routines import models
 from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe
+from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.routine import Routine, Shape
 
 P = TypeVar("P", bound=TrtllmMoe)
 Changes = Sequence[Mapping[str, Any]]

@@ -9,14 +9,14 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability
-from pytest_flashinfer_perf.dtypes import HALF, TORCH
-from pytest_flashinfer_perf.params import Fault, flag
-from pytest_flashinfer_perf.quantise import layouts
+from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import _tuning
+from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _drawn, _experts, _routing, _shared
 from pytest_flashinfer_perf.routines.moe._experts import Choices
 from pytest_flashinfer_perf.routines.moe._stored import Fp8, Nvfp4, Stored
+from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
+from pytest_flashinfer_perf.spec.params import Fault, flag
 
 CLEAR = 1e-4  # a margin that no rounding of scores decides
 GROUPED = "deepseek_v3"

@@ -11,18 +11,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf import capability, models
-from pytest_flashinfer_perf.check import Tolerance
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.params import Fault, ParamError, flag
-from pytest_flashinfer_perf.quantise import layouts
-from pytest_flashinfer_perf.routine import Built, How, Model, Shape
-from pytest_flashinfer_perf.routines import _tuning
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.routines import _tuning, models
+from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _drawn, _shared, _stored
 from pytest_flashinfer_perf.routines.moe._experts import Choices
 from pytest_flashinfer_perf.routines.moe._shared import Kind
 from pytest_flashinfer_perf.routines.moe._stored import Blockwise, Fp8, Nvfp4, Plain
+from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
+from pytest_flashinfer_perf.spec.params import Fault, ParamError, flag
+from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.routine import Built, How, Shape
 
 API = "fused_moe.cutlass_fused_moe"
 VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")

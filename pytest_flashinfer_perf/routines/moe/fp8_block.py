@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.quantise import layouts
-from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
 from pytest_flashinfer_perf.routines.moe._shared import Kind
 from pytest_flashinfer_perf.routines.moe._stored import Blockwise
 from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
+from pytest_flashinfer_perf.spec.routine import Built, How
 
 API = "fused_moe.trtllm_fp8_block_scale_moe"
 EPILOGUE = 64  # rows of weights that the kernel shuffles together

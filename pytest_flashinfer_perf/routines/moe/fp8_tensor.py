@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pytest_flashinfer_perf.check import Tolerance
-from pytest_flashinfer_perf.devices import Device
-from pytest_flashinfer_perf.dtypes import FP8
-from pytest_flashinfer_perf.params import Fault, flag
-from pytest_flashinfer_perf.quantise import layouts
-from pytest_flashinfer_perf.routine import Built, How
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
 from pytest_flashinfer_perf.routines.moe._shared import Kind
 from pytest_flashinfer_perf.routines.moe._stored import Fp8
 from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
+from pytest_flashinfer_perf.spec.dtypes import FP8
+from pytest_flashinfer_perf.spec.params import Fault, flag
+from pytest_flashinfer_perf.spec.routine import Built, How
 
 API = "fused_moe.trtllm_fp8_per_tensor_scale_moe"
 

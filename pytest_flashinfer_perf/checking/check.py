@@ -1,0 +1,265 @@
+"""Is the answer right: a call's outputs against the fp32 reference, with what is needed to see what went wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.checking import mismatch
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """An element may differ by `rtol` of itself plus `atol` of its row's rms, a factor common to all by `scale`.
+
+    The absolute part is relative to the reference's own size: attention over a long context gives small numbers, and
+    a fixed 1e-2 would accept zeros for them. It is that of the row (the last dimension), since a causal prefill has
+    rows of all contexts: what rounds the first ones is larger than the last ones are.
+
+    Where kernels round on the way as nobody says, `matched` is the share of elements that must be within these bounds;
+    the others may be out by BEYOND times as much, so that a row that is missing is still seen.
+
+    A logarithm is off by the same wherever it lies: `absolute` is allowed on top.
+    """
+
+    rtol: float
+    atol: float
+    scale: float
+    matched: float = 1.0
+    absolute: float = 0.0
+
+
+BEYOND = 4.0
+
+
+# Bounds on rounding alone, for outputs of people's own kernels. A routine states its own.
+BY_DTYPE = {
+    torch.float64: Tolerance(1e-6, 1e-6, 1e-6),
+    torch.float32: Tolerance(1e-3, 1e-3, 1e-3),
+    torch.float16: Tolerance(5e-3, 1e-2, 2e-3),
+    torch.bfloat16: Tolerance(1e-2, 2e-2, 5e-3),
+    torch.float8_e4m3fn: Tolerance(8e-2, 8e-2, 2e-2),
+    torch.float8_e5m2: Tolerance(2e-1, 2e-1, 4e-2),
+    torch.complex64: Tolerance(1e-3, 1e-3, 1e-3),
+    torch.complex128: Tolerance(1e-6, 1e-6, 1e-6),
+}
+EXACT = Tolerance(0.0, 0.0, 0.0)
+
+
+class WrongAnswerError(FlashinferPerfError, AssertionError):
+    """A call's output is not the reference's: it must not be recorded as a fast one."""
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The element that is furthest off, by one measure of that."""
+
+    error: float
+    where: tuple[int, ...]
+    actual: complex
+    expected: complex
+
+    @property
+    def sentence(self) -> str:
+        return f"at {list(self.where)}: got {_digits(self.actual)}, expected {_digits(self.expected)}"
+
+
+def _digits(value: complex) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a comparison saw; `rule` is empty where the answer is right, `report` has the rest where it is not."""
+
+    rule: str
+    absolute: Worst
+    relative: Worst  # to the rms of its row
+    matched: float
+    report: tuple[str, ...] = ()
+
+    @property
+    def worst_abs(self) -> float:
+        return self.absolute.error
+
+    @property
+    def worst_rel(self) -> float:
+        return self.relative.error
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.rule}; {self._percent} % of elements match, worst {self.absolute.sentence}"
+
+    @property
+    def _percent(self) -> str:
+        """Never 100 where one is wrong."""
+        return f"{100 * self.matched if self.matched == 1 else min(100 * self.matched, 99.99):.4g}"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All of it; of a shape that is another one there is no more than the rule."""
+        if self.absolute is UNKNOWN:
+            return (self.rule,)
+        worst = f"worst against the rms of its row, {self.worst_rel:.3g} times it, {self.relative.sentence}"
+        return (self.sentence, worst, *self.report)
+
+
+NOTHING = Worst(0.0, (), 0.0, 0.0)
+UNKNOWN = Worst(math.inf, (), math.nan, math.nan)
+Locate = Callable[[int], tuple[int, ...]]
+
+
+def compare(
+    actual: Tensor,
+    expected: Tensor,
+    tolerance: Tolerance | None = None,
+    locate: Locate | None = None,
+    *,
+    poisoned: bool = True,
+) -> Check:
+    """`expected` is the reference, in fp32; the tolerance is the output dtype's where none is given.
+
+    `locate` says where the nth element is, if these are some elements of an output. An output that was not `poisoned`
+    before the call has its NaN from the call itself.
+    """
+    if actual.shape != expected.shape:
+        rule = f"shape {tuple(actual.shape)} instead of {tuple(expected.shape)}"
+        return Check(rule, UNKNOWN, UNKNOWN, 0.0)
+    if actual.numel() == 0:
+        return Check("", NOTHING, NOTHING, 1.0)
+    allowed = tolerance or BY_DTYPE.get(actual.dtype, EXACT)
+    got, want = _alike(actual, expected)
+    same, known = got == want, want.isfinite()
+    error, size = _distance(got, want).masked_fill_(same, 0.0), _row_rms(want, known)
+    solid, bare = _solid(want, known), _solid(got, known)
+    bound = allowed.atol * size + allowed.rtol * solid.abs() + allowed.absolute
+    matches = error <= bound
+    rule = (
+        _strange(got, want, same)
+        or _too_far(matches, error <= BEYOND * bound, allowed)
+        or _scaled(bare, solid, allowed)
+    )
+    where = locate or partial(index, shape=actual.shape)
+    relative = error / size.clamp_min(1e-30)
+    found = Check(rule, _worst(error, got, want, where), _worst(relative, got, want, where), _share(matches))
+    if not rule:
+        return found
+    seen = mismatch.Observed(got, bare, solid, bound, relative, ~matches)
+    return replace(found, report=mismatch.report(seen, poisoned=poisoned))
+
+
+def _alike(actual: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
+    """In one type that has the values of both: integers stay integers, and complex numbers keep both parts."""
+    if _is_integral(actual) and _has_integers_only(expected):
+        return actual.to(torch.int64), expected.to(torch.int64)
+    part = actual.dtype.itemsize / (2 if actual.is_complex() else 1)
+    wide = torch.float64 if _is_integral(actual) or part > 4 else torch.float32
+    if actual.is_complex() or expected.is_complex():
+        wide = wide.to_complex()
+    return actual.to(wide), expected.to(wide)
+
+
+def _is_integral(values: Tensor) -> bool:
+    return not (values.is_floating_point() or values.is_complex())
+
+
+def _has_integers_only(values: Tensor) -> bool:
+    if _is_integral(values) or values.is_complex():
+        return _is_integral(values)
+    return bool((values.to(torch.int64).to(values.dtype) == values).all())
+
+
+def _distance(got: Tensor, want: Tensor) -> Tensor:
+    apart = got - want
+    return (apart.double() if _is_integral(apart) else apart).abs()
+
+
+def _solid(values: Tensor, known: Tensor) -> Tensor:
+    """With zeros where the reference is not finite; to calculate with."""
+    kept = values.double() if _is_integral(values) else values
+    return kept if bool(known.all()) else kept.masked_fill(~known, 0.0)
+
+
+def _worst(error: Tensor, got: Tensor, want: Tensor, where: Locate) -> Worst:
+    at = int(error.nan_to_num(nan=math.inf).argmax())
+    seen, actual, expected = (t.flatten()[at].item() for t in (error, got, want))
+    return Worst(seen, where(at), actual, expected)
+
+
+def _share(matches: Tensor) -> float:
+    return matches.double().mean().item()
+
+
+NARROW, FLOOR = 16, 0.25
+
+
+def _row_rms(want: Tensor, known: Tensor) -> Tensor:
+    """A row of few elements may happen to have small ones alone: it is taken for no less than a part of all."""
+    squares = _solid(want, known).abs().square()
+    overall = (squares.sum() / known.sum().clamp_min(1)).sqrt()
+    if want.dim() < 2:
+        return overall
+    rows = (squares.sum(-1, keepdim=True) / known.sum(-1, keepdim=True).clamp_min(1)).sqrt()
+    return rows.maximum(FLOOR * overall) if want.shape[-1] < NARROW else rows
+
+
+def _strange(got: Tensor, want: Tensor, same: Tensor) -> str:
+    """An infinity is right where the reference has the same one; NaN is no answer."""
+    unknown = int(want.isnan().sum())
+    if unknown:
+        return f"the reference has {unknown} NaN, for which no answer is right"
+    strange = int((~got.isfinite() & ~same).sum())
+    return f"{_elements(strange, 'is', 'are')} NaN or infinite" if strange else ""
+
+
+def _too_far(matches: Tensor, near: Tensor, allowed: Tolerance) -> str:
+    bound = f"rtol {allowed.rtol:g} + atol {allowed.atol:g} x rms of the row"
+    bound += f" + {allowed.absolute:g}" if allowed.absolute else ""
+    if allowed.matched < 1.0 and not bool(near.all()):
+        return f"{_elements(int((~near).sum()), 'differs', 'differ')} by more than {BEYOND:g} times {bound}"
+    wrong = int((~matches).sum())
+    if wrong and allowed == EXACT:
+        return f"{_elements(wrong, 'differs', 'differ')} from the reference"
+    if wrong > (1.0 - allowed.matched) * matches.numel():
+        few = f", of which {100 * (1 - allowed.matched):g} % may" if allowed.matched < 1.0 else ""
+        return f"{_elements(wrong, 'differs', 'differ')} by more than {bound}{few}"
+    return ""
+
+
+def _elements(number: int, one: str, many: str) -> str:
+    return f"1 element {one}" if number == 1 else f"{number} elements {many}"
+
+
+def _scaled(got: Tensor, want: Tensor, allowed: Tolerance) -> str:
+    factor = mismatch.common_factor(got, want)
+    off = abs(factor - 1.0)
+    is_more = off > allowed.scale and off * want.abs().square().mean().sqrt().item() > allowed.absolute
+    return f"every element is scaled by {factor:.4f}" if is_more else ""
+
+
+def index(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    """As torch.unravel_index, whose first call imports sympy."""
+    place: list[int] = []
+    for size in reversed(shape):
+        flat, at = divmod(flat, size)
+        place.insert(0, at)
+    return tuple(place)
+
+
+def poison(outputs: tuple[Tensor, ...]) -> None:
+    """Fill with what no kernel computes, so that an element nobody wrote is seen; a bool has no such value."""
+    for out in outputs:
+        if out.is_floating_point() and out.dtype.itemsize == 1:
+            out.view(torch.uint8).fill_(0x7F)
+        elif not _is_integral(out):
+            out.fill_(math.nan)
+        elif out.dtype == torch.bool:
+            out.logical_not_()  # what was right before the last call is wrong before the next one
+        else:
+            out.fill_(torch.iinfo(out.dtype).max)

@@ -1,0 +1,100 @@
+"""What a wrong answer looks like: how far off it is, and whether something simple explains it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+PERCENTILES = (0.5, 0.9, 0.99, 0.999)
+SORTED_AT_MOST = 1 << 22  # elements, evenly taken
+EXPLAINS = 0.99  # the share of elements that must match then
+SHIFTS = (1, -1, 2, -2)
+
+
+class Observed(NamedTuple):
+    """An output, and how far each element is off; `got` and `want` are zero where the reference is not finite."""
+
+    output: Tensor
+    got: Tensor
+    want: Tensor
+    bound: Tensor
+    relative: Tensor  # to the rms of its row
+    wrong: Tensor
+
+
+def report(seen: Observed, *, poisoned: bool) -> tuple[str, ...]:
+    """Sentences; what is NaN in an output that was `poisoned` may be what no call has written."""
+    size, nan, infinite = seen.output.numel(), int(seen.output.isnan().sum()), int(seen.output.isinf().sum())
+    said = [_percentiles(seen.relative), f"{nan} NaN, {infinite} infinite of {size} element{'s' * (size != 1)}"]
+    try:
+        found = next(_explanations(seen, poisoned=poisoned), "no scale, transposition, shift or region explains it")
+    except torch.OutOfMemoryError:
+        found = "not explained: that takes more memory than there is"
+    return (*said, found)
+
+
+def _percentiles(relative: Tensor) -> str:
+    flat = relative.flatten()
+    taken = flat[:: -(-len(flat) // SORTED_AT_MOST)].nan_to_num(nan=torch.inf).sort().values
+    shares = (f"{100 * q:g} %: {taken[round(q * (len(taken) - 1))]:.3g}" for q in PERCENTILES)
+    return f"errors in units of their row's rms, {', '.join(shares)}"
+
+
+def _explanations(seen: Observed, *, poisoned: bool) -> Iterator[str]:
+    got, want, bound = seen.got, seen.want, seen.bound
+
+    def share(guess: Tensor, at_most: Tensor = bound) -> float:
+        return ((got - guess).abs() <= at_most).double().mean().item()
+
+    yield from _region(seen, poisoned=poisoned)
+    if seen.wrong.double().mean().item() <= 1 - EXPLAINS:
+        yield "a few elements alone: nothing that is common to all explains it"
+    factor = common_factor(got, want)
+    if math.isfinite(factor) and f"{factor:.5g}" != "1" and share(factor * want, abs(factor) * bound) >= EXPLAINS:
+        yield f"explained by a scale: everything is multiplied by {factor:.5g}"
+    for first, second in itertools.combinations(range(want.dim()), 2):
+        turned, allowed = (t.transpose(first, second).reshape(want.shape) for t in (want, bound))
+        if share(turned, allowed) >= EXPLAINS:
+            yield f"explained by a transposition: dimensions {first} and {second} are swapped"
+    for dim, by in itertools.product(range(want.dim()), SHIFTS):
+        if _is_shifted(got, want, bound, dim, by):
+            yield f"explained by a shift: what belongs at i of dimension {dim} is at i{by:+}"
+
+
+def _is_shifted(got: Tensor, want: Tensor, bound: Tensor, dim: int, by: int) -> bool:
+    """Around the end or not: what would have come from beyond it is not looked at."""
+    kept = want.shape[dim] - abs(by)
+    if kept < 1:
+        return False
+    here, there = (t.narrow(dim, max(0, sign * by), kept) for t, sign in ((got, 1), (want, -1)))
+    allowed = bound.narrow(dim, max(0, -by), kept)
+    return ((here - there).abs() <= allowed).double().mean().item() >= EXPLAINS
+
+
+def _region(seen: Observed, *, poisoned: bool) -> Iterator[str]:
+    """All that is wrong is zero, or all is NaN, which is what an output is filled with before the call."""
+    nan = "NaN, as before the call: nobody wrote it" if poisoned else "NaN"
+    for name, strange in (("zero", seen.output == 0), (nan, seen.output.isnan())):
+        if bool(seen.wrong.any()) and bool(strange[seen.wrong].all()):
+            yield f"explained by a region, {_box(seen.wrong)}, that is {name}"
+
+
+def _box(wrong: Tensor) -> str:
+    """The least part that holds all that is wrong, as an index has it."""
+    held = []
+    for dim, size in enumerate(wrong.shape):
+        seen = wrong.movedim(dim, 0).reshape(size, -1).any(1).nonzero()
+        start, stop = int(seen[0]), int(seen[-1]) + 1
+        held.append(":" if (start, stop) == (0, size) else f"{start}:{stop}")
+    return f"[{', '.join(held)}]"
+
+
+def common_factor(got: Tensor, want: Tensor) -> float:
+    """The factor that best explains the output: one number, so rounding averages out of it."""
+    energy = want.abs().square().sum(dtype=torch.float64)
+    return ((got * want.conj()).real.sum(dtype=torch.float64) / energy).item() if energy > 0 else 1.0

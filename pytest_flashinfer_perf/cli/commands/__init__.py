@@ -1,0 +1,33 @@
+"""The commands of `flashinfer-perf` other than bench and run, each imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
+HELP = {
+    "compare": "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
+    "ab": "Measure two environments in turns on one GPU, and print a verdict for each case.",
+    "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",
+    "prove": "Measure how often verdicts are right on this machine.",
+    "calibrate": "Measure this machine's noise, which verdicts then take into account.",
+    "history": "Find the runs in which cases became slower or faster, in a folder of many runs.",
+    "prebuild": "Compile the FlashInfer modules that cases need, before a run or for another machine.",
+    "merge": "Join the JSON files of shards into the file of one run.",
+    "report": "Write a report of runs as an HTML page or as Markdown.",
+    "export": "Write a run as CSV, or as github-action-benchmark, Bencher or Prometheus read it.",
+    "doctor": "Show what can be measured on this machine, and why the rest cannot.",
+    "list": "List routines with their backends, tiers, models and flags.",
+}
+
+
+def main(name: str, arguments: Sequence[str]) -> int:
+    command = importlib.import_module(f"{__name__}.{name}")
+    try:
+        return int(command.main(arguments))
+    except (FlashinferPerfError, OSError) as error:
+        sys.stderr.write(f"flashinfer-perf {name}: {error}\n")
+        return error.exit_code if isinstance(error, FlashinferPerfError) else FlashinferPerfError.exit_code

@@ -1,0 +1,141 @@
+"""`flashinfer-perf ab`: measure two environments in turns on one GPU, until each verdict is certain."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.config.usage import positive
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.gate import document, markdown
+from pytest_flashinfer_perf.gate.plan import Plan
+from pytest_flashinfer_perf.gate.runs import Run
+from pytest_flashinfer_perf.gate.verdict import Judgement
+from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.running.processes import Done, Environment, say
+from pytest_flashinfer_perf.runs.formatting import counted
+
+EXAMPLE = (
+    "example: flashinfer-perf ab --base venv-0.6.18 --head 'env PYTHONPATH=/src python3' -- tests -k 'decode and fa3'"
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    own, for_pytest = processes.split(arguments)
+    args = parser().parse_args(own)
+    base, head = processes.environment("base", args.base), processes.environment("head", args.head)
+    output, gpu = processes.folder(args.output, "ab"), processes.gpu(for_pytest)
+    session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
+    rules = judging.rules(args, [gpu], paired=True)
+    with processes.alone_on(gpu):
+        judgement = Plan(args.pairs, max(args.pairs, args.most_pairs)).follow(session.pair, rules, session.more)
+    refusals = (*judgement.refusals, *session.failures("base"))
+    judgement = replace(judgement, refusals=refusals, failures=session.failures("head"))
+    session.write(judgement)
+    code = judging.publish(judgement, args)
+    say(session.summary)
+    return code
+
+
+@dataclass
+class PairedRuns:
+    """The pairs measured so far. Every second pair starts with the head, so that a drift favours neither side."""
+
+    base: Environment
+    head: Environment
+    arguments: Sequence[str]
+    output: Path
+    gpu: str | None
+    budget: float | None
+    done: list[tuple[str, Done]] = field(default_factory=list)
+    pairs: list[float] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    def pair(self, nth: int, wanted: frozenset[str] | None) -> tuple[Run, Run]:
+        start = time.monotonic()
+        order = (self.base, self.head) if nth % 2 == 0 else (self.head, self.base)
+        measured = {where.name: self._measured(where, nth, wanted) for where in order}
+        self.pairs.append(time.monotonic() - start)
+        return measured["base"], measured["head"]
+
+    def _measured(self, where: Environment, nth: int, wanted: frozenset[str] | None) -> Run:
+        only = None if wanted is None else self._tests(where.name, wanted)
+        start = time.monotonic()
+        done = processes.measured(where, self.arguments, self.output / f"pair-{nth + 1:02}-{where.name}", only)
+        processes.verify(done.run, self.gpu)
+        self.done.append((where.name, done))
+        say(f"pair {nth + 1}, {where.name}: {counted(len(done.run.rows), 'case')} in {time.monotonic() - start:.1f} s")
+        return done.run
+
+    def _tests(self, side: str, wanted: frozenset[str]) -> list[str]:
+        """The tests of these cases, by their ids in the first run of this environment."""
+        first = next(done.run for name, done in self.done if name == side)
+        return [row.fullname for row in first.rows.values() if row.case in wanted]
+
+    def more(self) -> bool:
+        """Whether another pair, as long as the longest one so far, would end within the budget."""
+        return self.budget is None or self._seconds + max(self.pairs) <= self.budget
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def failures(self, side: str) -> tuple[str, ...]:
+        failed = (done for name, done in self.done if name == side and done.failed)
+        return tuple(f"{side}: tests failed, see {done.log}" for done in failed)
+
+    @property
+    def summary(self) -> str:
+        stopped = "" if self.more() else f"; one more would not fit into --budget={self.budget:g}"
+        return f"pairs: {len(self.pairs)}, in {self._seconds:.0f} s, results and logs in {self.output}{stopped}"
+
+    def write(self, judgement: Judgement) -> None:
+        session = {"wall_s": self._seconds, "pair_s": self.pairs, "gpu": self.gpu, "arguments": list(self.arguments)}
+        session |= {where.name: list(where.command) for where in (self.base, self.head)}
+        write_whole(self.output / "session.json", json.dumps(session, indent=1) + "\n")
+        write_whole(self.output / "verdicts.json", document.text(judgement))
+        write_whole(self.output / "verdicts.md", markdown.text(judgement))
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        "flashinfer-perf ab",
+        usage="flashinfer-perf ab --base CMD --head CMD [OPTIONS] -- PYTEST_ARGS",
+        description="Measure two environments in turns on one GPU. An environment (CMD) is the folder of a virtual "
+        "environment, a Python, or a command that takes pytest's arguments. Each case is measured in pairs "
+        "until its verdict is certain. Exits with 0 if nothing is worse, with 1 if a case is slower or wrong, with 2 "
+        "if the comparison is incomplete.",
+        epilog=EXAMPLE,
+    )
+    made.add_argument("--base", required=True, metavar="CMD", help="The environment to compare with.")
+    made.add_argument("--head", required=True, metavar="CMD", help="The environment that gets the verdicts.")
+    made.add_argument(
+        "--pairs",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="Pairs for cases that are not certain earlier. Default: %(default)s.",
+    )
+    made.add_argument(
+        "--most-pairs",
+        type=int,
+        default=10,
+        metavar="N",
+        help="Pairs for cases that are still AMBIGUOUS then. Default: %(default)s.",
+    )
+    made.add_argument(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="Start no pair that would end later than this. Default: no limit.",
+    )
+    made.add_argument(
+        "--output", type=Path, metavar="DIR", help="New folder for results and logs. Default: ab-DATE-TIME."
+    )
+    judging.add_options(made)
+    return made

@@ -1,0 +1,83 @@
+"""Options, rules and output that the commands with verdicts share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.gate import (
+    calibration,
+    document,
+    explain,
+    github,
+    junit,
+    likeness,
+    markdown,
+    table,
+    thresholds,
+)
+from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
+
+WRITERS = {"markdown": markdown.text, "json": document.text, "junit": junit.text}
+WRITTEN_AS = {"markdown": "Markdown", "json": "JSON", "junit": "JUnit XML"}
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--perf-config",
+        metavar="FILE",
+        help="Settings file with a section [thresholds]. Default: flashinfer-perf.toml, or [tool.flashinfer-perf] of "
+        "pyproject.toml, in the current folder.",
+    )
+    parser.add_argument(
+        "--perf-calibration",
+        metavar="FILE",
+        default=calibration.AUTO,
+        help="This machine's noise, as `flashinfer-perf calibrate` wrote it. auto takes the one of this GPU in the "
+        "user's cache, none ignores it. Default: %(default)s.",
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser)
+    parser.add_argument(
+        "--perf-gate-allow",
+        metavar="A,B",
+        default="",
+        help=f"Compare in spite of these differences: {', '.join(likeness.ALLOWABLE)}. Default: none.",
+    )
+    parser.add_argument("--perf-gate-strict", action="store_true", help="Exit with 2 if a verdict is AMBIGUOUS.")
+    parser.add_argument(
+        "--explain",
+        metavar="GLOB",
+        help="Print every number that led to the verdicts of cases that match this pattern.",
+    )
+    for name in WRITERS:
+        parser.add_argument(
+            f"--{name}", metavar="FILE", type=Path, help=f"Write the verdicts as {WRITTEN_AS[name]} to FILE."
+        )
+
+
+def rules(args: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool) -> Rules:
+    """The rules by which verdicts are made, with the calibrations of these GPUs."""
+    return Rules(
+        thresholds=thresholds.read(project_file.find(Path.cwd(), args.perf_config)),
+        allowed=likeness.allowed(args.perf_gate_allow),
+        strict=args.perf_gate_strict,
+        paired=paired,
+        calibrations=tuple(calibration.find(args.perf_calibration, gpus)),
+    )
+
+
+def publish(judgement: Judgement, args: argparse.Namespace) -> int:
+    """Write the verdicts to the terminal, to GitHub and to files, and return the exit code."""
+    shown = table.lines(judgement) if args.explain is None else explain.lines(judgement, args.explain)
+    sys.stdout.writelines(f"{line}\n" for line in (*shown, *github.told(judgement)))
+    for name, text in WRITERS.items():
+        if getattr(args, name):
+            write_whole(getattr(args, name), text(judgement))
+    return judgement.exit_code

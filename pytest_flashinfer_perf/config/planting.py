@@ -1,0 +1,31 @@
+"""The file that names tests to slow down, and by how many seconds of extra work behind each timed call."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import write_whole
+
+
+class PlantError(FlashinferPerfError):
+    """A file that does not say what to plant; the sentence names it."""
+
+
+def write(path: Path, seconds: Mapping[str, float]) -> None:
+    write_whole(path, json.dumps(seconds, indent=1, allow_nan=False) + "\n")
+
+
+def read(path: Path) -> dict[str, float]:
+    """Seconds by test id."""
+    try:
+        plants = {test: float(seconds) for test, seconds in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise PlantError(f"{path}: not seconds by test id: {error}") from error
+    for test, seconds in plants.items():
+        if not 0 < seconds < math.inf:
+            raise PlantError(f"{path}: {test}: seconds must be above zero, got {seconds}")
+    return plants

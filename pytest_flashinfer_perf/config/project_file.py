@@ -1,0 +1,61 @@
+"""The project's one settings file: `flashinfer-perf.toml`, or `[tool.flashinfer-perf]` of pyproject.toml."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.names import unknown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+OWN = "flashinfer-perf.toml"
+SECTIONS = ("tolerances", "thresholds", "quarantine")
+
+
+class ProjectFileError(FlashinferPerfError):
+    """What the file says cannot be used; the sentence names file and field."""
+
+
+@dataclass(frozen=True)
+class ProjectFile:
+    """What a project has settled; a file that is not there settles nothing."""
+
+    path: Path | None = None
+    sections: Mapping[str, Any] = field(default_factory=dict)
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A table of tables: what is matched, and what is said of it."""
+        said = self.sections.get(name, {})
+        if not isinstance(said, dict) or not all(isinstance(entry, dict) for entry in said.values()):
+            raise ProjectFileError(f'{self.path}: [{name}] must hold lines like "glob" = {{ name = value }}')
+        return dict(said)
+
+
+def find(folder: Path, named: str | None = None) -> ProjectFile:
+    """The named file, else the one in the folder."""
+    if named is not None:
+        return read(folder / named)
+    own, shared = folder / OWN, folder / "pyproject.toml"
+    if own.is_file():
+        return read(own)
+    return read(shared) if shared.is_file() else ProjectFile()
+
+
+def read(path: Path) -> ProjectFile:
+    try:
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ProjectFileError(f"{path}: {error}") from error
+    sections = said.get("tool", {}).get("flashinfer-perf", {}) if path.name == "pyproject.toml" else said
+    for name in sections:
+        if name not in SECTIONS:
+            raise ProjectFileError(f"{path}: sections: {unknown(name, SECTIONS)}")
+    return ProjectFile(path, sections)

@@ -1,0 +1,101 @@
+"""What a run was asked to do: read once from pytest's options, never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pytest_flashinfer_perf.config.project_file import ProjectFile
+from pytest_flashinfer_perf.config.quarantine import Quarantined
+from pytest_flashinfer_perf.config.tolerances import Override
+
+GraphChoice = Literal["auto", "on", "off"]
+ColdChoice = Literal["rotate", "flush", "none"]
+PeaksChoice = Literal["measured", "datasheet"]
+RefcheckChoice = Literal["on", "off", "only"]
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How a call is timed; `max_time` is pytest-benchmark's, for all timed calls together, and `iters` wins."""
+
+    instrument: str = "auto"
+    cuda_graph: GraphChoice = "auto"
+    cold_l2: ColdChoice = "rotate"
+    iters: int | None = None
+    warmup: int | None = None
+    max_time: float = 1.0
+    peaks: PeaksChoice = "measured"
+    plant: float = 0.0  # seconds of extra work behind each timed call, to see whether it is found
+
+
+@dataclass(frozen=True)
+class TraceSets:
+    """Data sets of FlashInfer-Bench, and what was said of their evaluation; `output` is their own traces/ if None."""
+
+    sets: tuple[str, ...] = ()
+    trust: bool = False
+    config: str | None = None
+    options: tuple[str, ...] = ()
+    output: str | None = None
+
+    def traces(self, root: Path) -> Path | None:
+        """The folder for those of this data set."""
+        return root / "traces" if self.output is None else Path(self.output) if self.output else None
+
+
+@dataclass(frozen=True)
+class Checking:
+    """Whether answers are compared with the reference, whether a wrong one may stay, and what counts as wrong."""
+
+    refcheck: RefcheckChoice = "on"
+    allow_output_mismatch: bool = False
+    tolerances: tuple[Override, ...] = ()
+
+    @property
+    def off(self) -> bool:
+        return self.refcheck == "off"
+
+    @property
+    def only(self) -> bool:
+        return self.refcheck == "only"
+
+
+@dataclass(frozen=True)
+class Fuzzing:
+    """Whether shapes are searched, which are drawn, for how long, and where findings go."""
+
+    on: bool = False
+    flags: tuple[str, ...] = ()
+    seconds: float | None = None
+    findings: Path = Path(".hypothesis", "perf-findings")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured, and where."""
+
+    suite: str = "default"
+    backends: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
+    testlists: tuple[str, ...] = ()
+    flags: str = ""
+    model: str | None = None
+    tp: int | None = None
+    dp: int | None = None
+    ep: int | None = None
+    device: str = "auto"
+    max_memory: float | None = None
+    seed: int | None = None
+    case_tag: str | None = None
+    autotune_cache: str | None = None
+    strict_skips: tuple[str, ...] = ()
+    project: ProjectFile = field(default_factory=ProjectFile)
+    measuring: Measuring = Measuring()
+    trace: TraceSets = TraceSets()
+    checking: Checking = Checking()
+    fuzzing: Fuzzing = Fuzzing()
+    quarantine: tuple[Quarantined, ...] = ()
+    plants: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,106 @@
+"""Rows as `flashinfer_benchmark.py` writes them: its columns, each once, and ours behind them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.config.usage import not_written, verify_output
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.flashinfer_benchmark import upstream_columns
+from pytest_flashinfer_perf.running import attempts
+from pytest_flashinfer_perf.runs.formatting import counted
+
+Row = Mapping[str, Any]
+
+OURS = """
+    case status spread sol_pct bound flops bytes instrument cold_l2 refcheck_worst_abs refcheck_worst_rel
+    active_experts largest_load sm_ghz device_name gpu_uuid repro
+""".split()  # noqa: SIM905 - one line for each kind
+COLUMNS = (*upstream_columns.NAMES, *OURS)
+ANSWERS = {"passed": True, "sampled": True, "wrong": False}
+
+
+def columns(row: Row) -> dict[str, Any]:
+    """Times in milliseconds; nothing where a column says nothing of a routine."""
+    said = {
+        **row["params"],
+        **row,
+        "median_time": 1e3 * row["median"],
+        "std_time": 1e3 * row["std"],
+        "cold_l2_cache": row["cold_l2"] != "none",
+        "refcheck": row["refcheck"] in ANSWERS,
+        "no_cuda_graph": not row["cuda_graph"],
+        "use_cupti": row["instrument"] == "cupti",
+        "allow_output_mismatch": row["allow_output_mismatch"],
+        "random_seed": row.get("seed"),
+        "generate_repro_command": True,
+        "repro_command": row.get("repro_upstream"),
+        "is_var_seq": row["params"].get("mla_is_var_seq"),
+        "cute_dsl_impl": row["params"].get("mla_cute_dsl_impl"),
+        "refcheck_passed": ANSWERS.get(row["refcheck"]),
+        **_tuned(row),
+    }
+    return {name: said.get(name) for name in COLUMNS}
+
+
+def _tuned(row: Row) -> dict[str, str]:
+    """Nothing of a row that was not tuned, as upstream has it."""
+    if not row.get("autotuned") or not row.get("tactic"):
+        return {}
+    winner, _, tactic = row["tactic"].partition(" ")
+    return {"autotune_winner": winner, "autotune_tactic": tactic}
+
+
+def _written(cells: Any) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+class CsvFile:
+    """Each row is there as soon as it is measured: what a killed run had is kept."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: dict[str, str] = {}
+        self._lost: OSError | None = None
+        self._notes: list[str] = []
+
+    def pytest_sessionstart(self) -> None:
+        verify_output("--perf-csv", self._path)
+        self._write()
+
+    def _write(self) -> None:
+        write_whole(self._path, "".join([_written(COLUMNS), *self._lines.values()]))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._lost is None:
+            try:
+                self._follow(report)
+            except OSError as error:
+                self._lost = error
+
+    def _follow(self, report: pytest.TestReport) -> None:
+        if attempts.begins(report) and self._lines.pop(report.nodeid, None) is not None:
+            self._write()
+        if hasattr(report, "perf_row"):
+            line = _written(columns(json.loads(report.perf_row)).values())
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line)
+            self._lines[report.nodeid] = line
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._notes.append(f"wrote {counted(len(self._lines), 'row')} to {self._path}")
+        if self._lost is not None:
+            self._notes.append(not_written(session, "--perf-csv", self._lost))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for note in self._notes:
+            terminalreporter.write_line(note)

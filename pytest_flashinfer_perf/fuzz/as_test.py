@@ -1,0 +1,86 @@
+"""Searches and single trials as pytest's tests do them: a skip, a failure with all that is needed, or a report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.config.settings import Checking, Settings
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.fuzz import findings
+from pytest_flashinfer_perf.fuzz.child import Home
+from pytest_flashinfer_perf.fuzz.kept import ChildError, KeptChild
+from pytest_flashinfer_perf.fuzz.search import Hunt, NothingLaunchedError, Search, kept
+from pytest_flashinfer_perf.machine import capability, provenance
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring.walk import obstacle
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.running.stash import SEARCH
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.spec.routine import Backend
+from pytest_flashinfer_perf.spec.selection import quarantined
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def search(asked: Search, item: pytest.Item, settings: Settings, device: Device) -> dict[str, Any]:
+    """What the terminal tells of it; a finding fails the test."""
+    missing = capability.missing(asked.backend.requires, device)
+    if missing:
+        pytest.skip(missing)
+    with closing(KeptChild(_home(item, asked.backend, settings))) as child:
+        hunt = Hunt(asked, settings, device, child)
+        try:
+            steady = hunt.run()
+        except (ChildError, NothingLaunchedError, ParamError) as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+    versions = {"device": device.name, **provenance.versions()}
+    folder = settings.fuzzing.findings
+    made = kept(hunt, folder, versions, steady=steady)
+    report = hunt.report({kind: path for kind, (_, path) in made.items()}, {"versions": versions})
+    write_whole(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", json.dumps(report, indent=1) + "\n")
+    item.stash[SEARCH] = report
+    if made:
+        told = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in made.values()]
+        pytest.fail("\n\n".join(told), pytrace=False)
+    return report
+
+
+def attempt(case: Case, item: pytest.Item, settings: Settings, device: Device) -> None:
+    """Launch one case as a search does, and check it."""
+    known = quarantined(case, settings.quarantine, all_routines())
+    reason = known.sentence if known else obstacle(case, device)
+    if reason:
+        pytest.skip(reason)
+    with closing(KeptChild(_home(item, case.backend, settings))) as child:
+        try:
+            outcome = child.attempt(case.words)
+        except ChildError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+    if outcome.kind in ("skipped", "refused"):
+        pytest.skip(outcome.sentence)
+    if outcome.is_finding:
+        pytest.fail("\n".join(findings.of(case, outcome, {}, steady=True).lines), pytrace=False)
+
+
+def _home(item: pytest.Item, backend: Backend[Any, Any], settings: Settings) -> Home:
+    """With the modules that are not ours, where the backend is not: its own, the test's, and each conftest.py."""
+    declared_in = backend.build.__module__
+    own = () if declared_in.partition(".")[0] == PACKAGE else tuple(dict.fromkeys(_modules(item, declared_in)))
+    looking = Checking(refcheck="only", tolerances=settings.checking.tolerances)
+    return Home(tuple(sys.path), own, settings.device, settings.measuring, looking)
+
+
+def _modules(item: pytest.Item, declared_in: str) -> Iterator[tuple[str, str]]:
+    loaded: list[Any] = [plugin for _, plugin in item.config.pluginmanager.list_name_plugin()]
+    conftests = [plugin for plugin in loaded if Path(getattr(plugin, "__file__", None) or "").name == "conftest.py"]
+    for module in (*conftests, sys.modules.get(declared_in), getattr(item, "module", None)):
+        if module is not None and getattr(module, "__file__", None):
+            yield module.__name__, str(module.__file__)

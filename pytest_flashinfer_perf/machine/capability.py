@@ -1,0 +1,254 @@
+"""Can it run here, and if not, the sentence that says why and what would help.
+
+What the library says itself (its decorators, its signatures, whether it imports) is asked; HARDWARE is for the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import re
+import shutil
+import typing
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.machine.devices import Device
+
+Requirement = Callable[["Device"], "str | None"]
+
+# Where each backend's kernels exist, for APIs without a capability decorator and for tests that name a backend alone:
+# "9.0" is that one, "8.0+" it and later.
+HARDWARE: dict[str, tuple[str, ...]] = {
+    "fa2": ("7.5+",),
+    "fa2_tc": ("8.0+",),
+    "fa3": ("9.0",),
+    "auto": ("7.5+",),
+    "cudnn": ("8.0+",),
+    "cudnn-native": ("8.0+",),
+    "cutlass": ("10.0", "10.3", "10.7"),
+    "cute-dsl": ("10.0", "10.3"),
+    "trtllm-gen": ("10.0", "10.3", "10.7"),
+    "trtllm-native": ("9.0", "10.0", "10.3", "10.7", "12.0+"),
+    "trtllm-fmha-v2": ("9.0", "12.0"),
+    "xqa": ("9.0", "10.0+"),
+    "prims-ts": ("10.0", "10.3"),
+    "cublas": ("8.9+",),
+    "cublaslt": ("8.0+",),
+    "tinygemm": ("9.0", "10.0", "10.3", "11.0+"),
+    "cutile": ("9.0", "10.0+"),
+    "trtllm": ("10.0", "10.3", "10.7"),
+    "tgv": ("10.0", "10.3", "10.7"),
+    "cake": ("10.0", "10.3"),
+    "b12x": ("12.0+",),
+    "trtllm_low_latency": ("10.0", "10.3", "10.7"),
+    "cutedsl_low_latency": ("10.0", "10.3", "10.7"),
+    "fp8_blockscale_gemm_sm90": ("9.0",),
+    "mono_moe": ("9.0",),
+    "cutlass_fused_moe": ("8.9", "9.0", "10.0", "10.3", "10.7", "11.0", "12.0", "12.1"),
+}
+
+PACKAGES: dict[str, tuple[tuple[str, str], ...]] = {
+    "cudnn": (("cudnn", "nvidia-cudnn-frontend"),),
+    "cudnn-native": (("cudnn", "nvidia-cudnn-frontend"),),
+    "cutile": (("cuda.tile", "cuda-tile"),),
+    **dict.fromkeys(
+        ("cute-dsl", "prims-ts", "tgv", "b12x", "cutedsl_low_latency"), (("cutlass", "nvidia-cutlass-dsl"),)
+    ),
+}
+
+
+def missing(requirements: tuple[Requirement, ...], device: Device) -> str | None:
+    """The first requirement that is not met, as a sentence."""
+    return next((reason for require in requirements if (reason := require(device))), None)
+
+
+def backend(name: str, *apis: str) -> tuple[Requirement, ...]:
+    """Everything that a backend needs wherever it is used, and what the library says of the APIs it calls."""
+    packages = tuple(package(module, dist, name) for module, dist in PACKAGES.get(name, ()))
+    compilers = (tile_compiler,) if name == "cutile" else ()
+    return (gpu(name), hardware(name, *apis), *packages, *compilers, flashinfer(*apis))
+
+
+def hardware(name: str, *apis: str) -> Requirement:
+    """What the APIs' decorators say of this backend; what HARDWARE says where they have none."""
+
+    def require(device: Device) -> str | None:
+        declaring = [declared_by(a, name if _chooses(api(a), name) else None) for a in apis if _declares(api(a))]
+        known = (compute_capability(name, *HARDWARE[name]),) if name in HARDWARE else ()
+        return missing(tuple(declaring) or known, device)
+
+    return require
+
+
+def _declares(function: Any) -> bool:
+    return hasattr(function, "is_compute_capability_supported")
+
+
+def _chooses(function: Any, name: str) -> bool:
+    """Whether the API has this name among its backends; `auto` is any of them."""
+    return name != "auto" and bool(getattr(function, "has_backend_choices", bool)())
+
+
+def gpu(what: str) -> Requirement:
+    return lambda device: None if device.is_gpu else f"{what} needs an NVIDIA GPU, this run is on the CPU"
+
+
+def compute_capability(what: str, *wanted: str) -> Requirement:
+    """`9.0` or `90` for one compute capability, `10.0+` or `100+` for it and all later ones."""
+    accepted = [_parse_capability(word) for word in wanted]
+
+    def require(device: Device) -> str | None:
+        here = device.capability
+        if here is None:
+            return gpu(what)(device)
+        if any(here >= low if open_ended else here == low for low, open_ended in accepted):
+            return None
+        return f"{what} needs compute capability {' or '.join(map(_say, accepted))}, this is {here[0]}.{here[1]}"
+
+    return require
+
+
+def _parse_capability(word: str) -> tuple[tuple[int, int], bool]:
+    digits = word.removesuffix("+")
+    major, dot, minor = digits.partition(".")
+    if not dot:
+        major, minor = digits[:-1], digits[-1:]
+    if not (major.isdecimal() and minor.isdecimal()):
+        raise ValueError(f'compute capability {word!r}: write "9.0" or "90", and "10.0+" for it and later ones')
+    return (int(major), int(minor)), word.endswith("+")
+
+
+def _say(accepted: tuple[tuple[int, int], bool]) -> str:
+    (major, minor), open_ended = accepted
+    return f"{major}.{minor}{' or later' if open_ended else ''}"
+
+
+def package(module: str, distribution: str, what: str) -> Requirement:
+    def require(_device: Device) -> str | None:
+        if _is_there(module):
+            return None
+        return f"{what} needs {distribution}: pip install {distribution}"
+
+    return require
+
+
+def tile_compiler(_device: Device) -> str | None:
+    """cuda.tile's own, of its extra or of CUDA 13.1: on the path, or in the toolkit."""
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")
+    found = shutil.which("tileiras") or shutil.which("tileiras", path=str(toolkit))
+    if found or any(importlib.metadata.distributions(name="nvidia-cuda-tileiras")):
+        return None
+    return "cutile needs its compiler, tileiras: pip install 'cuda-tile[tileiras]'"
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a parent package
+        return False
+
+
+@functools.cache
+def flashinfer_import_error() -> str | None:
+    if not _is_there("flashinfer"):
+        return "flashinfer is not installed: pip install 'pytest-flashinfer-perf[gpu]'"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it warns of while it is imported is no reason not to use it
+            importlib.import_module("flashinfer")
+    except Exception as error:  # noqa: BLE001 - whatever its import raises is the reason, not our crash
+        return f"flashinfer failed to import: {type(error).__name__}: {error}"
+    return None
+
+
+def flashinfer(*names: str) -> Requirement:
+    """FlashInfer imports here, and has these names (`bmm_fp8`, `decode.cudnn_batch_decode_with_kv_cache`)."""
+
+    def require(_device: Device) -> str | None:
+        broken = flashinfer_import_error()
+        if broken:
+            return broken
+        absent = [name for name in names if api(name) is None]
+        version = importlib.import_module("flashinfer").__version__
+        return f"flashinfer {version} has no {', '.join(absent)}" if absent else None
+
+    return require
+
+
+def api(name: str) -> Any | None:
+    """A FlashInfer function by its path below `flashinfer`, wherever in its top modules it lives."""
+    head, _, tail = name.rpartition(".")
+    modules = [head] if head else ["", *TOP_MODULES]
+    return next((found for m in modules if (found := _attribute(m, tail)) is not None), None)
+
+
+TOP_MODULES = ("decode", "prefill", "mla", "gemm", "fused_moe", "quantization")
+
+
+def _attribute(module: str, name: str) -> Any | None:
+    try:
+        return getattr(importlib.import_module(f"flashinfer.{module}".rstrip(".")), name, None)
+    except ImportError:
+        return None
+
+
+def declared_by(name: str, backend_name: str | None = None) -> Requirement:
+    """What the decorators of a FlashInfer API say of this backend and device."""
+
+    def require(device: Device) -> str | None:
+        unmet = missing((gpu(backend_name or name), flashinfer(name)), device)
+        if unmet or device.capability is None:
+            return unmet
+        return _declared(api(name), name, backend_name, device.capability)
+
+    return require
+
+
+def _declared(function: Any, name: str, backend_name: str | None, capability: tuple[int, int]) -> str | None:
+    here = capability[0] * 10 + capability[1]
+    asked = "is_backend_supported" if backend_name else "is_compute_capability_supported"
+    check = getattr(function, asked, None)
+    if check is None or (check(backend_name, here) if backend_name else check(here)):
+        return None
+    subject = f"{name} with backend {backend_name}" if backend_name else name
+    return f"flashinfer declares no support of {subject} on compute capability {capability[0]}.{capability[1]}"
+
+
+def listed(name: str, backend_name: str) -> bool:
+    """Whether the installed API's `backend` may be this one, by its annotation."""
+    annotation = inspect.signature(api(name)).parameters["backend"].annotation  # type: ignore[arg-type] # it is there
+    return backend_name in typing.get_args(annotation)
+
+
+def documented(name: str, words: str) -> bool:
+    """Whether the installed API's documentation says so, where neither its signature nor its decorators do."""
+    return words in " ".join((inspect.getdoc(api(name)) or "").split())
+
+
+def accepts(function: Any, parameter: str) -> bool:
+    """Whether a FlashInfer function has this parameter, behind its decorators and its `_plan_impl`."""
+    return any(parameter in inspect.signature(f).parameters for f in _implementations(function))
+
+
+def _implementations(function: Any) -> Iterator[Any]:
+    yield function
+    owner = getattr(inspect.getmodule(function), getattr(function, "__qualname__", "").partition(".")[0], None)
+    implementation = getattr(owner, f"_{function.__name__}_impl", None)
+    if implementation is not None:
+        yield implementation
+
+
+@functools.cache
+def dispatched(macro: str, variable: str) -> frozenset[int]:
+    """The values that a dispatch macro of the installed headers has kernels for; none where it is not found."""
+    header = Path(importlib.import_module("flashinfer").__file__ or "").parent / "data/include/flashinfer/utils.cuh"
+    body = header.read_text().partition(f"define {macro}(")[2].partition("Unsupported")[0] if header.exists() else ""
+    return frozenset(map(int, re.findall(rf"\({variable} == (\d+)\)", body)))

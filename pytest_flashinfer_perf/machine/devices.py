@@ -1,0 +1,138 @@
+"""The device a run measures: found by name, described once, asked for its memory."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
+
+class DeviceError(FlashinferPerfError):
+    """The device that was asked for is not in this machine."""
+
+
+@dataclass(frozen=True)
+class Device:
+    torch: torch.device
+    name: str
+    capability: tuple[int, int] | None
+    uuid: str | None
+    cache_bytes: int
+    processors: int
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.capability is not None
+
+    def free_bytes(self) -> int:
+        if self.is_gpu:
+            return torch.cuda.mem_get_info(self.torch)[0]
+        return _available_memory()
+
+    def synchronize(self) -> None:
+        if self.is_gpu:
+            torch.cuda.synchronize(self.torch)
+
+    def touch(self) -> None:
+        """Raise where it can no longer be used: an error of CUDA stays, and every later call meets it."""
+        torch.zeros(1, device=self.torch)
+        self.synchronize()
+
+    def give_back_memory(self) -> None:
+        """What nobody holds any more, to whoever asks next how much is free."""
+        gc.collect()
+        if self.is_gpu:
+            torch.cuda.empty_cache()
+
+
+def freeze_imports() -> None:
+    """What was imported stays: to look for garbage among torch and FlashInfer takes 0.2 s each time."""
+    _frozen(len(sys.modules))
+
+
+@functools.cache
+def _frozen(_modules: int) -> None:
+    gc.collect()
+    gc.freeze()
+
+
+def find(spec: str) -> Device:
+    """`auto` is the first GPU, or the CPU where there is none."""
+    gpus = torch.cuda.device_count()
+    if spec == "auto":
+        spec = "cuda:0" if gpus else "cpu"
+    if spec in ("cpu", "cpu:any"):
+        return _cpu()
+    index = _index(spec)
+    if index is None or index >= gpus:
+        known = ", ".join(["cpu", *(f"cuda:{i}" for i in range(gpus))])
+        raise DeviceError(f"--perf-device={spec}: there is no such device, this machine has {known}")
+    return _gpu(index)
+
+
+def of(tensor: torch.Tensor) -> Device:
+    return find(str(tensor.device))
+
+
+def _index(spec: str) -> int | None:
+    kind, _, number = spec.partition(":")
+    if kind != "cuda" or not (number or "0").isdecimal():
+        return None
+    return int(number or 0)
+
+
+@functools.cache
+def _gpu(index: int) -> Device:
+    torch.cuda.set_device(index)
+    seen = torch.cuda.get_device_properties(index)
+    return Device(
+        torch=torch.device("cuda", index),
+        name=seen.name,
+        capability=(seen.major, seen.minor),
+        uuid=f"GPU-{seen.uuid}",
+        cache_bytes=seen.L2_cache_size,
+        processors=seen.multi_processor_count,
+    )
+
+
+CACHE_OF_A_CORE_KIB = 16 << 10
+
+
+@functools.cache
+def _cpu() -> Device:
+    return Device(torch.device("cpu"), _cpu_name(), None, None, _last_level_cache(), torch.get_num_threads())
+
+
+def _cpu_name() -> str:
+    lines = _read("/proc/cpuinfo").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+
+
+def _last_level_cache() -> int:
+    """The largest cache that the kernel lists, which of a virtual machine may be all that its host has."""
+    sizes = [_kib(p.read_text()) for p in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    believed = CACHE_OF_A_CORE_KIB * (os.cpu_count() or 1)
+    return min(max(sizes, default=CACHE_OF_A_CORE_KIB), believed) << 10
+
+
+def _kib(size: str) -> int:
+    return int(size.strip().removesuffix("K"))
+
+
+def _available_memory() -> int:
+    fields = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines())
+    return int(fields["MemAvailable"].split()[0]) << 10 if "MemAvailable" in fields else 1 << 62
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

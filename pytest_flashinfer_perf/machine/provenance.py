@@ -1,0 +1,47 @@
+"""Which machine and which software produced a number."""
+
+from __future__ import annotations
+
+import functools
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+DISTRIBUTIONS = {
+    "torch": "torch",
+    "flashinfer": "flashinfer-python",
+    "cupti": "cupti-python",
+    "cudnn_frontend": "nvidia-cudnn-frontend",
+}
+
+
+def machine(config: pytest.Config) -> dict[str, Any]:
+    """As pytest-benchmark has it in its file, with what plugins add."""
+    made: dict[str, Any] = config.hook.pytest_benchmark_generate_machine_info(config=config)
+    config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=made)
+    return made
+
+
+@functools.cache
+def versions() -> dict[str, Any]:
+    """Null for what is not installed; imports torch, so only ask where a case ran."""
+    import torch
+
+    from pytest_flashinfer_perf.machine.telemetry import driver_version
+
+    gpu = torch.cuda.is_available()
+    return {
+        **{name: version(distribution) for name, distribution in DISTRIBUTIONS.items()},
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if gpu else None,
+        "driver": driver_version() if gpu else None,
+        "gpu": torch.cuda.get_device_name() if gpu else None,
+    }
+
+
+def version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,108 @@
+"""What NVML says beside a measurement: power, reasons for a lowered clock, versions; nothing where it is not there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_flashinfer_perf.machine.devices import Device
+
+# NVML's bits, without those that only say that the card is idle or runs at the clocks somebody set.
+REASONS = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "thermal limit",
+    0x40: "hardware thermal limit",
+    0x80: "hardware power brake",
+}
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    power_w: float | None = None
+    throttle: str | None = None
+
+
+def reasons(bits: int) -> str:
+    return ", ".join(name for bit, name in REASONS.items() if bits & bit) or "none"
+
+
+def read(device: Device) -> Telemetry:
+    handle = _handle(device.uuid)
+    nvml = _nvml()
+    if nvml is None or handle is None:
+        return Telemetry()
+    return Telemetry(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, reasons(_reason_bits(nvml, handle)))
+
+
+def _reason_bits(nvml: Any, handle: Any) -> int:
+    newer_or_older = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+    return int(next(getattr(nvml, name) for name in newer_or_older if hasattr(nvml, name))(handle))
+
+
+@functools.cache
+def _nvml() -> Any | None:
+    """NVML, started; None where it is not there, and what it would have read is null in the row."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - without a driver it raises errors of its own
+        return None
+    return pynvml
+
+
+@functools.cache
+def _handle(uuid: str | None) -> Any | None:
+    nvml = _nvml()
+    if uuid is None or nvml is None:
+        return None
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except nvml.NVMLError:  # a device that NVML does not list, such as a slice of a GPU
+        return None
+
+
+def health(uuid: str | None) -> dict[str, Any]:
+    """How a GPU is set and who else is on it; null for what this card, or its driver, does not tell."""
+    nvml, handle = _nvml(), _handle(uuid)
+    if nvml is None or handle is None:
+        return {}
+    asked: dict[str, Callable[[], Any]] = {
+        "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "sm_mhz_most": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        "power_cap_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
+        "power_cap_usual_w": lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1e3,
+        "persistence": lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
+        "throttle": lambda: reasons(_reason_bits(nvml, handle)),
+        "processes": lambda: [_process(nvml, p) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)],
+    }
+    return {name: _told(nvml, ask) for name, ask in asked.items()}
+
+
+def _told(nvml: Any, ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except nvml.NVMLError:
+        return None
+
+
+def _process(nvml: Any, process: Any) -> dict[str, Any]:
+    name = _told(nvml, lambda: nvml.nvmlSystemGetProcessName(process.pid))
+    return {"pid": process.pid, "name": name, "bytes": process.usedGpuMemory}
+
+
+def uuids() -> list[str]:
+    """Of the GPUs that the driver has, whether or not torch can use them."""
+    nvml = _nvml()
+    count = nvml.nvmlDeviceGetCount() if nvml else 0
+    return [str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(i))) for i in range(count)] if nvml else []
+
+
+def driver_version() -> str | None:
+    nvml = _nvml()
+    return None if nvml is None else str(nvml.nvmlSystemGetDriverVersion())

@@ -1,0 +1,81 @@
+"""FlashInfer's autotuner: tune before a call is timed, keep cases apart, and say which kernel was chosen."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import verify_writable
+
+
+class CacheError(FlashinferPerfError):
+    """A cache of tactics that is asked for and cannot be used."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the tuner answered when it was asked: a runner's class, and one of its tactics; -1 is its default."""
+
+    runner: str
+    tactic: Any
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.runner} {'default' if self.tactic == -1 else self.tactic}"
+
+    def backend(self, known: Iterable[str]) -> str:
+        """The backend that this runner is: the longest name that its own begins with."""
+        runner = self.runner.lower()
+        fitting = [name for name in known if runner.startswith(name.lower().replace("-", "").replace("_", ""))]
+        return max(fitting, key=len, default=self.runner)
+
+
+def settle(call: Callable[[], object], *, tune: bool, cache: str | None) -> Choice | None:
+    """Tune the call, or let it use a cache's tactics, or nothing of earlier cases; the choice of its next run."""
+    library = importlib.import_module("flashinfer.autotuner")
+    library.AutoTuner.get().clear_cache()
+    if tune or cache:
+        with library.autotune(tune, cache=cache):
+            call()
+    with _watched(library.AutoTuner.get()) as choices:
+        call()
+    return choices[-1] if choices else None
+
+
+@contextmanager
+def _watched(tuner: Any) -> Iterator[list[Choice]]:
+    """The tuner's own `choose_one`, with a note of what it answers."""
+    choices: list[Choice] = []
+    ask = tuner.choose_one
+
+    def choose_one(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        runner, tactic = ask(*args, **kwargs)
+        choices.append(Choice(type(runner).__name__, tactic))
+        return runner, tactic
+
+    tuner.choose_one = choose_one
+    try:
+        yield choices
+    finally:
+        del tuner.choose_one
+
+
+def verify(cache: str, *, tune: bool) -> None:
+    """Raise CacheError where there is nothing to read; a run that tunes may write a new one."""
+    path = Path(cache)
+    try:
+        if tune and path.parent.is_dir():
+            verify_writable(path)
+            if not path.exists():
+                return
+        json.loads(path.read_text())
+    except OSError as error:
+        raise CacheError(f"{cache}: {error.strerror}; a case with --autotune writes it") from error
+    except ValueError as error:
+        raise CacheError(f"{cache} is no cache of tactics: {error}; a case with --autotune writes one") from error

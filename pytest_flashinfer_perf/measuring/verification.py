@@ -1,0 +1,210 @@
+"""Calls a function to look at its answer: outputs that nobody wrote, inputs that somebody did, answers of before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.checking.check import Check, Tolerance, WrongAnswerError
+from pytest_flashinfer_perf.checking.sample import Sample
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring.changing import InputChange, describe
+from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.timing.cold import storage
+from pytest_flashinfer_perf.timing.instruments import Call
+from pytest_flashinfer_perf.timing.target import Target
+
+COLUMNS = 1024
+MOST_CHANGES = 3  # each asks the reference once more
+FIRST_ALONE = "the call changes its inputs: its answer was compared in its first call alone"
+Outputs = Tensor | Sequence[Tensor] | None
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a call should answer, how far it may be off, what its outputs mean, and which rows of them are looked at.
+
+    `again` is what it should answer to the inputs as they are when that is asked, None where that cannot be said, and
+    `changes` are ways to make them others.
+    """
+
+    answer: tuple[Tensor, ...]
+    tolerances: tuple[Tolerance, ...] = ()
+    decoded: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] = tuple
+    sample: Sample | None = None
+    again: Callable[[], Expected | None] = _nothing
+    changes: tuple[InputChange, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What was seen of one or more calls: a comparison for each output, what is wrong, and what to know beside it."""
+
+    checks: tuple[Check, ...] = ()
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __add__(self, other: CheckResult) -> CheckResult:
+        return CheckResult(self.checks + other.checks, self.faults + other.faults, self.notes + other.notes)
+
+    def of(self, which: str) -> CheckResult:
+        return CheckResult(self.checks, tuple(f"{which}, {fault}" for fault in self.faults), self.notes)
+
+    def right(self) -> CheckResult:
+        """Itself; a wrong answer is an error."""
+        if self.faults:
+            raise WrongAnswerError("\n".join(self.faults))
+        return self
+
+
+@dataclass
+class Examination:
+    """The answers of a call's first run, of the last one that was timed, and of one more, to other inputs."""
+
+    target: Target
+    expected: Expected
+    device: Device
+    before: Fingerprint
+    own: set[int] = field(default_factory=set)  # the inputs that it returns
+    in_place: bool = False
+    dtypes: tuple[torch.dtype, ...] = ()
+
+    def first(self) -> CheckResult:
+        answer, returned = self._called(self.target)
+        self.own, changed = set(map(storage, returned)), self._changed()
+        self.in_place = bool(changed & self.own)
+        self.dtypes = tuple(output.dtype for output in answer)
+        return self._compared(answer, self.expected) + self._unharmed(changed)
+
+    def last(self, timed: Target, returned: tuple[Tensor, ...] | None) -> CheckResult:
+        """Of the timed calls; outputs hold what it wrote, what it returned is None where nobody knows."""
+        answer = timed.outputs or returned
+        if self.in_place or answer is None:
+            return CheckResult()
+        return self._compared(answer, self.expected).of("of a timed call")
+
+    def once_more(self, call: Call) -> CheckResult:
+        """By what was timed: it may have answered from memory, or stopped to work."""
+        if not self.expected.answer:
+            return self._unharmed(self._changed())
+        with self._other_inputs() as (what, expected):
+            if expected is None:
+                return CheckResult(notes=(FIRST_ALONE,))
+            seen = self._compared(self._called(call)[0], expected)
+        return seen.of(f"of one more call {what}".rstrip()) + self._unharmed(self._changed())
+
+    @contextmanager
+    def _other_inputs(self) -> Iterator[tuple[str, Expected | None]]:
+        """By the first change that the reference follows; what a call changes itself is followed, or nothing known."""
+        changes = (InputChange("", nullcontext),) if self.in_place else self.expected.changes[:MOST_CHANGES]
+        for change in changes:
+            with change.made():
+                expected = self.expected.again()
+                if expected is not None and (change.followed or self._follows(expected)):
+                    yield change.what, expected
+                    return
+        yield "", None if self.in_place else self.expected
+
+    def _follows(self, other: Expected) -> bool:
+        """Is another answer, and one that the outputs' types can hold."""
+        fits = all(_largest(a) <= _most(d) for a, d in zip(other.answer, self.dtypes, strict=False))
+        pairs = zip(other.answer, self.expected.answer, strict=False)
+        return fits and any(new.shape != old.shape or not torch.equal(new, old) for new, old in pairs)
+
+    def _called(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """What it answered, and what it returned."""
+        check.poison(self.target.outputs)
+        returned = tuple(tensors(call()))
+        self.device.synchronize()
+        return self.target.outputs or returned, returned
+
+    def _compared(self, answer: tuple[Tensor, ...], expected: Expected) -> CheckResult:
+        return compared(answer, expected, poisoned=bool(self.target.outputs))
+
+    def _changed(self) -> set[int]:
+        after = fingerprint(self.target) if self.before else {}
+        return {key for key, sums in self.before.items() if after[key] != sums}
+
+    def _unharmed(self, changed: set[int]) -> CheckResult:
+        """What a call is given it must leave alone, but for its outputs: what it is told to write, or returns."""
+        given = tensors((self.target.args, dict(self.target.kwargs)))
+        which = [describe(tensor) for tensor in given if storage(tensor) in changed - self.own]
+        faults = (f"the call changed its input {which[0]}: return it, or name it by out=",) if which else ()
+        return CheckResult(faults=faults)
+
+
+def _largest(values: Tensor) -> float:
+    """Infinite where there is NaN; an infinity has no size."""
+    if values.numel() == 0:
+        return 0.0
+    sizes = (values if values.is_complex() else values.float()).abs()
+    largest: float = sizes.nan_to_num(nan=math.inf, posinf=0.0).max().item()
+    return largest
+
+
+def _most(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).max if dtype.is_floating_point or dtype.is_complex else math.inf
+
+
+def compared(outputs: tuple[Tensor, ...], expected: Expected, *, poisoned: bool) -> CheckResult:
+    if not expected.answer:
+        return CheckResult()
+    actual, wanted = expected.decoded(outputs), expected.answer
+    if len(actual) != len(wanted):
+        sentence = f"the reference has {_tensors(len(wanted))}, the call gave {_tensors(len(actual))}"
+        return CheckResult(faults=(f"{sentence}: name by out= what it writes",))
+    allowed = expected.tolerances or (None,) * len(wanted)
+    compare = partial(_compared, expected.sample, poisoned=poisoned)
+    checks = tuple(compare(*these) for these in zip(actual, wanted, allowed, strict=True))
+    return CheckResult(checks, tuple(_fault(i, c) for i, c in enumerate(checks) if c.rule))
+
+
+def _compared(
+    sample: Sample | None, actual: Tensor, wanted: Tensor, allowed: Tolerance | None, *, poisoned: bool
+) -> Check:
+    if sample is None:
+        return check.compare(actual, wanted, allowed, poisoned=poisoned)
+    chosen = sample.of(actual, wanted)
+    return check.compare(chosen, wanted, allowed, lambda nth: sample.locate(nth, actual), poisoned=poisoned)
+
+
+def _tensors(number: int) -> str:
+    return "1 tensor" if number == 1 else f"{number} tensors"
+
+
+def _fault(number: int, seen: Check) -> str:
+    return "\n  ".join((f"output {number}: {seen.lines[0]}", *seen.lines[1:]))
+
+
+Fingerprint = dict[int, tuple[int, ...]]
+
+
+def fingerprint(target: Target) -> Fingerprint:
+    """A checksum of each storage that the call reads, those of its outputs left out."""
+    written = {storage(t) for t in target.outputs}
+    read = {storage(t): t for t in tensors((target.args, dict(target.kwargs))) if t.numel()}
+    return {key: _sums(tensor) for key, tensor in read.items() if key not in written}
+
+
+def _sums(tensor: Tensor) -> tuple[int, ...]:
+    """Of all the storage's bytes, 8 at a time, by columns and by rows: values that change places are seen as well."""
+    raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+    return tuple(int(part) for part in _parts(raw))
+
+
+def _parts(raw: Tensor) -> Iterator[Tensor]:
+    whole = len(raw) // (8 * COLUMNS) * (8 * COLUMNS)
+    words = raw[:whole].view(torch.int64).view(-1, COLUMNS)
+    for line in (words.sum(0), words.sum(1), raw[whole:].long()):
+        yield (line * (2 * torch.arange(len(line), device=raw.device) + 1)).sum()

@@ -1,0 +1,328 @@
+"""pytest's face of the package: options, hooks, fixtures. What they do is elsewhere, and imported when it is needed."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
+from pytest_flashinfer_perf.plugin import confirmation, options, read_options, trace_set_arguments
+from pytest_flashinfer_perf.plugin.board import Board
+from pytest_flashinfer_perf.plugin.rowless import Rowless
+from pytest_flashinfer_perf.running import neighbours, replay, stash, stored, unmeasured, workers
+from pytest_flashinfer_perf.running import session as running
+from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
+from pytest_flashinfer_perf.runs import properties
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.machine.devices import Device
+    from pytest_flashinfer_perf.plugin.fixture import Perf
+    from pytest_flashinfer_perf.trace_sets.items import Evaluations
+
+TRACE_SETS = pytest.StashKey[list[tuple[trace_set_arguments.Asked, "Evaluations"]]]()
+
+MARKERS = (
+    "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
+    "perf(**params): a case's parameters, for -m 'perf(backend=\"fa3\", batch_size=16)'",
+    "attention: cases of the attention family",
+    "gemm: cases of the GEMM family",
+    "moe: cases of the MoE family",
+    'requires_sm(*capabilities): skip unless the GPU has one of them, e.g. "90", "100+"',
+    "requires_backend(name): skip unless this FlashInfer backend can run here",
+    "requires_flashinfer(*names): skip unless flashinfer imports and has these functions",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    trace_set_arguments.refuse_foreign(early_config)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    with errors_of_use():
+        _configure(config)
+
+
+def _configure(config: pytest.Config) -> None:
+    settings = config.stash[SETTINGS] = read_options.read(config)
+    board = Board()
+    config.pluginmanager.register(board, "flashinfer-perf-board")
+    running.start(config, board.notes)
+    if not hasattr(config, "workerinput"):
+        _start_gathering(config, settings, board)
+    _set_arguments(config, settings)
+    _take_trace_sets(config, settings)
+
+
+def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
+    """In the process that sees all rows: a worker of xdist has a part of them."""
+    config.pluginmanager.register(Rowless(board), "flashinfer-perf-rowless")
+    if stored.copies(config):
+        config.pluginmanager.register(stored.SmallDocuments(config), "flashinfer-perf-stored")
+    if confirmation.confirms():
+        return
+    if not config.option.collectonly:
+        _open_files(config, board)
+    if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
+        from pytest_flashinfer_perf.plugin import gate
+
+        gate.start(config, settings.project)
+    elif os.environ.get("GITHUB_STEP_SUMMARY") and not config.option.collectonly:
+        from pytest_flashinfer_perf.plugin.job_summary import JobSummary
+
+        config.pluginmanager.register(JobSummary(board), "flashinfer-perf-summary")
+
+
+def _open_files(config: pytest.Config, board: Board) -> None:
+    """What cannot be written ends the run before anything is measured."""
+    if config.getoption("perf_html"):
+        from pytest_flashinfer_perf.plugin.html import HtmlFile
+
+        config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
+    if config.getoption("perf_csv"):
+        from pytest_flashinfer_perf.flashinfer_benchmark.csv_rows import CsvFile
+
+        path = config.invocation_params.dir / config.getoption("perf_csv")
+        config.pluginmanager.register(CsvFile(path), "flashinfer-perf-csv")
+    if config.getoption("perf_vllm_csv"):
+        verify_output("--perf-vllm-csv", Path(config.getoption("perf_vllm_csv"), "any.csv"))
+
+
+def _set_arguments(config: pytest.Config, settings: Settings) -> None:
+    """Cases without a named file are looked for in the suite; testlists are arguments of their own."""
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    if settings.cases and not named:
+        from pytest_flashinfer_perf.plugin import suite
+
+        config.args[:] = map(str, suite.paths())
+    if settings.testlists:
+        config.args[:] = [*(config.args if named or settings.cases else ()), *settings.testlists]
+
+
+def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:
+    asked = trace_set_arguments.take(config, settings)
+    if asked:
+        shared = trace_set_arguments.evaluations(settings)
+        config.pluginmanager.register(shared, "flashinfer-perf-evaluations")
+        config.stash[TRACE_SETS] = [(one, shared) for one in asked]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    if config.getoption("perf_prebuild") and not (config.option.collectonly or hasattr(config, "workerinput")):
+        from pytest_flashinfer_perf.prebuild.first import compile_first
+
+        with errors_of_use():
+            compile_first(config)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    settings = session.config.stash[SETTINGS]
+    if settings.backends or settings.cases or settings.model or settings.tp or settings.dp or settings.ep:
+        from pytest_flashinfer_perf.plugin import suite
+
+        with errors_of_use():
+            suite.verify(settings)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """A finding or a testlist that was asked for; instead of doctest's, which takes any .txt that was."""
+    others = yield
+    if not parent.session.isinitpath(file_path):
+        return others
+    if file_path.suffix == ".json":
+        return others or _finding(file_path, parent)
+    if not _is_testlist(file_path, parent.config):
+        return others
+    from pytest_flashinfer_perf.plugin.items import Testlist
+
+    return [Testlist.from_parent(parent, path=file_path)]
+
+
+def _finding(path: Path, parent: pytest.Collector) -> list[pytest.Collector]:
+    from pytest_flashinfer_perf.fuzz import findings
+
+    if not findings.is_finding(path):
+        return []
+    from pytest_flashinfer_perf.plugin.items import FindingFile
+
+    return [FindingFile.from_parent(parent, path=path)]
+
+
+def _is_testlist(path: Path, config: pytest.Config) -> bool:
+    if any(path.samefile(config.invocation_params.dir / name) for name in config.stash[SETTINGS].testlists):
+        return True
+    if path.suffix != ".txt":
+        return False
+    from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+
+    return testlist.is_testlist(path)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("perf_cases")
+    if marker is not None:
+        from pytest_flashinfer_perf.plugin import collection
+
+        collection.parametrize(metafunc, marker, metafunc.config.stash[SETTINGS])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    for asked, shared in config.stash.get(TRACE_SETS, ()):
+        items.extend(trace_set_arguments.items(session, asked, shared))
+    if config.stash[SETTINGS].cases:
+        from pytest_flashinfer_perf.plugin.items import WithoutCase
+
+        items.extend(session.genitems(WithoutCase.from_parent(session, name="--perf-case", nodeid="--perf-case")))
+    if config.getoption("perf_only"):
+        from pytest_flashinfer_perf.plugin import collection
+
+        collection.keep_only(config, items)
+    measured = [item for item in items if measures(item)]
+    if measured:
+        from pytest_flashinfer_perf.plugin import collection
+
+        collection.verify_project(measured, config.stash[SETTINGS])
+        collection.give_clocks(measured)
+        collection.deselect_empty(config, items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Find the device and the instrument before the first test: what is not there is one error, not one per case."""
+    if session.config.option.collectonly or not any(_needs_device(item) for item in session.items):
+        return
+    settings = session.config.stash[SETTINGS]
+    measuring = sum(map(measures, session.items))
+    if measuring:
+        neighbours.refuse_codspeed(session.config, measuring)
+    device = session.config.stash[DEVICE] = _device(settings)
+    if measuring:
+        running.ready(session, settings, device)
+
+
+def _needs_device(item: pytest.Item) -> bool:
+    marked = any(item.get_closest_marker(name) for name in ("requires_sm", "requires_backend", "requires_flashinfer"))
+    return marked or measures(item)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    return workers.number(config)
+
+
+def _device(settings: Settings) -> Device:
+    from pytest_flashinfer_perf.machine import devices
+    from pytest_flashinfer_perf.timing import instruments
+
+    with errors_of_use():
+        device = devices.find(settings.device)
+        instruments.choose(settings.measuring.instrument, device)
+    if settings.measuring.cuda_graph == "on" and not device.is_gpu:
+        raise pytest.UsageError("--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU")
+    return device
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if DEVICE in item.config.stash:
+        from pytest_flashinfer_perf.plugin import collection
+
+        reason = collection.unmet(item, item.config.stash[DEVICE])
+        if reason:
+            pytest.skip(reason)
+
+
+@pytest.fixture
+def perf(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
+    """Measure a case with `perf(case)`, your own call with `perf.time(fn, *args, flops=, bytes=, reference=, out=)`."""
+    from pytest_flashinfer_perf.plugin.fixture import Perf
+
+    if "perf" not in request.node.fixturenames:
+        raise pytest.UsageError("perf must be an argument of the test itself: that is where the run looks for it")
+    settings, device = request.config.stash[SETTINGS], request.config.stash[DEVICE]
+    with running.turn(request.config, settings, device):
+        yield Perf(request, benchmark, settings, device)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    done = yield
+    if measures(item):
+        from pytest_flashinfer_perf.plugin.fixture import Perf
+
+        given = item.funcargs.get("perf")  # type: ignore[attr-defined] # of an item that has fixtures
+        if isinstance(given, Perf):
+            given.verify_used()
+    return done
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    measured = measures(item)
+    if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
+        from pytest_flashinfer_perf import tracebacks
+
+        tracebacks.hide_ours(call.excinfo)
+    report = yield
+    if measured and report.when == "call":
+        _add_outcome(item, report)
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _fail_strict_skip(item, report, unmeasured.reason(report))
+    if not report.passed and (measured or stash.IDENTITY in item.stash):
+        report.perf_unmeasured = json.dumps(unmeasured.of(report, stash.identity(item)))  # type: ignore[attr-defined]
+    return report
+
+
+def _add_outcome(item: pytest.Item, report: pytest.TestReport) -> None:
+    if stash.ROW in item.stash:
+        row = item.stash[stash.ROW]
+        report.perf_row = json.dumps(row)  # type: ignore[attr-defined] # reports carry what they get
+        for known in (item.user_properties, report.user_properties):
+            properties.put(row, known)
+        report.perf_replay = replay.shipped(item, row["instrument"], row["samples"])  # type: ignore[attr-defined]
+    if stash.CHECKED in item.stash:
+        report.perf_checked = item.stash[stash.CHECKED]  # type: ignore[attr-defined]
+    if item.config.stash[SETTINGS].fuzzing.on:
+        if stash.SEARCH in item.stash:
+            report.perf_search = json.dumps(item.stash[stash.SEARCH])  # type: ignore[attr-defined]
+    elif report.failed:  # a search says what to run again itself
+        report.sections.append(("run it again", "\n".join(_commands(item))))
+
+
+def _commands(item: pytest.Item) -> Iterator[str]:
+    """This project's, and upstream's where its script has the case."""
+    from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
+
+    yield stash.repeat(item)
+    case = stash.case_of(item)
+    upstream = upstream_repro.command(case) if case else None
+    if upstream is not None:
+        yield upstream
+
+
+def _fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:
+    known_as = (item.nodeid, item.name, item.name.partition("[")[2].rstrip("]"))
+    for glob in item.config.stash[SETTINGS].strict_skips:
+        if any(fnmatch.fnmatchcase(name, glob) for name in known_as):
+            report.outcome = "failed"
+            report.longrepr = f"--perf-strict-skips={glob} does not allow this skip: {reason}"

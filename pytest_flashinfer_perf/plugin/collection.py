@@ -1,0 +1,131 @@
+"""From markers to items: a test's cases, their marks and clocks, and what a user's own markers require."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_flashinfer_perf.config import tolerances
+from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.plugin import suite
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.running.record import ReplayClock
+from pytest_flashinfer_perf.spec.case import Case, routine_named
+from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
+from pytest_flashinfer_perf.spec.selection import selects_no_routine
+from pytest_flashinfer_perf.timing import stopping
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.fuzz.search import Search
+
+NO_CASE = "no-case"
+
+
+def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settings) -> None:
+    named, *shapes = marker.args
+    routine = named if isinstance(named, Routine) else routine_named(named, all_routines())
+    asked = _searches(routine, settings) if settings.fuzzing.on and not settings.cases else None
+    made = suite.cases_of(routine, settings, shapes) if asked is None else asked
+    metafunc.parametrize("case", [_param(case) for case in made] or [pytest.param(None, id=NO_CASE)])
+
+
+def _searches(routine: AnyRoutine, settings: Settings) -> list[Search]:
+    """One for each backend, whatever shapes a test lists."""
+    from pytest_flashinfer_perf.fuzz.search import Search
+
+    return [Search(routine, backend) for backend in suite.backends_of(routine, settings)]
+
+
+def _param(case: Case | Search) -> object:
+    return pytest.param(case, id=case.id, marks=marks(case))
+
+
+def marks(case: Case | Search) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.family)]
+
+
+def give_clocks(items: list[pytest.Item]) -> None:
+    """pytest-benchmark reads only the closest marker: ours keeps the user's options, `max_time` among them."""
+    ours = {"min_rounds": stopping.FEWEST, "disable_gc": True, "warmup": False}
+    for item in items:
+        own = item.get_closest_marker("benchmark")
+        options = {**(own.kwargs if own else {}), **ours, "timer": ReplayClock()}
+        item.add_marker(pytest.mark.benchmark(**options), append=False)
+
+
+def keep_only(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What `--perf-only` names; all else is deselected."""
+    path = config.invocation_params.dir / config.getoption("perf_only")
+    try:
+        asked = set(path.read_text(encoding="utf-8").splitlines())
+    except OSError as error:
+        raise pytest.UsageError(f"--perf-only: {error}") from error
+    others = [item for item in items if item.nodeid not in asked]
+    items[:] = [item for item in items if item.nodeid in asked]
+    config.hook.pytest_deselected(items=others)
+
+
+def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A routine that this run asks nothing of is not a skip: its tests are deselected."""
+    empty = [item for item in items if isinstance(item, pytest.Function) and _is_empty(item)]
+    if empty:
+        items[:] = [item for item in items if item not in empty]
+        config.hook.pytest_deselected(items=empty)
+
+
+def _is_empty(item: pytest.Function) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.id == NO_CASE and callspec.params.get("case", 0) is None
+
+
+def verify_project(items: list[pytest.Item], settings: Settings) -> None:
+    """Raise for what the settings file says of routines and backends that nobody has, this run's own among them."""
+    routines = dict(all_routines())
+    for item in items:
+        case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+        routine = getattr(case, "routine", None)
+        if isinstance(routine, Routine):
+            routines[routine.name] = routine
+    _verify_quarantine(settings, routines)
+    known = {name: list(routine.backends) for name, routine in routines.items()}
+    for glob in tolerances.of_nobody(settings.checking.tolerances, known):
+        name, _, backend = glob.partition("/")
+        sentence = unknown(backend, sorted(known[name])) if name in known else unknown(name, sorted(known))
+        raise pytest.UsageError(f'{settings.project.path}: [tolerances] "{glob}": {sentence}')
+
+
+def _verify_quarantine(settings: Settings, routines: Mapping[str, AnyRoutine]) -> None:
+    for entry in settings.quarantine:
+        where = f'{settings.project.path}: [quarantine] "{entry.which}"'
+        try:
+            nobody = selects_no_routine(entry.which, routines)
+        except ParamError as error:
+            raise pytest.UsageError(f"{where}: {error}") from error
+        if nobody:
+            routine = entry.which.partition("/")[0]
+            raise pytest.UsageError(f"{where}: {unknown(routine, sorted(routines))}")
+
+
+def unmet(item: pytest.Item, device: Device) -> str | None:
+    """The first of a test's requires_* markers that this machine does not meet."""
+    return capability.missing(tuple(_requirements(item, device)), device)
+
+
+def _requirements(item: pytest.Item, device: Device) -> Iterator[capability.Requirement]:
+    for marker in item.iter_markers("requires_sm"):
+        yield capability.compute_capability("this test", *marker.args)
+    for marker in item.iter_markers("requires_backend"):
+        for name in marker.args:
+            if name not in capability.HARDWARE:
+                raise pytest.UsageError(f"requires_backend: {unknown(name, sorted(capability.HARDWARE))}")
+            yield from capability.backend(name)
+    for marker in item.iter_markers("requires_flashinfer"):
+        yield capability.flashinfer(*marker.args)
+        if device.is_gpu:
+            yield from map(capability.declared_by, marker.args)

@@ -1,0 +1,217 @@
+"""The `perf` fixture: a case, or anybody's own call, measured and recorded as this test's row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.config.settings import Checking, Measuring, Settings
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring import peaks, row
+from pytest_flashinfer_perf.measuring.autotune import CacheError
+from pytest_flashinfer_perf.measuring.measurement import Measurement, Reference, measure
+from pytest_flashinfer_perf.measuring.verification import Outputs
+from pytest_flashinfer_perf.measuring.walk import CannotRunError, OutOfMemoryError, walk
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.running import compiling, record
+from pytest_flashinfer_perf.running.compiling import CompileError
+from pytest_flashinfer_perf.running.stash import CHECKED, IDENTITY, OUTCOME, REPEAT, ROW
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.selection import quarantined
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.fuzz.search import Search
+
+Evaluate = Callable[[bool, Device], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
+NONE: Mapping[str, Any] = {}
+NOTHING_MEASURED = "nothing was measured: call perf(case) or perf.time(...), pytest.skip(reason), or do without perf"
+
+
+class Perf:
+    """Call it with a case of the suite, or use `time` for a function of your own; once per test."""
+
+    def __init__(self, request: pytest.FixtureRequest, benchmark: Any, settings: Settings, device: Device) -> None:
+        self._node = request.node
+        self._benchmark = benchmark
+        self._settings = settings
+        self._device = device
+        self._used = False
+        self._since = 0.0
+        self._worker = getattr(request.config, "workerinput", {}).get("workerid")
+        asked_not_to = request.config.getoption("benchmark_disable")
+        self._only_once = asked_not_to
+        own = request.node.get_closest_marker("benchmark").kwargs
+        max_time = float(own.get("max_time", settings.measuring.max_time))
+        plant = settings.plants.get(request.node.nodeid, 0.0)
+        asked = replace(settings.measuring, max_time=max_time, plant=plant)
+        self._measuring = replace(asked, iters=1, warmup=0) if asked_not_to else asked
+
+    def __call__(self, case: Case | Search) -> Measurement | None:
+        """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row.
+
+        Where shapes are searched nothing is timed: a search, or the one case, is launched and checked in a child.
+        """
+        with self._row_or_nothing():
+            if isinstance(case, Case) and not self._settings.fuzzing.on:
+                return self._measured(case)
+            self._launched_and_checked(case)
+            return None
+
+    def attempt(self, case: Case) -> None:
+        """Launch a case in a child and check it, whatever the run does with others."""
+        with self._row_or_nothing():
+            self._launched_and_checked(case)
+
+    def _launched_and_checked(self, case: Case | Search) -> None:
+        from pytest_flashinfer_perf.fuzz import as_test
+
+        if isinstance(case, Case):
+            as_test.attempt(case, self._node, self._settings, self._device)
+        else:
+            as_test.search(case, self._node, self._settings, self._device)
+        record.leave_out(self._benchmark)
+
+    def _measured(self, case: Case) -> Measurement:
+        self._node.stash[IDENTITY] = {**case.identity, **row.of_device(self._device)}
+        self._node.stash[REPEAT] = case.repro
+        known = quarantined(case, self._settings.quarantine, all_routines())
+        if known:
+            pytest.skip(known.sentence)
+        how = (self._measuring_of(case), self._checking_of(case))
+        walked = walk(case, *how, self._device, self._settings.max_memory)
+        if self._settings.checking.only:
+            self._checked(walked.measurement)
+        else:
+            self._benchmark.params = case.json_params
+            extra_info = row.of_case(case, walked, self._settings.measuring.peaks)
+            self._record(walked.measurement, extra_info, case.json_params)
+        return walked.measurement
+
+    def _checking_of(self, case: Case) -> Checking:
+        return case.said.allowing(self._settings.checking)
+
+    def _checked(self, seen: Measurement) -> None:
+        """Nothing was timed, so that there is no row: the report says how much was looked at."""
+        record.leave_out(self._benchmark)
+        self._node.stash[CHECKED] = row.refcheck(seen)
+
+    def _measuring_of(self, case: Case) -> Measuring:
+        return self._measuring if self._only_once else case.said.over(self._measuring, self._device)
+
+    def time(  # noqa: PLR0913 - what there is to say about a call
+        self,
+        fn: Callable[..., object],
+        *args: Any,
+        flops: float | None = None,
+        bytes: float | None = None,  # noqa: A002 - the word for it
+        flops_dtype: str | None = None,
+        reference: Reference = None,
+        out: Outputs = None,
+        **kwargs: Any,
+    ) -> Measurement:
+        """Time `fn(*args, **kwargs)`; `out` names the tensors it writes, which are poisoned and checked."""
+        with self._row_or_nothing():
+            self._node.stash[IDENTITY] = self._identity
+            if self._settings.fuzzing.on:
+                pytest.skip("perf.time has no shapes to search: give it a strategy of your own with @given")
+            work = {"flops": flops, "bytes": bytes, "flops_dtype": flops_dtype, "reference": reference, "out": out}
+            where = str(self._device.torch)
+            how = {
+                "measuring": self._measuring,
+                "checking": self._settings.checking,
+                "device": where,
+                "name": self._node.name,
+            }
+            compiling.watch()
+            measured = measure(fn, args, kwargs, **work, **how)  # type: ignore[arg-type]
+            cost = Cost(flops or 0.0, bytes or 0.0, measured.flops_dtype or "", inferred=flops_dtype is None)
+            if self._settings.checking.only:
+                self._checked(measured)
+            else:
+                self._record(measured, self._own_row(measured, cost))
+        return measured
+
+    def verify_used(self) -> None:
+        """Raise where a test measured nothing and would pass for one that did."""
+        if not self._used:
+            record.leave_out(self._benchmark)
+            pytest.fail(NOTHING_MEASURED, pytrace=False)
+
+    def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement:
+        """Record what a process of its own has measured and checked; `evaluate` is told whether once is enough."""
+        self._node.stash[REPEAT] = repeat
+        self._node.stash[IDENTITY] = self._identity
+        with self._row_or_nothing():
+            measured, said, params = evaluate(self._only_once or self._settings.checking.only, self._device)
+            own = row.of_measurement(measured, None, self._settings.measuring.peaks)
+            self._benchmark.params = dict(params)
+            self._record(measured, {**own, **self._identity, **said}, params)
+        return measured
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """Of a test that is no case of a routine."""
+        known = {"case": self._node.nodeid, "case_tag": self._settings.case_tag}
+        return {**known, **row.of_device(self._device)}
+
+    def _own_row(self, measured: Measurement, cost: Cost | None) -> dict[str, Any]:
+        return {**row.of_measurement(measured, cost, self._settings.measuring.peaks), **self._identity}
+
+    def _record(self, measured: Measurement, extra_info: dict[str, Any], params: Mapping[str, Any] = NONE) -> None:
+        if self._only_once:
+            record.leave_out(self._benchmark)
+            return
+        extra_info = {**extra_info, "worker": self._worker, "case_s": time.monotonic() - self._since}
+        if self._worker is None:
+            clock = self._node.get_closest_marker("benchmark").kwargs["timer"]
+            record.write(self._benchmark, clock, measured.samples, extra_info)
+        else:
+            record.ship(self._benchmark, extra_info)
+        self._node.stash[ROW] = {**extra_info, **_seen(measured), "params": dict(params)}
+
+    @contextmanager
+    def _row_or_nothing(self) -> Iterator[None]:
+        if self._used:
+            raise RuntimeError("perf records one row per test: parametrize the test to measure more")
+        self._used = True
+        self._since = time.monotonic()
+        try:
+            with self._sentences():
+                yield
+        except BaseException:
+            record.leave_out(self._benchmark)
+            raise
+
+    @contextmanager
+    def _sentences(self) -> Iterator[None]:
+        """What is known to happen needs no lines of this package."""
+        try:
+            yield
+        except CannotRunError as reason:
+            raise pytest.skip.Exception(str(reason)) from None
+        except (OutOfMemoryError, CompileError) as error:
+            self._node.stash[OUTCOME] = error.outcome
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        except CacheError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        except WrongAnswerError as wrong:
+            raise pytest.fail.Exception(f"wrong answer: {wrong}", pytrace=False) from None
+
+
+def _seen(measured: Measurement) -> dict[str, Any]:
+    """What a report of this session shows, and pytest-benchmark keeps in its own words."""
+    return {
+        "samples": measured.samples,
+        "median": measured.median,
+        "mean": fmean(measured.samples),
+        "std": measured.std,
+        "roofs": {source: asdict(roof) for source, roof in peaks.roofs(measured.device).items()},
+    }

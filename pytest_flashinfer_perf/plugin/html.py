@@ -1,0 +1,36 @@
+"""`--perf-html`: the page of the session that measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_flashinfer_perf.config.usage import not_written, verify_output
+from pytest_flashinfer_perf.plugin import this_run
+from pytest_flashinfer_perf.plugin.board import Board
+from pytest_flashinfer_perf.report.html import page
+
+
+class HtmlFile:
+    """Says what it lacks before anything is measured."""
+
+    def __init__(self, config: pytest.Config, board: Board) -> None:
+        absent = page.missing()
+        if absent:
+            raise pytest.UsageError(f"--perf-html: {absent}")
+        self._board = board
+        self._path = config.invocation_params.dir / config.getoption("perf_html")
+        verify_output("--perf-html", self._path)
+        self._note = f"--perf-html: nothing written, no case was measured or skipped: {self._path}"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if not (self._board.rows or self._board.unmeasured):
+            return
+        try:
+            page.write(self._path, [this_run.of(session.config, self._board)])
+            self._note = f"wrote {self._path}"
+        except OSError as error:
+            self._note = not_written(session, "--perf-html", error)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.write_line(self._note)

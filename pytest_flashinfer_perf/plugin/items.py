@@ -1,0 +1,84 @@
+"""Items of files: an ordinary test function for each line of a testlist, and for the case of a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.fuzz import findings
+from pytest_flashinfer_perf.plugin import collection, suite
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.running.stash import CASE, IDENTITY, SETTINGS
+from pytest_flashinfer_perf.spec import case as cases
+from pytest_flashinfer_perf.spec.params import ParamError
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
+    from pytest_flashinfer_perf.plugin.fixture import Perf
+    from pytest_flashinfer_perf.spec.case import Case
+
+
+class Testlist(pytest.File):
+    def collect(self) -> list[pytest.Function]:
+        settings = self.config.stash[SETTINGS]
+        entries = testlist.read(self.path, settings.flags, settings.backends)
+        if not entries:
+            raise self.CollectError(f"{self.path}: no line asks for anything; one is --routine NAME and its flags")
+        return [_item(self, entry) for entry in entries]
+
+
+class WithoutCase(pytest.Collector):
+    """What `--perf-case` asks for and only upstream has: skips, as in a testlist."""
+
+    def collect(self) -> list[pytest.Function]:
+        return [_item(self, entry) for entry in suite.without_case(self.config.stash[SETTINGS])]
+
+
+def _item(parent: pytest.Collector, entry: Entry) -> pytest.Function:
+    item = pytest.Function.from_parent(parent, name=entry.name, callobj=_call(entry))
+    if entry.case is None:
+        item.stash[IDENTITY] = entry.identity
+        return item
+    item.stash[CASE] = entry.case
+    for mark in collection.marks(entry.case):
+        item.add_marker(mark)
+    return item
+
+
+def _call(entry: Entry) -> Callable[..., None]:
+    case = entry.case
+    if case is None:
+        return lambda: _without_case(entry)
+
+    def measured(perf: Perf) -> None:
+        perf(case)
+
+    return measured
+
+
+def _without_case(entry: Entry) -> None:
+    if entry.missing:
+        pytest.skip(f"{entry.where}: {entry.missing}")
+    pytest.fail(f"{entry.where}: {entry.problem}", pytrace=False)
+
+
+class FindingFile(pytest.File):
+    def collect(self) -> list[pytest.Function]:
+        try:
+            [case] = cases.read(findings.line_of(self.path), all_routines())
+        except (ValueError, ParamError) as error:
+            raise self.CollectError(f"{self.path}: {error}") from error
+        item = pytest.Function.from_parent(self, name=f"{case.routine.name}[{case.id}]", callobj=_attempt(case))
+        for mark in collection.marks(case):
+            item.add_marker(mark)
+        return [item]
+
+
+def _attempt(case: Case) -> Callable[..., None]:
+    def attempted(perf: Perf) -> None:
+        perf.attempt(case)
+
+    return attempted

@@ -1,0 +1,59 @@
+"""A run without rows: pytest-benchmark writes no file of it, and an older file would be taken for this run's."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.machine import provenance
+from pytest_flashinfer_perf.plugin.board import Board
+from pytest_flashinfer_perf.running.journal import json_of
+
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+class Rowless:
+    """Writes the file that `--benchmark-json` names, of a session with cases or of a shard, where it has no rows."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._written = False
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_json(self) -> None:
+        self._written = True
+
+    @pytest.hookimpl(specname="pytest_sessionfinish", wrapper=True)
+    def pytest_sessionfinish_hushed(self, session: pytest.Session) -> Generator[None, object, object]:
+        """pytest-benchmark warns that it saves nothing, which is true of its storage alone."""
+        if self._path(session) and not (
+            session.config.option.benchmark_save or session.config.option.benchmark_autosave
+        ):
+            warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
+        return (yield)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Behind pytest-benchmark, which writes before any hook that is no wrapper is called."""
+        path = self._path(session)
+        if path is not None and not self._written:
+            write_whole(path, _document(session.config))
+            self._board.notes.append(f"{path}: no case was measured, the file has the reasons and no rows")
+
+    def _path(self, session: pytest.Session) -> Path | None:
+        config = session.config
+        of_shard = config.getoption("perf_shard") and session.exitstatus in ENDED and not config.option.collectonly
+        return json_of(config) if self._board.is_ours or of_shard else None
+
+
+def _document(config: pytest.Config) -> str:
+    hook = config.hook
+    of_run = {"machine_info": provenance.machine(config)}
+    of_run["commit_info"] = hook.pytest_benchmark_generate_commit_info(config=config)
+    made = hook.pytest_benchmark_generate_json(config=config, benchmarks=[], include_data=True, **of_run)
+    hook.pytest_benchmark_update_json(config=config, benchmarks=[], output_json=made)
+    return json.dumps(made, indent=4)

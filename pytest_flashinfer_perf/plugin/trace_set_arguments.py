@@ -1,0 +1,108 @@
+"""Which of pytest's arguments are FlashInfer-Bench data sets: pytest neither walks these nor imports them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.config.settings import Settings
+    from pytest_flashinfer_perf.trace_sets.items import Evaluations
+
+INI = {
+    "pytest.ini": "",
+    ".pytest.ini": "",
+    "pytest.toml": "",
+    ".pytest.toml": "",
+    "pyproject.toml": r"\[tool\.pytest\b",
+    "tox.ini": r"\[pytest\]",
+    "setup.cfg": r"\[tool:pytest\]",
+}
+
+
+class Asked(NamedTuple):
+    """A data set, and those of its items that were named."""
+
+    root: Path
+    names: tuple[str, ...] = ()
+
+
+def is_data_set(path: Path) -> bool:
+    return (path / "definitions").is_dir()
+
+
+def refuse_foreign(config: pytest.Config) -> None:
+    """Before pytest imports what it finds beside its arguments."""
+    here = config.invocation_params.dir
+    for name in config.known_args_namespace.file_or_dir or config.getini("testpaths") or ["."]:
+        root = here / name.partition("::")[0]
+        strange = _foreign(root) if is_data_set(root) else None
+        if strange is not None:
+            way = f"name the set by --perf-trace-set={name} instead, from a folder outside of it"
+            raise pytest.UsageError(f"{root} is a data set with a {strange}, which pytest would obey: {way}")
+
+
+def _foreign(root: Path) -> Path | None:
+    """Not its tests, which nobody collects: the official set has some."""
+    code = iter(sorted(root.rglob("conftest.py")))
+    settled = (path for name, said in INI.items() for path in sorted(root.rglob(name)) if _says(path, said))
+    found = next(code, None) or next(settled, None)
+    return found.relative_to(root) if found else None
+
+
+def _says(path: Path, pattern: str) -> bool:
+    return re.search(pattern, path.read_text(errors="replace")) is not None
+
+
+def take(config: pytest.Config, settings: Settings) -> list[Asked]:
+    """Those of the option, and those among the arguments, which are theirs no longer."""
+    here = config.invocation_params.dir
+    asked = [Asked((here / name).absolute()) for name in settings.trace.sets]
+    for one in asked:
+        if not is_data_set(one.root):
+            raise pytest.UsageError(f"--perf-trace-set={one.root}: has no folder called definitions")
+    if asked and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args.clear()
+    for argument in list(config.args):
+        path, _, name = argument.partition("::")
+        if is_data_set(here / path):
+            config.args.remove(argument)
+            asked.append(Asked((here / path).absolute(), (name,) if name else ()))
+    if settings.trace.trust and not config.option.collectonly:
+        _verify_traces([one.root for one in asked], settings)
+    return asked
+
+
+def _verify_traces(roots: Iterable[Path], settings: Settings) -> None:
+    for folder in map(settings.trace.traces, roots):
+        if folder is not None:
+            verify_output("--perf-trace-output", folder / "any.jsonl")
+
+
+def evaluations(settings: Settings) -> Evaluations:
+    with errors_of_use(ImportError):
+        from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, option
+        from pytest_flashinfer_perf.trace_sets.items import Evaluations
+    given = settings.trace.config
+    overrides = dict(map(option, settings.trace.options))
+    config = BenchmarkConfig.from_yaml(given, **overrides) if given else BenchmarkConfig.default(**overrides)
+    return Evaluations(settings, config)
+
+
+def items(session: pytest.Session, asked: Asked, shared: Evaluations) -> Iterator[pytest.Item]:
+    from pytest_flashinfer_perf.trace_sets.items import TraceSetItems
+
+    outside = not asked.root.is_relative_to(session.config.rootpath)
+    nodeid = asked.root.as_posix() if outside else None  # pytest has none for a place outside of its root
+    collector = TraceSetItems.from_parent(session, path=asked.root, nodeid=nodeid, shared=shared)
+    made = list(session.genitems(collector))
+    unknown = set(asked.names) - {item.name for item in made}
+    if unknown:
+        raise pytest.UsageError(f"{asked.root}: has no item {min(unknown)}")
+    yield from (item for item in made if not asked.names or item.name in asked.names)

@@ -1,0 +1,96 @@
+"""pytest's face of it, named with `-p`: cases are selected as ever, and not run but compiled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.prebuild import artifact, building, modules
+from pytest_flashinfer_perf.prebuild.modules import Needed
+from pytest_flashinfer_perf.prebuild.pretence import pretend_cudnn
+from pytest_flashinfer_perf.prebuild.progress import Progress
+from pytest_flashinfer_perf.running.stash import SETTINGS, case_of
+from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.spec.case import Case
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--prebuild-output", metavar="DIR", type=Path)
+    parser.addoption("--prebuild-report", metavar="FILE", type=Path)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Behind the plugin, whose own loop comes after this one for it."""
+    pretend_cudnn()
+    config.option.perf_prebuild = False  # said in an ini file, it would start this session again and again
+    config.pluginmanager.register(Prebuild(config), "flashinfer-perf-prebuild")
+
+
+def _cases(items: list[pytest.Item]) -> list[Case]:
+    found = [case for item in items if (case := case_of(item)) is not None]
+    if not found:
+        raise pytest.UsageError("nothing to prebuild: no case is among the tests that these arguments select")
+    return found
+
+
+class Prebuild:
+    """Instead of the loop over tests."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed:  # pytest itself says what cannot be collected
+            return None
+        cases = _cases(session.items)
+        output: Path | None = self._config.getoption("prebuild_output")
+        with errors_of_use(OSError):
+            building.verify_ninja()
+            if output:
+                artifact.verify(output)
+            needed = modules.needed(cases, self._config.stash[SETTINGS])
+        self._say_needed(needed, len(cases), len(session.items) - len(cases))
+        failed = self._built(needed.modules)
+        session.testsfailed += len(failed)
+        self._write_report(failed)
+        if output:
+            artifact.write(output, [spec for name, spec in needed.modules.items() if name not in failed])
+            self._say(f"on another machine: PYTHONPATH={output}")
+        return True
+
+    def _say_needed(self, needed: Needed, cases: int, others: int) -> None:
+        self._say(f"{counted(cases, 'case')}: {counted(len(needed.modules), 'module')} of FlashInfer's")
+        self._say_reasons(f"{sum(needed.cannot.values())} of the cases cannot run there", needed.cannot, 1)
+        self._say_reasons("not followed to their end, what else they need is compiled when they run", needed.lost, 0)
+        if others:
+            self._say(f"besides {counted(others, 'test')} without cases: what they call is compiled when they call it")
+
+    def _say_reasons(self, title: str, reasons: Mapping[str, int], verbosity: int) -> None:
+        if not reasons:
+            return
+        self._say(title)
+        if self._config.option.verbose >= verbosity:
+            for reason, number in reasons.items():
+                self._say(f"{number:5}  {reason}")
+
+    def _built(self, specs: Mapping[str, Any]) -> dict[str, str]:
+        waiting = [spec for spec in specs.values() if not spec.is_aot]
+        self._say(f"{len(specs) - len(waiting)} come with FlashInfer, {len(waiting)} are compiled")
+        with Progress(self._say, len(waiting)) as progress:
+            building.built(waiting, progress.finished, progress.step)
+        return progress.failed
+
+    def _write_report(self, failed: dict[str, str]) -> None:
+        report: Path | None = self._config.getoption("prebuild_report")
+        if report:
+            write_whole(report, json.dumps(failed))
+
+    def _say(self, sentence: str) -> None:
+        self._config.get_terminal_writer().line(sentence)

@@ -1,0 +1,63 @@
+"""What pytest's config and items carry for this plugin: a key for each fact, and what is read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_flashinfer_perf.running import replay
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.config.settings import Settings
+    from pytest_flashinfer_perf.machine.devices import Device
+    from pytest_flashinfer_perf.spec.case import Case
+
+# Of the config.
+SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
+DEVICE: pytest.StashKey[Device] = pytest.StashKey()
+# Of an item.
+CASE: pytest.StashKey[Case] = pytest.StashKey()  # where no parameter has it
+IDENTITY: pytest.StashKey[Mapping[str, Any]] = pytest.StashKey()  # the fields of a row that name it, measured or not
+REPEAT: pytest.StashKey[str] = pytest.StashKey()  # the commands that run it again
+ROW: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
+CHECKED: pytest.StashKey[str] = pytest.StashKey()  # what was compared where nothing is timed
+SEARCH: pytest.StashKey[dict[str, Any]] = pytest.StashKey()  # the report of a search of shapes
+OUTCOME: pytest.StashKey[str] = pytest.StashKey()  # how it ended, where that is known better than by its error
+OF_AN_ATTEMPT: tuple[pytest.StashKey[Any], ...] = (ROW, IDENTITY, CHECKED, REPEAT, OUTCOME)
+
+
+def measures(item: pytest.Item) -> bool:
+    return "perf" in getattr(item, "fixturenames", ())
+
+
+def case_of(item: pytest.Item) -> Case | None:
+    from pytest_flashinfer_perf.spec.case import Case
+
+    callspec = getattr(item, "callspec", None)
+    case = callspec and callspec.params.get("case")
+    return case if isinstance(case, Case) else item.stash.get(CASE, None)
+
+
+def identity(item: pytest.Item) -> dict[str, Any]:
+    """Its case's where the test never came to ask for it."""
+    case = case_of(item)
+    return dict(item.stash.get(IDENTITY, case.identity if case else {"case": item.nodeid}))
+
+
+def repeat(item: pytest.Item) -> str:
+    """The commands that run it again."""
+    from pytest_flashinfer_perf.spec import flags
+
+    case = case_of(item)
+    return item.stash.get(REPEAT, case.repro if case else flags.join(["pytest", item.nodeid]))
+
+
+def forget(item: pytest.Item) -> None:
+    """What an earlier attempt of this test left in this process."""
+    if ROW in item.stash:
+        replay.forget(item.config, item.nodeid)
+    for key in OF_AN_ATTEMPT:
+        if key in item.stash:
+            del item.stash[key]

@@ -1,0 +1,120 @@
+"""Testlist syntax: a case as a line of `flashinfer_benchmark.py` flags, written and read from the same declaration."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shlex
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from pytest_flashinfer_perf.spec.params import Field, ParamError, Params, Value, fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+P = TypeVar("P", bound=Params)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ParamError(message)
+
+
+def parser(*, shortened: bool = False) -> argparse.ArgumentParser:
+    """A parser that raises ParamError where argparse would end the process."""
+    return _Parser(add_help=False, allow_abbrev=shortened)
+
+
+def expanded(words: Iterable[str], known: Collection[str]) -> list[str]:
+    """The first letters of one flag alone are that flag, as argparse has it in upstream's script."""
+    return [_expanded(word, known) for word in words]
+
+
+def _expanded(word: str, known: Collection[str]) -> str:
+    name, equals, value = word.partition("=")
+    meant = {flag for flag in known if flag.startswith(name)} if name.startswith("--") and name not in known else ()
+    return "".join([*meant, equals, value]) if len(meant) == 1 else word
+
+
+def _params_parser(params: type[Params], says_nothing: Collection[str]) -> argparse.ArgumentParser:
+    made = parser()
+    for field in fields_of(params):
+        _add(made, field)
+    for name in says_nothing:
+        made.add_argument(f"--{name}", nargs="?")
+    return made
+
+
+def _add(to: argparse.ArgumentParser, field: Field) -> None:
+    names = [f"--{name}" for name in field.spellings]
+    if field.type is bool:
+        to.add_argument(*names, dest=field.name, action="store_true", default=field.default, help=field.flag.help)
+    else:
+        default = argparse.SUPPRESS if field.required else field.default
+        to.add_argument(*names, dest=field.name, type=field.reader, default=default, help=field.flag.help)
+
+
+def read(params: type[P], words: Sequence[str], beside: Collection[str] = (), hints: Collection[str] = ()) -> P:
+    """Flags `beside` the routine's own are taken, and say nothing; `hints` are taken by somebody else."""
+    own = {spelling for field in fields_of(params) for spelling in field.spellings}
+    says_nothing = sorted({*params.ignores, *beside} - own)
+    said, strange = _params_parser(params, says_nothing).parse_known_args(list(words))
+    if strange:
+        raise ParamError(unknown(strange[0], [*(f"--{name}" for name in (*own, *says_nothing)), *hints]))
+    missing = [field.spellings for field in fields_of(params) if not hasattr(said, field.name)]
+    if missing:
+        raise ParamError(required("/".join(f"--{name}" for name in names) for names in missing))
+    return params(**{field.name: getattr(said, field.name) for field in fields_of(params)})
+
+
+def read_some(params: type[P], words: Sequence[str], beside: Collection[str] = ()) -> dict[str, Value]:
+    """What is said of some fields; `--no-return_lse` says that a switch is off."""
+    made = parser()
+    for field in fields_of(params):
+        names = [f"--{name}" for name in field.spellings]
+        said: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
+        if field.type is bool:
+            made.add_argument(*names, action=argparse.BooleanOptionalAction, **said)
+        else:
+            made.add_argument(*names, type=field.reader, **said)
+    own = {spelling for field in fields_of(params) for spelling in field.spellings}
+    for name in sorted({*params.ignores, *beside} - own):
+        made.add_argument(f"--{name}", nargs="?", default=argparse.SUPPRESS)
+    said_of, strange = made.parse_known_args(list(words))
+    if strange:
+        raise ParamError(unknown(strange[0], [f"--{name}" for name in own]))
+    return {field.name: getattr(said_of, field.name) for field in fields_of(params) if hasattr(said_of, field.name)}
+
+
+def required(flags: Iterable[str]) -> str:
+    return f"the following arguments are required: {', '.join(flags)}"
+
+
+def unknown(word: str, known: Collection[str]) -> str:
+    name = word.partition("=")[0]
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"unknown flag {name}{hint}" if name.startswith("-") else f"{name!r} belongs to no flag"
+
+
+def write(params: Params) -> list[str]:
+    """Flags that give these Params again; what equals its default is left out."""
+    words: list[str] = []
+    for field in fields_of(type(params)):
+        value, name = getattr(params, field.name), f"--{field.spellings[0]}"
+        if value is True and field.default is not True:
+            words.append(name)
+        elif value not in (None, False) and (field.required or value != field.default):
+            words += [name, str(value)]
+    return words
+
+
+def join(words: Sequence[str]) -> str:
+    return shlex.join(words)
+
+
+def split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise ParamError(f"{error}: {line}") from error

@@ -1,0 +1,174 @@
+"""Params: one frozen dataclass per routine, a typed field per flag; flags, ids, JSON and strategies follow from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
+Value = int | float | str | bool | None
+Fault = tuple[str, str]
+
+
+class ParamError(FlashinferPerfError, ValueError):
+    """A value that no backend could ever run; the sentence names the parameter."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What a field declares beside its type and default."""
+
+    help: str
+    letter: str = ""
+    usual: Value = None
+    same_as: str = ""
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None
+    draw: tuple[Value, ...] = ()
+    most: int | None = None
+    tiles: tuple[int, ...] = ()
+    step: int = 1
+    spellings: tuple[str, ...] = ()
+
+
+def flag(  # noqa: PLR0913 - one argument per fact that a flag has
+    help: str,  # noqa: A002 - argparse's word
+    *,
+    default: Any = dataclasses.MISSING,
+    letter: str = "",
+    usual: Value = None,
+    same_as: str = "",
+    choices: tuple[str, ...] = (),
+    minimum: int | None = None,
+    draw: tuple[Value, ...] = (),
+    most: int | None = None,
+    tiles: tuple[int, ...] = (),
+    step: int = 1,
+    spellings: tuple[str, ...] = (),
+) -> Any:
+    """Declare a field. In ids `letter` stands before its value, and what goes without saying is left out: a `usual`
+    value (nothing does if it is ""), or the one of the field that it is `same_as` by default. `draw` is what small
+    problems are drawn from. A search goes up to `most`, often to the edges of `tiles` that kernels work in, often in
+    steps. `spellings` are the flag's names, upstream's of today first, where they are not the field's.
+    """
+    declared = Flag(help, letter, usual, same_as, choices, minimum, draw or choices, most, tiles, step, spellings)
+    return dataclasses.field(default=default, kw_only=True, metadata={"flag": declared})
+
+
+@dataclass(frozen=True)
+class Field:
+    """One flag of a routine, as everything derived from it wants to see it."""
+
+    name: str
+    type: type
+    optional: bool
+    default: Any
+    flag: Flag
+
+    @property
+    def required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return self.flag.spellings or (self.name,)
+
+    @property
+    def reader(self) -> Callable[[str], Any]:
+        """Of a flag's word; capitals do not matter where there is a choice of words."""
+        by_word = {choice.lower(): choice for choice in self.flag.choices}
+        return (lambda word: by_word.get(word.lower(), word)) if by_word else self.type
+
+    def faults(self, value: Any) -> Iterator[Fault]:
+        if value is None and self.optional:
+            return
+        if not isinstance(value, self.type) or (self.type is int and isinstance(value, bool)):
+            yield self.name, f"must be {self.type.__name__}, got {value!r}"
+        elif self.flag.choices and value not in self.flag.choices:
+            yield self.name, f"must be one of {', '.join(self.flag.choices)}, got {value!r}"
+        elif isinstance(value, int) and self.flag.minimum is not None and value < self.flag.minimum:
+            yield self.name, f"must be at least {self.flag.minimum}, got {value}"
+
+    def token(self, value: Value) -> str:
+        """How a value reads in an id: b16, causal, qfp8; nothing where it goes without saying."""
+        if value in (None, False) or value == (self.default if self.flag.usual is None else self.flag.usual):
+            return ""
+        return self.flag.letter if value is True else f"{self.flag.letter}{SHORT.get(str(value), value)}"
+
+
+SHORT = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "e5m2",
+}
+
+
+def fields_of(params: type[Params]) -> tuple[Field, ...]:
+    if params not in _FIELDS:
+        hints = typing.get_type_hints(params)
+        _FIELDS[params] = tuple(_field(f, hints[f.name]) for f in dataclasses.fields(params))
+    return _FIELDS[params]
+
+
+_FIELDS: dict[type[Params], tuple[Field, ...]] = {}
+
+
+def _field(declared: dataclasses.Field[Any], hint: Any) -> Field:
+    alternatives = [a for a in typing.get_args(hint) if a is not type(None)]
+    base = alternatives[0] if alternatives else hint
+    return Field(declared.name, base, bool(alternatives), declared.default, declared.metadata["flag"])
+
+
+@dataclass(frozen=True)
+class Params:
+    """The shape and types of a problem, validated when they are made.
+
+    `ignores` are upstream's flags that it takes in a line of this routine and that say nothing there.
+    """
+
+    ignores: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        faults = [fault for field in fields_of(type(self)) for fault in field.faults(getattr(self, field.name))]
+        faults = faults or list(self.faults())
+        if faults:
+            raise ParamError("; ".join(f"{name}: {sentence}" for name, sentence in faults))
+
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong between parameters that are each right; called when every field is valid by itself."""
+        yield from ()
+
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        """Values that were drawn field by field, made to fit together, so that few draws are lost."""
+        return drawn
+
+    def as_dict(self) -> dict[str, Value]:
+        return dataclasses.asdict(self)
+
+    def as_json(self) -> dict[str, Value]:
+        """Only what JSON consumers can use as a tag: strings, numbers, booleans; the same however a shape was said."""
+        said = self.as_dict()
+        unsaid = {f.name: self.unsaid(f) for f in fields_of(type(self)) if f.flag.same_as and said[f.name] is None}
+        return {name: value for name, value in {**said, **unsaid}.items() if value is not None}
+
+    def unsaid(self, field: Field) -> Value:
+        """What a field that is the same as another by default is, where nobody says."""
+        value: Value = getattr(self, field.flag.same_as)
+        return value
+
+    def slug(self, covered: Mapping[str, Value] | None = None) -> str:
+        """The id's words for this problem, without those that a model's name already covers."""
+        known = covered or {}
+        tokens = (self._token(f) for f in fields_of(type(self)) if f.name not in known or f.flag.usual == "")
+        return "-".join(token for token in tokens if token)
+
+    def _token(self, field: Field) -> str:
+        value, same_as = getattr(self, field.name), field.flag.same_as
+        return "" if same_as and value == getattr(self, same_as) else field.token(value)

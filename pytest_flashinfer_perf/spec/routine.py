@@ -1,0 +1,179 @@
+"""The words a routine file is written in: Routine, Backend, How, Built, Shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.capability import Requirement
+from pytest_flashinfer_perf.spec.params import Params
+from pytest_flashinfer_perf.spec.presets import Model, Presets, Spread
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_flashinfer_perf.checking.check import Tolerance
+    from pytest_flashinfer_perf.checking.sample import Rows
+    from pytest_flashinfer_perf.machine.devices import Device
+    from pytest_flashinfer_perf.spec.cost import Cost
+
+P = TypeVar("P", bound=Params)
+X = TypeVar("X")
+P_contra = TypeVar("P_contra", contravariant=True)
+X_contra = TypeVar("X_contra", contravariant=True)
+
+
+class Reference(Protocol[P_contra, X_contra]):
+    """The answer in fp32, independent of every backend; for some rows alone where the routine has `rows`."""
+
+    def __call__(
+        self, params: P_contra, inputs: X_contra, rows: torch.Tensor | None = None, /
+    ) -> tuple[torch.Tensor, ...]: ...
+
+
+@dataclass(frozen=True)
+class How:
+    """How a backend is going to be called."""
+
+    backend: str
+    cuda_graph: bool
+
+
+@dataclass(frozen=True)
+class Built(Generic[X]):
+    """A call that is ready to be timed: it takes the inputs, so that each timed call can have cold ones.
+
+    `takes` are the inputs in the form that this backend wants them in, where that is not how they were drawn. `plan`
+    does once more what every new batch needs before it is launched, where it needs something.
+    """
+
+    launch: Callable[[X], object]
+    resolved: str
+    takes: X | None = None
+    plan: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True)
+class Shape(Generic[P]):
+    """Params as a tier lists them, with the model they come from, and the backends they are meant for if not all."""
+
+    params: P
+    model: Model | None = None
+    backends: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        if self.model is None:
+            return self.params.slug()
+        return f"{self.model.name}-{self.params.slug(self.model.settles)}"
+
+
+def _no_limits(_params: Any, _backend: str, _device: Device) -> Iterator[str]:
+    yield from ()
+
+
+def _as_written(_params: Any, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return outputs
+
+
+def _no_facts(_params: Any, _inputs: Any) -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Backend(Generic[P, X]):
+    """One way to run a routine, the FlashInfer API it calls, and what it needs."""
+
+    name: str
+    build: Callable[[P, X, How], Built[X]]
+    api: str = ""
+    requires: tuple[Requirement, ...] = ()
+    limits: Callable[[P, str, Device], Iterable[str]] = _no_limits
+    tunes: bool = False
+    runs_as: str = ""
+
+
+@dataclass
+class Routine(Generic[P, X]):
+    """An operation under its FlashInfer name: all that is known about it, declared once in its own file.
+
+    `activations` are what the check negates where they are, and looks whether the answer follows.
+    """
+
+    name: str
+    family: str
+    params: type[P]
+    inputs: Callable[[P, torch.Generator, torch.device], X]
+    outputs: Callable[[X], tuple[torch.Tensor, ...]]
+    reference: Reference[P, X]
+    cost: Callable[[P, X], Cost]
+    tolerances: Callable[[P, str], tuple[Tolerance, ...]]
+    footprint: Callable[[P], int]
+    cuda_graph: bool
+    decoded: Callable[[P, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] = _as_written
+    facts: Callable[[P, X], Mapping[str, Any]] = _no_facts
+    rows: Callable[[P, X], Rows] | None = None
+    activations: Callable[[X], torch.Tensor] | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    backends: dict[str, Backend[P, X]] = field(default_factory=dict)
+    tiers: dict[str, Callable[[], Iterable[Shape[P]]]] = field(default_factory=dict)
+    presets: Presets[Any] | None = None
+    model_shapes: Callable[[Model], Iterable[Shape[P]]] | None = None
+
+    def backend(
+        self,
+        *names: str,
+        api: str = "",
+        runs_as: str = "",
+        limits: Callable[[P, str, Device], Iterable[str]] = _no_limits,
+        tunes: bool = False,
+    ) -> Callable[[Callable[[P, X, How], Built[X]]], Callable[[P, X, How], Built[X]]]:
+        """Declare one or more backends that the decorated function builds, by calling this FlashInfer API.
+
+        `runs_as` is the name that capabilities know a backend by, where the routine calls it otherwise. One that
+        `tunes` asks FlashInfer's autotuner for its kernel.
+        """
+
+        def declare(build: Callable[[P, X, How], Built[X]]) -> Callable[[P, X, How], Built[X]]:
+            for name in names:
+                known_as = runs_as or name
+                requires = capability.backend(known_as, api) if api else ()
+                self.backends[name] = Backend(name, build, api, requires, limits, tunes, known_as)
+            return build
+
+        return declare
+
+    def tier(self, name: str) -> Callable[[Callable[[], Iterable[Shape[P]]]], Callable[[], Iterable[Shape[P]]]]:
+        """Declare the shapes of a tier; the decorated function makes them when they are asked for."""
+
+        def declare(shapes: Callable[[], Iterable[Shape[P]]]) -> Callable[[], Iterable[Shape[P]]]:
+            self.tiers[name] = shapes
+            return shapes
+
+        return declare
+
+    def sweep(
+        self, presets: Presets[Any]
+    ) -> Callable[[Callable[[Model], Iterable[Shape[P]]]], Callable[[Model], Iterable[Shape[P]]]]:
+        """Declare the shapes of any model that has such a layer; those of all models are the tier `full`."""
+
+        def declare(shapes: Callable[[Model], Iterable[Shape[P]]]) -> Callable[[Model], Iterable[Shape[P]]]:
+            self.presets, self.model_shapes = presets, shapes
+            self.tiers["full"] = lambda: (shape for model in presets.everywhere() for shape in shapes(model))
+            return shapes
+
+        return declare
+
+    def shapes_of_model(self, name: str, over: Spread) -> Iterable[Shape[P]]:
+        """Nothing for a model that has no such layer."""
+        if self.presets is None or self.model_shapes is None or name not in self.presets.layers:
+            return ()
+        return self.model_shapes(self.presets(name, *over))
+
+    def backend_named(self, name: str) -> Backend[P, X] | None:
+        return self.backends.get(self.aliases.get(name, name))
+
+
+AnyRoutine = Routine[Any, Any]

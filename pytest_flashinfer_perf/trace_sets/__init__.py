@@ -1,0 +1,14 @@
+"""FlashInfer-Bench's data sets: definitions, workloads, other people's solutions, and what these are worth."""
+
+from importlib.util import find_spec
+
+if find_spec("flashinfer_bench") is None:
+    raise ImportError("trace sets need the flashinfer-bench package: pip install 'pytest-flashinfer-perf[trace]'")
+
+from flashinfer_bench.data import TraceSet
+
+from pytest_flashinfer_perf.trace_sets.benchmark import Benchmark
+from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, EvalConfig
+from pytest_flashinfer_perf.trace_sets.evaluators import DefaultEvaluator, Evaluator
+
+__all__ = ["Benchmark", "BenchmarkConfig", "DefaultEvaluator", "EvalConfig", "Evaluator", "TraceSet"]

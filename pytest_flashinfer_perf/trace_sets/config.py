@@ -1,0 +1,119 @@
+"""How a data set's solutions are judged and timed: defaults, then operation type, then definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
+BUNDLED = {
+    "op_type_config": {
+        "moe": {"required_matched_ratio": 0.95},
+        "sampling": {"extra": {"sampling_validation_trials": 100, "sampling_tvd_threshold": 0.2}},
+    }
+}
+
+
+class ConfigError(FlashinferPerfError):
+    """The sentence names the file and the field."""
+
+
+class EvalConfig(BaseModel):
+    """One layer; what it leaves out, the layer below says."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    warmup_runs: int | None = Field(default=None, ge=0)
+    iterations: int | None = Field(default=None, gt=0)
+    num_trials: int | None = Field(default=None, gt=0)
+    rtol: float | None = Field(default=None, gt=0)
+    atol: float | None = Field(default=None, gt=0)
+    required_matched_ratio: float | None = Field(default=None, gt=0, le=1)
+    extra: dict[str, Any] = Field(default_factory=dict)
+
+
+class Resolved(BaseModel):
+    """What holds for one definition."""
+
+    model_config = ConfigDict(frozen=True)
+
+    warmup_runs: int = 10
+    iterations: int = 50
+    num_trials: int = 3
+    rtol: float = 1e-2
+    atol: float = 1e-2
+    required_matched_ratio: float | None = None
+    extra: dict[str, Any] = Field(default_factory=dict)
+    profile_baseline: bool = True
+
+
+class BenchmarkConfig(EvalConfig):
+    """The whole: its own fields are the lowest layer, and those of the run."""
+
+    use_isolated_runner: bool = True
+    timeout_seconds: float = Field(default=300, gt=0)
+    definitions: list[str] | None = None
+    solutions: list[str] | None = None
+    profile_baseline: bool = True
+    evaluators: list[str] = Field(default_factory=list)
+    op_type_config: dict[str, EvalConfig] = Field(default_factory=dict)
+    definition_config: dict[str, EvalConfig] = Field(default_factory=dict)
+
+    @classmethod
+    def default(cls, **overrides: Any) -> BenchmarkConfig:
+        return _made("the defaults", {**BUNDLED, **overrides})
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, **overrides: Any) -> BenchmarkConfig:
+        """The file instead of the defaults, and what is said beside it instead of its own global fields."""
+        return _made(str(path), {**_loaded(Path(path)), **overrides})
+
+    def resolve_eval_config(self, definition: Any) -> Resolved:
+        layers = (self, self.op_type_config.get(definition.op_type), self.definition_config.get(definition.name))
+        said: dict[str, Any] = {"profile_baseline": self.profile_baseline}
+        extra: dict[str, Any] = {}
+        for layer in filter(None, layers):
+            said |= {name: value for name in LAYERED if (value := getattr(layer, name)) is not None}
+            extra |= layer.extra
+        return Resolved(**said, extra=extra)
+
+
+LAYERED = tuple(name for name in EvalConfig.model_fields if name != "extra")
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    try:
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(said or {}, dict) or not all(isinstance(name, str) for name in said or {}):
+        raise ConfigError(f"{path}: must hold lines like `iterations: 50`, got {type(said).__name__}")
+    return said or {}
+
+
+def _made(source: str, said: Mapping[str, Any]) -> BenchmarkConfig:
+    try:
+        return BenchmarkConfig.model_validate(dict(said))
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {'; '.join(sentences(error))}") from error
+
+
+def sentences(error: ValidationError) -> list[str]:
+    """What is wrong with each field, by its path."""
+    return [f"{'.'.join(map(str, seen['loc'])) or 'the whole'}: {seen['msg']}" for seen in error.errors()]
+
+
+def option(text: str) -> tuple[str, Any]:
+    """`NAME=VALUE` of the command line, the value as YAML has it."""
+    name, equals, value = text.partition("=")
+    if not equals or name.strip() not in BenchmarkConfig.model_fields:
+        raise ConfigError(f"{text!r}: must be NAME=VALUE, names are {', '.join(BenchmarkConfig.model_fields)}")
+    try:
+        return name.strip(), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{text!r}: {' '.join(str(error).split())}") from error

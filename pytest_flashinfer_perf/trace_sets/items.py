@@ -1,0 +1,189 @@
+"""A data set as pytest's items: a test for each solution of each workload, and for each file that cannot be used."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+from flashinfer_bench.data import EvaluationStatus
+
+from pytest_flashinfer_perf.measuring.measurement import Measurement
+from pytest_flashinfer_perf.running.stash import IDENTITY, measures
+from pytest_flashinfer_perf.runs.formatting import last_lines
+from pytest_flashinfer_perf.spec import flags
+from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
+from pytest_flashinfer_perf.trace_sets import benchmark, data, records
+from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
+from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError
+from pytest_flashinfer_perf.trace_sets.runner import Runner
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.config.settings import Settings
+    from pytest_flashinfer_perf.machine.devices import Device
+
+TRUST = "solutions are other people's code, and nothing of them is run until you say --perf-trust-solutions"
+LINES_OF_LOG = 40
+Made = tuple[str, Callable[..., None], list[pytest.MarkDecorator]]
+Evaluate = Callable[[bool, "Device"], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
+
+
+class Perf(Protocol):
+    """What is needed here of the `perf` fixture."""
+
+    def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement: ...
+
+
+class Evaluations:
+    """What the items of a session share: how they are judged, who runs them, and where traces go."""
+
+    def __init__(self, settings: Settings, config: BenchmarkConfig) -> None:
+        self.settings = settings
+        self.config = config
+        self.runner = Runner(isolated=config.use_isolated_runner, timeout=config.timeout_seconds)
+
+    def pytest_sessionfinish(self) -> None:
+        self.runner.close()
+
+    def outcome(self, job: Job) -> EvaluationResult:
+        """Whatever a solution did is a trace; what is no solution's doing is none."""
+        outcome, folder = self.runner.evaluate(job), self.settings.trace.traces(job.root)
+        if outcome.status is not None and folder is not None:
+            records.append(records.trace_of(job, outcome), job, folder)
+        return outcome
+
+
+class TraceSetItems(pytest.File):
+    """It is the data set's root; pytest itself does not walk it."""
+
+    def __init__(self, shared: Evaluations, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.evaluations = shared
+
+    def collect(self) -> Iterator[pytest.Function]:
+        for name, call, marks in _numbered(self._made(data.read(self.path))):
+            item = pytest.Function.from_parent(self, name=name, callobj=call)
+            for mark in marks:
+                item.add_marker(mark)
+            if not measures(item):
+                item.stash[IDENTITY] = {"case": name}
+            yield item
+
+    def _made(self, found: data.DataSet) -> list[Made]:
+        try:
+            made = [*self._problems(found), *self._missing(found), *self._jobs(found)]
+        except ConfigError as error:
+            raise self.CollectError(f"{self.path}: {error}") from error
+        if not made:
+            raise self.CollectError(f"{self.path}: no definition with a workload in it")
+        return made
+
+    def _problems(self, found: data.DataSet) -> Iterator[Made]:
+        for problem in found.problems:
+            name = _slug(str(problem.file.relative_to(self.path)))
+            yield f"problem[{name}]", _failing(problem.sentence), []
+
+    def _jobs(self, found: data.DataSet) -> Iterator[Made]:
+        seen = (found.definitions, found.workloads, found.solutions)
+        for job in benchmark.jobs(self.path, seen, self.evaluations.config):
+            marks = pytest.mark.perf(routine=job.definition.name, backend=job.solution.name, **job.axes)
+            yield _name(job), _call(self.evaluations, job, _name(job)), [marks]
+
+    def _missing(self, found: data.DataSet) -> Iterator[Made]:
+        for name in benchmark.only("definitions", self.evaluations.config.definitions, list(found.definitions)):
+            for what, of_one in (("workload", found.workloads), ("solution", found.solutions)):
+                if name not in of_one:
+                    yield f"{_slug(name)}[no_{what}]", _skipping(f"{name} has no {what} in {self.path}"), []
+
+
+def _name(job: Job) -> str:
+    axes = "-".join(f"{name}{value}" for name, value in job.workload.axes.items())
+    return f"{_slug(job.definition.name)}[{_slug(f'{job.solution.name}-{axes}-{job.workload.uuid[:8]}')}]"
+
+
+def _failing(sentence: str) -> Callable[..., None]:
+    return lambda: pytest.fail(sentence, pytrace=False)
+
+
+def _skipping(sentence: str) -> Callable[..., None]:
+    return lambda: pytest.skip(sentence)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w.+=-]+", "_", name)
+
+
+def _numbered(made: Iterable[Made]) -> Iterator[Made]:
+    seen: Counter[str] = Counter()
+    for name, call, marks in made:
+        seen[name] += 1
+        yield (name if seen[name] == 1 else f"{name[:-1]}-{seen[name]}]"), call, marks
+
+
+def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
+    if not evaluations.settings.trace.trust:
+        return _skipping(TRUST)
+
+    repeat = flags.join(["pytest", f"--perf-trace-set={job.root}", "--perf-trust-solutions", "-k", name])
+
+    params = {"routine": job.definition.name, "backend": job.solution.name, **job.axes}
+
+    def evaluate(once: bool, device: Device) -> tuple[Measurement, dict[str, Any], dict[str, Any]]:
+        asked = _on(job, evaluations, device, once)
+        measured, facts = _passed(asked, evaluations.outcome(asked), device)
+        return measured, {**facts, "case": name, "repro": repeat}, params
+
+    def evaluated(perf: Perf) -> None:
+        perf.evaluated(evaluate, repeat)
+
+    return evaluated
+
+
+def _on(job: Job, evaluations: Evaluations, device: Device, once: bool) -> Job:
+    settings = evaluations.settings
+    fewest = {"warmup_runs": 0, "iterations": 1, "num_trials": 1} if once else {}
+    seed = DEFAULT_SEED if settings.seed is None else settings.seed
+    config = job.config.model_copy(update=fewest)
+    return replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
+
+
+def _passed(job: Job, outcome: EvaluationResult, device: Device) -> tuple[Measurement, dict[str, Any]]:
+    """Only what passed is a row."""
+    if outcome.status != EvaluationStatus.PASSED:
+        status = f"{outcome.status.value}: " if outcome.status else ""
+        pytest.fail(f"{status}{outcome.message}\n{_tail(outcome.log)}", pytrace=False)
+    timing = records.merged(outcome.timings)
+    return Measurement(timing, device, peak_memory_bytes=outcome.peak_memory_bytes), _facts(job, outcome)
+
+
+def _tail(log: str) -> str:
+    return "".join(f"| {line}\n" for line in last_lines(log, LINES_OF_LOG).splitlines())
+
+
+def _facts(job: Job, outcome: EvaluationResult) -> dict[str, Any]:
+    latency = records.latency_ms(outcome)
+    correctness: Any = outcome.correctness
+    return {
+        "routine": job.definition.name,
+        "family": job.definition.op_type,
+        "backend": job.solution.name,
+        "shape": "-".join(f"{axis}{value}" for axis, value in job.workload.axes.items()) or "fixed",
+        "author": job.solution.author,
+        "workload": job.workload.uuid,
+        "seed": job.seed,
+        "latency_s": latency / 1e3,
+        "reference_latency_s": outcome.reference_ms / 1e3 if job.config.profile_baseline else None,
+        "speedup": outcome.reference_ms / latency if job.config.profile_baseline else None,
+        "refcheck": "passed",
+        "refcheck_worst_abs": _finite(correctness.max_absolute_error),
+        "refcheck_worst_rel": _finite(correctness.max_relative_error),
+        **{name: (correctness.extra or {}).get(name) for name in ("matched_ratio", "unchecked", "tvd")},
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

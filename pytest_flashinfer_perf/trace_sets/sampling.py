@@ -1,0 +1,142 @@
+"""Sampling: tokens must be among those allowed, and as frequent as their probabilities say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from flashinfer_bench.compile import BuilderRegistry
+from flashinfer_bench.data import Correctness, Definition, EvaluationStatus
+from torch import Tensor
+
+from pytest_flashinfer_perf.timing.run import Timing
+from pytest_flashinfer_perf.trace_sets.evaluators import Baseline, Callee, DefaultEvaluator, IncorrectError, Task, timed
+
+VALIDATION_TRIALS = 100
+TVD_THRESHOLD = 0.2
+DRAWS = 500_000  # of each distribution
+DRAWS_A_CALL = 10_000
+BOUNDARY = 5e-2  # how far beyond top_p rounding may take a kernel's running sum
+
+
+class SamplingEvaluator(DefaultEvaluator):
+    def can_evaluate(self, definition: Definition) -> bool:
+        return bool(definition.op_type == "sampling")
+
+    def build_baseline(self, task: Task) -> Baseline:
+        """The answer is the distribution to draw from; a reference's own draws say little about it."""
+        given = self.inputs(task, 0)
+        reference = Callee(BuilderRegistry.get_instance().build_reference(task.definition), task)
+        probs, allowed = _probs(task, given), allowed_tokens(task, given)
+        expected = torch.where(allowed, probs, 0.0)
+        answer = (expected / expected.sum(-1, keepdim=True),)
+        return Baseline([given], [answer], self.latency_ms(task, reference, [given]))
+
+    def check_correctness(self, task: Task, solution: Callee, baseline: Baseline) -> Correctness:
+        given, expected = baseline.inputs[0], baseline.answers[0][0]
+        allowed = allowed_tokens(task, given, BOUNDARY)
+        for _ in range(task.config.extra.get("sampling_validation_trials", VALIDATION_TRIALS)):
+            _validate(solution.answer(given)[0], allowed)
+        return _judged(task, frequencies(task, solution, given), expected)
+
+    def eval_performance(self, task: Task, solution: Callee, baseline: Baseline) -> list[Timing]:
+        return [timed(task, solution, given) for given in baseline.inputs]
+
+
+def _probs(task: Task, given: list[Any]) -> Tensor:
+    probs: Tensor = _named(task, given)["probs"]
+    return probs.float().reshape(-1, probs.shape[-1])
+
+
+def _named(task: Task, given: list[Any]) -> dict[str, Any]:
+    return dict(zip(task.definition.inputs, given, strict=True))
+
+
+def allowed_tokens(task: Task, given: list[Any], boundary: float = 0.0) -> Tensor:
+    """Tokens as probable as the k-th, and those that top_p's sum has not reached before them."""
+    probs, named = _probs(task, given), _named(task, given)
+    allowed = torch.ones_like(probs, dtype=torch.bool)
+    ordered, order = probs.sort(-1, descending=True)
+    if "top_k" in named:
+        k = torch.as_tensor(named["top_k"], device=probs.device).reshape(-1, 1).expand(len(probs), 1).long()
+        limited = (k > 0) & (k < probs.shape[-1])
+        kth = ordered.gather(-1, (k - 1).clamp(0, probs.shape[-1] - 1))
+        allowed &= ~limited | (probs >= kth)
+    if "top_p" in named:
+        p = torch.as_tensor(named["top_p"], device=probs.device).reshape(-1, 1).expand(len(probs), 1)
+        before = ordered.cumsum(-1) - ordered
+        inside = torch.zeros_like(allowed).scatter(-1, order, before < p + boundary)
+        allowed &= ~((p > 0) & (p < 1)) | inside
+    return allowed
+
+
+def _validate(samples: Tensor, allowed: Tensor) -> None:
+    tokens = samples.reshape(-1).long()
+    strange = (tokens < 0) | (tokens >= allowed.shape[-1])
+    if bool(strange.any()):
+        _wrong(f"token {int(tokens[strange][0])} is outside the vocabulary of {allowed.shape[-1]}")
+    rows = torch.arange(len(tokens), device=tokens.device) % len(allowed)
+    fine = allowed[rows, tokens]
+    if not bool(fine.all()):
+        at = int((~fine).nonzero()[0])
+        _wrong(f"token {int(tokens[at])} of row {int(rows[at])} is not among those that top_k and top_p allow")
+
+
+def _wrong(message: str) -> None:
+    seen = Correctness(max_relative_error=math.inf, max_absolute_error=math.inf)
+    raise IncorrectError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
+
+
+def frequencies(task: Task, solution: Callee, given: list[Any]) -> Tensor:
+    """How often each row's tokens come, from calls that repeat the rows many times over."""
+    probs = _probs(task, given)
+    counts = torch.zeros(probs.shape, dtype=torch.int64, device=probs.device)
+    rows = torch.arange(len(probs), device=probs.device)
+    for tokens in _draws(task, solution, given, len(probs)):
+        flat = rows.repeat(len(tokens) // len(probs)) * probs.shape[-1] + tokens
+        counts += flat.bincount(minlength=counts.numel()).reshape(counts.shape)
+    return counts / counts.sum(-1, keepdim=True)
+
+
+def _draws(task: Task, solution: Callee, given: list[Any], rows: int) -> Iterator[Tensor]:
+    repeats = max(1, DRAWS_A_CALL // rows)
+    axis = next(iter(task.definition.inputs["probs"].shape))
+    wide = _repeated(given, rows, repeats) if axis in task.definition.var_axes else given
+    axes = {**task.workload.axes, axis: rows * repeats} if wide is not given else task.workload.axes
+    workload = task.workload.model_copy(update={"axes": axes})
+    callee = Callee(solution.runnable, replace(task, workload=workload))
+    drawn = 0
+    while drawn < DRAWS:
+        tokens = callee.answer(wide)[0].reshape(-1).long()
+        _validate(tokens, torch.ones((1, _probs(task, given).shape[-1]), dtype=torch.bool, device=tokens.device))
+        drawn += len(tokens) // rows
+        yield tokens
+
+
+def _repeated(given: list[Any], rows: int, repeats: int) -> list[Any]:
+    def wide(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != rows:
+            return value
+        return value.repeat(repeats, *([1] * (value.dim() - 1)))
+
+    return [wide(value) for value in given]
+
+
+def _judged(task: Task, seen: Tensor, expected: Tensor) -> Correctness:
+    """The noise of so many draws is said beside the distance: of a large vocabulary it is much of it."""
+    error = (seen - expected).abs()
+    tvds = (0.5 * error.sum(-1)).tolist()
+    noise = 0.5 * math.sqrt(2 / (math.pi * DRAWS)) * (expected * (1 - expected)).sqrt().sum(-1).max().item()
+    correctness = Correctness(
+        max_relative_error=(error / (expected + 1e-8)).max().item(),
+        max_absolute_error=error.max().item(),
+        extra={"tvd": max(tvds), "tvds_per_batch": tvds, "tvd_of_noise": noise, "matched_ratio": 1.0},
+    )
+    threshold = task.config.extra.get("sampling_tvd_threshold", TVD_THRESHOLD)
+    if max(tvds) > threshold:
+        message = f"total variation distance {max(tvds):.4g}, at most {threshold:g} passes"
+        raise IncorrectError(EvaluationStatus.INCORRECT_NUMERICAL, message, correctness)
+    return correctness

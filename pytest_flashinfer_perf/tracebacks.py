@@ -1,0 +1,61 @@
+"""Tracebacks as the author of a test wants them: their own lines and what these call, not those in between."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+PACKAGE = Path(__file__).parent
+OF_AUTHORS = ("routines", "items.py")  # backends are declared in the one, the lines of files are tests in the others
+INSTRUMENT = ("flashinfer", "testing")
+
+
+def hide_ours(failure: pytest.ExceptionInfo[BaseException]) -> None:
+    """Of the error, and of those that it came from."""
+    kept = _without_ours(failure.tb)
+    if kept is not None:
+        failure.traceback = type(failure.traceback)(kept)
+    for cause in _causes(failure.value):
+        cause.__traceback__ = _without_ours(cause.__traceback__)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen = {id(error)}
+    cause = error.__cause__ or error.__context__
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _without_ours(lines: TracebackType | None) -> TracebackType | None:
+    kept: TracebackType | None = None
+    for line in reversed(list(_each(lines))):
+        if not is_between(line.tb_frame.f_code.co_filename):
+            kept = TracebackType(kept, line.tb_frame, line.tb_lasti, line.tb_lineno)
+    return kept
+
+
+def _each(line: TracebackType | None) -> Iterator[TracebackType]:
+    while line is not None:
+        yield line
+        line = line.tb_next
+
+
+def is_between(file: str) -> bool:
+    path = Path(file)
+    if path.is_relative_to(PACKAGE):
+        return not any(name in OF_AUTHORS for name in path.relative_to(PACKAGE).parts)
+    return file == contextlib.__file__ or path.parts[-3:-1] == INSTRUMENT
+
+
+def raised_by_instrument(error: Exception) -> bool:
+    """By a line of FlashInfer's, and not in a call that it makes."""
+    *_, last = _each(error.__traceback__)
+    return Path(last.tb_frame.f_code.co_filename).parts[-3:-1] == INSTRUMENT
