@@ -155,8 +155,15 @@ class Params:
         return dataclasses.asdict(self)
 
     def as_json(self) -> dict[str, Value]:
-        """The fields as JSON strings, numbers and booleans; None is left out."""
-        return {name: value for name, value in self.as_dict().items() if value is not None}
+        """The fields as JSON strings, numbers and booleans, with defaults that other fields give; None is left out."""
+        given = self.as_dict()
+        implied = {f.name: self.implied(f) for f in fields_of(type(self)) if f.flag.same_as and given[f.name] is None}
+        return {name: value for name, value in {**given, **implied}.items() if value is not None}
+
+    def implied(self, field: Field) -> Value:
+        """The value of a field that is not given and by default the same as another one."""
+        value: Value = getattr(self, field.flag.same_as)
+        return value
 
     def slug(self, covered: Mapping[str, Value] | None = None) -> str:
         """The id of this problem, without the fields that a model's name already covers."""

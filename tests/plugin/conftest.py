@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.spec.routine import LaunchOptions
 
 os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are nobody's workers
+os.environ.pop("GITHUB_STEP_SUMMARY", None)  # and no job's
 for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
     importlib.import_module(module.name)  # what pytester finds imported, it leaves: a class is one object in all tests
 capability.flashinfer_import_error()  # and its modules in C++ end a process that imports them twice

@@ -58,7 +58,18 @@ def rows(pytester, name="run.json"):
 
 
 OF_A_RUN = (
-    *("worker", "case_s", "gpu_uuid", "visible", "tflops", "tb_per_sec", "sol_pct", "status", "peak_memory_bytes"),
+    *(
+        "worker",
+        "case_s",
+        "gpu_uuid",
+        "visible",
+        "tflops",
+        "tb_per_sec",
+        "spread",
+        "sol_pct",
+        "status",
+        "peak_memory_bytes",
+    ),
     *("placements", "placement_spread", "stopped"),
 )
 

@@ -193,6 +193,9 @@ def test_files_of_verdicts(files):
         "errors": "3",
         "skipped": "1",
     }
+    times = {test.get("name"): test.get("time") for test in suite}
+    assert times["decode/a-fa3"] == "0.000550000"
+    assert float(suite.get("time")) == pytest.approx(sum(map(float, times.values())))
     text = (files / "out" / "v.md").read_text()
     assert "| SLOWER | decode/a-fa3 | 497.1 us -&gt; 550.0 us | cycles +11.11 %, time +10.64 % |" in text
     assert "decode/g-fa3\\|&lt;script&gt;" in text

@@ -213,7 +213,7 @@ def test_traces_that_cannot_be_written_are_an_error_before_a_solution_is_run(pyt
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("conftest.py", ""), ("tests/test_refs.py", ""), ("pytest.ini", "[pytest]\n"), ("tox.ini", "[pytest]\n")],
+    [("conftest.py", ""), ("tests/conftest.py", ""), ("pytest.ini", "[pytest]\n"), ("tox.ini", "[pytest]\n")],
 )
 def test_a_set_that_brings_code_for_pytest_is_refused_and_can_be_named(pytester, gemm, name, text):
     gemm.solve(GEMM_SOLUTIONS["right"])
@@ -225,6 +225,20 @@ def test_a_set_that_brings_code_for_pytest_is_refused_and_can_be_named(pytester,
     refused.stderr.fnmatch_lines([f"*is a data set with a {name}, which pytest would read: name the set by*"])
     named = run(pytester, "--perf-trace-set=set", *TRUSTED)
     named.assert_outcomes(passed=1)
+    assert not (pytester.path / "owned").exists()
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+def test_the_tests_of_the_official_set_are_not_collected_and_not_imported(pytester, gemm, workers):
+    """Its checkout has `tests/references/test_*.py`."""
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    references = gemm.root / "tests" / "references"
+    references.mkdir(parents=True)
+    for name in ("test_gemm.py", "gemm_test.py", "__init__.py"):
+        (references / name).write_text(f"open({str(pytester.path / 'owned')!r}, 'w')\ndef test_it(): assert False\n")
+    run(pytester, "set", *TRUSTED, *workers).assert_outcomes(passed=1)
+    pytester.makepyfile(test_mine="def test_mine():\n    pass")
+    run(pytester, "test_mine.py", "set", *TRUSTED).assert_outcomes(passed=2)
     assert not (pytester.path / "owned").exists()
 
 
