@@ -147,7 +147,7 @@ class Gate:
         return judgement.exit_code
 
     def _changes_again(self) -> dict[str, list[float]]:
-        """Of what each suspect was suspected for."""
+        """The changes of each suspect in the measurements that made it one."""
         domains = {one.name: one.primary.seen.domain for one in self.judged().cases if one.primary}
         changes: dict[str, list[float]] = {}
         for run in self.again:

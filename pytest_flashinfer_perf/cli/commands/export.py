@@ -1,4 +1,4 @@
-"""`flashinfer-perf export`: a run as other tools read it."""
+"""`flashinfer-perf export`: write a run in the format of another tool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _notes(run: runs.Run) -> list[str]:
-    """Of what is no plain time."""
+    """Notes on rows that are not ok, and on cases and benchmarks without a row."""
     statuses = Counter(str(row["status"]) for row in run.rows if row["status"] != "ok")
     counts = [(count, "case", status) for status, count in statuses.items()]
     counts += [(len(run.unmeasured), "case", "without a time")]
@@ -44,7 +44,7 @@ def _notes(run: runs.Run) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flashinfer-perf export",
-        description="Write device medians of a run in microseconds, TFLOP/s, and what has no time, for other tools.",
+        description="Write the medians and TFLOP/s of a run, and cases without a time, in the format of another tool.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
