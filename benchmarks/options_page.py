@@ -50,21 +50,15 @@ def spelled(names, attributes):
 
 
 def sentence(attributes):
-    text = (attributes["help"] % attributes).replace("|", "\\|")
-    return f"{text}; may be repeated" if attributes.get("action") == "append" and "repeat" not in text else text
-
-
-def default(attributes):
-    value = attributes.get("default")
-    return "" if value in (None, [], "", False) or attributes.get("action") == "store_true" else f"`{value}`"
+    return (attributes["help"] % attributes).replace("|", "\\|")
 
 
 def table(title, settings):
     yield f"\n## {title}\n"
-    yield "| option | what it does | default |"
-    yield "|---|---|---|"
+    yield "| option | what it does |"
+    yield "|---|---|"
     for names, attributes in settings:
-        yield f"| {spelled(names, attributes)} | {sentence(attributes)} | {default(attributes)} |".replace("  |", " |")
+        yield f"| {spelled(names, attributes)} | {sentence(attributes)} |"
 
 
 def commands():
@@ -81,7 +75,8 @@ def lines():
     found = declared()
     yield INTRODUCTION.rstrip()
     for title, group in found.groups.items():
-        yield from table(f"pytest: {title}", group.settings)
+        if group.settings:
+            yield from table(title.replace("FlashInfer performance: ", "pytest: "), group.settings)
     yield "\n## pytest's ini file\n\n| setting | what it does |\n|---|---|"
     yield from (f"| `{names[0]}` | {attributes['help']} |" for names, attributes in found.settings)
     yield "\n## flashinfer-perf\n\n| command | what it does |\n|---|---|"

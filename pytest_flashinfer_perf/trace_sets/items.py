@@ -14,6 +14,7 @@ from flashinfer_bench.data import EvaluationStatus
 
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.running.stash import IDENTITY, measures
+from pytest_flashinfer_perf.runs.formatting import last_lines
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 from pytest_flashinfer_perf.trace_sets import benchmark, data, records
@@ -160,8 +161,7 @@ def _passed(job: Job, outcome: EvaluationResult, device: Device) -> tuple[Measur
 
 
 def _tail(log: str) -> str:
-    lines = log.strip().splitlines()[-LINES_OF_LOG:]
-    return "".join(f"| {line}\n" for line in lines)
+    return "".join(f"| {line}\n" for line in last_lines(log, LINES_OF_LOG).splitlines())
 
 
 def _facts(job: Job, outcome: EvaluationResult) -> dict[str, Any]:

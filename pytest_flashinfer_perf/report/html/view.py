@@ -74,7 +74,7 @@ class View:
         ]
 
     @property
-    def answer(self) -> story.Answer:
+    def answer(self) -> story.Summary:
         return story.answer(self.runs, self.outcomes, self.judged)
 
     @property
@@ -149,7 +149,7 @@ class View:
         roofs = next((run.roofs[place] for run in reversed(self.runs) if place in run.roofs), {})
         dtypes = [one.entry.get("flops_dtype") or "" for _, one in here]
         sentences = tuple(charts.sentence(source, roof) for source, roof in roofs.items())
-        plot = charts.Roofline(tuple(self.backends), points, roofs, dtypes)
+        plot = charts.RooflineChart(tuple(self.backends), points, roofs, dtypes)
         return Figure(
             place, name, plot.spec() if points else {}, plot.roofs(), points, len(here) - len(points), sentences
         )
