@@ -10,6 +10,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_flashinfer_perf.runs import host_time
+from pytest_flashinfer_perf.runs.host_time import HostTime
 from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, RunError
 from pytest_flashinfer_perf.runs.scatter import median_error
 
@@ -30,6 +32,7 @@ class Row:
     middle: float
     rounds: int
     info: Mapping[str, Any] = field(repr=False)
+    host: HostTime | None = field(default=None, repr=False)
 
     @property
     def cycles(self) -> float | None:
@@ -227,6 +230,7 @@ def _row(record: Mapping[str, Any]) -> Row:
         middle=_number(stats.get("iqr", stats["stddev"])) / median if median > 0 else 0.0,
         rounds=max(1, int(stats["rounds"])),
         info=info,
+        host=host_time.of_row(info),
     )
 
 

@@ -11,6 +11,8 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.measuring.walk import Walked
+from pytest_flashinfer_perf.runs import host_time
+from pytest_flashinfer_perf.runs.formatting import duration
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.cost import Cost, as_run, best_of, first_that_covers, roofline
 from pytest_flashinfer_perf.timing import placements
@@ -46,6 +48,7 @@ def of_measurement(m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice)
         "notes": [*m.timing.notes, *_host(m.timing), *m.verdict.notes],
         **_kernels(m.timing),
         **_clocks(m.timing),
+        host_time.FIELD: m.timing.seen.host.as_row() if m.timing.seen.host else None,
         **_answer(m),
         **of_device(m.device),
         "peak_memory_bytes": m.peak_memory_bytes,
@@ -102,6 +105,12 @@ def _host(timing: Timing) -> Iterator[str]:
     if seen is not None and timing.host_bound:
         busy = f"the GPU works in {100 * seen.busy_s / seen.span_s:.0f} % of a call"
         yield f"the host's time is seen: {busy}, which has {seen.launches} launches: {REMEDY_FOR_LAUNCHES}"
+    host = timing.seen.host
+    if host is not None and host_time.outlasts(host, timing.median):
+        yield (
+            f"a call takes the host {duration(host.host_us * 1e-6)} to enqueue and the GPU {duration(timing.median)}: "
+            "without a CUDA graph the GPU waits for the host"
+        )
 
 
 def _kernels(timing: Timing) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
         """On copies of the inputs, with another workspace and plan."""
         return _built(case, cold.clone(x, set()), graph)[0]
 
-    target = Target(built.launch, (takes,), outputs=case.routine.outputs(x), name=case.id, rebuilt=rebuilt)
+    target = Target(built.launch, (takes,), {}, case.routine.outputs(x), case.id, rebuilt, built.plan)
     return target, built.resolved, takes
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config.usage import not_written
-from pytest_flashinfer_perf.report import runs, search, terminal, vllm
+from pytest_flashinfer_perf.report import host, runs, search, terminal, vllm
 from pytest_flashinfer_perf.running import attempts
 from pytest_flashinfer_perf.runs.formatting import duration
 from pytest_flashinfer_perf.runs.run_file import SCHEMA, SCHEMA_KEY
@@ -94,6 +94,8 @@ class Board:
             return
         terminalreporter.section("flashinfer-perf")
         for line in terminal.lines(rows, skips, _known() if rows else {}, looked_at, xfailed):
+            terminalreporter.write_line(line)
+        for line in host.lines(rows) if terminalreporter.config.getoption("perf_host") else ():
             terminalreporter.write_line(line)
         for line in search.lines(searches):
             terminalreporter.write_line(line)

@@ -147,11 +147,14 @@ class Gate:
         return judgement.exit_code
 
     def _changes_again(self) -> dict[str, list[float]]:
+        """Of what each suspect was suspected for."""
+        domains = {one.name: one.primary.seen.domain for one in self.judged().cases if one.primary}
         changes: dict[str, list[float]] = {}
         for run in self.again:
             for judged in self._against_base(run).cases:
-                if judged.primary:
-                    changes.setdefault(judged.name, []).append(judged.primary.change)
+                effect = judged.effect_in(domains.get(judged.name, ""))
+                if effect:
+                    changes.setdefault(judged.name, []).append(effect.change)
         return changes
 
     def _saved(self) -> int:

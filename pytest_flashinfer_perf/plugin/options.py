@@ -36,10 +36,10 @@ def _group(parser: pytest.Parser, question: str) -> pytest.OptionGroup:
 def _add_cases(group: pytest.OptionGroup) -> None:
     group.addoption(
         "--perf-suite",
-        choices=("smoke", "default", "full"),
+        choices=("smoke", "default", "full", "plan"),
         default="default",
-        help="Tier of shapes to run: a few (smoke), the usual ones (default) or those of all models (full). "
-        "Default: %(default)s.",
+        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
+        "from 1 to 4,096 of routines that plan (plan). Default: %(default)s.",
     )
     group.addoption(
         "--perf-model",
@@ -249,6 +249,12 @@ def _add_files(group: pytest.OptionGroup) -> None:
         metavar="FILE",
         help="Settings file with tolerances, thresholds and quarantine. Default: flashinfer-perf.toml, or the table "
         "[tool.flashinfer-perf] of pyproject.toml.",
+    )
+    group.addoption(
+        "--perf-host",
+        action="store_true",
+        help="Show what each call costs the host: the time to enqueue and to plan it, its launches, allocations and "
+        "synchronisations.",
     )
     group.addoption("--perf-html", metavar="FILE", help="Write a report of this run as one HTML page to FILE.")
     group.addoption(

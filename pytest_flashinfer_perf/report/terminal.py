@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.report import vllm
+from pytest_flashinfer_perf.report import host, vllm
 from pytest_flashinfer_perf.runs import formatting
 from pytest_flashinfer_perf.runs.formatting import (
     counted,
@@ -116,6 +116,7 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     waiting = sum(bool(r.get("host_bound")) for r in rows)
     if waiting:
         yield from wrapped(f"{waiting} bound by the host: kernels wait for their launches; {GRAPH}")
+    yield from wrapped(host.waiting(rows))
     wrong = sum(r["status"] == "wrong" for r in rows)
     if wrong:
         yield from wrapped(

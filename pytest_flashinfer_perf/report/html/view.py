@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.report import story
+from pytest_flashinfer_perf.report import host, story
 from pytest_flashinfer_perf.report.heat_map import HeatMap, heat_map
 from pytest_flashinfer_perf.report.html import charts
 from pytest_flashinfer_perf.report.runs import Row, Run
 from pytest_flashinfer_perf.report.story import CaseHistory, Comparison, Support
 from pytest_flashinfer_perf.report.verdicts import ShownVerdict
-from pytest_flashinfer_perf.runs import formatting
+from pytest_flashinfer_perf.runs import formatting, host_time
 from pytest_flashinfer_perf.runs.formatting import duration, grouped
 
 # Shown elsewhere, or too long for a list of facts.
@@ -25,9 +25,11 @@ NOT_A_FACT = (
     "kernels",
     "cycles_per_call",
     "sm_ghz_per_call",
+    host_time.FIELD,
     "repro",
     "repro_upstream",
 )
+FACTS_OF_HOST = ("host_us", "plan_us", "waits", "allocations", "synchronisations", "copies_to_host")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class View:
             *trend,
             ("roofline", "Roofline"),
             ("backends", "Backends"),
+            *([("host", "Host")] if self.host_tables else []),
             ("cases", "Cases"),
             ("support", "Support"),
         ]
@@ -76,6 +79,19 @@ class View:
     @property
     def answer(self) -> story.Summary:
         return story.answer(self.runs, self.outcomes, self.judged)
+
+    @functools.cached_property
+    def host_tables(self) -> dict[str, host.Table]:
+        """What calls cost the host; nothing of a CPU."""
+        return host.tables(self._measured)
+
+    @functools.cached_property
+    def plans(self) -> list[dict[str, Any]]:
+        return host.plans_over_batches(self._measured)
+
+    @property
+    def _measured(self) -> list[Row]:
+        return [one.entry for one in self.outcomes if one.measured]
 
     @property
     def backends(self) -> list[str]:
@@ -179,6 +195,7 @@ class View:
             "kernels": list(names),
             "colours": self.colours,
             "figures": {f.place: {"spec": f.spec, "roofs": f.roofs, "points": f.points} for f in self.figures},
+            "plans": self.plans,
             "trend": [step for i, one in self.trends for step in _steps(i, one)],
             "specs": {name: spec() for name, spec in charts.SPECS.items()},
         }
@@ -206,7 +223,8 @@ def _details(one: CaseHistory, names: dict[str, int]) -> dict[str, Any]:
 def _facts(row: Row) -> Iterator[tuple[str, str]]:
     """Fields by the names that docs/row.md explains, then the parameters."""
     said = {name: value for name, value in row.items() if name not in NOT_A_FACT}
-    for name, value in {**said, **row.get("params", {})}.items():
+    on_host = {name: value for name, value in (row.get(host_time.FIELD) or {}).items() if name in FACTS_OF_HOST}
+    for name, value in {**said, **on_host, **row.get("params", {})}.items():
         if value not in (None, "", []):
             yield name, _text(value)
 

@@ -240,8 +240,8 @@ def _baseline(p: VllmDecode, x: Inputs, how: How) -> Built[Inputs]:
     )
     csr = (table.indptr, table.indices, table.last_page_len)
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_size, p.block_size)
-    wrapper.plan(*csr, *heads, q_data_type=TORCH[p.q_dtype], kv_data_type=TORCH[p.kv_dtype])
-    return Built(lambda x: wrapper.run(x.q, x.kv, out=x.out), _shared.resolved(wrapper))
+    plan = _shared.planned(wrapper, *csr, *heads, q_data_type=TORCH[p.q_dtype], kv_data_type=TORCH[p.kv_dtype])
+    return Built(lambda x: wrapper.run(x.q, x.kv, out=x.out), _shared.resolved(wrapper), plan=plan)
 
 
 @vllm_decode.backend("torch")

@@ -1,0 +1,65 @@
+"""What a call costs the host: the object `host` of a row, as it is written and read. Null where there is no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+FIELD = "host"
+ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
+
+
+@dataclass(frozen=True)
+class Line:
+    """The line of Python that makes an allocation, a synchronisation or a copy; null where none could be seen."""
+
+    what: str
+    line: str | None
+    count: int
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Times in microseconds; counts are of one eager call, null where no instrument saw them.
+
+    A call that `waits` for the GPU has the time that it waits in `host_us`. `plan_us` is null where nothing is planned.
+    """
+
+    host_us: float
+    rounds_us: tuple[float, ...]
+    waits: bool
+    plan_us: float | None = None
+    plans_us: tuple[float, ...] = ()
+    launches: int | None = None
+    allocations: int | None = None
+    allocated_bytes: int | None = None
+    synchronisations: int | None = None
+    copies_to_host: int | None = None
+    copied_bytes: int | None = None
+    lines: tuple[Line, ...] = ()
+    pass_s: float = 0.0
+
+    def as_row(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def of_row(info: Mapping[str, Any]) -> HostTime | None:
+    """Raise TypeError for an object that is not as this version writes it."""
+    written = info.get(FIELD)
+    if written is None:
+        return None
+    lists = {name: tuple(written[name]) for name in ("rounds_us", "plans_us") if name in written}
+    return HostTime(**{**written, **lists, "lines": tuple(Line(**line) for line in written.get("lines", ()))})
+
+
+def outlasts(host: HostTime, on_device: float) -> bool:
+    """Whether the host takes longer for a call than the GPU, for so many seconds: then the GPU waits for the host."""
+    return host.host_us > 1e6 * on_device
+
+
+def places(host: HostTime, what: str) -> list[str]:
+    """How often, and by which lines of Python, a call does that."""
+    made = (line for line in host.lines if line.what == what)
+    return [f"{one.count} x {one.line or 'a line that could not be seen'}" for one in made]
