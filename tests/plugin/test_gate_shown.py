@@ -16,7 +16,6 @@ from pytest_flashinfer_perf.gate import advice, document, explain, github, junit
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
-from pytest_flashinfer_perf.running import processes
 
 NEW_KERNEL = {"kernels": ["fmha_v3", "_Z" + "long" * 90 + "E0"]}
 BEFORE = (
