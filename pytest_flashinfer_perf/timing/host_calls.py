@@ -109,7 +109,8 @@ class Driver:
         """The activities of the instrument that times, so that both see the same."""
         cupti, kinds = self.cupti, self.cupti.ActivityKind
         enabled = (kinds.RUNTIME, kinds.DRIVER, kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
-        subscriber = cupti.subscribe(self._called, None)
+        called = self._called  # kept here, in case that CUPTI does not
+        subscriber = cupti.subscribe(called, None)
         try:
             for domain in (cupti.CallbackDomain.RUNTIME_API, cupti.CallbackDomain.DRIVER_API):
                 cupti.enable_domain(1, subscriber, domain)
@@ -132,7 +133,7 @@ class Driver:
         self._depth[thread] += 1
         if not self._counting:
             return
-        line = self._lines.setdefault(data.correlation_id, python_line(sys._getframe(1)))  # noqa: SLF001 - the caller's
+        line = self._lines.setdefault(data.correlation_id, python_line(sys._getframe().f_back))  # noqa: SLF001
         if self._depth[thread] == 1 and waits(data.function_name):
             self._waited.append(line)
 
@@ -196,6 +197,5 @@ def allocated(history: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str | None
     """Line and bytes of each allocation; stacks are innermost first."""
     for entry in history:
         if entry["action"] == "alloc":
-            known = (f for f in entry.get("frames", ()) if Path(f["filename"]).is_file() and is_callers(f["filename"]))
-            frame = next(known, None)
+            frame = next((one for one in entry.get("frames", ()) if is_callers(one["filename"])), None)
             yield frame and described(frame["filename"], frame["line"], frame["name"]), entry["size"]

@@ -266,7 +266,7 @@ def test_allocations_are_named_by_their_lines():
         {"action": "alloc", "size": 512, "frames": [of_torch, frame]},
         {"action": "free_requested", "size": 512, "frames": [frame]},
         {"action": "alloc", "size": 1024, "frames": [frame]},
-        {"action": "alloc", "size": 8, "frames": [{"filename": "??", "line": 0, "name": "??"}]},
+        {"action": "alloc", "size": 8, "frames": []},
     ]
     lines = host_calls.by_line("allocation", host_calls.allocated(history))
     here = "tests/plugin/test_host.py:5 in call"
