@@ -16,7 +16,7 @@ EXPLAINS = 0.99  # the share of elements that must match then
 SHIFTS = (1, -1, 2, -2)
 
 
-class Seen(NamedTuple):
+class Observed(NamedTuple):
     """An output, and how far each element is off; `got` and `want` are zero where the reference is not finite."""
 
     output: Tensor
@@ -27,7 +27,7 @@ class Seen(NamedTuple):
     wrong: Tensor
 
 
-def report(seen: Seen, *, poisoned: bool) -> tuple[str, ...]:
+def report(seen: Observed, *, poisoned: bool) -> tuple[str, ...]:
     """Sentences; what is NaN in an output that was `poisoned` may be what no call has written."""
     size, nan, infinite = seen.output.numel(), int(seen.output.isnan().sum()), int(seen.output.isinf().sum())
     said = [_percentiles(seen.relative), f"{nan} NaN, {infinite} infinite of {size} element{'s' * (size != 1)}"]
@@ -45,7 +45,7 @@ def _percentiles(relative: Tensor) -> str:
     return f"errors in units of their row's rms, {', '.join(shares)}"
 
 
-def _explanations(seen: Seen, *, poisoned: bool) -> Iterator[str]:
+def _explanations(seen: Observed, *, poisoned: bool) -> Iterator[str]:
     got, want, bound = seen.got, seen.want, seen.bound
 
     def share(guess: Tensor, at_most: Tensor = bound) -> float:
@@ -76,7 +76,7 @@ def _is_shifted(got: Tensor, want: Tensor, bound: Tensor, dim: int, by: int) -> 
     return ((here - there).abs() <= allowed).double().mean().item() >= EXPLAINS
 
 
-def _region(seen: Seen, *, poisoned: bool) -> Iterator[str]:
+def _region(seen: Observed, *, poisoned: bool) -> Iterator[str]:
     """All that is wrong is zero, or all is NaN, which is what an output is filled with before the call."""
     nan = "NaN, as before the call: nobody wrote it" if poisoned else "NaN"
     for name, strange in (("zero", seen.output == 0), (nan, seen.output.isnan())):

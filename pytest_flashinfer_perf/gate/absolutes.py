@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.effects import Replicates
 from pytest_flashinfer_perf.gate.runs import Row
-from pytest_flashinfer_perf.gate.sides import Case
+from pytest_flashinfer_perf.gate.sides import ComparedCase
 from pytest_flashinfer_perf.gate.thresholds import Rival, Threshold
 from pytest_flashinfer_perf.runs import host_time
 from pytest_flashinfer_perf.runs.host_time import SYNCHRONISATION, HostTime
@@ -26,14 +26,14 @@ class Broken:
     unknown: bool = False
 
 
-def broken(case: Case, asked: Threshold) -> list[Broken]:
+def broken(case: ComparedCase, asked: Threshold) -> list[Broken]:
     if not case.head:
         return []
     rival = _rival(case, asked.max_vs_backend) if asked.max_vs_backend else ()
     return [*_rates(case, asked), *rival, *_host(case, asked)]
 
 
-def _rates(case: Case, asked: Threshold) -> Iterator[Broken]:
+def _rates(case: ComparedCase, asked: Threshold) -> Iterator[Broken]:
     for field in ("tflops", "sol_pct"):
         least = getattr(asked, f"min_{field}")
         reached = [row.info.get(field) for row in case.after]
@@ -46,7 +46,7 @@ def _rates(case: Case, asked: Threshold) -> Iterator[Broken]:
             yield Broken(f"min_{field} = {least:g}: it reaches {statistics.median(known):.4g}")
 
 
-def _host(case: Case, asked: Threshold) -> Iterator[Broken]:
+def _host(case: ComparedCase, asked: Threshold) -> Iterator[Broken]:
     hosts = [row.host for row in case.after]
     for field in ("host_us", "plan_us", "launches"):
         most = getattr(asked, f"max_{field}")
@@ -76,7 +76,7 @@ def _never_waits(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
         yield Broken(f"no_sync: {NOT_WRITTEN}", unknown=True)
 
 
-def _rival(case: Case, rival: Rival) -> Iterator[Broken]:
+def _rival(case: ComparedCase, rival: Rival) -> Iterator[Broken]:
     """In the same processes; only a ratio that is surely above the limit breaks it."""
     asked = f"max_vs_backend = {rival.ratio:g} of {rival.backend}"
     if case.after[0].info.get("backend") == rival.backend:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.effects import Effect
-from pytest_flashinfer_perf.gate.sides import Seen
+from pytest_flashinfer_perf.gate.sides import RunRow
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement
 
 SCALE = {"time": (1e6, "us"), "cycles": (1.0, "cycles"), "host": (1e6, "us"), "plan": (1e6, "us")}
@@ -36,7 +36,7 @@ def _case(judged: Judged) -> Iterator[str]:
         yield f"  threshold {threshold}, smallest slowdown surely found {sees}"
 
 
-def _processes(side: str, seen: Sequence[Seen]) -> Iterator[str]:
+def _processes(side: str, seen: Sequence[RunRow]) -> Iterator[str]:
     for run, row in seen:
         cycles = f", {row.cycles:.0f} cycles at {row.ghz or 0:.3f} GHz" if row.cycles else ""
         spread = f"spread {100 * row.spread:.2f} % over {row.rounds} samples"

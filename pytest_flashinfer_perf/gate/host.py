@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.decide import decide
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.runs import Row
-from pytest_flashinfer_perf.gate.sides import Case
+from pytest_flashinfer_perf.gate.sides import ComparedCase
 from pytest_flashinfer_perf.gate.verdict import Judged, Verdict
 from pytest_flashinfer_perf.runs.host_time import HostTime
 
@@ -32,7 +32,7 @@ def judged(sound: Sequence[Judged], *, paired: bool) -> dict[str, Judged]:
     return {one.name: _with(one, found[one.name], len(found)) for one in sound if one.name in found}
 
 
-def _of_case(case: Case, quantity: str, *, paired: bool) -> Replicates | None:
+def _of_case(case: ComparedCase, quantity: str, *, paired: bool) -> Replicates | None:
     return replicates(quantity, case.before, case.after, paired=paired)
 
 

@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.gate.decide import decide
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.noise import Noise
 from pytest_flashinfer_perf.gate.runs import Run
-from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, Case, Trouble
+from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
 
@@ -43,7 +43,7 @@ def _believed(head: Sequence[Run], rules: Rules) -> tuple[list[str], list[Calibr
     return [f"stale calibration: {reason}; {cure}" for reason in stale.values()], believed
 
 
-def _looked_at(case: Case, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
+def _looked_at(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
     """All but the change itself: that is decided when all cases are known."""
     asked = rules.thresholds.of(case.rows[0]) if case.rows else Threshold()
     broken = tuple(absolutes.broken(case, asked))
@@ -67,7 +67,7 @@ def _admitted(found: Trouble, allowed: frozenset[str]) -> bool:
 
 
 def _effects(
-    sound: Sequence[Case], paired: bool, calibrations: Sequence[Calibration]
+    sound: Sequence[ComparedCase], paired: bool, calibrations: Sequence[Calibration]
 ) -> Mapping[str, tuple[Effect, ...]]:
     """Per case in the domain to judge it by and in the other; the two domains are families of tests of their own."""
     flat = [(case, one) for case in sound for one in effects.replicates(case.before, case.after, paired=paired)]
@@ -82,7 +82,7 @@ def _effects(
     return {name: tuple(of_case) for name, of_case in by_case.items()}
 
 
-def _calibrated(case: Case, seen: Replicates, calibrations: Sequence[Calibration]) -> Noise | None:
+def _calibrated(case: ComparedCase, seen: Replicates, calibrations: Sequence[Calibration]) -> Noise | None:
     run, row = case.head[0]
     return next((c.noise(row, seen.domain) for c in calibrations if c.is_of(run, row)), None)
 
@@ -102,7 +102,7 @@ def _decided(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str
     )
 
 
-def _threshold(case: Case, asked: Threshold, effect: Effect, allowed: frozenset[str]) -> float:
+def _threshold(case: ComparedCase, asked: Threshold, effect: Effect, allowed: frozenset[str]) -> float:
     """What was asked, at least this machine's own floor, and what admitted differences cost."""
     floor = (
         tails.beyond(effects.RISK / 2, effect.noise.df) * effect.error if effect.noise.source == "calibrated" else 0.0

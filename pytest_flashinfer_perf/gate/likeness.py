@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.gate.runs import Row, Run
 from pytest_flashinfer_perf.names import unknown
 
@@ -39,7 +40,7 @@ OTHERS = {
 ALLOWABLE = {**{facet.name: facet.means for facet in (*FACETS, LIBRARY)}, **OTHERS}
 
 
-class AllowError(ValueError):
+class AllowError(FlashinferPerfError):
     """A name that nothing is called."""
 
 

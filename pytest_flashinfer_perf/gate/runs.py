@@ -12,16 +12,12 @@ from typing import Any, Literal
 
 from pytest_flashinfer_perf.runs import host_time
 from pytest_flashinfer_perf.runs.host_time import HostTime
-from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY
+from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, RunError
 from pytest_flashinfer_perf.runs.scatter import median_error
 
 STORAGE = Path(".benchmarks")
 FAILED = "failed"  # the outcome of a test that did not skip and did not pass
 LIBRARIES = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend")
-
-
-class RunError(ValueError):
-    """A file that cannot be judged; the sentence names it."""
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,22 @@ from pytest_flashinfer_perf.gate import likeness
 from pytest_flashinfer_perf.gate.likeness import Difference
 from pytest_flashinfer_perf.gate.runs import FAILED, Row, Run
 
-Seen = tuple[Run, Row]
+RunRow = tuple[Run, Row]
 
 # Nobody can allow these: an answer was wrong, or the case broke.
 NEVER_ALLOWED = ("wrong-answer", FAILED)
 
 
 @dataclass(frozen=True)
-class Case:
+class ComparedCase:
     """Paired, the n-th of either side belong together; `torn` when one side of a pair has it and the other has not.
 
     A case that failed in this run is one without rows, where neither side measured it.
     """
 
     name: str
-    base: tuple[Seen, ...]
-    head: tuple[Seen, ...]
+    base: tuple[RunRow, ...]
+    head: tuple[RunRow, ...]
     torn: bool = False
 
     @property
@@ -56,29 +56,31 @@ class Trouble:
     sentence: str
 
 
-def cases(base: Sequence[Run], head: Sequence[Run], *, paired: bool) -> list[Case]:
+def cases(base: Sequence[Run], head: Sequence[Run], *, paired: bool) -> list[ComparedCase]:
     names = dict.fromkeys(name for run in (*base, *head) for name in run.rows)
     measured = [_paired(name, base, head) if paired else _unpaired(name, base, head) for name in names]
     known = {name for case in measured for name in case.names}
     failed = dict.fromkeys(name for run in head for name in run.failed if name not in known)
-    return [*measured, *(Case(name, (), ()) for name in failed)]
+    return [*measured, *(ComparedCase(name, (), ()) for name in failed)]
 
 
-def _unpaired(name: str, base: Sequence[Run], head: Sequence[Run]) -> Case:
+def _unpaired(name: str, base: Sequence[Run], head: Sequence[Run]) -> ComparedCase:
     before, after = (tuple((run, run.rows[name]) for run in side if name in run.rows) for side in (base, head))
-    return Case(name, before, after)
+    return ComparedCase(name, before, after)
 
 
-def _paired(name: str, base: Sequence[Run], head: Sequence[Run]) -> Case:
+def _paired(name: str, base: Sequence[Run], head: Sequence[Run]) -> ComparedCase:
     whole = [(b, h) for b, h in zip(base, head, strict=True) if name in b.rows and name in h.rows]
     if not whole:
         return _unpaired(name, base, head)
     torn = any((name in b.rows) != (name in h.rows) for b, h in zip(base, head, strict=True))
-    return Case(name, tuple((b, b.rows[name]) for b, _ in whole), tuple((h, h.rows[name]) for _, h in whole), torn)
+    return ComparedCase(
+        name, tuple((b, b.rows[name]) for b, _ in whole), tuple((h, h.rows[name]) for _, h in whole), torn
+    )
 
 
 def trouble(
-    case: Case, base: Sequence[Run], head: Sequence[Run], *, same_library: bool, allowed: frozenset[str]
+    case: ComparedCase, base: Sequence[Run], head: Sequence[Run], *, same_library: bool, allowed: frozenset[str]
 ) -> Trouble | None:
     found = next(_troubles(case, base, head), None)
     if found or not case.base:
@@ -89,11 +91,11 @@ def trouble(
     return None
 
 
-def differences(case: Case, *, same_library: bool) -> list[Difference]:
+def differences(case: ComparedCase, *, same_library: bool) -> list[Difference]:
     return likeness.differences(case.base, case.head, same_library=same_library)
 
 
-def _troubles(case: Case, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
+def _troubles(case: ComparedCase, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
     """What nobody can allow comes first, whatever else there is."""
     yield from _failures(case, base, head)
     yield from _wrong_answers(case, head)
@@ -110,7 +112,7 @@ def _invalid(reason: str, sentence: str) -> Trouble:
     return Trouble(missing=False, reason=reason, sentence=sentence)
 
 
-def _failures(case: Case, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
+def _failures(case: ComparedCase, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
     before = "; it fails in the baseline too" if any(run.said_of(case.names)[0] == FAILED for run in base) else ""
     missing = bool(case.base and not case.head)
     for run in head:
@@ -121,7 +123,7 @@ def _failures(case: Case, base: Sequence[Run], head: Sequence[Run]) -> Iterator[
             yield Trouble(missing, FAILED, f"{where}{measured}: {reason}{before}")
 
 
-def _wrong_answers(case: Case, head: Sequence[Run]) -> Iterator[Trouble]:
+def _wrong_answers(case: ComparedCase, head: Sequence[Run]) -> Iterator[Trouble]:
     """In a process without a partner too."""
     before = ", and in the baseline" if any(row.info.get("status") == "wrong" for row in case.before) else ""
     for run in head:
@@ -129,7 +131,7 @@ def _wrong_answers(case: Case, head: Sequence[Run]) -> Iterator[Trouble]:
             yield _invalid("wrong-answer", f"{run.source}: its answer is wrong in this run{before}")
 
 
-def _missing(case: Case, head: Sequence[Run]) -> Trouble:
+def _missing(case: ComparedCase, head: Sequence[Run]) -> Trouble:
     known = (said for run in head if (said := run.said_of(case.names)) != ("", ""))
     outcome, reason = next(known, ("vanished", "this run says nothing of it"))
     return Trouble(missing=True, reason=outcome, sentence=f"in the baseline, not in this run: {reason}")

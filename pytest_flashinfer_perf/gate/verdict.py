@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.gate.absolutes import Broken
 from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.runs import Run
-from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, Case
+from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase
 from pytest_flashinfer_perf.gate.thresholds import Threshold, Thresholds
 
 NOTHING_WORSE, WORSE, COULD_NOT_JUDGE = 0, 1, 2  # exit codes; of 1 and 2 it is 1
@@ -47,7 +47,7 @@ class Judged:
     The first of `effects` decided the verdict; those that it is `held_too` come with their thresholds.
     """
 
-    case: Case
+    case: ComparedCase
     verdict: Verdict
     reason: str
     sentence: str

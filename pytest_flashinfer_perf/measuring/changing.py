@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import BY_DTYPE
-from pytest_flashinfer_perf.timing.cold import tensors
+from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.timing.cold import storage
 
 
-class Change(NamedTuple):
+class InputChange(NamedTuple):
     """What is different while it is made, and what makes it; when that is left, the inputs are as they were.
 
     `followed` is known of a routine's reference, and looked at where it is somebody else's.
@@ -25,14 +26,14 @@ class Change(NamedTuple):
     followed: bool = False
 
 
-def of_activations(parts: Callable[[Any], Tensor], *holders: Any) -> Change:
+def of_activations(parts: Callable[[Any], Tensor], *holders: Any) -> InputChange:
     """A routine's, of each holder, negated once where they are the same."""
     values = {storage(part): part for part in map(parts, holders) if part.numel()}
     made = partial(_negated, values.values())
-    return Change("with its activations negated where they are", made, followed=True)
+    return InputChange("with its activations negated where they are", made, followed=True)
 
 
-def of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[Change]:
+def of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[InputChange]:
     """For each storage of numbers with fractions: integers may be indices, and other types may be packed ones.
 
     What has one sign keeps it, since it may be a scale, a variance or a probability.
@@ -46,8 +47,8 @@ def of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[Change]:
         if key not in written and first.numel() and {view.dtype for view in views} <= {first.dtype} & BY_DTYPE.keys():
             values, which = _covered(first), f"with its input {describe(first)}"
             if _has_both_signs(values):
-                yield Change(f"{which} negated where it is", partial(_negated, (values,)))
-            yield Change(f"{which} halved where it is", partial(_halved, values))
+                yield InputChange(f"{which} negated where it is", partial(_negated, (values,)))
+            yield InputChange(f"{which} halved where it is", partial(_halved, values))
 
 
 def _covered(tensor: Tensor) -> Tensor:
@@ -92,10 +93,6 @@ def negate(values: Tensor) -> None:
         values.view(torch.uint8).bitwise_xor_(0x80)
     else:
         values.neg_()
-
-
-def storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def describe(tensor: Tensor) -> str:

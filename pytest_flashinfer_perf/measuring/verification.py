@@ -15,8 +15,9 @@ from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.checking.check import Check, Tolerance, WrongAnswerError
 from pytest_flashinfer_perf.checking.sample import Sample
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.changing import Change, describe, storage
-from pytest_flashinfer_perf.timing.cold import tensors
+from pytest_flashinfer_perf.measuring.changing import InputChange, describe
+from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.timing.cold import storage
 from pytest_flashinfer_perf.timing.instruments import Call
 from pytest_flashinfer_perf.timing.target import Target
 
@@ -24,10 +25,6 @@ COLUMNS = 1024
 MOST_CHANGES = 3  # each asks the reference once more
 FIRST_ALONE = "the call changes its inputs: its answer was compared in its first call alone"
 Outputs = Tensor | Sequence[Tensor] | None
-
-
-def _as_written(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return outputs
 
 
 def _nothing() -> None:
@@ -44,27 +41,27 @@ class Expected:
 
     answer: tuple[Tensor, ...]
     tolerances: tuple[Tolerance, ...] = ()
-    decoded: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] = _as_written
+    decoded: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] = tuple
     sample: Sample | None = None
     again: Callable[[], Expected | None] = _nothing
-    changes: tuple[Change, ...] = ()
+    changes: tuple[InputChange, ...] = ()
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """What was seen of one or more calls: a comparison for each output, what is wrong, and what to know beside it."""
 
     checks: tuple[Check, ...] = ()
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def __add__(self, other: Verdict) -> Verdict:
-        return Verdict(self.checks + other.checks, self.faults + other.faults, self.notes + other.notes)
+    def __add__(self, other: CheckResult) -> CheckResult:
+        return CheckResult(self.checks + other.checks, self.faults + other.faults, self.notes + other.notes)
 
-    def of(self, which: str) -> Verdict:
-        return Verdict(self.checks, tuple(f"{which}, {fault}" for fault in self.faults), self.notes)
+    def of(self, which: str) -> CheckResult:
+        return CheckResult(self.checks, tuple(f"{which}, {fault}" for fault in self.faults), self.notes)
 
-    def right(self) -> Verdict:
+    def right(self) -> CheckResult:
         """Itself; a wrong answer is an error."""
         if self.faults:
             raise WrongAnswerError("\n".join(self.faults))
@@ -83,34 +80,34 @@ class Examination:
     in_place: bool = False
     dtypes: tuple[torch.dtype, ...] = ()
 
-    def first(self) -> Verdict:
+    def first(self) -> CheckResult:
         answer, returned = self._called(self.target)
         self.own, changed = set(map(storage, returned)), self._changed()
         self.in_place = bool(changed & self.own)
         self.dtypes = tuple(output.dtype for output in answer)
         return self._compared(answer, self.expected) + self._unharmed(changed)
 
-    def last(self, timed: Target, returned: tuple[Tensor, ...] | None) -> Verdict:
+    def last(self, timed: Target, returned: tuple[Tensor, ...] | None) -> CheckResult:
         """Of the timed calls; outputs hold what it wrote, what it returned is None where nobody knows."""
         answer = timed.outputs or returned
         if self.in_place or answer is None:
-            return Verdict()
+            return CheckResult()
         return self._compared(answer, self.expected).of("of a timed call")
 
-    def once_more(self, call: Call) -> Verdict:
+    def once_more(self, call: Call) -> CheckResult:
         """By what was timed: it may have answered from memory, or stopped to work."""
         if not self.expected.answer:
             return self._unharmed(self._changed())
         with self._other_inputs() as (what, expected):
             if expected is None:
-                return Verdict(notes=(FIRST_ALONE,))
+                return CheckResult(notes=(FIRST_ALONE,))
             seen = self._compared(self._called(call)[0], expected)
         return seen.of(f"of one more call {what}".rstrip()) + self._unharmed(self._changed())
 
     @contextmanager
     def _other_inputs(self) -> Iterator[tuple[str, Expected | None]]:
         """By the first change that the reference follows; what a call changes itself is followed, or nothing known."""
-        changes = (Change("", nullcontext),) if self.in_place else self.expected.changes[:MOST_CHANGES]
+        changes = (InputChange("", nullcontext),) if self.in_place else self.expected.changes[:MOST_CHANGES]
         for change in changes:
             with change.made():
                 expected = self.expected.again()
@@ -132,19 +129,19 @@ class Examination:
         self.device.synchronize()
         return self.target.outputs or returned, returned
 
-    def _compared(self, answer: tuple[Tensor, ...], expected: Expected) -> Verdict:
+    def _compared(self, answer: tuple[Tensor, ...], expected: Expected) -> CheckResult:
         return compared(answer, expected, poisoned=bool(self.target.outputs))
 
     def _changed(self) -> set[int]:
         after = fingerprint(self.target) if self.before else {}
         return {key for key, sums in self.before.items() if after[key] != sums}
 
-    def _unharmed(self, changed: set[int]) -> Verdict:
+    def _unharmed(self, changed: set[int]) -> CheckResult:
         """What a call is given it must leave alone, but for its outputs: what it is told to write, or returns."""
         given = tensors((self.target.args, dict(self.target.kwargs)))
         which = [describe(tensor) for tensor in given if storage(tensor) in changed - self.own]
         faults = (f"the call changed its input {which[0]}: return it, or name it by out=",) if which else ()
-        return Verdict(faults=faults)
+        return CheckResult(faults=faults)
 
 
 def _largest(values: Tensor) -> float:
@@ -160,17 +157,17 @@ def _most(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).max if dtype.is_floating_point or dtype.is_complex else math.inf
 
 
-def compared(outputs: tuple[Tensor, ...], expected: Expected, *, poisoned: bool) -> Verdict:
+def compared(outputs: tuple[Tensor, ...], expected: Expected, *, poisoned: bool) -> CheckResult:
     if not expected.answer:
-        return Verdict()
+        return CheckResult()
     actual, wanted = expected.decoded(outputs), expected.answer
     if len(actual) != len(wanted):
         sentence = f"the reference has {_tensors(len(wanted))}, the call gave {_tensors(len(actual))}"
-        return Verdict(faults=(f"{sentence}: name by out= what it writes",))
+        return CheckResult(faults=(f"{sentence}: name by out= what it writes",))
     allowed = expected.tolerances or (None,) * len(wanted)
     compare = partial(_compared, expected.sample, poisoned=poisoned)
     checks = tuple(compare(*these) for these in zip(actual, wanted, allowed, strict=True))
-    return Verdict(checks, tuple(_fault(i, c) for i, c in enumerate(checks) if c.rule))
+    return CheckResult(checks, tuple(_fault(i, c) for i, c in enumerate(checks) if c.rule))
 
 
 def _compared(

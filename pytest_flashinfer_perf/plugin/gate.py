@@ -12,19 +12,17 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
-from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, table, thresholds
 from pytest_flashinfer_perf.gate.calibration import CalibrationError
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.likeness import AllowError
 from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin import confirmation
 from pytest_flashinfer_perf.running import attempts, unmeasured
-from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY
+from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, RunError
 
 NAME = "this session"
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -39,12 +37,11 @@ def start(config: pytest.Config, project: ProjectFile) -> None:
 
 
 def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
-    with errors_of_use(ProjectFileError, AllowError):
-        return Rules(
-            thresholds=thresholds.read(project),
-            allowed=likeness.allowed(config.getoption("perf_gate_allow")),
-            strict=config.getoption("perf_gate_strict"),
-        )
+    return Rules(
+        thresholds=thresholds.read(project),
+        allowed=likeness.allowed(config.getoption("perf_gate_allow")),
+        strict=config.getoption("perf_gate_strict"),
+    )
 
 
 def _save_as(config: pytest.Config, name: str) -> None:
@@ -76,7 +73,7 @@ class Gate:
         storage = Path(self.config.getoption("benchmark_storage").removeprefix("file://"))
         try:
             self.base = runs.read([baseline], storage)
-        except runs.RunError as error:
+        except RunError as error:
             pytest.exit(f"--perf-gate: {error}", returncode=COULD_NOT_JUDGE)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -110,7 +107,7 @@ class Gate:
         suspects = [judged.case.after[0].fullname for judged in self.judged().having(Verdict.SLOWER)]
         try:
             self.again = confirmation.measured(self.config, suspects) if suspects else []
-        except runs.RunError as error:
+        except RunError as error:
             self.not_again = str(error)
 
     def judged(self) -> Judgement:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_flashinfer_perf.report import host, story, verdicts
 from pytest_flashinfer_perf.report.runs import Run
-from pytest_flashinfer_perf.report.story import Comparison, Outcome
-from pytest_flashinfer_perf.report.verdicts import Judged
+from pytest_flashinfer_perf.report.story import CaseHistory, Comparison
+from pytest_flashinfer_perf.report.verdicts import ShownVerdict
 from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, named, rate, spread
 
 LEFT = {"xfailed": "Failed as expected", "skipped": "Skipped"}
@@ -33,12 +33,12 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     yield from _folded("Where the numbers come from", _provenance(runs))
 
 
-def _failed(failed: Sequence[Outcome]) -> Iterator[str]:
+def _failed(failed: Sequence[CaseHistory]) -> Iterator[str]:
     if failed:
         yield from _table(("failed", "why"), ((one.case, one.reason) for one in failed))
 
 
-def _slower(slower: Sequence[Outcome], judged: Mapping[str, Judged]) -> Iterator[str]:
+def _slower(slower: Sequence[CaseHistory], judged: Mapping[str, ShownVerdict]) -> Iterator[str]:
     if slower:
         cells = ((one.case, duration(one.entry["median"]), judged[one.case].reason) for one in slower)
         yield from _table(("slower", "median", "how sure"), cells)
@@ -65,23 +65,23 @@ def _line(comparison: Comparison, shape: str) -> tuple[str, ...]:
     return (shape, *times)
 
 
-def _time(one: Outcome, best: bool) -> str:
+def _time(one: CaseHistory, best: bool) -> str:
     note = "" if one.status == "ok" else f" ({one.status})"
     return f"{duration(one.entry['median'])}{note}{' (fastest)' if best else ''}"
 
 
-def _cases(measured: Iterable[Outcome]) -> Iterator[str]:
+def _cases(measured: Iterable[CaseHistory]) -> Iterator[str]:
     headings = ("case", "backend", "median", "spread", "TFLOP/s", "TB/s", "% of roof", "status")
     yield from _table(headings, map(_numbers, measured))
 
 
-def _numbers(one: Outcome) -> tuple[str, ...]:
+def _numbers(one: CaseHistory) -> tuple[str, ...]:
     row = one.entry
     rates = (rate(row[name]) for name in ("tflops", "tb_per_sec", "sol_pct"))
     return (one.case, named(row), duration(row["median"]), spread(row["spread"]), *rates, one.status)
 
 
-def _reasons(found: Iterable[Outcome], status: str) -> Iterator[str]:
+def _reasons(found: Iterable[CaseHistory], status: str) -> Iterator[str]:
     reasons = story.reasons(one for one in found if one.status == status)
     yield from _table(("cases", "why"), ((str(count), reason) for reason, count in reasons.most_common()))
 

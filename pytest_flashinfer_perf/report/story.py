@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pytest_flashinfer_perf.report import runs as reading
 from pytest_flashinfer_perf.report import ties
 from pytest_flashinfer_perf.report.runs import Row, Run
-from pytest_flashinfer_perf.report.verdicts import Judged
+from pytest_flashinfer_perf.report.verdicts import ShownVerdict
 from pytest_flashinfer_perf.runs.formatting import COLD, counted, grouped
 from pytest_flashinfer_perf.runs.formatting import provenance as way
 
@@ -19,7 +19,7 @@ OWN = "own kernels"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseHistory:
     """The newest that is known of a case on a device, and all that was measured of it, oldest first."""
 
     place: str
@@ -67,7 +67,7 @@ class Outcome:
         return str(self.entry.get("device_name") or self.run.machine.get("gpu") or self.place)
 
 
-def outcomes(runs: Sequence[Run]) -> list[Outcome]:
+def outcomes(runs: Sequence[Run]) -> list[CaseHistory]:
     """In the order in which cases were first seen; `runs` are oldest first."""
     seen: dict[tuple[str, str, int], list[tuple[Run, Row]]] = {}
     before: dict[str, str] = {}
@@ -88,9 +88,9 @@ def _numbered(run: Run, before: Mapping[str, str]) -> Iterator[tuple[str, str, i
         yield (*at, times[at], entry)
 
 
-def _outcome(place: str, entries: Sequence[tuple[Run, Row]]) -> Outcome:
+def _outcome(place: str, entries: Sequence[tuple[Run, Row]]) -> CaseHistory:
     run, newest = entries[-1]
-    return Outcome(place, newest, run, tuple((run, entry) for run, entry in entries if "median" in entry))
+    return CaseHistory(place, newest, run, tuple((run, entry) for run, entry in entries if "median" in entry))
 
 
 def _place(entry: Row, run: Run) -> str:
@@ -100,23 +100,23 @@ def _place(entry: Row, run: Run) -> str:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Summary:
     """What a reader wants to know first. `undecided` are verdicts with their reasons, and the cases of each."""
 
     measured: int
     statuses: Counter[str]
-    failed: tuple[Outcome, ...]
-    slower: tuple[Outcome, ...]
+    failed: tuple[CaseHistory, ...]
+    slower: tuple[CaseHistory, ...]
     undecided: Mapping[str, Sequence[str]]
     sentences: tuple[str, ...]
 
 
-def answer(runs: Sequence[Run], found: Sequence[Outcome], judged: Mapping[str, Judged]) -> Answer:
+def answer(runs: Sequence[Run], found: Sequence[CaseHistory], judged: Mapping[str, ShownVerdict]) -> Summary:
     statuses = counts(found)
     measured = sum(one.measured for one in found)
     failed = tuple(one for one in found if one.status in ("failed", "wrong"))
     slower = tuple(one for one in found if one.case in judged and judged[one.case].verdict == "SLOWER")
-    return Answer(
+    return Summary(
         measured,
         statuses,
         failed,
@@ -126,14 +126,14 @@ def answer(runs: Sequence[Run], found: Sequence[Outcome], judged: Mapping[str, J
     )
 
 
-def _undecided(judged: Mapping[str, Judged], failed: Container[str]) -> dict[str, list[str]]:
+def _undecided(judged: Mapping[str, ShownVerdict], failed: Container[str]) -> dict[str, list[str]]:
     """Without what is listed as failed."""
     left = [(case, one) for case, one in judged.items() if one.verdict in WORSE[1:] and case not in failed]
     by_reason = grouped(left, lambda pair: f"{pair[1].verdict}: {pair[1].reason}")
     return {reason: [case for case, _ in alike] for reason, alike in by_reason}
 
 
-def _measured(measured: int, found: Sequence[Outcome]) -> str:
+def _measured(measured: int, found: Sequence[CaseHistory]) -> str:
     if not measured:
         return "Nothing was measured."
     routines = len({one.routine for one in found if one.measured})
@@ -157,7 +157,7 @@ MEANINGS = {
 }
 
 
-def _compared(runs: Sequence[Run], judged: Mapping[str, Judged]) -> str:
+def _compared(runs: Sequence[Run], judged: Mapping[str, ShownVerdict]) -> str:
     if len(runs) == 1:
         return "One run: nothing to compare it with."
     if not judged:
@@ -170,11 +170,11 @@ def _compared(runs: Sequence[Run], judged: Mapping[str, Judged]) -> str:
 WORSE = ("SLOWER", "MISSING", "INVALID", "AMBIGUOUS")
 
 
-def counts(found: Iterable[Outcome]) -> Counter[str]:
+def counts(found: Iterable[CaseHistory]) -> Counter[str]:
     return Counter(outcome.status for outcome in found)
 
 
-def devices(found: Iterable[Outcome]) -> dict[str, str]:
+def devices(found: Iterable[CaseHistory]) -> dict[str, str]:
     """A name for each place that something was measured at; the end of its UUID where two have one name."""
     names = {outcome.place: outcome.device for outcome in found if outcome.measured}
     twice = {name for name, count in Counter(names.values()).items() if count > 1}
@@ -210,9 +210,9 @@ class Comparison:
     title: str
     routine: str
     backends: tuple[str, ...]
-    shapes: Mapping[str, Mapping[str, Outcome]]
+    shapes: Mapping[str, Mapping[str, CaseHistory]]
 
-    def fastest(self, shape: str) -> tuple[Outcome, ...]:
+    def fastest(self, shape: str) -> tuple[CaseHistory, ...]:
         """Those that share the first place."""
         outcomes = list(self.shapes[shape].values())
         entries = ties.fastest([one.entry for one in outcomes])
@@ -229,7 +229,7 @@ class Comparison:
         return Counter(one.backend for place in places if len(place) > 1 for one in place)
 
 
-def comparisons(found: Iterable[Outcome]) -> Iterator[Comparison]:
+def comparisons(found: Iterable[CaseHistory]) -> Iterator[Comparison]:
     """Nothing of a routine of which only one backend was measured."""
     rows = [one for one in found if one.measured and one.backend]
     for (_, title), ways in grouped(rows, lambda one: (one.place, way(one.entry))):
@@ -242,7 +242,7 @@ def comparisons(found: Iterable[Outcome]) -> Iterator[Comparison]:
             yield comparison
 
 
-def _ordered(ways: Sequence[Outcome]) -> tuple[str, ...]:
+def _ordered(ways: Sequence[CaseHistory]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.backend for one in ways))
 
 
@@ -257,11 +257,11 @@ class Support:
     reasons: Counter[str]
 
 
-def support(found: Iterable[Outcome]) -> Iterator[Support]:
+def support(found: Iterable[CaseHistory]) -> Iterator[Support]:
     for (routine, backend), cases in grouped(found, lambda one: (one.routine, one.backend)):
         why_not = reasons(one for one in cases if not one.measured)
         yield Support(routine, backend, sum(one.measured for one in cases), counts(cases), why_not)
 
 
-def reasons(unmeasured: Iterable[Outcome]) -> Counter[str]:
+def reasons(unmeasured: Iterable[CaseHistory]) -> Counter[str]:
     return Counter(one.reason.partition("\n")[0] for one in unmeasured)

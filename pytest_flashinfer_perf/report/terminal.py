@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.report import host, vllm
 from pytest_flashinfer_perf.runs import formatting
-from pytest_flashinfer_perf.runs.formatting import WIDTH, counted, duration, grouped, named, provenance, rate, software
+from pytest_flashinfer_perf.runs.formatting import (
+    counted,
+    duration,
+    grouped,
+    named,
+    provenance,
+    rate,
+    software,
+    wrapped,
+)
 from pytest_flashinfer_perf.runs.scatter import noise
 from pytest_flashinfer_perf.timing.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
 
@@ -31,10 +39,10 @@ def lines(
 ) -> Iterator[str]:
     """`looked_at` is what was seen of answers that were checked and not timed."""
     if rows:
-        yield from _wrapped(software(versions))
+        yield from wrapped(software(versions))
     for title, of_one in grouped(rows, provenance):
         yield ""
-        yield from _wrapped(title)
+        yield from wrapped(title)
         yield HEADINGS
         for shape, side_by_side in grouped(of_one, _shape):
             yield shape
@@ -86,7 +94,7 @@ def _looked_at(answers: Sequence[str]) -> Iterator[str]:
     if answers:
         yield ""
         seen = ", ".join(f"{count} {name}" for name, count in Counter(answers).most_common())
-        yield from _wrapped(f"{counted(len(answers), 'answer')} looked at, none timed (--perf-refcheck=only): {seen}")
+        yield from wrapped(f"{counted(len(answers), 'answer')} looked at, none timed (--perf-refcheck=only): {seen}")
 
 
 def _left(outcome: str, reasons: Sequence[str]) -> Iterator[str]:
@@ -94,36 +102,32 @@ def _left(outcome: str, reasons: Sequence[str]) -> Iterator[str]:
         yield ""
         yield f"{counted(len(reasons), 'case')} {outcome}"
     for reason, count in Counter(reasons).most_common():
-        yield from textwrap.wrap(f"{count:>5}  {reason}", WIDTH, subsequent_indent=" " * 7)
+        yield from wrapped(f"{count:>5}  {reason}", 7)
 
 
 def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     for sentence in dict.fromkeys(r["fallback"] for r in rows if r["fallback"]):
-        yield from _wrapped(f"WARNING: {sentence}")
+        yield from wrapped(f"WARNING: {sentence}")
     for how, noisy in Counter(noise(r["instrument"]) for r in rows if r["status"] == "noisy").items():
-        yield from _wrapped(f"{noisy} noisy: {how}; {CURE}")
+        yield from wrapped(f"{noisy} noisy: {how}; {CURE}")
     early = [len(r["samples"]) for r in rows if _stopped_early(r)]
     if early:
-        yield from _wrapped(f"{counted(len(early), 'case')} stopped early, after {_range(early)}: {EARLY}")
+        yield from wrapped(f"{counted(len(early), 'case')} stopped early, after {_range(early)}: {EARLY}")
     waiting = sum(bool(r.get("host_bound")) for r in rows)
     if waiting:
-        yield from _wrapped(f"{waiting} bound by the host: kernels wait for their launches; {GRAPH}")
-    yield from _wrapped(host.waiting(rows))
+        yield from wrapped(f"{waiting} bound by the host: kernels wait for their launches; {GRAPH}")
+    yield from wrapped(host.waiting(rows))
     wrong = sum(r["status"] == "wrong" for r in rows)
     if wrong:
-        yield from _wrapped(
+        yield from wrapped(
             f"{wrong} WRONG: the answer is not the reference's, which --perf-allow-output-mismatch allows"
         )
     unchecked = sum(r.get("refcheck") == "off" for r in rows)
     if unchecked:
-        yield from _wrapped(f"{unchecked} not checked: --perf-refcheck=off")
+        yield from wrapped(f"{unchecked} not checked: --perf-refcheck=off")
     unknown = sorted({r["flops_dtype"] or "a type not stated" for r in rows if r["bound"] == "memory?"})
     if unknown:
-        yield from _wrapped(f"mem?: no compute roof is known for {', '.join(unknown)}; %roof is of the memory's roof")
+        yield from wrapped(f"mem?: no compute roof is known for {', '.join(unknown)}; %roof is of the memory's roof")
     invalid = sum(r["status"] == "invalid" for r in rows)
     if invalid:
-        yield from _wrapped(f"{invalid} INVALID: faster than this device can be; the time or the cost is wrong")
-
-
-def _wrapped(text: str) -> Iterator[str]:
-    yield from textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        yield from wrapped(f"{invalid} INVALID: faster than this device can be; the time or the cost is wrong")

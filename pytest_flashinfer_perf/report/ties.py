@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.gate import effects, runs, tails
+from pytest_flashinfer_perf.gate import cycles, effects, runs, tails
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.runs.scatter import median_error
 
@@ -42,7 +42,8 @@ def _process(row: Row) -> runs.Row:
 
 def _error(row: Row, domain: str) -> float:
     """The relative standard error of a median, from the middle half of its samples; without samples from the spread."""
-    median, values = (row["cycles"], "cycles_per_call") if domain == "cycles" else (row["median"], "samples")
+    counted = domain == "cycles" and cycles.is_long(_process(row))
+    median, values = (row["cycles"], "cycles_per_call") if counted else (row["median"], "samples")
     samples = row.get(values) or ()
     if len(samples) < 2:
         return float(row["spread"] or 0.0) / math.sqrt(row.get("rounds", 1))

@@ -13,12 +13,12 @@ from pytest_flashinfer_perf.report.runs import Run
 
 
 @dataclass(frozen=True)
-class Judged:
+class ShownVerdict:
     verdict: str
     reason: str
 
 
-def of(runs: Sequence[Run]) -> dict[str, Judged]:
+def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:
     """By case, as `compare` would with this folder's thresholds; nothing of one run."""
     if len(runs) < 2:
         return {}
@@ -28,7 +28,7 @@ def of(runs: Sequence[Run]) -> dict[str, Judged]:
         thresholds=thresholds.read(project_file.find(Path.cwd())),
         calibrations=tuple(calibration.find(calibration.AUTO, head.gpus)),
     )
-    return {one.name: Judged(one.verdict.value, _reason(one)) for one in judge.judge(base, [head], rules).cases}
+    return {one.name: ShownVerdict(one.verdict.value, _reason(one)) for one in judge.judge(base, [head], rules).cases}
 
 
 def _reason(one: verdict.Judged) -> str:

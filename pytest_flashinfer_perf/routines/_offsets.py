@@ -29,7 +29,7 @@ def edges(indptr: Tensor) -> Rows:
     return Rows(int(indptr[-1]), torch.tensor(ends, device=indptr.device))
 
 
-class Chosen:
+class ChosenRows:
     """Which rows of each part are asked for: all, or those of a sample."""
 
     def __init__(self, rows: Tensor | None) -> None:

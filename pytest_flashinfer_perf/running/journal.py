@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
 SCHEMA = 1
 BEGIN = '{"journal"'
 WELL = ("passed", "skipped")  # any other outcome makes what was measured before it void
@@ -24,7 +26,7 @@ WELL = ("passed", "skipped")  # any other outcome makes what was measured before
 FINISHED = ("perf_row", "perf_replay", "perf_checked", "perf_repeat")
 
 
-class JournalError(ValueError):
+class JournalError(FlashinferPerfError):
     """A journal that cannot be gone on with; the sentence says why."""
 
 

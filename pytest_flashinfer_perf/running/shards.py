@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.running.stash import measures
 from pytest_flashinfer_perf.runs.run_file import SCHEMA, SCHEMA_KEY
 
 PART = "flashinfer_perf_shard"
 
 
-class ShardError(ValueError):
+class ShardError(FlashinferPerfError):
     """A split that cannot be made; the sentence says why."""
 
 

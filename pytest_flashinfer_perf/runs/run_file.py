@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
 SCHEMA_KEY = "flashinfer_perf"
 SCHEMA = {"schema": 1}
 
 
-class RunError(ValueError):
+class RunError(FlashinferPerfError):
     """A file that is no run; the sentence names it and says what to do."""
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 
 from pytest_flashinfer_perf import tracebacks
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 
@@ -23,7 +24,7 @@ Call = Callable[[], object]
 CUPTI_INSTALL = "pip install 'cupti-python>=13'"
 
 
-class InstrumentError(RuntimeError):
+class InstrumentError(FlashinferPerfError, RuntimeError):
     """The instrument that was asked for by name cannot measure here."""
 
 
@@ -207,22 +208,24 @@ INSTRUMENTS: dict[str, Instrument] = {i.name: i for i in (BenchGpuTime("cupti"),
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenInstrument:
     """An instrument, and the better one that could not be had with its reason."""
 
     instrument: Instrument
     fallback: str = ""
 
 
-def choose(name: str, device: Device) -> Chosen:
+def choose(name: str, device: Device) -> ChosenInstrument:
     """`auto` takes the best that works here and says what a better one is missing; a name is that one or an error."""
     if name != "auto":
         reason = INSTRUMENTS[name].missing(device)
         if reason:
             raise InstrumentError(f"--perf-instrument={name}: {reason}")
-        return Chosen(INSTRUMENTS[name])
+        return ChosenInstrument(INSTRUMENTS[name])
     if not device.is_gpu:
-        return Chosen(INSTRUMENTS["wall"])
+        return ChosenInstrument(INSTRUMENTS["wall"])
     reasons = {i.name: i.missing(device) for i in INSTRUMENTS.values()}
     best = next(i for i in INSTRUMENTS.values() if reasons[i.name] is None)
-    return Chosen(best, "" if best.name == "cupti" else f"measured with {best.name}, not cupti: {reasons['cupti']}")
+    return ChosenInstrument(
+        best, "" if best.name == "cupti" else f"measured with {best.name}, not cupti: {reasons['cupti']}"
+    )

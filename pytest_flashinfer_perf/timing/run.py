@@ -31,7 +31,7 @@ FEWEST_CALLS_IN_GRAPH = 10
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observations:
     trace: Trace | None = None
     clocks: Clocks | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
@@ -52,7 +52,7 @@ class Timing:
     stopped: str = "asked"
     notes: tuple[str, ...] = ()
     fallback: str = ""
-    seen: Seen = field(default_factory=Seen)
+    seen: Observations = field(default_factory=Observations)
     placements: tuple[Placement, ...] = ()
 
     @property
@@ -197,14 +197,14 @@ def _clocks(work: Work, each: float) -> Clocks | None:
     return clock_pass(work, each) if work.device.is_gpu and nvrtc.missing(work.device) is None else None
 
 
-def observe(work: Work, timed: tuple[Placement, ...]) -> Seen:
+def observe(work: Work, timed: tuple[Placement, ...]) -> Observations:
     """What is seen beside the timed calls; nothing on a CPU, and a reason where a GPU's library is not there."""
     if not work.device.is_gpu:
-        return Seen()
+        return Observations()
     blind = INSTRUMENTS["cupti"].missing(work.device)
     stopped = nvrtc.missing(work.device)
     counted = [placement.clocks for placement in timed if placement.clocks]
-    return Seen(
+    return Observations(
         trace=None if blind else trace(work, statistics.median(timed[-1].samples)),
         clocks=clocks.joined(counted) if counted else None,
         telemetry=counted[-1].telemetry if counted else telemetry.read(work.device),

@@ -12,7 +12,7 @@ from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 from pytest_flashinfer_perf.trace_sets import records
-from pytest_flashinfer_perf.trace_sets.child import Job, Outcome
+from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError
 from pytest_flashinfer_perf.trace_sets.runner import Runner, RunnerError
 
@@ -50,7 +50,7 @@ class Benchmark:
         same = {name: getattr(self._set, name) for name in ("root", "definitions", "solutions", "workloads")}
         return TraceSet(**same, traces=traces)
 
-    def _evaluated(self) -> Iterator[tuple[Job, Outcome]]:
+    def _evaluated(self) -> Iterator[tuple[Job, EvaluationResult]]:
         runner = Runner(isolated=self._config.use_isolated_runner, timeout=self._config.timeout_seconds)
         try:
             for job in self._jobs():
@@ -58,7 +58,7 @@ class Benchmark:
         finally:
             runner.close()
 
-    def _trace(self, job: Job, outcome: Outcome, *, save: bool) -> Trace:
+    def _trace(self, job: Job, outcome: EvaluationResult, *, save: bool) -> Trace:
         trace = records.trace_of(job, outcome)
         if save and self._set.root is not None:
             records.append(trace, job, Path(self._set.root) / "traces")

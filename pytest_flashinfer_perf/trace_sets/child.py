@@ -49,7 +49,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvaluationResult:
     """No status where it is not the solution's fault."""
 
     status: EvaluationStatus | None
@@ -97,29 +97,29 @@ def _print_to(log: str) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
 
 
-def evaluated(job: Job, baselines: Baselines) -> Outcome:
+def evaluated(job: Job, baselines: Baselines) -> EvaluationResult:
     reading = originals(devices.find(job.device))
     try:
         evaluator = evaluator_for(job.definition, job.evaluators)
         baseline = baselines.of(job, evaluator)
         reading.verify()
     except Exception as error:  # noqa: BLE001 - a definition's reference is anybody's code
-        return Outcome(None, f"{job.definition.name}: its reference or its inputs fail: {_last_words(error)}")
+        return EvaluationResult(None, f"{job.definition.name}: its reference or its inputs fail: {_last_words(error)}")
     try:
         runnable = BuilderRegistry.get_instance().build(job.definition, job.solution)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - so is a solution
-        return Outcome(EvaluationStatus.COMPILE_ERROR, _last_words(error))
+        return EvaluationResult(EvaluationStatus.COMPILE_ERROR, _last_words(error))
     try:
         return _judged(evaluator, _task(job), Callee(runnable, _task(job)), baseline)
     except IncorrectError as wrong:
-        return Outcome(wrong.status, str(wrong), wrong.correctness)
+        return EvaluationResult(wrong.status, str(wrong), wrong.correctness)
     except ReplacedError as error:
-        return Outcome(None, str(error))
+        return EvaluationResult(None, str(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        return Outcome(EvaluationStatus.RUNTIME_ERROR, _last_words(error))
+        return EvaluationResult(EvaluationStatus.RUNTIME_ERROR, _last_words(error))
 
 
-def _judged(evaluator: Evaluator, task: Task, solution: Callee, baseline: Baseline) -> Outcome:
+def _judged(evaluator: Evaluator, task: Task, solution: Callee, baseline: Baseline) -> EvaluationResult:
     if task.device.is_gpu:
         torch.cuda.reset_peak_memory_stats(task.device.torch)
     correctness = evaluator.check_correctness(task, solution, baseline)
@@ -128,7 +128,7 @@ def _judged(evaluator: Evaluator, task: Task, solution: Callee, baseline: Baseli
     timings = tuple(evaluator.eval_performance(task, solution, baseline))
     reading.verify()
     peak = torch.cuda.max_memory_allocated(task.device.torch) if task.device.is_gpu else None
-    return Outcome(EvaluationStatus.PASSED, "", correctness, timings, baseline.latency_ms, peak)
+    return EvaluationResult(EvaluationStatus.PASSED, "", correctness, timings, baseline.latency_ms, peak)
 
 
 def _task(job: Job) -> Task:

@@ -14,10 +14,11 @@ from flashinfer_bench.data import EvaluationStatus
 
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.running.stash import IDENTITY, measures
+from pytest_flashinfer_perf.runs.formatting import last_lines
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 from pytest_flashinfer_perf.trace_sets import benchmark, data, records
-from pytest_flashinfer_perf.trace_sets.child import Job, Outcome
+from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError
 from pytest_flashinfer_perf.trace_sets.runner import Runner
 
@@ -48,7 +49,7 @@ class Evaluations:
     def pytest_sessionfinish(self) -> None:
         self.runner.close()
 
-    def outcome(self, job: Job) -> Outcome:
+    def outcome(self, job: Job) -> EvaluationResult:
         """Whatever a solution did is a trace; what is no solution's doing is none."""
         outcome, folder = self.runner.evaluate(job), self.settings.trace.traces(job.root)
         if outcome.status is not None and folder is not None:
@@ -150,7 +151,7 @@ def _on(job: Job, evaluations: Evaluations, device: Device, once: bool) -> Job:
     return replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
 
 
-def _passed(job: Job, outcome: Outcome, device: Device) -> tuple[Measurement, dict[str, Any]]:
+def _passed(job: Job, outcome: EvaluationResult, device: Device) -> tuple[Measurement, dict[str, Any]]:
     """Only what passed is a row."""
     if outcome.status != EvaluationStatus.PASSED:
         status = f"{outcome.status.value}: " if outcome.status else ""
@@ -160,11 +161,10 @@ def _passed(job: Job, outcome: Outcome, device: Device) -> tuple[Measurement, di
 
 
 def _tail(log: str) -> str:
-    lines = log.strip().splitlines()[-LINES_OF_LOG:]
-    return "".join(f"| {line}\n" for line in lines)
+    return "".join(f"| {line}\n" for line in last_lines(log, LINES_OF_LOG).splitlines())
 
 
-def _facts(job: Job, outcome: Outcome) -> dict[str, Any]:
+def _facts(job: Job, outcome: EvaluationResult) -> dict[str, Any]:
     latency = records.latency_ms(outcome)
     correctness: Any = outcome.correctness
     return {

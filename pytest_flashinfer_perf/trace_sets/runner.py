@@ -15,8 +15,9 @@ from pathlib import Path
 
 from flashinfer_bench.data import EvaluationStatus
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.trace_sets import child, plausible
-from pytest_flashinfer_perf.trace_sets.child import Job, Outcome
+from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 
 START_SECONDS = 120.0
 END_SECONDS = 10.0
@@ -24,7 +25,7 @@ MOST_LOG = 64 << 10
 SPOILT = (EvaluationStatus.TIMEOUT, EvaluationStatus.RUNTIME_ERROR, None)  # the process, for whoever comes next
 
 
-class RunnerError(RuntimeError):
+class RunnerError(FlashinferPerfError):
     """No process that evaluates could be had."""
 
 
@@ -58,7 +59,7 @@ class Runner:
         self._timeout = timeout
         self._worker: Worker | None = None
 
-    def evaluate(self, job: Job) -> Outcome:
+    def evaluate(self, job: Job) -> EvaluationResult:
         worker = self._worker = self._worker or _started()
         since = time.perf_counter()
         outcome = self._answer(worker, job)
@@ -73,15 +74,19 @@ class Runner:
             self.close()
         return outcome
 
-    def _answer(self, worker: Worker, job: Job) -> Outcome:
+    def _answer(self, worker: Worker, job: Job) -> EvaluationResult:
         try:
             worker.connection.send(job)
             if not worker.connection.poll(self._timeout):
-                return Outcome(EvaluationStatus.TIMEOUT, f"no answer within {self._timeout:g} s (timeout_seconds)")
-            outcome: Outcome = worker.connection.recv()
+                return EvaluationResult(
+                    EvaluationStatus.TIMEOUT, f"no answer within {self._timeout:g} s (timeout_seconds)"
+                )
+            outcome: EvaluationResult = worker.connection.recv()
         except (EOFError, OSError):
             worker.process.join(END_SECONDS)
-            return Outcome(EvaluationStatus.RUNTIME_ERROR, f"its process died: {_cause(worker.process.exitcode)}")
+            return EvaluationResult(
+                EvaluationStatus.RUNTIME_ERROR, f"its process died: {_cause(worker.process.exitcode)}"
+            )
         return outcome
 
     def close(self) -> None:

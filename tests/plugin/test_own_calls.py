@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.measuring import row
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.timing.instruments import BenchGpuTime, InstrumentError, Work
-from pytest_flashinfer_perf.timing.run import Seen, Timing
+from pytest_flashinfer_perf.timing.run import Observations, Timing
 from pytest_flashinfer_perf.timing.trace import trace
 
 QUICK = ("--perf-iters=2", "--perf-warmup=0", "--perf-device=cpu", "-p", "no:cacheprovider", "--benchmark-quiet")
@@ -114,7 +114,7 @@ def row_of(gpu, cpu):
             for _ in range(number):
                 gpu.launch("a", after=pause)
 
-        seen = Seen(trace=trace(Work((call,), flush=False, device=cpu), 1e-3))
+        seen = Observations(trace=trace(Work((call,), flush=False, device=cpu), 1e-3))
         timing = Timing(samples, "cupti", "rotate", 6, cuda_graph=cuda_graph, seen=seen)
         written = row.of_measurement(Measurement(timing, cpu), None, "measured")
         return {**written, "case": "mine", "median": 1e-3, "spread": timing.spread}

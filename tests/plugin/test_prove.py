@@ -165,9 +165,13 @@ def test_more_than_the_threshold_is_planted_where_no_share_is_said(prove, pytest
     [
         (["--processes=2"], [], "2 processes say nothing about noise, at least 3 are needed"),
         (["--share=0.03"], [], "--share: must be a percentage above zero"),
-        (["--output=failed"], ["CODE=1"], "plain-01: tests failed, nothing is proved: see failed/plain-01.log"),
-        (["--from=out"], [], "--from=out: 0 files plain-*.json, at least 3 are needed"),
-        (["--from=out"], ["tests"], "--from judges what was measured: leave out"),
+        (
+            ["--output=failed"],
+            ["CODE=1"],
+            "plain-01: tests failed, so nothing can be concluded: see failed/plain-01.log",
+        ),
+        (["--from=out"], [], "--from=out: has 0 files plain-*.json, needs at least 3"),
+        (["--from=out"], ["tests"], "--from judges stored results: leave out"),
     ],
 )
 def test_what_could_not_be_measured_ends_with_2(prove, own, pytests, sentence):

@@ -5,7 +5,7 @@ from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
 
 from pytest_flashinfer_perf.report import runs, story
 from pytest_flashinfer_perf.report.heat_map import heat_map
-from pytest_flashinfer_perf.report.verdicts import Judged
+from pytest_flashinfer_perf.report.verdicts import ShownVerdict
 
 
 @pytest.fixture
@@ -117,10 +117,14 @@ ALIKE = {
     "memory-bound, by 0.5 %": [benchmark("a", us=10.0), benchmark("b", us=10.05)],
     "by their own scatter": [scattered(benchmark("a", us=10.0), 0.2), scattered(benchmark("b", us=10.3), 0.2)],
     "without samples": [benchmark("a", us=10.0, samples=0), scattered(benchmark("b", us=10.05), 0.01)],
-    "in cycles": [clocked("a", 10.0, 18000), clocked("b", 10.9, 18050)],
+    "in cycles": [clocked("a", 50.0, 90000), clocked("b", 54.5, 90250)],
     "by the scatter of cycles": [
+        clocked("a", 50.0, 90000),
+        scattered(clocked("b", 54.5, 92500), 0.2, "cycles_per_call"),
+    ],
+    "by the scatter of a short call's samples": [
         clocked("a", 10.0, 18000),
-        scattered(clocked("b", 10.9, 18500), 0.2, "cycles_per_call"),
+        scattered(clocked("b", 10.5, 18900), 0.2),
     ],
     "on a host's clock": [
         benchmark(b, us=us, instrument="wall", bound=None, cycles=None) for b, us in (("a", 10), ("b", 12))
@@ -128,7 +132,7 @@ ALIKE = {
 }
 APART = {
     "memory-bound, by 2 %": [benchmark("a", us=10.0), benchmark("b", us=10.2)],
-    "in cycles": [clocked("a", 10.0, 18000), clocked("b", 10.1, 18400)],
+    "in cycles": [clocked("a", 50.0, 90000), clocked("b", 50.5, 92000)],
     "on a host's clock": [
         benchmark(b, us=us, instrument="wall", bound=None, cycles=None) for b, us in (("a", 10), ("b", 14))
     ],
@@ -204,9 +208,11 @@ def test_the_answer_comes_in_sentences(told, tmp_path):
 
 def test_the_answer_names_what_the_gate_calls_slower(told, tmp_path):
     found = told(document(benchmark()), document(benchmark(us=20.0), when="2026-11-21T10:00:00+00:00"))
-    judged = {f"{ROUTINE}/llama-b16-s1024-fa2": Judged("SLOWER", "by 100 %")}
+    judged = {f"{ROUTINE}/llama-b16-s1024-fa2": ShownVerdict("SLOWER", "by 100 %")}
     both = runs.read([tmp_path / "0.json", tmp_path / "1.json"])
-    said = story.answer(both, found, {**judged, "gone": Judged("MISSING", "skipped"), "x": Judged("SAME", "")})
+    said = story.answer(
+        both, found, {**judged, "gone": ShownVerdict("MISSING", "skipped"), "x": ShownVerdict("SAME", "")}
+    )
     assert said.sentences[-1] == "The newest against 1 run: 1 MISSING, 1 SLOWER, 1 SAME."
     assert [one.case for one in said.slower] == list(judged)
     assert said.undecided == {"MISSING: skipped": ["gone"]}

@@ -22,7 +22,7 @@ def palette(backends: Sequence[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Roofline:
+class RooflineChart:
     """Points under the roofs of one device, by backend."""
 
     backends: tuple[str, ...]

@@ -11,8 +11,8 @@ from pytest_flashinfer_perf.report import host, story
 from pytest_flashinfer_perf.report.heat_map import HeatMap, heat_map
 from pytest_flashinfer_perf.report.html import charts
 from pytest_flashinfer_perf.report.runs import Row, Run
-from pytest_flashinfer_perf.report.story import Comparison, Outcome, Support
-from pytest_flashinfer_perf.report.verdicts import Judged
+from pytest_flashinfer_perf.report.story import CaseHistory, Comparison, Support
+from pytest_flashinfer_perf.report.verdicts import ShownVerdict
 from pytest_flashinfer_perf.runs import formatting, host_time
 from pytest_flashinfer_perf.runs.formatting import duration, grouped
 
@@ -48,10 +48,10 @@ class Figure:
 @dataclass(frozen=True)
 class View:
     runs: tuple[Run, ...]
-    judged: Mapping[str, Judged]
+    judged: Mapping[str, ShownVerdict]
 
     @functools.cached_property
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[CaseHistory]:
         return story.outcomes(self.runs)
 
     @functools.cached_property
@@ -77,7 +77,7 @@ class View:
         ]
 
     @property
-    def answer(self) -> story.Answer:
+    def answer(self) -> story.Summary:
         return story.answer(self.runs, self.outcomes, self.judged)
 
     @functools.cached_property
@@ -139,10 +139,10 @@ class View:
         names = dict.fromkeys(name for one in said for name in one)
         return {name: [one.get(name, "") for one in said] for name in names}
 
-    def verdict(self, one: Outcome) -> str:
+    def verdict(self, one: CaseHistory) -> str:
         return self.judged[one.case].verdict if one.case in self.judged else "not judged"
 
-    def spark(self, one: Outcome) -> str:
+    def spark(self, one: CaseHistory) -> str:
         """The medians as a line of 100 by 20, the slowest on top."""
         medians = [row["median"] for _, row in one.history]
         low, high = min(medians), max(medians)
@@ -150,7 +150,7 @@ class View:
         return " ".join(f"{i * step:.1f},{20 - (m - low) * scale:.1f}" for i, m in enumerate(medians))
 
     @property
-    def trends(self) -> list[tuple[int, Outcome]]:
+    def trends(self) -> list[tuple[int, CaseHistory]]:
         """Cases that were measured more than once, what got slowest first."""
         seen = [(i, one) for i, one in enumerate(self.outcomes) if len(one.history) > 1]
         return sorted(seen, key=lambda pair: -pair[1].change)
@@ -165,12 +165,12 @@ class View:
         roofs = next((run.roofs[place] for run in reversed(self.runs) if place in run.roofs), {})
         dtypes = [one.entry.get("flops_dtype") or "" for _, one in here]
         sentences = tuple(charts.sentence(source, roof) for source, roof in roofs.items())
-        plot = charts.Roofline(tuple(self.backends), points, roofs, dtypes)
+        plot = charts.RooflineChart(tuple(self.backends), points, roofs, dtypes)
         return Figure(
             place, name, plot.spec() if points else {}, plot.roofs(), points, len(here) - len(points), sentences
         )
 
-    def _point(self, index: int, one: Outcome) -> charts.Spec:
+    def _point(self, index: int, one: CaseHistory) -> charts.Spec:
         """Under the names that a reader sees when the mouse is over it."""
         row = one.entry
         return {
@@ -201,7 +201,7 @@ class View:
         }
 
 
-def _details(one: Outcome, names: dict[str, int]) -> dict[str, Any]:
+def _details(one: CaseHistory, names: dict[str, int]) -> dict[str, Any]:
     row = one.entry
     return {
         "case": one.case,
@@ -237,7 +237,7 @@ def _text(value: Any) -> str:
     return "; ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _steps(index: int, one: Outcome) -> Iterator[dict[str, Any]]:
+def _steps(index: int, one: CaseHistory) -> Iterator[dict[str, Any]]:
     first = one.history[0][1]["median"] if one.history else 1.0
     for run, row in one.history:
         ratio = row["median"] / first

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import models
-from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import (
     _drawn,
     _lengths,
@@ -27,7 +26,7 @@ from pytest_flashinfer_perf.routines.attention._problems import PagedInputs, Pag
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, How, Shape
 
 
 def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> PagedInputs:
@@ -67,22 +66,7 @@ def footprint(p: PagedPrefill) -> int:
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
 
 
-paged_prefill = Routine(
-    PAGED,
-    family="attention",
-    params=PagedPrefill,
-    inputs=inputs,
-    outputs=lambda x: _shared.written(x.out, x.lse),
-    reference=reference,
-    cost=cost,
-    tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
-    footprint=footprint,
-    cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.lens.q, x.lens.kv),
-    rows=lambda _p, x: edges(x.lens.q_indptr),
-    activations=lambda x: x.q,
-    aliases=_shared.ALIASES,
-)
+paged_prefill = _prefill.routine(PAGED, PagedPrefill, inputs, reference, cost, footprint)
 
 
 @paged_prefill.backend("fa2", "fa3", "auto", "trtllm-gen", api=PAGED, limits=_prefill_limits.paged_wrapper)

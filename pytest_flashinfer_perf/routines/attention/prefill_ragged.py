@@ -11,14 +11,13 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.routines import models
-from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import _drawn, _lengths, _prefill, _prefill_limits, _prims, _shared
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
 from pytest_flashinfer_perf.routines.attention._problems import RaggedInputs, RaggedPrefill
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, How, Shape
 
 
 def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> RaggedInputs:
@@ -65,22 +64,7 @@ def footprint(p: RaggedPrefill) -> int:
     return kv + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_out)
 
 
-ragged_prefill = Routine(
-    RAGGED,
-    family="attention",
-    params=RaggedPrefill,
-    inputs=inputs,
-    outputs=lambda x: _shared.written(x.out, x.lse),
-    reference=reference,
-    cost=cost,
-    tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
-    footprint=footprint,
-    cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.lens.q, x.lens.kv),
-    rows=lambda _p, x: edges(x.lens.q_indptr),
-    activations=lambda x: x.q,
-    aliases=_shared.ALIASES,
-)
+ragged_prefill = _prefill.routine(RAGGED, RaggedPrefill, inputs, reference, cost, footprint)
 
 
 @ragged_prefill.backend("fa2", "fa3", "cutlass", api=RAGGED, limits=_prefill_limits.ragged_wrapper)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pytest_flashinfer_perf.routines.moe._stored import Layer
+from pytest_flashinfer_perf.routines.moe._stored import ExpertLayer
 
 Gated = Callable[[Tensor, Tensor], Tensor]
 STEP = 7.0  # FlashInfer's own constants, of calls that state no other
@@ -62,7 +62,7 @@ def activated(products: Tensor, activation: str) -> Tensor:
     return UNGATED[activation](products)
 
 
-class Chosen(NamedTuple):
+class ChosenExpert(NamedTuple):
     """An expert that is here, and each choice of it: the token's row, and which of its choices that is."""
 
     expert: int
@@ -70,12 +70,12 @@ class Chosen(NamedTuple):
     slots: Tensor
 
 
-def chosen(selected: Tensor, first: int, count: int) -> Iterator[Chosen]:
+def chosen(selected: Tensor, first: int, count: int) -> Iterator[ChosenExpert]:
     """The experts `first` to `first + count` that somebody chose, numbered from 0."""
     for expert in range(count):
         rows, slots = (selected == first + expert).nonzero(as_tuple=True)
         if len(rows):
-            yield Chosen(expert, rows, slots)
+            yield ChosenExpert(expert, rows, slots)
 
 
 class Choices(NamedTuple):
@@ -89,7 +89,9 @@ class Choices(NamedTuple):
         return self._replace(selected=self.selected[tokens], weights=self.weights[tokens])
 
 
-def answer(layer: Layer, activation: str, choices: Choices, here: list[Chosen], dtype: torch.dtype) -> Tensor:
+def answer(
+    layer: ExpertLayer, activation: str, choices: Choices, here: list[ChosenExpert], dtype: torch.dtype
+) -> Tensor:
     """The sum over its experts of what each makes of a token, with products in this type."""
     total = torch.zeros(layer.tokens.shape, device=layer.tokens.device)
     for number, rows, slots in here:

@@ -13,13 +13,13 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.checking.sample import Rows
 from pytest_flashinfer_perf.routines.moe import _drawn, _experts
-from pytest_flashinfer_perf.routines.moe._experts import Choices, Chosen
+from pytest_flashinfer_perf.routines.moe._experts import Choices, ChosenExpert
 from pytest_flashinfer_perf.routines.moe._stored import Stored
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH
+from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, How, Routine
-from pytest_flashinfer_perf.timing.cold import tensors
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ class _Computation(Generic[M, X]):
     choices: Callable[[M, X], Choices]
     kind: Callable[[M], Kind]
 
-    def chosen(self, p: M, x: X) -> list[Chosen]:
+    def chosen(self, p: M, x: X) -> list[ChosenExpert]:
         return list(_experts.chosen(self.choices(p, x).selected, p.here.start, len(p.here)))
 
-    def answer(self, p: M, x: X, here: list[Chosen], dtype: torch.dtype) -> Tensor:
+    def answer(self, p: M, x: X, here: list[ChosenExpert], dtype: torch.dtype) -> Tensor:
         return _experts.answer(x.stored.layer(), p.activation_type, self.choices(p, x), here, dtype)
 
     def reference(self, p: M, x: X, rows: Tensor | None = None) -> tuple[Tensor]:
