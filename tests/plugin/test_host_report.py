@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.report import host, markdown, runs
 from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.runs.host_time import HostTime, Line
-from pytest_flashinfer_perf.timing.run import Seen, Timing
+from pytest_flashinfer_perf.timing.run import Observations, Timing
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "host.md").read_text()
 ITEM = Line("synchronisation", "flashinfer/prefill.py:12 in run", 1)
@@ -67,7 +67,9 @@ def test_without_a_gpu_the_terminal_says_so():
 
 def test_what_the_gpu_waits_for_is_noted(measured, cpu):
     assert host.waiting(measured[0].rows).startswith("1 case with more host time than GPU time")
-    timing = Timing((1e-5,) * 3, "cupti", "rotate", 6, cuda_graph=True, seen=Seen(host=HostTime(40.0, (40.0,), False)))
+    timing = Timing(
+        (1e-5,) * 3, "cupti", "rotate", 6, cuda_graph=True, seen=Observations(host=HostTime(40.0, (40.0,), False))
+    )
     written = rows.of_measurement(Measurement(timing, cpu), None, "datasheet")
     [note] = written["notes"]
     assert note.startswith("a call takes the host 40.00 us to enqueue and the GPU 10.00 us")
