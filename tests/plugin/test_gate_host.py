@@ -109,6 +109,12 @@ def test_what_nobody_saw_is_held_to_nothing_and_is_no_pass(asked, seen):
     assert (one.verdict.value, one.reason, code) == ("INVALID", "no-figure", 2)
 
 
+def test_a_plan_that_one_side_lacks_is_no_pass():
+    one, code = judged(host(50, 100), host(50))
+    assert (one.reason, code) == ("no-figure", 2)
+    assert "some of its rows have a plan and others have none" in one.sentence
+
+
 def test_a_suspect_of_the_host_is_confirmed_on_the_host():
     judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(**ASKED))
     for again, verdict in (([0.25, 0.27], "SLOWER"), ([0.0, 0.01], "AMBIGUOUS")):
