@@ -59,6 +59,11 @@ def test_a_case_slower_on_the_host_alone_says_so_and_shows_the_hosts_times():
     assert words.changes(seen) == "host +30.00 %, time +0.00 %"
 
 
+def test_a_slower_host_is_shown_with_what_its_call_does_now():
+    seen, _ = judged(host(50), host(65, **WAITS))
+    assert list(words.remarks(seen)) == ["synchronisations of a call 0 -> 2: 2 x mine.py:7 in call"]
+
+
 def test_the_gpus_slowdown_stays_the_first_thing_to_read():
     seen, _ = judged(host(50), host(65), now=120.0)
     assert (seen.reason, words.times(seen)) == ("slower", "100.0 us -> 120.0 us")
