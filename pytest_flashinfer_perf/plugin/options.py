@@ -38,8 +38,8 @@ def _add_cases(group: pytest.OptionGroup) -> None:
         "--perf-suite",
         choices=("smoke", "default", "full", "plan"),
         default="default",
-        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full), or batches "
-        "of 1 to 4,096 requests for what planning them costs (plan). Default: %(default)s.",
+        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
+        "from 1 to 4,096 of routines that plan (plan). Default: %(default)s.",
     )
     group.addoption(
         "--perf-model",
@@ -250,7 +250,12 @@ def _add_files(group: pytest.OptionGroup) -> None:
         help="Settings file with tolerances, thresholds and quarantine. Default: flashinfer-perf.toml, or the table "
         "[tool.flashinfer-perf] of pyproject.toml.",
     )
-    group.addoption("--perf-host", action="store_true", help="Show what enqueuing and planning calls costs the host.")
+    group.addoption(
+        "--perf-host",
+        action="store_true",
+        help="Show what each call costs the host: the time to enqueue and to plan it, its launches, allocations and "
+        "synchronisations.",
+    )
     group.addoption("--perf-html", metavar="FILE", help="Write a report of this run as one HTML page to FILE.")
     group.addoption(
         "--perf-csv",

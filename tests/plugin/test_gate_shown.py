@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from made import placements, plain, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.cli import processes
 from pytest_flashinfer_perf.gate import advice, document, explain, github, junit, likeness, markdown, table, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
+from pytest_flashinfer_perf.running import processes
 
 NEW_KERNEL = {"kernels": ["fmha_v3", "_Z" + "long" * 90 + "E0"]}
 BEFORE = (

@@ -11,6 +11,7 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 HELP = {
     "compare": "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
     "ab": "Measure two environments in turns on one GPU, and print a verdict for each case.",
+    "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",
     "prove": "Measure how often verdicts are right on this machine.",
     "calibrate": "Measure this machine's noise, which verdicts then take into account.",
     "history": "Find the runs in which cases became slower or faster, in a folder of many runs.",

@@ -87,6 +87,8 @@ def gpu(arguments: Sequence[str]) -> str | None:
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     known.add_argument("--perf-device", default="auto")
     spec = known.parse_known_args(list(arguments))[0].perf_device
+    if spec == "cpu":  # without asking, which would import torch
+        return None
     try:
         return probe.answer(PROBE, spec) or None
     except ProbeError as error:
