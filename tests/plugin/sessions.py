@@ -2,6 +2,7 @@
 
 import json
 
+OPTED_IN = ("-o", "perf_gpu_workers=true")
 GPUS = """
 import os
 from dataclasses import replace
@@ -18,7 +19,6 @@ def gpu(index):
 torch.cuda.device_count = lambda: len(visible())
 devices._gpu = gpu
 """
-
 CASES = """
 import ctypes, os
 import pytest, torch
@@ -41,7 +41,6 @@ def test_decode(perf, benchmark, case):
     benchmark.extra_info["visible"] = os.environ.get("CUDA_VISIBLE_DEVICES")
     perf(case)
 """
-
 ENDED = {19: "abort", 23: "timeout", 27: "out-of-memory", 31: "illegal-access"}
 
 
