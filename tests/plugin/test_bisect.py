@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.bisect.answers import Answers
 from pytest_flashinfer_perf.bisect.git_history import GitHistory, git
-from pytest_flashinfer_perf.bisect.question import Answer, PointError
+from pytest_flashinfer_perf.bisect.question import Answer, PointError, Question
 from pytest_flashinfer_perf.bisect.releases import Releases
 from pytest_flashinfer_perf.bisect.search import TRIES, NoDifferenceError, Search
 from pytest_flashinfer_perf.bisect.times import Times
@@ -193,6 +193,14 @@ def test_ends_that_do_not_differ_are_refused(repo, bisect, tmp_path):
     assert not (tmp_path / "out" / "trees" / "base").exists()
 
 
+def test_ends_of_which_one_has_no_such_case_are_unclear_and_that_is_said(repo, bisect):
+    ids = repo({"a": 100, "b": 50}, {"a": 100, "b": 50}, {"a": 120})
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert code == 1
+    assert "own/a first slower in" in shown
+    assert "own/b not searched, it is unclear whether the ends differ: MISSING: vanished: in the baseline, not" in shown
+
+
 def test_a_commit_that_does_not_build_is_skipped_and_its_log_is_kept(repo, bisect, tmp_path):
     levels = [{"a": 100 if number < 6 else 120} for number in range(9)]
     levels[4]["b"] = 1
@@ -342,6 +350,26 @@ class Checked:
         is_row = said in ("passed", "not checked")
         beside = {"unmeasured": failed if said == "wrong" else []}
         return runs.parsed({"benchmarks": [row] if is_row else [], "flashinfer_perf": beside}, f"{nth}")
+
+
+def test_answers_are_read_as_a_run_writes_them(pytester):
+    pytester.makepyfile(
+        test_own="""
+        import pytest, torch
+
+        @pytest.mark.parametrize("factor", [1, 2, None])
+        def test_own(perf, factor):
+            x = torch.ones(8)
+            perf.time(torch.neg, x, **({} if factor is None else {"reference": -x * factor}))
+        """
+    )
+    arguments = ("--perf-iters=1", "--perf-device=cpu", "-p", "no:cacheprovider", "--benchmark-json=run.json")
+    pytester.runpytest(*arguments).assert_outcomes(passed=2, failed=1)
+    measured = Answers(lambda *_: runs.read([pytester.path / "run.json"])[0])
+    found = measured(Question(1, "ends", "old", "new"))
+    known = {case.rpartition("[")[2]: seen.right for (point, case), seen in measured.known.items() if point == "new"}
+    assert known == {"1]": True, "2]": False, "None]": None}
+    assert [finding.answer for finding in found.values()].count(Answer.UNCHANGED) == 1
 
 
 def test_the_first_wrong_answer_is_found():
