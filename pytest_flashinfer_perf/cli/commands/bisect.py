@@ -28,7 +28,7 @@ from pytest_flashinfer_perf.runs.run_file import RunError
 
 EXAMPLE = """examples:
   flashinfer-perf bisect --releases 0.6.18 0.7.2 --find faster -- tests/attention -k 'prefill and fa2'
-  flashinfer-perf bisect --repo . --good v1.0 --bad main -- tests/test_my_kernel.py
+  flashinfer-perf bisect --repo . --good v1.0 --bad main -- test_my_kernel.py
 """
 FOUND, NOT_ALL_FOUND = 0, 1
 WRONG = "wrong"
