@@ -12,6 +12,8 @@ from pytest_flashinfer_perf.models.kernel import Kernel
 from pytest_flashinfer_perf.models.products import Weights, product
 from pytest_flashinfer_perf.models.step import Step
 
+QUANTISED = ("mm_fp8", "gemm_fp8_nt_groupwise", "mm_fp4")  # they take activations that a kernel before them quantised
+
 
 def of_step(model: Description, step: Step) -> list[Kernel]:
     """One entry for all layers that run the same."""
@@ -31,6 +33,14 @@ def _all(model: Description, step: Step) -> Iterator[Kernel]:
 
 
 def _of_layer(model: Description, layer: Layer, step: Step) -> Iterator[Kernel]:
+    inner = list(_parts(model, layer, step))
+    yield from inner
+    quantised = sum(kernel.calls[0].routine in QUANTISED for kernel in inner if kernel.calls)
+    if quantised:
+        yield Kernel.gap_of("quantising of activations", "no routine measures it", count=quantised)
+
+
+def _parts(model: Description, layer: Layer, step: Step) -> Iterator[Kernel]:
     hidden, stored = model.hidden, layer.stored
     match layer.mixer:
         case Grouped():

@@ -37,7 +37,7 @@ def model(name: str) -> Description:
 
 def is_path(text: str) -> bool:
     """A config.json or its folder, in contrast to a name."""
-    return text.endswith(".json") or "/" in text or Path(text).is_dir()
+    return text.endswith(".json") or "/" in text or Path(text, "config.json").is_file()
 
 
 def find(text: str) -> Description:
