@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,8 +31,9 @@ NEEDED = (
 
 
 def read(path: Path) -> Description:
-    """Of a config.json or the folder of one, which gives the model its name."""
-    return describe(fields.read(path), (path if path.is_dir() else path.parent).resolve().name)
+    """Of a config.json or the folder of one, which gives the model its name: letters, digits, dots, hyphens."""
+    folder = (path if path.is_dir() else path.parent).resolve().name
+    return describe(fields.read(path), re.sub(r"[^a-zA-Z0-9.]+", "-", folder).strip("-") or "model")
 
 
 def describe(config: Fields, name: str) -> Description:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pytest_flashinfer_perf.models.description import Dense, Experts
@@ -47,7 +48,7 @@ def _routed(layer: Experts, hidden: int, stored: str, step: Step) -> Kernel:
     matrices = 3 if layer.gated else 2
     flops = 2.0 * step.routed_tokens * layer.chosen * matrices * hidden * width / step.spread.ep
     kernel = Kernel.called("experts", tuple(_calls(layer, hidden, stored, step)), parameters, flops, stored)
-    return Kernel(**{**vars(kernel), "note": "without the biases of the experts"}) if layer.biases else kernel
+    return replace(kernel, note="without the biases of the experts" if layer.biases else "")
 
 
 def _calls(layer: Experts, hidden: int, stored: str, step: Step) -> Iterator[Call]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_flashinfer_perf.models.kernel import Call, Kernel
@@ -28,8 +29,9 @@ class Weights(NamedTuple):
 def product(name: str, m: int, weights: Weights) -> Kernel:
     n, k, stored, bias = weights
     added = {"bias": True} if bias and stored == "bf16" else {}
+    note = "without its bias" if bias and not added else ""
     calls = tuple(Call(routine, {"m": m, "n": n, "k": k, **more, **added}) for routine, more in OF_TYPE[stored].items())
-    return Kernel.called(name, calls, n * k + n * bias, 2.0 * m * n * k, stored)
+    return replace(Kernel.called(name, calls, n * k + n * bias, 2.0 * m * n * k, stored), note=note)
 
 
 def of_heads(name: str, heads: int, m: int, weights: Weights) -> Kernel:

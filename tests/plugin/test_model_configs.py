@@ -173,6 +173,20 @@ def test_the_quantisation_may_be_in_a_file_beside_the_config(tmp_path):
     assert (first.mixer, first.dense, others.mixer, others.dense) == ("bf16", "fp8", "fp8", "fp8")
 
 
+def test_a_model_is_called_as_its_folder_in_words_of_an_id(tmp_path):
+    folder = tmp_path / "My model::v1.5 [x]"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert architectures.read(folder).name == architectures.read(folder / "config.json").name == "My-model-v1.5-x"
+
+
+def test_a_bias_that_no_product_adds_is_noted():
+    """Only bf16 products have one."""
+    config = {**LLAMA, "attention_bias": True, "quantization_config": {"quant_method": "fp8"}}
+    found = kernels.of_step(architectures.describe(Fields(config, "config.json"), "m"), Step())
+    assert {k.name: k.note for k in found if k.note} == {"qkv": "without its bias", "o": "without its bias"}
+
+
 def understood(text):
     """Whether a step can be made of it; what cannot is a ConfigError with one sentence."""
     try:

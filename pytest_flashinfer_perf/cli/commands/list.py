@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from pytest_flashinfer_perf.models import shipped
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.runs.formatting import wrapped
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     if not found:
         raise UnknownRoutineError(asked, unknown(asked, sorted(all_routines())))
     shown = (line for routine in found for line in (_whole(routine) if asked else _brief(routine)))
-    models = () if asked else _titled("models", _models(found), indent=0)
+    models = () if asked else _titled("models", sorted({*_models(found), *shipped.names()}), indent=0)
     sys.stdout.write("\n".join([*shown, *models]) + "\n")
     return 0
 
