@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf.cli import commands, processes
+from pytest_flashinfer_perf.cli import commands
 from pytest_flashinfer_perf.flashinfer_benchmark.upstream_lines import UpstreamLines
 from pytest_flashinfer_perf.plugin import suite
+from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.spec import flags
 
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # by torch; nothing here needs numpy

@@ -60,7 +60,7 @@ def _about(row: Row) -> Iterator[str]:
     yield f"[INFO] FlashInfer version: {versions['flashinfer']}"
     if row["verbose"] > 1:
         yield f"[VVERBOSE] gpu_name = {row['device_name'].replace(' ', '_')!r}"
-    yield f"[INFO] To reproduce this test case, run the following command: {row['repro_upstream']}"
+    yield f"[INFO] To reproduce this test case, run the following command: {row['repro_upstream'] or row['repro']}"
     yield from _lengths(row)
     for described in row.get("inputs", ()):
         yield f"[VVERBOSE] {described}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pytest_flashinfer_perf.config.settings import PeaksChoice
+from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks
 from pytest_flashinfer_perf.measuring.measurement import Measurement
@@ -33,7 +34,7 @@ def of_case(case: Case, walked: Walked, peaks_choice: PeaksChoice) -> dict[str, 
         "autotune_cache": case.autotune_cache if case.backend.tunes else None,
         "tactic": walked.choice.sentence if walked.choice else None,
         "seed": case.seed,
-        "repro_upstream": case.repro_upstream,
+        "repro_upstream": upstream_repro.command(case),
     }
 
 
@@ -43,6 +44,7 @@ def of_measurement(m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice)
         "bytes": m.bytes,
         "tflops": m.tflops,
         "tb_per_sec": m.tb_per_sec,
+        "spread": m.timing.spread,
         **_roof(m, cost, peaks_choice),
         **_provenance(m.timing),
         "notes": [*m.timing.notes, *_host(m.timing), *m.verdict.notes],

@@ -11,9 +11,10 @@ import pytest
 
 from pytest_flashinfer_perf.config.usage import not_written
 from pytest_flashinfer_perf.report import host, runs, search, terminal, vllm
-from pytest_flashinfer_perf.running import attempts
+from pytest_flashinfer_perf.running import attempts, neighbours
+from pytest_flashinfer_perf.runs import run_file
 from pytest_flashinfer_perf.runs.formatting import duration
-from pytest_flashinfer_perf.runs.run_file import SCHEMA, SCHEMA_KEY
+from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY
 
 NOTHING = "nothing was measured, for the reasons above"
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
@@ -67,6 +68,11 @@ class Board:
         ended_so = (case for case in self.unmeasured if case["outcome"] == outcome)
         return [case["reason"].removeprefix(f"{case.get('line')}: ") for case in ended_so]
 
+    def _not_understood(self) -> list[str]:
+        """Lines of testlists."""
+        failed = (case for case in self.unmeasured if case["outcome"] == "failed" and "line" in case)
+        return [case["reason"].removeprefix("Failed: ") for case in failed]
+
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With -v a measured case says its time where others say PASSED."""
         if report.when != "call" or not report.passed or not hasattr(report, "perf_row"):
@@ -75,6 +81,7 @@ class Board:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.notes += neighbours.notes(session.config) if self._rows else ()
         folder = session.config.getoption("perf_vllm_csv")
         if folder is None or session.config.option.collectonly or hasattr(session.config, "workerinput"):
             return
@@ -90,10 +97,13 @@ class Board:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         rows, looked_at, searches = self.rows, list(self._looked_at.values()), list(self._searches.values())
         skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
-        if not (rows or skips or xfailed or looked_at or searches or self.notes):
+        not_understood = self._not_understood()
+        if not (rows or skips or xfailed or not_understood or looked_at or searches or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
         for line in terminal.lines(rows, skips, _known() if rows else {}, looked_at, xfailed):
+            terminalreporter.write_line(line)
+        for line in terminal.left("not understood", not_understood, "line"):
             terminalreporter.write_line(line)
         for line in host.lines(rows) if terminalreporter.config.getoption("perf_host") else ():
             terminalreporter.write_line(line)
@@ -107,7 +117,7 @@ class Board:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         if self.is_ours:
-            output_json[SCHEMA_KEY] = {**SCHEMA, "roofs": self.roofs, "unmeasured": self.unmeasured}
+            output_json[SCHEMA_KEY] = run_file.block(self.roofs, self.unmeasured)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ class Perf:
 
     def _measured(self, case: Case) -> Measurement:
         self._node.stash[IDENTITY] = {**case.identity, **row.of_device(self._device)}
-        self._node.stash[REPEAT] = case.repeat
+        self._node.stash[REPEAT] = case.repro
         known = quarantined(case, self._settings.quarantine, all_routines())
         if known:
             pytest.skip(known.sentence)
@@ -213,6 +213,5 @@ def _seen(measured: Measurement) -> dict[str, Any]:
         "median": measured.median,
         "mean": fmean(measured.samples),
         "std": measured.std,
-        "spread": measured.timing.spread,
         "roofs": {source: asdict(roof) for source, roof in peaks.roofs(measured.device).items()},
     }

@@ -9,7 +9,7 @@ import pytest
 from pytest_flashinfer_perf.config import planting, project_file, quarantine, tolerances
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
-from pytest_flashinfer_perf.models import shipped
+from pytest_flashinfer_perf.routines.model_configs import shipped
 from pytest_flashinfer_perf.spec import presets
 from pytest_flashinfer_perf.spec.presets import Spread
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.models.kernel import Kernel
 from pytest_flashinfer_perf.report.runs import Row, Run
+from pytest_flashinfer_perf.routines.model_configs.kernel import Kernel
 from pytest_flashinfer_perf.routines.model_step import Plan, Planned
 from pytest_flashinfer_perf.runs.run_file import RunError
 from pytest_flashinfer_perf.runs.scatter import median_error

@@ -36,6 +36,7 @@ def write(benchmark: Any, clock: ReplayClock, samples: tuple[float, ...], row: M
         raise RuntimeError("pytest-benchmark is off and would lose this row: unset PYTEST_XDIST_WORKER, or say -n 1")
     benchmark.extra_info.update(checked(row))
     clock.load(str(row["instrument"]), samples)
+    benchmark.cprofile = False  # it would be of the replay, which nobody asks about
     benchmark.pedantic(lambda: None, rounds=len(samples), iterations=1)
 
 

@@ -34,7 +34,7 @@ def row(config: pytest.Config, text: str) -> dict[str, Any]:
     session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
     clock = ReplayClock()
     clock.load(said["instrument"], said["samples"])
-    options = {**session.options, **said["options"], "timer": SimpleNamespace(target=clock)}
+    options = {**session.options, **said["options"], "timer": SimpleNamespace(target=clock), "cprofile": False}
     how = {"add_stats": session.benchmarks.append, "logger": session.logger, "warner": None, "disabled": False}
     fixture = BenchmarkFixture(_stand_in(said), **how, **options)
     fixture.group, fixture.params = said["group"], said["params"]

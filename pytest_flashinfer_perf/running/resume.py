@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from pytest_flashinfer_perf.running.journal import Past
 from pytest_flashinfer_perf.running.stash import repeat
+from pytest_flashinfer_perf.runs import properties
 from pytest_flashinfer_perf.runs.formatting import counted
 
 
@@ -57,6 +59,9 @@ class Restorer:
             self._kept.add(report.nodeid)
             for name, value in self._past.finished[report.nodeid].items():
                 setattr(report, name, value)
+        row = self._past.finished[report.nodeid].get("perf_row") if report.nodeid in self._kept else None
+        if row is not None:
+            properties.put(json.loads(row), report.user_properties)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:

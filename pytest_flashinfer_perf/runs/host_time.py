@@ -8,6 +8,7 @@ from typing import Any
 
 FIELD = "host"
 ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
+COUNTED = {ALLOCATION: "allocations", SYNCHRONISATION: "synchronisations", COPY_TO_HOST: "copies_to_host"}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.runs import run_file
-from pytest_flashinfer_perf.runs.run_file import SCHEMA, SCHEMA_KEY, RunError
+from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, RunError
 
 VERSIONS = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend", "cupti", "driver", "python_version")
 SHOWN = 5
@@ -91,7 +91,7 @@ def _own(parts: Sequence[Part], measured: set[str]) -> dict[str, Any]:
     """What is measured in one file is not unmeasured for another."""
     said = (one for part in parts for one in part.own.get("unmeasured", ()))
     roofs = {place: roof for part in parts for place, roof in part.own.get("roofs", {}).items()}
-    return {**SCHEMA, "roofs": roofs, "unmeasured": [one for one in said if one.get("test") not in measured]}
+    return run_file.block(roofs, [one for one in said if one.get("test") not in measured])
 
 
 def _machine(parts: Sequence[Part]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import pytest
 from made import CLOCKED
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.cli import processes
-from pytest_flashinfer_perf.cli.processes import Environment
 from pytest_flashinfer_perf.gate import runs
-from pytest_flashinfer_perf.gate.runs import RunError
+from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.running.processes import Environment
+from pytest_flashinfer_perf.runs.run_file import RunError
 
 PROGRAM = f"""{CLOCKED}
 SLOWER = float(os.environ.get("SLOWER", "0"))

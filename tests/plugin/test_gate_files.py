@@ -12,9 +12,9 @@ from pytest_flashinfer_perf.config.project_file import ProjectFileError
 from pytest_flashinfer_perf.gate import calibration, likeness, runs, thresholds
 from pytest_flashinfer_perf.gate.calibration import CalibrationError
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.runs import RunError
 from pytest_flashinfer_perf.gate.thresholds import Rival, Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
+from pytest_flashinfer_perf.runs.run_file import RunError
 
 
 def test_files_and_folders_of_them_are_read_in_their_order(tmp_path):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import mutated
 
-from pytest_flashinfer_perf.models import architectures, fields, kernels, shipped
-from pytest_flashinfer_perf.models.fields import ConfigError, Fields
-from pytest_flashinfer_perf.models.step import Step
+from pytest_flashinfer_perf.routines.model_configs import architectures, fields, kernels, shipped
+from pytest_flashinfer_perf.routines.model_configs.fields import ConfigError, Fields
+from pytest_flashinfer_perf.routines.model_configs.step import Step
 from pytest_flashinfer_perf.spec.presets import Spread
 
 PUBLISHED = [name for name in shipped.names() if shipped.record(name)["published_parameters"]]

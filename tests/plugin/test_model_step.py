@@ -6,9 +6,9 @@ import pytest
 from reports import benchmark, document, write
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.models import kernels, shipped
-from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.routines import model_step
+from pytest_flashinfer_perf.routines.model_configs import kernels, shipped
+from pytest_flashinfer_perf.routines.model_configs.step import Step
 from pytest_flashinfer_perf.spec.presets import Spread
 
 TINY = {

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging, processes
-from pytest_flashinfer_perf.cli.processes import Done, Environment, say
+from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import Judgement
+from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.running.processes import Done, Environment, say
 from pytest_flashinfer_perf.runs.formatting import counted
 
 EXAMPLE = (

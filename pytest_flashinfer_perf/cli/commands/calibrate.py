@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.cli import processes
-from pytest_flashinfer_perf.cli.processes import Done, say
 from pytest_flashinfer_perf.files import verify_writable
 from pytest_flashinfer_perf.gate import calibration
 from pytest_flashinfer_perf.gate.calibration import DOMAINS, CalibrationError
+from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.running.processes import Done, say
 from pytest_flashinfer_perf.runs.formatting import WIDTH, counted, duration
 
 EXAMPLE = "example: flashinfer-perf calibrate -- tests/attention -k 'decode and fa2'"

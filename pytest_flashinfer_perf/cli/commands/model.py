@@ -9,14 +9,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import processes
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.models import step
 from pytest_flashinfer_perf.report import budget, budget_shown, runs
 from pytest_flashinfer_perf.report.budget import Budget
 from pytest_flashinfer_perf.routines import model_step
+from pytest_flashinfer_perf.routines.model_configs import step
 from pytest_flashinfer_perf.routines.model_step import Plan
+from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.presets import Spread
 

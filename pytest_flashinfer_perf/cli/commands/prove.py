@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging, processes
-from pytest_flashinfer_perf.cli.processes import Environment, say
+from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.config import planting
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
@@ -20,6 +19,8 @@ from pytest_flashinfer_perf.gate import calibration, proof_shown, runs
 from pytest_flashinfer_perf.gate.proof import Proof, prove
 from pytest_flashinfer_perf.gate.runs import Row, Run
 from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
+from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.running.processes import Environment, say
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import RunError
 

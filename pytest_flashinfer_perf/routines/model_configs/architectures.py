@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.models import fields, hybrid, quantisation
-from pytest_flashinfer_perf.models.description import (
+from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.routines.model_configs import fields, hybrid, quantisation
+from pytest_flashinfer_perf.routines.model_configs.description import (
     Dense,
     Description,
     Experts,
@@ -20,8 +21,7 @@ from pytest_flashinfer_perf.models.description import (
     Mixer,
     Routing,
 )
-from pytest_flashinfer_perf.models.fields import ConfigError, Fields
-from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.routines.model_configs.fields import ConfigError, Fields
 
 MOST_LAYERS = 1024
 NEEDED = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_flashinfer_perf.models.description import Recurrent
-from pytest_flashinfer_perf.models.fields import Fields
+from pytest_flashinfer_perf.routines.model_configs.description import Recurrent
+from pytest_flashinfer_perf.routines.model_configs.fields import Fields
 
 
 def mamba(config: Fields) -> Recurrent:
