@@ -86,6 +86,7 @@ class Settings:
     tp: int | None = None
     dp: int | None = None
     ep: int | None = None
+    step: str | None = None
     device: str = "auto"
     max_memory: float | None = None
     seed: int | None = None

@@ -132,11 +132,22 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection(session: pytest.Session) -> None:
     settings = session.config.stash[SETTINGS]
-    if settings.backends or settings.cases or settings.model or settings.tp or settings.dp or settings.ep:
+    if any((settings.backends, settings.cases, settings.model, settings.tp, settings.dp, settings.ep, settings.step)):
         from pytest_flashinfer_perf.plugin import suite
 
         with errors_of_use():
             suite.verify(settings)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Which part of a model has cases."""
+    if config.stash[SETTINGS].model is None:
+        return []
+    from pytest_flashinfer_perf.plugin import suite
+    from pytest_flashinfer_perf.routines import model_step
+
+    step = suite.planned(config.stash[SETTINGS])
+    return [] if step is None else list(model_step.summary(step))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
 from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.routines import all_backends, all_routines
+from pytest_flashinfer_perf.routines import all_backends, all_routines, model_step
+from pytest_flashinfer_perf.routines.model_configs import shipped
+from pytest_flashinfer_perf.routines.model_configs.step import parse
+from pytest_flashinfer_perf.routines.model_step import Plan
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED, Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
@@ -45,17 +49,41 @@ def _verify_model(settings: Settings) -> None:
     if settings.model is None:
         if settings.tp or settings.dp or settings.ep:
             raise ParamError("--perf-tp, --perf-dp and --perf-ep need --perf-model")
+        if settings.step:
+            raise ParamError("--perf-step needs --perf-model")
         return
-    known = sorted({name for r in all_routines().values() if r.presets for name in r.presets.layers})
-    if settings.model not in known:
+    known = sorted({*_presets(), *shipped.names()})
+    if settings.model not in known and not shipped.is_path(settings.model):
         raise ParamError(f"--perf-model: {unknown(settings.model, known)}")
     for routine in all_routines().values():
         _model_shapes(routine, settings)
 
 
+def _presets() -> set[str]:
+    return {name for routine in all_routines().values() if routine.presets for name in routine.presets.layers}
+
+
+def planned(settings: Settings) -> Plan | None:
+    """The step of a model that is given by its config.json, or with `--perf-step`; other models have sweeps."""
+    if settings.model is None or (settings.step is None and settings.model in _presets()):
+        return None
+    return _plan(settings.model, settings.step or "", _spread(settings))
+
+
+@functools.cache
+def _plan(model: str, step: str, spread: Spread) -> Plan:
+    return model_step.plan(model, parse(step, spread))
+
+
+def _spread(settings: Settings) -> Spread:
+    return Spread(settings.tp or 1, settings.dp or 1, settings.ep or 1)
+
+
 def _model_shapes(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
-    over = Spread(settings.tp or 1, settings.dp or 1, settings.ep or 1)
-    return list(routine.shapes_of_model(settings.model or "", over))
+    step = planned(settings)
+    return (
+        list(routine.shapes_of_model(settings.model or "", _spread(settings))) if step is None else step.shapes(routine)
+    )
 
 
 def asked_for(settings: Settings) -> list[Case]:

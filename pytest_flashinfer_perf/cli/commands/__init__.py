@@ -21,6 +21,7 @@ HELP = {
     "calibrate": "Measure this machine's noise, which verdicts then take into account.",
     "prove": "Measure how often verdicts are right on this machine.",
     "merge": "Join the JSON files of shards into the file of one run.",
+    "model": "Show the GPU time of one step of a model, kernel by kernel.",
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.model_configs import shipped
 from pytest_flashinfer_perf.runs.formatting import wrapped
 from pytest_flashinfer_perf.spec.case import UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import Field, fields_of
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     if not found:
         raise UnknownRoutineError(asked, unknown(asked, sorted(all_routines())))
     shown = (line for routine in found for line in (_whole(routine) if asked else _brief(routine)))
-    models = () if asked else _titled("models", _models(found), indent=0)
+    models = () if asked else _titled("models", sorted({*_models(found), *shipped.names()}), indent=0)
     sys.stdout.write("\n".join([*shown, *models]) + "\n")
     return 0
 
