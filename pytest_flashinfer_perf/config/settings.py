@@ -78,6 +78,7 @@ class Settings:
     """What is measured, and where."""
 
     suite: str = "default"
+    api: bool = False
     backends: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     testlists: tuple[str, ...] = ()

@@ -14,9 +14,9 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.walk import CannotRunError, walk
+from pytest_flashinfer_perf.measuring.walk import walk
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.routine import Backend, Built, How
+from pytest_flashinfer_perf.spec.routine import Backend, Built, CannotRunError, How
 
 # What the library raises to say that it will not do this, by name where a class is its own or cuDNN's.
 CLEAN = (

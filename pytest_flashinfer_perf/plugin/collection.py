@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config import tolerances
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.machine import capability
@@ -35,6 +36,18 @@ def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settin
     metafunc.parametrize("case", [_param(case) for case in made] or [pytest.param(None, id=NO_CASE)])
 
 
+def parametrize_apis(metafunc: pytest.Metafunc, settings: Settings) -> None:
+    """With the cases of all of FlashInfer's APIs that have a template, each under its API's name."""
+    made = [(case, f"{name}-{case.id}") for name, api in all_apis().items() for case in _made(api, settings)]
+    params = [pytest.param(case, id=id_, marks=marks(case)) for case, id_ in made]
+    metafunc.parametrize("case", params or [pytest.param(None, id=NO_CASE)])
+
+
+def _made(routine: AnyRoutine, settings: Settings) -> Sequence[Case | Search]:
+    searches = settings.fuzzing.on and not settings.cases
+    return _searches(routine, settings) if searches else suite.cases_of(routine, settings)
+
+
 def _searches(routine: AnyRoutine, settings: Settings) -> list[Search]:
     """One for each backend, whatever shapes a test lists."""
     from pytest_flashinfer_perf.fuzz.search import Search
@@ -47,7 +60,7 @@ def _param(case: Case | Search) -> object:
 
 
 def marks(case: Case | Search) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.family)]
+    return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.mark)]
 
 
 def give_clocks(items: list[pytest.Item]) -> None:

@@ -49,6 +49,11 @@ def _add_cases(group: pytest.OptionGroup) -> None:
         "(-ep32), as in llama-3.1-70b-tp8. Default of each: 1.",
     )
     group.addoption(
+        "--perf-api",
+        action="store_true",
+        help="Run FlashInfer's APIs that have a trace template, instead of the routines of the suite.",
+    )
+    group.addoption(
         "--perf-backends",
         metavar="A,B",
         help="Run these backends only. Default: all backends of a routine.",
@@ -57,8 +62,8 @@ def _add_cases(group: pytest.OptionGroup) -> None:
         "--perf-case",
         metavar="FLAGS",
         **REPEATABLE,
-        help="Run exactly this case, given by the flags of flashinfer_benchmark.py (repeatable). The field `repro` of "
-        "each row holds the flags of its case.",
+        help="Run exactly this case, given by the flags of flashinfer_benchmark.py, or by --api NAME and the flags of "
+        "an API (repeatable). The field `repro` of each row holds the flags of its case.",
     )
     group.addoption(
         "--perf-testlist",

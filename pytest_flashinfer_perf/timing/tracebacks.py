@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 OF_AUTHORS = ("routines", "items.py")  # backends are declared in the one, the lines of files are tests in the others
 INSTRUMENT = ("flashinfer", "testing")
 
