@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_flashinfer_perf.apis import all_apis, upstream_names
+from pytest_flashinfer_perf.apis import api_named, upstream_names
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream
-from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec.case import Case, Line
-from pytest_flashinfer_perf.spec.params import ParamError, fields_of
+from pytest_flashinfer_perf.spec.params import fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 
@@ -22,24 +21,17 @@ def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
     words = list(line)
     name = cases.name_in(words)
     if names_api(words):
-        api = _api_named(name)
+        api = api_named(name)
         return cases.parse_of(api, words, _spellings(api))
     if name in routines or not upstream.may_be_api(name):
         return cases.parse(words, routines)
     described = upstream_names.api_of(name)
-    api = _api_named(described.name)
+    api = api_named(described.name)
     return cases.parse_of(api, words, (), lambda rest: upstream_names.translated(name, described, rest))
 
 
 def names_api(words: Iterable[str]) -> bool:
     return any(word.partition("=")[0] == "--api" for word in words)
-
-
-def _api_named(name: str) -> AnyRoutine:
-    known = all_apis()
-    if name not in known:
-        raise ParamError(f"api: {unknown(name, sorted(known))}")
-    return known[name]
 
 
 def _spellings(api: AnyRoutine) -> set[str]:

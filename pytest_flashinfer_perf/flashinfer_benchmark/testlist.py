@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case, Line, UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import ParamError
 
-STARTS = re.compile(r"\s*(--routine|-R)\b")
+STARTS = re.compile(r"\s*(--routine|-R|--api)\b")
 
 
 @dataclass(frozen=True)

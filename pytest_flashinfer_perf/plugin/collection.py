@@ -10,6 +10,7 @@ import pytest
 from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config import tolerances
 from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.names import unknown
@@ -105,12 +106,20 @@ def verify_project(items: list[pytest.Item], settings: Settings) -> None:
         routine = getattr(case, "routine", None)
         if isinstance(routine, Routine):
             routines[routine.name] = routine
+    if any("flashinfer." in text for text in _selections(settings)):
+        with errors_of_use():
+            routines.update(all_apis())
     _verify_quarantine(settings, routines)
     known = {name: list(routine.backends) for name, routine in routines.items()}
     for glob in tolerances.of_nobody(settings.checking.tolerances, known):
         name, _, backend = glob.partition("/")
         sentence = unknown(backend, sorted(known[name])) if name in known else unknown(name, sorted(known))
         raise pytest.UsageError(f'{settings.project.path}: [tolerances] "{glob}": {sentence}')
+
+
+def _selections(settings: Settings) -> Iterator[str]:
+    yield from (entry.which for entry in settings.quarantine)
+    yield from (override.glob for override in settings.checking.tolerances)
 
 
 def _verify_quarantine(settings: Settings, routines: Mapping[str, AnyRoutine]) -> None:

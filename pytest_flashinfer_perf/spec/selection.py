@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pytest_flashinfer_perf.config.quarantine import Quarantined
 from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.spec.case import NAMING, Case, backend_named, flags_of_family, routine_named
+from pytest_flashinfer_perf.spec.case import Case, backend_named, flags_of_family, routine_named
 from pytest_flashinfer_perf.spec.params import Value
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
@@ -31,10 +31,11 @@ def parse(line: str, routine: AnyRoutine, routines: Routines) -> Selection | Non
     """Nothing if the line names another routine; a line that names none is for all that have its flags."""
     known = {**routines, routine.name: routine}
     general = flags.parser()
-    general.add_argument(*NAMING, dest="routine", default=routine.name)
+    general.add_argument("--routine", "-R", default=routine.name)
+    general.add_argument("--api", default=routine.name)
     general.add_argument("--backends", nargs="+", default=[])
     given, rest = general.parse_known_args(flags.split(line))
-    if routine_named(given.routine, known) is not routine:
+    if given.api != routine.name or routine_named(given.routine, known) is not routine:
         return None
     backends = tuple(backend_named(name, routine) for name in given.backends)
     return Selection(backends, flags.read_some(routine.params, rest, flags_of_family(routine, known)))

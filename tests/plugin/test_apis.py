@@ -108,6 +108,21 @@ def test_a_suite_of_apis_is_asked_for_by_an_option(pytester):
     result.stdout.fnmatch_lines(["flashinfer.activation.silu_and_mul on cpu*"])
 
 
+@pytest.mark.parametrize("which", ["--api flashinfer.norm.rmsnorm --hidden_size 64", "flashinfer.norm.rmsnorm/*"])
+def test_a_quarantine_of_an_api_is_of_that_api_alone(pytester, which):
+    entry = f'"{which}" = {{ reason = "it is wrong", link = "https://example.org/1" }}'
+    pytester.makefile(".toml", **{"flashinfer-perf": f"[quarantine]\n{entry}\n"})
+    others = ("--api flashinfer.norm.layernorm --batch_size 2", "--routine bmm_fp8 --m 4 --n 16 --k 16")
+    cases = [f"--perf-case={case} --backends torch" for case in others]
+    pytester.runpytest(*cases, *QUICK).assert_outcomes(passed=2)
+    pytester.runpytest(f"--perf-case={RMSNORM}", *QUICK).assert_outcomes(skipped=1)
+
+
+def test_a_file_of_lines_may_name_apis(pytester):
+    pytester.path.joinpath("lines.txt").write_text(RMSNORM)
+    pytester.runpytest("lines.txt", *QUICK).assert_outcomes(passed=1)
+
+
 def test_bytes_are_those_of_what_is_read_and_written():
     api = all_apis()["flashinfer.norm.rmsnorm"]
     params = api.params(batch_size=4, hidden_size=64)
@@ -224,7 +239,7 @@ def test_apis_are_listed_by_family(capsys):
     printed = capsys.readouterr().out
     assert "rope (13 of 13 templates can be measured)" in printed
     assert "flags     --nnz --batch_size=4" in printed
-    assert cli.main(["list", "--api", "nobody"]) == 1
+    assert cli.main(["list", "--api", "nobody"]) == 2
 
 
 probabilities = torch.linspace(1, 4, 8).expand(2048, 8).softmax(-1)

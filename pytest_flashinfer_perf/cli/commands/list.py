@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from pytest_flashinfer_perf import apis
 from pytest_flashinfer_perf.apis import discovery, listing
 from pytest_flashinfer_perf.apis.discovery import DiscoveryError
 from pytest_flashinfer_perf.names import unknown
@@ -33,7 +34,7 @@ def _apis(asked: str) -> int:
     if not found.version:
         raise DiscoveryError("flashinfer is not installed: there are no APIs to list")
     if not any(asked.lower() in api.name.lower() for api in found.apis):
-        raise ParamError(unknown(asked, [api.name for api in found.apis]))
+        raise ParamError(apis.unknown(asked))
     sys.stdout.write("\n".join(listing.lines(found, asked)) + "\n")
     return 0
 
