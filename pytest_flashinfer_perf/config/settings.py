@@ -78,6 +78,7 @@ class Settings:
     """All settings of a run."""
 
     suite: str = "default"
+    api: bool = False
     backends: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     testlists: tuple[str, ...] = ()

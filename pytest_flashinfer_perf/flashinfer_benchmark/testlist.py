@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.flashinfer_benchmark import upstream
+from pytest_flashinfer_perf.apis.upstream_names import NotAnApiError
+from pytest_flashinfer_perf.flashinfer_benchmark import lines, upstream
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import all_backends, all_routines
-from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case, Line, UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import ParamError
 
-STARTS = re.compile(r"\s*(--routine|-R)\b")
+STARTS = re.compile(r"\s*(--routine|-R|--api)\b")
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,11 @@ def _entries(
     line: str, where: str, backends: Sequence[str], usual: Callable[[Line], Iterable[str]] = default_backends
 ) -> list[Entry]:
     try:
-        read = cases.parse(flags.split(line), all_routines())
+        read = lines.parse(flags.split(line), all_routines())
+    except NotAnApiError as error:
+        return [Entry(_slug(line), missing=str(error), where=where)]
     except ParamError as error:
-        if isinstance(error, UnknownRoutineError) and error.name in upstream.ROUTINES:
+        if isinstance(error, UnknownRoutineError) and error.name in upstream.COMMUNICATION:
             missing = f"{error.name} is a routine that this project does not have"
             return [Entry(_slug(line), missing=missing, where=where)]
         return [Entry(_slug(line), problem=str(error), where=where)]
@@ -92,7 +94,8 @@ def _entry(line: Line, backend: str, where: str) -> Entry:
     try:
         case = line.case(backend)
     except ParamError as error:
-        if backend in {*capability.HARDWARE, *all_backends(), *upstream.BACKENDS}:
+        known = {*capability.HARDWARE, *all_backends(), *upstream.BACKENDS}
+        if line.routine.option == "--api" or backend in known:
             missing = f"{line.routine.name} has no backend {backend} in this project"
             return Entry(name, missing=missing, where=where)
         return Entry(name, problem=str(error), where=where)

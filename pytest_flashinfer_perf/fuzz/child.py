@@ -107,10 +107,10 @@ def _serve(connection: Connection, setup: ChildSetup, routines: dict[str, AnyRou
 
 
 def _try_all(connection: Connection, trial: Trial, routines: dict[str, AnyRoutine]) -> int:
-    from pytest_flashinfer_perf.spec import case as cases
+    from pytest_flashinfer_perf.flashinfer_benchmark import lines
 
     while True:
-        outcome = trial.run(cases.read(connection.recv(), routines)[0])
+        outcome = trial.run(lines.read(connection.recv(), routines)[0])
         connection.send(outcome)
         if outcome.kind == "failed" and not _is_sound(trial):
             return RETIRED

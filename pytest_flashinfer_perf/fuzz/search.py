@@ -170,11 +170,11 @@ class Hunt:
 
     def _left_running(self) -> Iterator[Case]:
         """The example that an interrupted search had launched last, which is tried first."""
-        from pytest_flashinfer_perf.spec import case as cases
+        from pytest_flashinfer_perf.flashinfer_benchmark import lines
 
         if self._running.is_file():
             line = json.loads(self._running.read_text())["line"]
-            yield from cases.read(line, {**all_routines(), self._search.routine.name: self._search.routine})
+            yield from lines.read(line, {**all_routines(), self._search.routine.name: self._search.routine})
 
     def _why_not(self) -> str:
         reasons = self.tally.skipped + self.tally.refused + self.tally.quarantined

@@ -14,9 +14,9 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.walk import CannotRunError, run_case
+from pytest_flashinfer_perf.measuring.walk import run_case
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.routine import Backend, Built, LaunchOptions
+from pytest_flashinfer_perf.spec.routine import Backend, Built, CannotRunError, LaunchOptions
 
 # Errors by which the library rejects a problem, by name, since some classes are its own or cuDNN's.
 CLEAN = (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import BY_DTYPE
-from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.spec.nested import has_both_signs, tensors
 from pytest_flashinfer_perf.timing.cold import storage
 
 
@@ -46,7 +46,7 @@ def changes_of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[I
         first = views[0]
         if key not in written and first.numel() and {view.dtype for view in views} <= {first.dtype} & BY_DTYPE.keys():
             values, which = _covered(first), f"with its input {describe(first)}"
-            if _has_both_signs(values):
+            if has_both_signs(values):
                 yield InputChange(f"{which} negated in place", partial(_negated, (values,)))
             yield InputChange(f"{which} halved in place", partial(_halved, values))
 
@@ -67,12 +67,6 @@ def _negated(parts: Iterable[Tensor]) -> Iterator[None]:
     finally:
         for part in parts:
             negate(part)
-
-
-def _has_both_signs(values: Tensor) -> bool:
-    parts = torch.view_as_real(values) if values.is_complex() else values
-    bits = parts.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[parts.itemsize])
-    return bool(bits.min() < 0) and bool(bits.max() > 0)
 
 
 @contextmanager

@@ -25,8 +25,8 @@ from pytest_flashinfer_perf.running import compiling, outcomes
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.spec.case import Case, backend_named, routine_named
 from pytest_flashinfer_perf.spec.cost import Cost
-from pytest_flashinfer_perf.spec.routine import AnyRoutine, LaunchOptions, Shape
-from pytest_flashinfer_perf.timing import cold
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, CannotRunError, LaunchOptions, Shape
+from pytest_flashinfer_perf.timing import cold, graphs
 from pytest_flashinfer_perf.timing.run import uses_graph
 from pytest_flashinfer_perf.timing.target import Target
 
@@ -35,10 +35,6 @@ class OutOfMemoryError(FlashinferPerfError):
     """Out of memory, although the case was estimated to fit."""
 
     outcome = outcomes.OUT_OF_MEMORY
-
-
-class CannotRunError(FlashinferPerfError):
-    """The case cannot run with this hardware, library or memory; the test is skipped with the reason."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +115,7 @@ def _measured(case: Case, measuring: Measuring, checking: Checking, device: Devi
     x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
     graph = uses_graph(measuring, device, routine.cuda_graph)
     target, resolved, takes = _built(case, x, graph)
+    graph = graph and not (routine.graph_if_possible and graphs.refusal(target))
     choice = _tune(case, target)
     cost = routine.cost(p, x)
     expected = Expected(()) if checking.off else _Expectation(case, x, cost, checking).expected(takes, device)
@@ -138,7 +135,15 @@ def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
         """Build it again, on copies of the inputs and with another workspace and plan."""
         return _built(case, cold.clone(x, set()), graph)[0]
 
-    target = Target(built.launch, (takes,), {}, case.routine.outputs(x), case.id, rebuilt, built.plan)
+    target = Target(
+        built.launch,
+        (takes,),
+        outputs=case.routine.outputs(x),
+        name=case.id,
+        rebuilt=rebuilt,
+        plan=built.plan,
+        changed=lambda arguments: case.routine.changed(arguments[0]),
+    )
     return target, built.resolved, takes
 
 
@@ -183,8 +188,8 @@ class _Expectation:
         rows = routine.rows(p, x) if routine.rows is not None else None
         part = sample.within(allowed, self.cost.flops, rows, self.case.seed) if rows else None
         answer = routine.reference(p, x, part.chosen) if part else routine.reference(p, x)
-        own = tolerances.applied(self.checking.tolerances, routine.name, backend, routine.tolerances(p, backend))
-        return Expected(answer, own, partial(routine.decoded, p), part)
+        own = tolerances.applied(self.checking.tolerances, routine.name, backend, routine.allowed(p, x, backend))
+        return Expected(answer, own, partial(routine.read, p, x), part)
 
 
 def _tune(case: Case, target: Target) -> Choice | None:

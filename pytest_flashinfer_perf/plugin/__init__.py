@@ -30,6 +30,8 @@ TRACE_SETS = pytest.StashKey[list[tuple[trace_set_arguments.Asked, "Evaluations"
 
 MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
+    "perf_apis: parametrize `case` with the cases of all of FlashInfer's APIs that have a trace template",
+    "api: cases of FlashInfer's APIs that have a trace template",
     "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
     "attention: cases of the attention family",
     "gemm: cases of the GEMM family",
@@ -104,12 +106,13 @@ def _open_files(config: pytest.Config, board: Board) -> None:
 def _set_arguments(config: pytest.Config, settings: Settings) -> None:
     """Add the suite's folders for --perf-case, and the files of --perf-testlist, to pytest's arguments."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if settings.cases and not named:
+    if (settings.cases or settings.api) and not named:
         from pytest_flashinfer_perf.plugin import suite
 
-        config.args[:] = map(str, suite.paths())
+        config.args[:] = map(str, suite.asked_paths(api=settings.api, cases=settings.cases))
     if settings.testlists:
-        config.args[:] = [*(config.args if named or settings.cases else ()), *settings.testlists]
+        asked = named or settings.cases or settings.api
+        config.args[:] = [*(config.args if asked else ()), *settings.testlists]
 
 
 def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:
@@ -193,6 +196,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from pytest_flashinfer_perf.plugin import collection
 
         collection.parametrize(metafunc, marker, metafunc.config.stash[SETTINGS])
+    if metafunc.definition.get_closest_marker("perf_apis") is not None:
+        from pytest_flashinfer_perf.plugin import collection
+
+        with errors_of_use():
+            collection.parametrize_apis(metafunc, metafunc.config.stash[SETTINGS])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -291,7 +299,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     measured = measures(item)
     if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
-        from pytest_flashinfer_perf import tracebacks
+        from pytest_flashinfer_perf.timing import tracebacks
 
         tracebacks.hide_ours(call.excinfo)
     report = yield

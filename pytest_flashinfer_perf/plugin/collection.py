@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config import tolerances
 from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.names import unknown
@@ -35,6 +37,18 @@ def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settin
     metafunc.parametrize("case", [_param(case) for case in made] or [pytest.param(None, id=NO_CASE)])
 
 
+def parametrize_apis(metafunc: pytest.Metafunc, settings: Settings) -> None:
+    """With the cases of all of FlashInfer's APIs that have a template, each under its API's name."""
+    made = [(case, f"{name}-{case.id}") for name, api in all_apis().items() for case in _made(api, settings)]
+    params = [pytest.param(case, id=id_, marks=marks(case)) for case, id_ in made]
+    metafunc.parametrize("case", params or [pytest.param(None, id=NO_CASE)])
+
+
+def _made(routine: AnyRoutine, settings: Settings) -> Sequence[Case | Search]:
+    searches = settings.fuzzing.on and not settings.cases
+    return _searches(routine, settings) if searches else suite.cases_of(routine, settings)
+
+
 def _searches(routine: AnyRoutine, settings: Settings) -> list[Search]:
     """One search for each backend; a search ignores the shapes that a test lists."""
     from pytest_flashinfer_perf.fuzz.search import Search
@@ -47,7 +61,7 @@ def _param(case: Case | Search) -> object:
 
 
 def marks(case: Case | Search) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.family)]
+    return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.mark)]
 
 
 def give_clocks(items: list[pytest.Item]) -> None:
@@ -92,12 +106,20 @@ def verify_project(items: list[pytest.Item], settings: Settings) -> None:
         routine = getattr(case, "routine", None)
         if isinstance(routine, Routine):
             routines[routine.name] = routine
+    if any("flashinfer." in text for text in _selections(settings)):
+        with errors_of_use():
+            routines.update(all_apis())
     _verify_quarantine(settings, routines)
     known = {name: list(routine.backends) for name, routine in routines.items()}
     for glob in tolerances.without_match(settings.checking.tolerances, known):
         name, _, backend = glob.partition("/")
         sentence = unknown(backend, sorted(known[name])) if name in known else unknown(name, sorted(known))
         raise pytest.UsageError(f'{settings.project.path}: [tolerances] "{glob}": {sentence}')
+
+
+def _selections(settings: Settings) -> Iterator[str]:
+    yield from (entry.which for entry in settings.quarantine)
+    yield from (override.glob for override in settings.checking.tolerances)
 
 
 def _verify_quarantine(settings: Settings, routines: Mapping[str, AnyRoutine]) -> None:

@@ -18,13 +18,14 @@ from pytest_flashinfer_perf.measuring import peaks, row
 from pytest_flashinfer_perf.measuring.autotune import CacheError
 from pytest_flashinfer_perf.measuring.measurement import Measurement, Reference, measure
 from pytest_flashinfer_perf.measuring.verification import Outputs
-from pytest_flashinfer_perf.measuring.walk import CannotRunError, OutOfMemoryError, run_case
+from pytest_flashinfer_perf.measuring.walk import OutOfMemoryError, run_case
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running import compiling, record
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.running.stash import CHECKED, IDENTITY, OUTCOME, REPEAT, ROW
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.routine import CannotRunError
 from pytest_flashinfer_perf.spec.selection import quarantined
 
 if TYPE_CHECKING:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.flashinfer_benchmark import lines, testlist
 from pytest_flashinfer_perf.fuzz import findings
 from pytest_flashinfer_perf.plugin import collection, suite
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running.stash import CASE, IDENTITY, SETTINGS
-from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec.params import ParamError
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def _without_case(entry: Entry) -> None:
 class FindingFile(pytest.File):
     def collect(self) -> list[pytest.Function]:
         try:
-            [case] = cases.read(findings.line_of(self.path), all_routines())
+            [case] = lines.read(findings.line_of(self.path), all_routines())
         except (ValueError, ParamError) as error:
             raise self.CollectError(f"{self.path}: {error}") from error
         item = pytest.Function.from_parent(self, name=f"{case.routine.name}[{case.id}]", callobj=_attempt(case))

@@ -56,6 +56,11 @@ def _add_cases(group: pytest.OptionGroup) -> None:
         "--kv-dtype, --mixed. Default for a config.json: --phase decode --batch 64 --context 8192.",
     )
     group.addoption(
+        "--perf-api",
+        action="store_true",
+        help="Run FlashInfer's APIs that have a trace template, instead of the routines of the suite.",
+    )
+    group.addoption(
         "--perf-backends",
         metavar="A,B",
         help="Run these backends only. Default: all backends of a routine.",
@@ -64,8 +69,8 @@ def _add_cases(group: pytest.OptionGroup) -> None:
         "--perf-case",
         metavar="FLAGS",
         **REPEATABLE,
-        help="Run exactly this case, given by the flags of flashinfer_benchmark.py (repeatable). The field `repro` of "
-        "each row holds the flags of its case.",
+        help="Run exactly this case, given by the flags of flashinfer_benchmark.py, or by --api NAME and the flags of "
+        "an API (repeatable). The field `repro` of each row holds the flags of its case.",
     )
     group.addoption(
         "--perf-testlist",

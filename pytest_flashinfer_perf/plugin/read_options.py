@@ -36,6 +36,7 @@ def read(config: pytest.Config) -> Settings:
     bounds, quarantined = tolerances.read(project), quarantine.read(project)
     return Settings(
         suite=config.getoption("perf_suite"),
+        api=config.getoption("perf_api"),
         backends=tuple((config.getoption("perf_backends") or "").replace(",", " ").split()),
         cases=tuple(config.getoption("perf_case")),
         testlists=tuple(config.getoption("perf_testlist")),

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config.settings import Settings
-from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.routines import all_backends, all_routines, model_step
@@ -35,14 +36,35 @@ def paths() -> list[Path]:
     return [found for family in FAMILIES if (found := root() / "tests" / family).is_dir()]
 
 
+def api_path() -> Path:
+    return root() / "tests" / "api"
+
+
+def asked_paths(*, api: bool, cases: Sequence[str]) -> list[Path]:
+    """Where a run without named files looks for what it asks for by `--perf-api` and by `--perf-case`."""
+    if api and not cases:
+        return [api_path()]
+    return [*paths(), *([api_path()] if api or any(map(_may_be_api, cases)) else [])]
+
+
+def _may_be_api(line: str) -> bool:
+    """By its name, or by that of one of upstream's routines that no file here declares."""
+    words = line.replace("=", " ").split()
+    return "--api" in words or any(map(upstream.may_be_api, words))
+
+
 def verify(settings: Settings) -> None:
     """Raise ParamError for unknown backends, cases and models, before anything is collected."""
-    known = all_backends()
+    known = all_backends() | _api_backends(settings)
     strange = [name for name in settings.backends if name not in known]
     if strange:
         raise ParamError(f"--perf-backends: {unknown(strange[0], sorted(known))}")
     asked_for(settings)
     _verify_model(settings)
+
+
+def _api_backends(settings: Settings) -> set[str]:
+    return {name for api in all_apis().values() for name in api.backends} if settings.api else set()
 
 
 def _verify_model(settings: Settings) -> None:

@@ -17,11 +17,10 @@ from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import walk
-from pytest_flashinfer_perf.measuring.walk import CannotRunError
 from pytest_flashinfer_perf.prebuild.pretence import PRETENDED, Anything, Pretence, pretend
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.routine import LaunchOptions
+from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions
 from pytest_flashinfer_perf.spec.selection import quarantined
 from pytest_flashinfer_perf.timing.run import uses_graph
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
 
 DEFAULT_SEED = 42
+Translate = Callable[[list[str]], list[str]]
 # Upstream's general flags without effect here: answers are always checked, repro commands always written.
 WITHOUT_EFFECT = ("--use_cupti", "--refcheck", "--generate_repro_command")
 
@@ -86,7 +87,7 @@ class Case:
     @property
     def words(self) -> list[str]:
         """The case as flags in upstream's syntax, which `read` parses."""
-        return ["--routine", self.routine.name, "--backends", self.backend_name, *self.words_beside]
+        return [self.routine.option, self.routine.name, "--backends", self.backend_name, *self.words_beside]
 
     @property
     def words_beside(self) -> list[str]:
@@ -136,42 +137,56 @@ class Line(NamedTuple):
     def case(self, backend: str) -> Case:
         return Case(self.routine, self.shape, backend_named(backend, self.routine), *self.settings)
 
+    def cases(self) -> list[Case]:
+        """A case per backend: those that the line names, or all."""
+        return [self.case(name) for name in self.backends or self.routine.backends]
+
+
+def _unchanged(words: list[str]) -> list[str]:
+    return words
+
 
 def read(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
     """The cases of a line, one for each of its backends."""
-    parsed = parse(line, routines)
-    return [parsed.case(name) for name in parsed.backends or parsed.routine.backends]
+    return parse(line, routines).cases()
 
 
 def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
     words = list(line)
-    routine = _routine_of(words, routines)
-    accepted = flags_of_family(routine, routines)
+    routine = routine_named(name_in(words), routines)
+    return parse_of(routine, words, flags_of_family(routine, routines))
+
+
+def parse_of(
+    routine: AnyRoutine, words: list[str], accepted: Collection[str], translated: Translate = _unchanged
+) -> Line:
+    """A line of this routine; all but the general flags may be `translated` from those of another program."""
     spellings = [
         *(name for names in GENERAL for name in names),
         *(f"--{name}" for name in {*accepted, *routine.params.ignores}),
     ]
     known, rest = _general().parse_known_args(flags.expanded(words, spellings))
-    shape = Shape(flags.read(routine.params, rest, accepted, [names[0] for names in GENERAL]))
+    shape = Shape(flags.read(routine.params, translated(rest), accepted, [names[0] for names in GENERAL]))
     options = CaseOptions(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
     return Line(
         routine, shape, tuple(known.backends or ()), (known.random_seed, known.case_tag, known.autotune_cache, options)
     )
 
 
-def _routine_of(words: list[str], routines: dict[str, AnyRoutine]) -> AnyRoutine:
+def name_in(words: list[str]) -> str:
     """The routine of a line, parsed first, since the flags that can be abbreviated depend on it."""
     named = flags.parser(shortened=True)
-    named.add_argument("--routine", "-R")
+    named.add_argument(*NAMING, dest="routine")
     known, rest = named.parse_known_args(words)
     if known.routine is None:
         raise ParamError(_without_routine(rest))
-    return routine_named(known.routine, routines)
+    return str(known.routine)
 
 
+NAMING = ("--routine", "-R", "--api")
 # Upstream's flags of any routine, and how argparse reads them.
 GENERAL: dict[tuple[str, ...], dict[str, Any]] = {
-    ("--routine", "-R"): {},
+    NAMING: {"dest": "routine"},
     ("--backends",): {"nargs": "+"},
     ("--random_seed",): {"type": int, "default": DEFAULT_SEED},
     ("--num_iters", "-n"): {"type": int},

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.capability import Requirement
 from pytest_flashinfer_perf.spec.params import Params
@@ -31,6 +32,10 @@ class Reference(Protocol[P_contra, X_contra]):
     def __call__(
         self, params: P_contra, inputs: X_contra, rows: torch.Tensor | None = None, /
     ) -> tuple[torch.Tensor, ...]: ...
+
+
+class CannotRunError(FlashinferPerfError):
+    """Hardware, the library or memory does not allow this case here: a skip, with its reason."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,25 @@ class Routine(Generic[P, X]):
     tiers: dict[str, Callable[[], Iterable[Shape[P]]]] = field(default_factory=dict)
     presets: Presets[Any] | None = None
     model_shapes: Callable[[Model], Iterable[Shape[P]]] | None = None
+
+    option: ClassVar[str] = "--routine"  # the flag that names it on a command line
+    graph_if_possible: ClassVar[bool] = False  # a call that no graph can hold is timed without one
+
+    @property
+    def mark(self) -> str:
+        """The marker by which `-m` selects its cases."""
+        return self.family
+
+    def read(self, params: P, _inputs: X, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The outputs in the form that the reference's answer has."""
+        return self.decoded(params, outputs)
+
+    def allowed(self, params: P, _inputs: X, backend: str) -> tuple[Tolerance, ...]:
+        return self.tolerances(params, backend)
+
+    def changed(self, _inputs: X) -> tuple[torch.Tensor, ...]:
+        """Tensors that a call both reads and writes: they are restored between timed calls."""
+        return ()
 
     def backend(
         self,

@@ -32,9 +32,10 @@ def parse(line: str, routine: AnyRoutine, routines: Routines) -> Selection | Non
     known = {**routines, routine.name: routine}
     general = flags.parser()
     general.add_argument("--routine", "-R", default=routine.name)
+    general.add_argument("--api", default=routine.name)
     general.add_argument("--backends", nargs="+", default=[])
     given, rest = general.parse_known_args(flags.split(line))
-    if routine_named(given.routine, known) is not routine:
+    if given.api != routine.name or routine_named(given.routine, known) is not routine:
         return None
     backends = tuple(backend_named(name, routine) for name in given.backends)
     return Selection(backends, flags.read_some(routine.params, rest, flags_of_family(routine, known)))

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.timing import cold
 from pytest_flashinfer_perf.timing.instruments import Call, without_gc
+from pytest_flashinfer_perf.timing.target import Target
 
 WARMUPS = 3
 
@@ -28,6 +30,16 @@ class Replay:
     def __call__(self) -> object:
         self.graph.replay()
         return self.returned
+
+
+def refusal(target: Target) -> str | None:
+    """Why no graph can hold this call, which is tried on copies of its arguments."""
+    args, kwargs = cold.clone((target.args, dict(target.kwargs)), set())
+    try:
+        capture((lambda: target.function(*args, **kwargs),))
+    except RuntimeError as error:  # one of a capture that ends with an error of its own among them
+        return str(error)
+    return None
 
 
 def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:

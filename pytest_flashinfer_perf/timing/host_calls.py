@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf import tracebacks
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.runs.host_time import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, Line
+from pytest_flashinfer_perf.timing import tracebacks
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call
 
 BUFFER_BYTES = 1 << 20

@@ -15,10 +15,10 @@ from typing import Protocol
 
 import torch
 
-from pytest_flashinfer_perf import tracebacks
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.timing import tracebacks
 
 Call = Callable[[], object]
 CUPTI_INSTALL = "pip install 'cupti-python>=13'"

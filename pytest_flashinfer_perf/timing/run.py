@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -18,10 +18,20 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.telemetry import Telemetry
 from pytest_flashinfer_perf.runs import scatter
 from pytest_flashinfer_perf.runs.host_time import HostTime
-from pytest_flashinfer_perf.timing import block_order, clocks, cold, graphs, instruments, placements, stopping
+from pytest_flashinfer_perf.timing import (
+    block_order,
+    clocks,
+    cold,
+    graphs,
+    instruments,
+    placements,
+    restoring,
+    stopping,
+)
 from pytest_flashinfer_perf.timing.clocks import Clocks, clock_pass
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrument, Work
 from pytest_flashinfer_perf.timing.placements import Placement
+from pytest_flashinfer_perf.timing.restoring import Restore
 from pytest_flashinfer_perf.timing.stopping import Sampling
 from pytest_flashinfer_perf.timing.target import Target
 from pytest_flashinfer_perf.timing.trace import Trace, trace
@@ -118,10 +128,22 @@ class Bench:
             work.evict()
         block_order.restore(self.device)
         with _range(target.name, self.device):
-            samples = tuple(self.instrument.sample(work, calls, warmup))
+            samples = tuple(self._sampled(work, calls, warmup, restoring.of(target, sets)))
         block_order.restore(self.device)
         counted = _clocks(work, statistics.median(samples))
         return Placed(target, work, sets, warmup, Placement(samples, counted, placements.addresses(target)))
+
+    def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[float]:
+        """In parts where a call changes its inputs: before each of them they are as they were, outside the time."""
+        if restore is None:
+            yield from self.instrument.sample(work, calls, warmup)
+            return
+        for part in restore.parts(calls):
+            restore()
+            work.evict()  # what was put back is in the cache
+            yield from self.instrument.sample(work, part, warmup)
+            warmup = 0
+        restore()
 
     def seconds(self, target: Target) -> float:
         """The wall-clock seconds of an untimed call; 0 if none is needed."""

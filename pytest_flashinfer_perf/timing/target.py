@@ -12,12 +12,16 @@ from pytest_flashinfer_perf.timing import cold
 from pytest_flashinfer_perf.timing.instruments import Call
 
 
+def _nothing(_args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Target:
     """A function, its arguments, the tensors that it writes, and its name in profilers.
 
     `rebuilt` makes the same call with other memory, for functions that hold memory themselves; `plan` prepares it for a
-    batch like this one.
+    batch like this one; `changed` are the tensors among its arguments that it reads and writes.
     """
 
     function: Callable[..., object]
@@ -27,6 +31,7 @@ class Target:
     name: str = ""
     rebuilt: Callable[[], Target] | None = None
     plan: Call | None = None
+    changed: Callable[[tuple[Any, ...]], tuple[Tensor, ...]] = _nothing
 
     def bound(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Call:
         """The function with one set of arguments, for the instrument to call."""

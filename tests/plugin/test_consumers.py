@@ -135,6 +135,7 @@ LINES = """
  --head_dim_qk 16 --backends torch -vv
 --routine cutlass_fused_moe --num_tokens 8 --hidden_size 64 --intermediate_size 64 --num_experts 8 --top_k 2 \
  --backends torch
+--api flashinfer.activation.silu_and_mul --num_tokens 2 --hidden_size 16 --backends torch
 """
 
 
@@ -143,7 +144,7 @@ def test_each_field_of_a_row_has_the_type_that_is_documented(own, pytestconfig):
     known = dict(documented_types((docs / "row.md").read_text()))
     assert len(known) > 60
     (own.path / "lines.txt").write_text(LINES)
-    own.runpytest(*QUICK, "lines.txt", "test_own.py", "--benchmark-json=run.json").assert_outcomes(passed=5, skipped=1)
+    own.runpytest(*QUICK, "lines.txt", "test_own.py", "--benchmark-json=run.json").assert_outcomes(passed=6, skipped=1)
     files = (own.path / "run.json", pytestconfig.rootpath / "evidence" / "h200-run.json")
     rows = [row["extra_info"] for path in files for row in json.loads(path.read_text())["benchmarks"]]
     said = [(name, value) for row in rows for name, value in row.items()]

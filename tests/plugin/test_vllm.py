@@ -11,12 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from pytest_flashinfer_perf import vllm as for_programs
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.fuzz.strategies import params_of
-from pytest_flashinfer_perf.measuring.walk import CannotRunError
 from pytest_flashinfer_perf.report import vllm
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.vllm_decode import MODES, VllmDecode, to_float8, vllm_decode
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.routine import LaunchOptions, Shape
+from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
 from pytest_flashinfer_perf.timing import cold
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 OF_AUTHORS = ("routines", "items.py")  # backends in routines/ and tests made of files are shown
 INSTRUMENT = ("flashinfer", "testing")
 
