@@ -1,4 +1,4 @@
-"""LaunchOptions much memory a case of an API needs, before any of it is taken."""
+"""How much memory a case of an API needs, before any of it is taken."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.spec.routine import Shape
 ROWS = ("num_tokens", "batch_size", "num_rows", "nnz", "M", "m", "seq_len", "total_q", "num_qo_tokens")
 SYNONYMS = {"N": ("n",), "K": ("k",), "head_size": ("head_dim",), "k": ("top_k",), "topk": ("top_k",)}
 
-# LaunchOptions many, of what a call is given any number of: in the smoke tier, and in the default tier.
+# How many, of what a call is given any number of: in the smoke tier, and in the default tier.
 SMOKE, USUAL = 16, (64, 1024)
 ROW_BY_ROW = ("rope", "gemm", "cute_dsl", "quantization")  # whose caches and blocks are read by rows
 COUNTS: Mapping[str, tuple[int, tuple[int, ...]]] = {

@@ -19,7 +19,7 @@ GATHERED = {"num_pages": ("num_kv_indices", "max_pages_per_seq"), "max_seq_len":
 
 
 def counted(run: Callable[[], object]) -> int:
-    """LaunchOptions many FLOPs its products take."""
+    """How many FLOPs its products take."""
     with FlopCounterMode(display=False) as counter:
         run()
     flops: int = counter.get_total_flops()
