@@ -22,6 +22,7 @@ os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are
 os.environ.pop("GITHUB_STEP_SUMMARY", None)  # and no job's
 for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
     importlib.import_module(module.name)  # what pytester finds imported, it leaves: a class is one object in all tests
+importlib.import_module("torch._dynamo")  # torch imports it when it counts an API's first FLOPs, and cannot do so twice
 capability.flashinfer_import_error()  # and its modules in C++ end a process that imports them twice
 gc.freeze()  # each case ends with a collection of garbage: all these modules are none
 
