@@ -23,8 +23,8 @@ from pytest_flashinfer_perf.gate import (
 )
 from pytest_flashinfer_perf.gate.calibration import CalibrationError
 from pytest_flashinfer_perf.gate.likeness import AllowError
-from pytest_flashinfer_perf.gate.runs import RunError
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
+from pytest_flashinfer_perf.runs.run_file import RunError
 
 ERRORS = (RunError, ProjectFileError, AllowError, CalibrationError, OSError)
 WRITERS = {"markdown": markdown.text, "json": document.text, "junit": junit.text}

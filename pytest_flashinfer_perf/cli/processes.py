@@ -15,8 +15,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from pytest_flashinfer_perf.gate import runs
-from pytest_flashinfer_perf.gate.runs import Run, RunError
 from pytest_flashinfer_perf.running import alone
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 PROBE = "import sys; from pytest_flashinfer_perf.machine import devices; print(devices.find(sys.argv[1]).uuid or '')"
 PASSED, TESTS_FAILED = 0, 1
@@ -69,7 +69,7 @@ def measured(where: Environment, arguments: Sequence[str], stem: Path, only: Seq
     if code not in (PASSED, TESTS_FAILED):
         raise RunError(f"{shlex.join(words)} ended with code {code}, all of it in {log}:\n{_end(log)}")
     is_written = output.is_file() and output.stat().st_size  # of plain benchmarks without a row there is no file
-    run = runs.read([output])[0] if is_written else Run(str(output), datetime.now(timezone.utc), {})
+    run = runs.read([output])[0] if is_written else Run(source=str(output), when=datetime.now(timezone.utc))
     if code == PASSED and not run.rows:
         raise RunError(f"{shlex.join(words)} measured nothing, all of it in {log}:\n{_end(log)}")
     return Done(run, failed=code == TESTS_FAILED, log=log)
@@ -97,7 +97,7 @@ def alone_on(uuid: str | None) -> AbstractContextManager[None]:
 
 def verify(run: Run, locked: str | None) -> None:
     """What it measured on must be what is locked; plain benchmarks do not say."""
-    others = {row.info["gpu_uuid"] for row in run.rows.values() if "gpu_uuid" in row.info} - {locked}
+    others = {row.identity.gpu_uuid for row in run.rows if row.is_ours} - {locked}
     if others:
         cure = "choose the GPU with CUDA_VISIBLE_DEVICES around this command, and start it where torch sees the GPU"
         raise RunError(f"{run.source} was measured on {others}, {locked or 'the CPU'} is locked: {cure}")

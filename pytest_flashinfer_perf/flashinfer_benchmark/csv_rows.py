@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,9 @@ import pytest
 
 from pytest_flashinfer_perf.config.usage import not_written, verify_output
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.running import attempts
+from pytest_flashinfer_perf.running import attempts, reports
 from pytest_flashinfer_perf.runs.formatting import counted
-
-Row = Mapping[str, Any]
+from pytest_flashinfer_perf.runs.row import Row
 
 UPSTREAM = """
     routine median_time std_time tflops tb_per_sec backend resolved_backend
@@ -37,22 +34,23 @@ OURS = """
 
 
 def columns(row: Row) -> dict[str, Any]:
-    """Times in milliseconds; nothing where a column says nothing of a routine."""
-    said = {
-        **row["params"],
-        **row,
-        "median_time": 1e3 * row["median"],
-        "std_time": 1e3 * row["std"],
-        "cold_l2_cache": row["cold_l2"] != "none",
-        "refcheck": row["refcheck"] in ("passed", "sampled", "wrong"),
-        "no_cuda_graph": not row["cuda_graph"],
-        "use_cupti": row["instrument"] == "cupti",
-        "allow_output_mismatch": row["allow_output_mismatch"],
-        "random_seed": row.get("seed"),
+    """Times in milliseconds; empty where a column does not apply to a routine."""
+    how = row.provenance
+    cells = {
+        **row.params,
+        **row.extra_info(),
+        "median_time": 1e3 * row.median,
+        "std_time": 1e3 * row.stats.stddev,
+        "spread": row.spread,
+        "cold_l2_cache": how.cold_l2 != "none",
+        "refcheck": row.check.refcheck in ("passed", "sampled", "wrong"),
+        "no_cuda_graph": not how.cuda_graph,
+        "use_cupti": how.instrument == "cupti",
+        "random_seed": row.setup.seed,
         "generate_repro_command": True,
-        "repro_command": row.get("repro_upstream"),
+        "repro_command": row.setup.repro_upstream,
     }
-    return {name: said.get(name) for name in (*UPSTREAM, *OURS)}
+    return {name: cells.get(name) for name in (*UPSTREAM, *OURS)}
 
 
 def _written(cells: Any) -> str:
@@ -87,8 +85,9 @@ class CsvFile:
     def _follow(self, report: pytest.TestReport) -> None:
         if attempts.begins(report) and self._lines.pop(report.nodeid, None) is not None:
             self._write()
-        if hasattr(report, "perf_row"):
-            line = _written(columns(json.loads(report.perf_row)).values())
+        row = reports.of(report).row
+        if row:
+            line = _written(columns(row).values())
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(line)
             self._lines[report.nodeid] = line

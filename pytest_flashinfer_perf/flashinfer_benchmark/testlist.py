@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import all_backends, all_routines
+from pytest_flashinfer_perf.runs.row import Identity
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case, Line, UnknownRoutineError
@@ -31,9 +32,9 @@ class Entry:
     where: str = ""
 
     @property
-    def identity(self) -> dict[str, str]:
+    def identity(self) -> Identity:
         """Of a line without a case."""
-        return {"case": self.name, "line": self.where}
+        return Identity(case=self.name)
 
 
 def is_testlist(path: Path) -> bool:

@@ -17,7 +17,8 @@ from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import cycles, noise, tails
 from pytest_flashinfer_perf.gate.effects import PAIR, Q_SLOWER, RISK
 from pytest_flashinfer_perf.gate.noise import Noise
-from pytest_flashinfer_perf.gate.runs import Row, Run
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run
 
 SCHEMA = 1
 FEWEST = 3
@@ -47,7 +48,7 @@ class Calibration:
         return Noise(said["sd"] ** 2, said["df"], "calibrated") if said else None
 
     def is_of(self, run: Run, row: Row) -> bool:
-        return (self.gpu, self.model) == (row.info.get("gpu_uuid"), run.model(row))
+        return (self.gpu, self.model) == (row.identity.gpu_uuid, run.model(row))
 
     def stale(self, run: Run) -> str | None:
         """Why it is not to be believed of this run."""
@@ -61,7 +62,7 @@ class Calibration:
 
 
 def how(row: Row) -> list[Any]:
-    return [row.instrument, row.info.get("cold_l2"), row.info.get("cuda_graph")]
+    return [row.provenance.instrument, row.provenance.cold_l2, row.provenance.cuda_graph]
 
 
 def find(choice: str, gpus: Iterable[str | None]) -> list[Calibration]:
@@ -104,7 +105,7 @@ def of(runs: Sequence[Run]) -> dict[str, Any]:
     noises = {domain: _noises(rows, domain) for domain in DOMAINS}
     return {
         "flashinfer_perf_calibration": SCHEMA,
-        "gpu": first.info.get("gpu_uuid"),
+        "gpu": first.identity.gpu_uuid,
         "model": runs[0].model(first),
         "driver": runs[0].driver,
         "when": runs[-1].when.isoformat(),
@@ -115,11 +116,11 @@ def of(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _everywhere(runs: Sequence[Run]) -> dict[str, list[Row]]:
     """Cases that every process measured, on one and the same device."""
-    cases = [case for case in runs[0].rows if all(case in run.rows for run in runs)]
+    cases = [case for case in runs[0].by_case if all(case in run.by_case for run in runs)]
     if not cases:
         raise CalibrationError("no case was measured by every process")
-    rows = {case: [run.rows[case] for run in runs] for case in cases}
-    if len({row.info.get("gpu_uuid") for of_case in rows.values() for row in of_case}) > 1:
+    rows = {case: [run.by_case[case] for run in runs] for case in cases}
+    if len({row.identity.gpu_uuid for of_case in rows.values() for row in of_case}) > 1:
         raise CalibrationError("the processes ran on several GPUs, a calibration is of one")
     return rows
 
@@ -134,13 +135,13 @@ def _noises(rows: Mapping[str, Sequence[Row]], domain: str) -> dict[str, Noise]:
 
 
 def _logs(rows: Sequence[Row], domain: str) -> list[float]:
-    values = cycles.figures(rows, domain)
+    values = cycles.compared_by(rows, domain)
     return [math.log(value) for value in values] if all(value > 0 for value in values) else []
 
 
 def _case(case: str, row: Row, noises: Mapping[str, Mapping[str, Noise]], cases: int) -> dict[str, Any]:
     known = {domain: _figures(noises[domain][case], cases) for domain in DOMAINS if case in noises[domain]}
-    return {"how": how(row), "bound": row.bound, "median_us": row.median * 1e6, **known}
+    return {"how": how(row), "bound": row.throughput.bound, "median_us": row.median * 1e6, **known}
 
 
 def _figures(one: Noise, cases: int) -> dict[str, float]:

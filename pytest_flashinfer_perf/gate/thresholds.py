@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
-from pytest_flashinfer_perf.gate.runs import Row
+from pytest_flashinfer_perf.gate import figures
 from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.runs.row import Row
 
 EXAMPLE = '"attention/decode*" = { slower = "2%", floor_us = 0.5 }'
 PERCENT = re.compile(r"(\d+(?:\.\d+)?) *%")
@@ -61,7 +62,7 @@ class Thresholds:
 
 
 def _fits(glob: str, row: Row) -> bool:
-    return any(fnmatch.fnmatchcase(name, glob) for name in row.names)
+    return any(fnmatch.fnmatchcase(name, glob) for name in figures.names(row))
 
 
 def read(project: ProjectFile) -> Thresholds:

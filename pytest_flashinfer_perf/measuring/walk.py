@@ -47,6 +47,7 @@ class Walked:
     resolved: str
     choice: Choice | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] | None = None
 
 
 def obstacle(case: Case, device: Device, most_gib: float | None = None) -> str | None:
@@ -121,8 +122,9 @@ def _measured(case: Case, measuring: Measuring, checking: Checking, device: Devi
     measurement = measure_target(target, expected, measuring, checking, device, cuda_graph=graph)
     if choice and resolved == "auto":
         resolved = choice.backend(routine.backends)
-    facts = {**routine.facts(p, x), **_told(case, x)}
-    return Walked(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, resolved, choice, facts)
+    inputs = tuple(_described(x)) if case.said.verbose > 1 else None
+    measurement = replace(measurement, flops=cost.flops, bytes=cost.bytes)
+    return Walked(measurement, cost, resolved, choice, routine.facts(p, x), inputs)
 
 
 def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
@@ -136,13 +138,6 @@ def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
 
     target = Target(built.launch, (takes,), outputs=case.routine.outputs(x), name=case.id, rebuilt=rebuilt)
     return target, built.resolved, takes
-
-
-def _told(case: Case, x: Any) -> dict[str, Any]:
-    """What `-v` and `-vv` of a line ask for."""
-    told = case.said.verbose
-    shapes = {"inputs": list(_described(x))} if told > 1 else {}
-    return {"verbose": told, **shapes} if told else {}
 
 
 def _described(tree: Any, name: str = "") -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.gate import runs
-from pytest_flashinfer_perf.gate.runs import Run, RunError
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 PROCESSES = 2
 CONFIRMS = "FLASHINFER_PERF_CONFIRMS"  # set for such a process: it measures, and judges and writes nothing else
@@ -45,7 +45,7 @@ def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
         last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
         raise RunError(f"not measured again, its process ended with code {done.returncode}: {last}")
     run = runs.read([output])[0]
-    if not set(tests) <= {row.fullname for row in run.rows.values()}:
+    if not set(tests) <= {row.fullname for row in run.rows}:
         raise RunError("not measured again: its process has no row of it")
     return run
 

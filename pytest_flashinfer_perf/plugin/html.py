@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.config.usage import not_written, verify_output
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin.board import Board
 from pytest_flashinfer_perf.report.html import page
-from pytest_flashinfer_perf.report.runs import Run
+from pytest_flashinfer_perf.runs.run_file import Commit, Run
 
 
 class HtmlFile:
@@ -36,14 +36,14 @@ class HtmlFile:
             self._note = not_written(session, "--perf-html", error)
 
     def _run(self, config: pytest.Config) -> Run:
+        commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
         return Run(
-            name="this run",
-            when=datetime.now(timezone.utc).isoformat(),
+            source="this run",
+            when=datetime.now(timezone.utc),
             machine=provenance.machine(config),
-            commit=config.hook.pytest_benchmark_generate_commit_info(config=config),
+            commit=Commit.of(commit),
             rows=tuple(self._board.rows),
-            unmeasured=tuple(self._board.unmeasured),
-            roofs=self._board.roofs,
+            block=self._board.block,
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.fuzz import findings
 from pytest_flashinfer_perf.plugin import collection
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running.stash import CASE, IDENTITY, SETTINGS
+from pytest_flashinfer_perf.running.stash import CASE, IDENTITY, LINE, SETTINGS
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec.params import ParamError
 
@@ -32,7 +32,7 @@ class Testlist(pytest.File):
     def _item(self, entry: Entry) -> pytest.Function:
         item = pytest.Function.from_parent(self, name=entry.name, callobj=_call(entry))
         if entry.case is None:
-            item.stash[IDENTITY] = entry.identity
+            item.stash[IDENTITY], item.stash[LINE] = entry.identity, entry.where
             return item
         item.stash[CASE] = entry.case
         for mark in collection.marks(entry.case):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.running import reports
 from pytest_flashinfer_perf.running.journal import Past
 from pytest_flashinfer_perf.running.stash import repeat
 from pytest_flashinfer_perf.runs.formatting import counted
@@ -39,7 +41,7 @@ class Keeper:
         if item.nodeid == self._kept and report.when == "setup":
             report.outcome, report.longrepr = "passed", None
         if item.nodeid == self._kept and report.when == "call":
-            report.perf_kept = True  # type: ignore[attr-defined] # reports carry what they get
+            reports.add(report, is_kept=True)
         return report
 
 
@@ -53,10 +55,9 @@ class Restorer:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "perf_kept"):
+        if reports.of(report).is_kept:
             self._kept.add(report.nodeid)
-            for name, value in self._past.finished[report.nodeid].items():
-                setattr(report, name, value)
+            setattr(report, reports.NAME, replace(self._past.finished[report.nodeid], is_kept=True))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:

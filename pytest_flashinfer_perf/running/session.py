@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import platform
 import warnings
@@ -17,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
-from pytest_flashinfer_perf.running import alone, compiling, journal, resume
+from pytest_flashinfer_perf.running import alone, compiling, journal, reports, resume
 from pytest_flashinfer_perf.running.beside import Beside
 from pytest_flashinfer_perf.running.journal import Journal, JournalError, Past
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
@@ -39,6 +38,7 @@ def start(config: pytest.Config, notes: list[str]) -> None:
     """When pytest is configured; a session without cases does not notice."""
     told = config.stash[TOLD] = Told.of(config) or _gathering(config, notes)
     compiling.know(told.broken)
+    config.pluginmanager.register(reports.Serializer(), "flashinfer-perf-serializer")
     stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
     config.add_cleanup(stderr.close)
     if config.getoption("perf_shard"):
@@ -212,13 +212,13 @@ class Placed:
     """Reports that say where they come from."""
 
     def __init__(self, place: Mapping[str, Any]) -> None:
-        self._place = json.dumps(place)
+        self._place = place
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if (report.when == "call" or report.failed) and measures(item):
-            report.perf_place = self._place  # type: ignore[attr-defined] # reports carry what they get
+            reports.add(report, place=self._place)
         return report
 
 

@@ -15,9 +15,19 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.running import attempts, compiling, journal, outcomes, replay, unreachable
-from pytest_flashinfer_perf.running.journal import Journal
+from pytest_flashinfer_perf.running import (
+    attempts,
+    compiling,
+    journal,
+    outcomes,
+    replay,
+    reports,
+    unmeasured,
+    unreachable,
+)
+from pytest_flashinfer_perf.running.journal import Journal, Started
 from pytest_flashinfer_perf.running.outcomes import Death
+from pytest_flashinfer_perf.runs.row import Identity
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OPT_IN = "perf_gpu_workers"
@@ -195,7 +205,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "perf_poisoned"):
+        if reports.of(report).is_poisoned:
             self._poisoned.add(report.nodeid)
 
     @pytest.hookimpl(optionalhook=True)
@@ -207,7 +217,7 @@ class Controller:
         death = self._death(report.node.gateway)
         if death is not None:
             path = journal.path_of(self._config)
-            _tell(report, death, journal.started(path, crashitem) if path else {})
+            _describe(report, death, journal.started(path, crashitem) if path else None)
 
     def _death(self, gateway: Any) -> Death | None:
         """Nothing of a worker that had no cases: xdist's own words stand."""
@@ -230,16 +240,16 @@ def _verify_host(gateways: Any, host: str | None) -> None:
         pytest.exit(f"host {host} is lost: --perf-resume keeps what was measured before")
 
 
-def _tell(report: pytest.TestReport, death: Death, started: dict[str, Any]) -> None:
+def _describe(report: pytest.TestReport, death: Death, started: Started | None) -> None:
     report.when, report.location = "call", (report.location[0], None, report.nodeid.partition("::")[2])
     report.longrepr = f"{death.outcome}: {death.sentence}"
     report.sections.append(("ended with", death.outcome))
     if death.words:
         report.sections.append(("last words", death.words))
-    report.sections.append(("run it again", started.get("repeat", f"pytest '{report.nodeid}'")))
-    known = started.get("identity", {"case": report.nodeid})
-    said = {**known, "test": report.nodeid, "outcome": "failed", "ended": death.outcome, "reason": report.longrepr}
-    report.perf_unmeasured = json.dumps(said)  # type: ignore[attr-defined] # reports carry what they get
+    report.sections.append(("run it again", started.repeat if started else f"pytest '{report.nodeid}'"))
+    reports.add(report, ended=death.outcome)
+    identity = started.identity if started else Identity(case=report.nodeid)
+    reports.add(report, unmeasured=unmeasured.of(report, identity))
 
 
 class Gatherer:
@@ -255,21 +265,21 @@ class Gatherer:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if attempts.begins(report) and report.nodeid in self._added:
             replay.forget(self._config, report.nodeid)
-        elsewhere = hasattr(report, "node") or hasattr(report, "perf_kept")
-        if elsewhere and hasattr(report, "perf_replay"):
+        carried = reports.of(report)
+        if carried.row and (carried.is_kept or hasattr(report, "node")):
             self._added.add(report.nodeid)
-            report.perf_record = json.dumps(replay.row(self._config, report.perf_replay))  # type: ignore[attr-defined]
-        if hasattr(report, "perf_place") and not hasattr(report, "perf_kept"):
-            self._write_down(report, report.perf_place)
+            replay.add(self._config, carried.row, carried.options)
+        if carried.place and not carried.is_kept:
+            self._write_down(report, carried.place)
 
-    def _write_down(self, report: pytest.TestReport, place: str) -> None:
+    def _write_down(self, report: pytest.TestReport, place: Mapping[str, Any]) -> None:
         """For a worker that cannot."""
-        path = journal.path_of(self._config)
+        path, known_as = journal.path_of(self._config), json.dumps(place)
         if path is not None:
-            if place not in self._journals:
-                self._journals[place] = Journal(path, self._run, json.loads(place))
-                self._config.add_cleanup(self._journals[place].close)
-            self._journals[place].finished(report)
+            if known_as not in self._journals:
+                self._journals[known_as] = Journal(path, self._run, place)
+                self._config.add_cleanup(self._journals[known_as].close)
+            self._journals[known_as].finished(report)
 
 
 class Spokesman:

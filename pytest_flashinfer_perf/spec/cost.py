@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-# "memory?": no peak is known for the type of the FLOPs, so they may bind where the share is that of the memory's roof.
-Bound = Literal["compute", "memory", "memory?"]
+from pytest_flashinfer_perf.runs.row import Bound
+from pytest_flashinfer_perf.runs.run_file import Roof
 
 
 @dataclass(frozen=True)
@@ -24,13 +23,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Peaks:
-    """What a device can do: bytes per second, and operations per second by dtype."""
-
-    bytes_per_s: float
-    flops_per_s: dict[str, float]
-    source: str
-
+class Peaks(Roof):
     def covers(self, cost: Cost) -> bool:
         return not cost.flops or cost.dtype in self.flops_per_s
 

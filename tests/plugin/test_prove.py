@@ -37,7 +37,7 @@ def measured(pytester):
     def measured(*arguments):
         done = pytester.runpytest(*arguments, *QUICK, "--benchmark-json=run.json")
         assert done.ret == 0
-        return {row.fullname: row for row in runs.read([pytester.path / "run.json"])[0].rows.values()}
+        return {row.fullname: row for row in runs.read([pytester.path / "run.json"])[0].rows}
 
     measured.path = pytester.path
     return measured

@@ -155,13 +155,13 @@ def test_the_command_writes_a_page(tmp_path, capsys):
 
 def test_the_command_names_a_file_that_is_no_run(tmp_path, capsys):
     assert cli.main(["report", str(write(tmp_path / "run.json", "{}"))]) == 1
-    assert "run.json is no run of this plugin" in capsys.readouterr().err
+    assert "run.json: not a file of pytest-benchmark, it has no benchmarks" in capsys.readouterr().err
 
 
 def test_a_run_that_is_given_twice_is_refused(tmp_path, capsys):
     path = str(write(tmp_path / "run.json", document(benchmark())))
     assert cli.main(["report", "--markdown", path, path]) == 2
-    assert "run.json is the same run as run.json: a process counts once, leave one out" in capsys.readouterr().err
+    assert f"{path} is the same run as {path}: a process counts once, leave one out" in capsys.readouterr().err
 
 
 def test_markdown_escapes_names_and_folds_its_tables(tmp_path, capsys):

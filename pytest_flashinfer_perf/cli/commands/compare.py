@@ -9,7 +9,8 @@ from pathlib import Path
 from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.gate import runs
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.runs import STORAGE, RunError
+from pytest_flashinfer_perf.gate.runs import STORAGE
+from pytest_flashinfer_perf.runs.run_file import RunError
 
 EXAMPLE = "example: flashinfer-perf compare --base main-*.json --head pr-*.json --markdown verdicts.md"
 

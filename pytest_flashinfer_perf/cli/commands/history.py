@@ -48,7 +48,7 @@ def _wrapped(failures: Iterable[str]) -> Iterator[str]:
 
 def _change(one: Series, change: Change) -> Iterator[str]:
     run, _ = one.points[change.at]
-    commit = f", commit {run.commit[:10]}" if run.commit else ""
+    commit = f", commit {run.commit.id[:10]}" if run.commit.id else ""
     size = words.percent(change.after - change.before)
     since = f"  {run.when:%Y-%m-%d %H:%M}: {size} in {one.domain}, since {run.source}{commit}"
     yield from textwrap.wrap(since, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

@@ -18,9 +18,10 @@ from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import calibration, proof_shown, runs
 from pytest_flashinfer_perf.gate.proof import Proof, prove
-from pytest_flashinfer_perf.gate.runs import Row, Run, RunError
 from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
 from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 EXAMPLE = "example: flashinfer-perf prove --share 3% -- tests/attention -k 'decode and fa3'"
 PLAIN, PLANTED = "plain", "planted"
@@ -101,7 +102,7 @@ class Session:
     def plants(self) -> Path:
         """Shares of what the first process took."""
         path = (self.output / "plants.json").resolve()
-        rows = [row for row in self.runs[PLAIN][0].rows.values() if 0 < row.median < math.inf]
+        rows = [row for row in self.runs[PLAIN][0].by_case.values() if 0 < row.median < math.inf]
         planting.write(path, {row.fullname: self.share(row) * row.median for row in rows})
         return path
 
