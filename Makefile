@@ -29,7 +29,7 @@ OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=300 --t
 PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS) -n 2 --dist=load --maxschedchunk=1 --max-worker-restart=0
 
 # What the instructions of a CPU decide, and what the versions of pytest, its plugins and hypothesis do.
-OF_THE_CPU := docs planted quantise refcheck sample vllm
+OF_THE_CPU := docs_programs planted quantise refcheck sample vllm
 OF_PYTEST := fuzz_runs plugin profiles resume session_gate
 files = $(foreach name,$(1),tests/plugin/test_$(name)*.py)
 # The lowest that pyproject.toml declares, in a folder that comes before what is installed.

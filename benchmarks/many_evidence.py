@@ -1,4 +1,4 @@
-"""One run beside another of the same cases, as a table of docs/evidence/: python benchmarks/many_evidence.py ONE MANY
+"""One run beside another of the same cases, as a table of evidence/: python benchmarks/many_evidence.py ONE MANY
 
 On two GPUs:
 

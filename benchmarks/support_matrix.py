@@ -1,6 +1,6 @@
 """What runs where, and what has been seen to: python benchmarks/support_matrix.py > docs/support-matrix.md
 
-Where a backend runs is asked of the installed FlashInfer; what ran is read from the tables in docs/evidence.
+Where a backend runs is asked of the installed FlashInfer; what ran is read from the tables in evidence/.
 """
 
 import re
@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
 
-EVIDENCE = Path(__file__).parents[1] / "docs" / "evidence"
+EVIDENCE = Path(__file__).parents[1] / "evidence"
 GPUS = {
     (8, 0): "A100",
     (8, 9): "L40S",
@@ -30,9 +30,9 @@ Written by `benchmarks/support_matrix.py` with FlashInfer {version} installed; a
 
 *Declared for*: the compute capabilities, of {asked}, for which FlashInfer's decorators name the backend,
 or our table in `capability.py` where it has none. A shape may still be refused, with a sentence.
-*Ran on an H200*: how many rows of the tables in [evidence](evidence) were measured with this backend there, each
-checked against the fp32 reference before and after. *CPU only*: never on a GPU of ours; its call is bound to the
-signature of the installed library, and its arguments are decoded again where a kernel has a layout of its own.
+*Ran on an H200*: how many rows of the tables in [evidence](../evidence/README.md) were measured with this backend
+there, each checked against the fp32 reference before and after. *CPU only*: never on a GPU of ours; its call is bound
+to the signature of the installed library, and its arguments are decoded again where a kernel has a layout of its own.
 """
 
 

@@ -37,7 +37,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _without_ours(lines: TracebackType | None) -> TracebackType | None:
     kept: TracebackType | None = None
     for line in reversed(list(_each(lines))):
-        if not _is_between(line.tb_frame.f_code.co_filename):
+        if not is_between(line.tb_frame.f_code.co_filename):
             kept = TracebackType(kept, line.tb_frame, line.tb_lasti, line.tb_lineno)
     return kept
 
@@ -48,7 +48,7 @@ def _each(line: TracebackType | None) -> Iterator[TracebackType]:
         line = line.tb_next
 
 
-def _is_between(file: str) -> bool:
+def is_between(file: str) -> bool:
     path = Path(file)
     if path.is_relative_to(PACKAGE):
         return not any(name in OF_AUTHORS for name in path.relative_to(PACKAGE).parts)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking import mismatch
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ BY_DTYPE = {
 EXACT = Tolerance(0.0, 0.0, 0.0)
 
 
-class WrongAnswerError(AssertionError):
+class WrongAnswerError(FlashinferPerfError, AssertionError):
     """A call's output is not the reference's: it must not be recorded as a fast one."""
 
 

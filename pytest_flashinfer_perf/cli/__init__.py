@@ -1,4 +1,4 @@
-"""`flashinfer-perf`: the suite and its tools, from a terminal."""
+"""Measure FlashInfer's kernels, check their answers and compare runs, from a terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf.cli import commands, processes
+from pytest_flashinfer_perf.cli import commands
 from pytest_flashinfer_perf.flashinfer_benchmark.upstream_lines import UpstreamLines
 from pytest_flashinfer_perf.plugin import suite
+from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.spec import flags
 
-NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # torch's, of a package that nothing here needs
+NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # by torch; nothing here needs numpy
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-o", "perf_gpu_workers=true", "-W", NO_NUMPY)
 SCRIPT = "flashinfer_benchmark.py"
 RUN_USAGE = "flashinfer-perf run FLAGS [-- PYTEST_ARGS]"
@@ -45,23 +46,26 @@ def _parser() -> argparse.ArgumentParser:
     known.add_parser(
         "bench",
         usage="flashinfer-perf bench [PYTEST_ARGS]",
-        help="run the performance suite; every argument is pytest's",
-        description="Run the performance suite, from a checkout or a wheel. Every argument is pytest's.",
+        help="Run the performance suite. All arguments are passed to pytest.",
+        description="Run the performance suite, from a checkout or a wheel. All arguments are passed to pytest; "
+        "`pytest --help` explains those that begin with --perf. Exits with pytest's code, and with 5 if every case was "
+        "skipped.",
         epilog=BENCH_EXAMPLE,
     )
     known.add_parser(
         "run",
         usage=RUN_USAGE,
-        help=f"measure what {SCRIPT} would, from the same flags",
-        description=f"Takes a command line of {SCRIPT}, with or without its first words. Flags beside --testlist are "
-        "said of every line, whose own win.",
+        help=f"Run a command line of {SCRIPT}, FlashInfer's own benchmark.",
+        description=f"Run a command line of {SCRIPT}, with or without `python3 {SCRIPT}` in front. Flags beside "
+        "--testlist are added to every line of the file; the line's own flags win. Arguments behind -- are passed to "
+        "pytest.",
         epilog=RUN_EXAMPLE,
     )
     return parser
 
 
 class NotAllSkipped:
-    """These commands measure: where all was skipped they end as pytest does where there is no test."""
+    """A run in which every test was skipped exits like one without tests: it has measured nothing."""
 
     def __init__(self) -> None:
         self._outcomes: set[str] = set()
@@ -77,30 +81,30 @@ class NotAllSkipped:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """A case's line is printed as the old script has it, beside what pytest prints."""
+    """Run pytest, and print a line for each case as flashinfer_benchmark.py does."""
     return int(pytest.main(as_pytest(arguments), plugins=[UpstreamLines(), NotAllSkipped()]))
 
 
 def as_pytest(arguments: Sequence[str]) -> list[str]:
-    """A single case is one of the suite; the lines of a testlist are tests of their own."""
+    """pytest's arguments: a single case selects tests of the suite, a testlist is a file of tests."""
     command, beside = processes.split(arguments)
     words = _without_start(command)
     if "--local" in words:
-        return _of_data_set(words, beside)
+        return _for_data_set(words, beside)
     known = argparse.ArgumentParser("flashinfer-perf run", usage=RUN_USAGE, add_help=False, allow_abbrev=False)
     known.add_argument("--testlist")
     known.add_argument("--output_path")
     if not words:
         known.error("nothing to measure: give --routine NAME and its flags, --testlist FILE or --local PATH")
-    said, rest = known.parse_known_args(words)
-    written = [] if said.output_path is None else [f"--perf-csv={said.output_path}"]
-    if said.testlist is None:
+    args, rest = known.parse_known_args(words)
+    written = [] if args.output_path is None else [f"--perf-csv={args.output_path}"]
+    if args.testlist is None:
         return of_suite([f"--perf-case={flags.join(rest)}", *written, *beside])
-    return [f"--perf-testlist={said.testlist}", f"--perf-flags={flags.join(rest)}", *QUIETLY, *written, *beside]
+    return [f"--perf-testlist={args.testlist}", f"--perf-flags={flags.join(rest)}", *QUIETLY, *written, *beside]
 
 
-def _of_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
-    """flashinfer-bench's command: its flags are fields of the config."""
+def _for_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
+    """pytest's arguments for those of `flashinfer-bench run`, whose flags are fields of its config."""
     known = argparse.ArgumentParser("flashinfer-perf run --local PATH", allow_abbrev=False)
     known.add_argument("--local", metavar="PATH", action="append", required=True)
     known.add_argument("--config", metavar="FILE")
@@ -112,12 +116,12 @@ def _of_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
     known.add_argument("--no-profile-baseline", dest="profile_baseline", action="store_const", const="false")
     for name in ("definitions", "solutions"):
         known.add_argument(f"--{name}", nargs="+", type=json.dumps)
-    said = vars(known.parse_args(words))
-    made = [f"--perf-trace-set={path}" for path in said.pop("local")]
-    config = said.pop("config")
+    options = vars(known.parse_args(words))
+    made = [f"--perf-trace-set={path}" for path in options.pop("local")]
+    config = options.pop("config")
     made += [] if config is None else [f"--perf-trace-config={config}"]
-    made += [] if said.pop("save_results") else ["--perf-trace-output="]
-    for name, value in said.items():
+    made += [] if options.pop("save_results") else ["--perf-trace-output="]
+    for name, value in options.items():
         if value is not None:
             text = f"[{', '.join(value)}]" if isinstance(value, list) else value
             made.append(f"--perf-trace-option={name}={text}")
@@ -125,7 +129,7 @@ def _of_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
 
 
 def _without_start(words: list[str]) -> list[str]:
-    """The old command's flags alone."""
+    """The flags alone, without the interpreter and the script."""
     start = next((at + 1 for at, word in enumerate(words) if word.endswith(SCRIPT)), 0)
     return words[start:]
 
@@ -135,7 +139,7 @@ def bench(arguments: Sequence[str]) -> int:
 
 
 def of_suite(arguments: Sequence[str]) -> list[str]:
-    """The suite's own folder gives the same ids as a checkout; what a run writes stays where the user is."""
+    """The suite's root as rootdir, for the same ids as in a checkout; caches stay in the current folder."""
     here = Path.cwd()
     outputs = ["-o", f"cache_dir={here / '.pytest_cache'}", f"--benchmark-storage=file://{here / '.benchmarks'}"]
     tests = [str(path) for path in suite.paths()]

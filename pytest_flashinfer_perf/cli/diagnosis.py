@@ -1,4 +1,4 @@
-"""What this machine can measure: its devices, software, instruments and caches, and each routine x backend."""
+"""Examine this machine: its devices, software, instruments and caches, and each routine x backend."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def examine() -> Facts:
     """NVML before torch: once torch has touched a GPU, this process is on it too."""
     seen = {uuid: telemetry.health(uuid) for uuid in telemetry.uuids()}
     found = [devices.find(f"cuda:{i}") for i in range(torch.cuda.device_count())]
-    return {"no_gpu": _no_gpu(seen), **of(devices.find("auto"), found, seen)}
+    return {"no_gpu": _no_gpu(seen), **facts_about(devices.find("auto"), found, seen)}
 
 
-def of(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -> Facts:
-    """`device` is the one that a run would measure."""
+def facts_about(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -> Facts:
+    """The facts that are shown, for the device that a run would measure."""
     routines = {routine.name: _backends(routine, device) for routine in all_routines().values()}
     runs = any(reason is None for backends in routines.values() for reason in backends.values())
     return {
@@ -43,15 +43,15 @@ def of(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -> Facts:
 
 
 def _no_gpu(seen: Mapping[str, Facts]) -> str | None:
-    """Why torch has none, where it has none."""
+    """Why torch sees no GPU, or None if it sees one."""
     if torch.cuda.device_count():
         return None
     if torch.version.cuda is None:
-        found = f"{len(seen)} by the driver's account, but " if seen else ""
-        return f"{found}torch {torch.__version__} is a build for CPUs"
+        found = f"the driver lists {len(seen)}, but " if seen else ""
+        return f"{found}torch {torch.__version__} is built for CPUs only"
     if seen:
-        return f"{len(seen)} by the driver's account, but torch sees none: look at CUDA_VISIBLE_DEVICES and the driver"
-    return "no NVIDIA driver answers, or it has no GPU"
+        return f"the driver lists {len(seen)}, but torch sees none: check CUDA_VISIBLE_DEVICES and the driver"
+    return "no NVIDIA driver was found, or it lists no GPU"
 
 
 def _described(gpu: Device) -> Facts:
@@ -67,12 +67,12 @@ def _described(gpu: Device) -> Facts:
 
 
 def _backends(routine: AnyRoutine, device: Device) -> dict[str, str | None]:
-    """The reason why not, or none; a shape may have limits of its own."""
+    """For each backend the reason why it cannot run here, or None; single shapes may have further limits."""
     return {name: capability.missing(backend.requires, device) for name, backend in routine.backends.items()}
 
 
 def _kernels() -> Facts | None:
-    """What FlashInfer has compiled already: what it has not is compiled when a case first needs it."""
+    """FlashInfer's modules that are compiled already; the others are compiled when a case first needs them."""
     folder = None if capability.flashinfer_import_error() else capability.api("jit.env.FLASHINFER_JIT_DIR")
     return {"folder": str(folder), "built": len(list(Path(folder).glob("*/*.so")))} if folder else None
 

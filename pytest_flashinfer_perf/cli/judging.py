@@ -1,4 +1,4 @@
-"""What the commands that judge have in common: their options, the rules those make, and where verdicts are written."""
+"""Options, rules and output that the commands with verdicts share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.config.project_file import ProjectFileError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import (
     calibration,
@@ -21,45 +20,64 @@ from pytest_flashinfer_perf.gate import (
     table,
     thresholds,
 )
-from pytest_flashinfer_perf.gate.calibration import CalibrationError
-from pytest_flashinfer_perf.gate.likeness import AllowError
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
-from pytest_flashinfer_perf.runs.run_file import RunError
 
-ERRORS = (RunError, ProjectFileError, AllowError, CalibrationError, OSError)
 WRITERS = {"markdown": markdown.text, "json": document.text, "junit": junit.text}
+WRITTEN_AS = {"markdown": "Markdown", "json": "JSON", "junit": "JUnit XML"}
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--perf-config", metavar="FILE", help="settings file with [thresholds] (flashinfer-perf.toml)")
-    parser.add_argument("--perf-calibration", metavar="FILE", default=calibration.AUTO, help="or auto, or none")
+    parser.add_argument(
+        "--perf-config",
+        metavar="FILE",
+        help="Settings file with a section [thresholds]. Default: flashinfer-perf.toml, or [tool.flashinfer-perf] of "
+        "pyproject.toml, in the current folder.",
+    )
+    parser.add_argument(
+        "--perf-calibration",
+        metavar="FILE",
+        default=calibration.AUTO,
+        help="This machine's noise, as `flashinfer-perf calibrate` wrote it. auto takes the one of this GPU in the "
+        "user's cache, none ignores it. Default: %(default)s.",
+    )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
-    parser.add_argument("--perf-gate-allow", metavar="A,B", default="", help=", ".join(likeness.ALLOWABLE))
-    parser.add_argument("--perf-gate-strict", action="store_true", help="AMBIGUOUS is an error (exit code 2)")
-    parser.add_argument("--explain", metavar="CASE", help="print every number that led to this case's verdict; a glob")
+    parser.add_argument(
+        "--perf-gate-allow",
+        metavar="A,B",
+        default="",
+        help=f"Compare in spite of these differences: {', '.join(likeness.ALLOWABLE)}. Default: none.",
+    )
+    parser.add_argument("--perf-gate-strict", action="store_true", help="Exit with 2 if a verdict is AMBIGUOUS.")
+    parser.add_argument(
+        "--explain",
+        metavar="GLOB",
+        help="Print every number that led to the verdicts of cases that match this pattern.",
+    )
     for name in WRITERS:
-        parser.add_argument(f"--{name}", metavar="FILE", type=Path, help=f"write the verdicts as {name}")
+        parser.add_argument(
+            f"--{name}", metavar="FILE", type=Path, help=f"Write the verdicts as {WRITTEN_AS[name]} to FILE."
+        )
 
 
-def rules(said: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool) -> Rules:
-    """Calibrations are of the GPUs that measured."""
+def rules(args: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool) -> Rules:
+    """The rules by which verdicts are made, with the calibrations of these GPUs."""
     return Rules(
-        thresholds=thresholds.read(project_file.find(Path.cwd(), said.perf_config)),
-        allowed=likeness.allowed(said.perf_gate_allow),
-        strict=said.perf_gate_strict,
+        thresholds=thresholds.read(project_file.find(Path.cwd(), args.perf_config)),
+        allowed=likeness.allowed(args.perf_gate_allow),
+        strict=args.perf_gate_strict,
         paired=paired,
-        calibrations=tuple(calibration.find(said.perf_calibration, gpus)),
+        calibrations=tuple(calibration.find(args.perf_calibration, gpus)),
     )
 
 
-def told(judgement: Judgement, said: argparse.Namespace) -> int:
-    """To the terminal, to GitHub, to files; the exit code."""
-    shown = table.lines(judgement) if said.explain is None else explain.lines(judgement, said.explain)
+def publish(judgement: Judgement, args: argparse.Namespace) -> int:
+    """Write the verdicts to the terminal, to GitHub and to files, and return the exit code."""
+    shown = table.lines(judgement) if args.explain is None else explain.lines(judgement, args.explain)
     sys.stdout.writelines(f"{line}\n" for line in (*shown, *github.told(judgement)))
     for name, text in WRITERS.items():
-        if getattr(said, name):
-            write_whole(getattr(said, name), text(judgement))
+        if getattr(args, name):
+            write_whole(getattr(args, name), text(judgement))
     return judgement.exit_code

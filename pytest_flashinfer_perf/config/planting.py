@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
 
 
-class PlantError(ValueError):
+class PlantError(FlashinferPerfError):
     """A file that does not say what to plant; the sentence names it."""
 
 

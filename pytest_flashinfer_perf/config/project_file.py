@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.names import unknown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,7 +20,7 @@ OWN = "flashinfer-perf.toml"
 SECTIONS = ("tolerances", "thresholds", "quarantine")
 
 
-class ProjectFileError(ValueError):
+class ProjectFileError(FlashinferPerfError):
     """What the file says cannot be used; the sentence names file and field."""
 
 
@@ -55,7 +57,5 @@ def read(path: Path) -> ProjectFile:
     sections = said.get("tool", {}).get("flashinfer-perf", {}) if path.name == "pyproject.toml" else said
     for name in sections:
         if name not in SECTIONS:
-            close = difflib.get_close_matches(name, SECTIONS, n=1)
-            hint = f"did you mean [{close[0]}]? " if close else ""
-            raise ProjectFileError(f"{path}: unknown section [{name}], {hint}known are {', '.join(SECTIONS)}")
+            raise ProjectFileError(f"{path}: sections: {unknown(name, SECTIONS)}")
     return ProjectFile(path, sections)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.names import unknown
 
 NEEDS = ("reason", "link")
 
@@ -32,7 +33,7 @@ def _entry(project: ProjectFile, which: str, said: Mapping[str, Any]) -> Quarant
     where = f'{project.path}: [quarantine] "{which}"'
     for name in said:
         if name not in NEEDS:
-            raise ProjectFileError(f"{where}: unknown name {name!r}, known are {', '.join(NEEDS)}")
+            raise ProjectFileError(f"{where}: {unknown(name, NEEDS)}")
     for name in NEEDS:
         if not isinstance(said.get(name), str) or not said[name].strip():
             raise ProjectFileError(f"{where}: needs a {name}, what is not launched must say why and where that is told")

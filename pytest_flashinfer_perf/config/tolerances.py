@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.names import unknown
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.checking.check import Tolerance
@@ -37,7 +38,7 @@ def _override(project: ProjectFile, glob: str, said: Mapping[str, Any]) -> Overr
     where = f'{project.path}: [tolerances] "{glob}"'
     for name, value in said.items():
         if name not in (*BOUNDS, *BESIDE):
-            raise ProjectFileError(f"{where}: unknown name {name!r}, known are {', '.join((*BOUNDS, *BESIDE))}")
+            raise ProjectFileError(f"{where}: {unknown(name, (*BOUNDS, *BESIDE))}")
         if name in BOUNDS and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
             raise ProjectFileError(f"{where}: {name} must be a number of at least 0, got {value!r}")
     output = said.get("output", 0)

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import verify_writable
 
 
 @contextmanager
-def errors_of_use(*kinds: type[Exception]) -> Iterator[None]:
+def errors_of_use(*others: type[Exception]) -> Iterator[None]:
+    """Of this package's errors, and of others that are named."""
+    kinds: tuple[type[Exception], ...] = (FlashinferPerfError, *others)
     try:
         yield
     except kinds as error:

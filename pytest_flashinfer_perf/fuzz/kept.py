@@ -11,14 +11,16 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.fuzz.child import Died, Home, Unable, main
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
+from pytest_flashinfer_perf.runs.formatting import last_lines
 
 SECONDS = 300.0  # that an example may take: the first of a kind may compile its kernel
 LOG_LINES = 25
 
 
-class ChildError(RuntimeError):
+class ChildError(FlashinferPerfError):
     """The child cannot try anything at all: the search would say nothing of the backend."""
 
 
@@ -96,4 +98,4 @@ class KeptChild:
     def _said(self) -> str:
         """What the child has printed since the example was sent."""
         self._log.seek(self._said_before)
-        return "\n".join(self._log.read().decode(errors="replace").splitlines()[-LOG_LINES:])
+        return last_lines(self._log.read().decode(errors="replace"), LOG_LINES)

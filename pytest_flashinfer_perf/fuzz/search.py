@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky, Unsatisfiable
 
 from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.fuzz import findings, profiles
 from pytest_flashinfer_perf.fuzz.findings import Finding
@@ -60,14 +61,14 @@ class Search:
         return Case(self.routine, Shape(params), self.backend_name, seed)
 
 
-class FoundError(Exception):
+class FoundError(FlashinferPerfError):
     """What the property raises: hypothesis takes each class for a failure of its own, and shrinks it by itself."""
 
 
 FOUND = {kind: type(f"{kind.title()}Error", (FoundError,), {}) for kind in FINDINGS}
 
 
-class NothingLaunchedError(Exception):
+class NothingLaunchedError(FlashinferPerfError):
     """No example could be launched: the search says nothing of the backend."""
 
 

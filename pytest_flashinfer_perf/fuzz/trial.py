@@ -11,6 +11,7 @@ import torch
 
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring.walk import CannotRunError, walk
@@ -27,7 +28,7 @@ LINES = 12
 FLOPS_CPU, FLOPS_GPU = 4e9, 2e14
 
 
-class RaisedError(Exception):
+class RaisedError(FlashinferPerfError):
     """Something that building or calling a backend raised."""
 
     def __init__(self, error: Exception) -> None:

@@ -11,7 +11,11 @@ from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.effects import Replicates
 from pytest_flashinfer_perf.gate.sides import ComparedCase
 from pytest_flashinfer_perf.gate.thresholds import Rival, Threshold
+from pytest_flashinfer_perf.runs import host_time
+from pytest_flashinfer_perf.runs.host_time import SYNCHRONISATION, HostTime
 from pytest_flashinfer_perf.runs.row import Row
+
+NOT_WRITTEN = "its rows do not say what it asks of the host"
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,8 @@ class Broken:
 def broken(case: ComparedCase, asked: Threshold) -> list[Broken]:
     if not case.head:
         return []
-    return [*_rates(case, asked), *(_rival(case, asked.max_vs_backend) if asked.max_vs_backend else ())]
+    rival = _rival(case, asked.max_vs_backend) if asked.max_vs_backend else ()
+    return [*_rates(case, asked), *rival, *_host(case, asked)]
 
 
 def _rates(case: ComparedCase, asked: Threshold) -> Iterator[Broken]:
@@ -39,6 +44,36 @@ def _rates(case: ComparedCase, asked: Threshold) -> Iterator[Broken]:
             yield Broken(f"min_{field} = {least:g}: its rows have no {field}", unknown=True)
         elif statistics.median(known) < least:
             yield Broken(f"min_{field} = {least:g}: it reaches {statistics.median(known):.4g}")
+
+
+def _host(case: ComparedCase, asked: Threshold) -> Iterator[Broken]:
+    hosts = [row.host for row in case.after]
+    for field in ("host_us", "plan_us", "launches"):
+        most = getattr(asked, f"max_{field}")
+        if most is not None:
+            yield from _at_most(field, most, hosts)
+    if asked.no_sync:
+        yield from _never_waits(hosts)
+    if asked.slower_host is not None and not all(row.host for row in case.rows):
+        yield Broken(f"slower_host: {NOT_WRITTEN}", unknown=True)
+
+
+def _at_most(field: str, most: float, hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
+    """A case for which nothing is planned breaks no limit of plans."""
+    seen = [getattr(host, field) for host in hosts if host]
+    known = [value for value in seen if value is not None]
+    if len(seen) < len(hosts) or (len(known) < len(seen) and field != "plan_us"):
+        yield Broken(f"max_{field} = {most:g}: {NOT_WRITTEN}", unknown=True)
+    elif known and statistics.median(known) > most:
+        yield Broken(f"max_{field} = {most:g}: it has {statistics.median(known):.4g}")
+
+
+def _never_waits(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
+    waiting = [host for host in hosts if host and host.synchronisations]
+    if waiting:
+        yield Broken(f"no_sync: it waits for the GPU, {', '.join(host_time.places(waiting[-1], SYNCHRONISATION))}")
+    elif any(host is None or host.synchronisations is None for host in hosts):
+        yield Broken(f"no_sync: {NOT_WRITTEN}", unknown=True)
 
 
 def _rival(case: ComparedCase, rival: Rival) -> Iterator[Broken]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import platformdirs
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import cycles, noise, tails
 from pytest_flashinfer_perf.gate.effects import PAIR, Q_SLOWER, RISK
@@ -27,7 +28,7 @@ DOMAINS = ("time", "cycles")
 AUTO, NONE = "auto", "none"
 
 
-class CalibrationError(ValueError):
+class CalibrationError(FlashinferPerfError):
     """A calibration that cannot be made or read."""
 
 

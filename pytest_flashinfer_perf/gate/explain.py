@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.sides import RunRow
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement
 
-SCALE = {"time": (1e6, "us"), "cycles": (1.0, "cycles")}
+SCALE = {"time": (1e6, "us"), "cycles": (1.0, "cycles"), "host": (1e6, "us"), "plan": (1e6, "us")}
 
 
 def lines(judgement: Judgement, glob: str) -> Iterator[str]:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.gate import calibration, changes, likeness, sides
+from pytest_flashinfer_perf.gate import calibration, changes, host, likeness, sides
 from pytest_flashinfer_perf.gate.changes import SHORTEST, Change
-from pytest_flashinfer_perf.gate.effects import replicates
+from pytest_flashinfer_perf.gate.effects import Replicates, replicates
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.runs.row import Row
@@ -19,7 +19,7 @@ Point = tuple[Run, Row]
 
 @dataclass(frozen=True)
 class Series:
-    """One case on one card, measured in one way; in time, or in cycles where it is judged by them."""
+    """One case on one card, measured in one way; in time, or in cycles where it is judged by them, or on the host."""
 
     case: str
     gpu: str | None
@@ -50,7 +50,7 @@ def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
             if math.isfinite(row.median) and row.median > 0:
                 like = (row.case, str(row.identity.gpu_uuid), run.model(row), *map(str, calibration.how(row)))
                 points.setdefault(like, []).append((run, row))
-    return [_series(of_one, thresholds) for of_one in points.values()]
+    return [series for of_one in points.values() for series in _series(of_one, thresholds)]
 
 
 def failures(runs: Sequence[Run]) -> Iterator[str]:
@@ -63,9 +63,17 @@ def failures(runs: Sequence[Run]) -> Iterator[str]:
                 yield f"{case.name}, {found.reason}: {found.sentence}"
 
 
-def _series(points: Sequence[Point], thresholds: Thresholds) -> Series:
+def _series(points: Sequence[Point], thresholds: Thresholds) -> Iterator[Series]:
+    """What the host takes, where its threshold says how large a change of that counts."""
     rows = [row for _, row in points]
-    seen = replicates(rows, rows, paired=True)[0]
-    values = tuple(map(math.log, seen.after))
-    found = changes.changes(values, thresholds.of(rows[-1]).in_log(rows[-1].median))
-    return Series(rows[0].case, rows[0].identity.gpu_uuid, seen.domain, tuple(points), values, tuple(found))
+    asked = thresholds.of(rows[-1])
+    yield _of_figures(points, replicates(rows, rows, paired=True)[0], asked.in_log(rows[-1].median))
+    if asked.slower_host is not None:
+        on_host = (host.replicates(quantity, rows, rows, paired=True) for quantity in host.QUANTITIES)
+        yield from (_of_figures(points, seen, math.log1p(asked.slower_host)) for seen in on_host if seen)
+
+
+def _of_figures(points: Sequence[Point], seen: Replicates, least: float) -> Series:
+    values, row = tuple(map(math.log, seen.after)), points[0][1]
+    found = changes.changes(values, least)
+    return Series(row.case, row.identity.gpu_uuid, seen.domain, tuple(points), values, tuple(found))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run
@@ -42,7 +43,7 @@ OTHERS = {
 ALLOWABLE = {**{facet.name: facet.means for facet in (*FACETS, LIBRARY)}, **OTHERS}
 
 
-class AllowError(ValueError):
+class AllowError(FlashinferPerfError):
     """A name that nothing is called."""
 
 

@@ -78,4 +78,5 @@ def _certain(judged: Judged, cases: int) -> bool:
         return primary.p(primary.significant) <= q / cases / LOOKS
     if judged.verdict is not Verdict.SAME or judged.threshold is None:
         return False
-    return max(primary.bound(1, CERTAIN), -primary.bound(-1, CERTAIN)) < judged.threshold
+    held = ((primary, judged.threshold), *judged.held_too)
+    return all(max(one.bound(1, CERTAIN), -one.bound(-1, CERTAIN)) < threshold for one, threshold in held)

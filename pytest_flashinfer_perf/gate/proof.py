@@ -26,15 +26,15 @@ FAIR = (0.6, 1.6)  # predicted noise, in observed
 
 
 @dataclass(frozen=True)
-class Tally:
+class Frequency:
     """How often it happened, and how many of these comparisons share no process: others depend on each other."""
 
     hits: int = 0
     tries: int = 0
     independent: int = 0
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.hits + other.hits, self.tries + other.tries, self.independent + other.independent)
+    def __add__(self, other: Frequency) -> Frequency:
+        return Frequency(self.hits + other.hits, self.tries + other.tries, self.independent + other.independent)
 
     @property
     def share(self) -> float:
@@ -60,12 +60,12 @@ class Proved:
     identical: tuple[Judged, ...]
     extended: tuple[Judged, ...]
 
-    def called(self, verdict: Verdict) -> Tally:
+    def called(self, verdict: Verdict) -> Frequency:
         """Of identical code."""
         return _tally(self.identical, verdict, len(self.plain) // 2)
 
     @property
-    def found(self) -> Tally:
+    def found(self) -> Frequency:
         return _tally(self.extended, Verdict.SLOWER, min(len(self.plain), len(self.planted)))
 
     @property
@@ -114,8 +114,8 @@ class Proved:
         return FAIR[0] <= self.predicted / self.observed <= FAIR[1]
 
 
-def _tally(judged: Sequence[Judged], verdict: Verdict, independent: int) -> Tally:
-    return Tally(sum(one.verdict is verdict for one in judged), len(judged), independent)
+def _tally(judged: Sequence[Judged], verdict: Verdict, independent: int) -> Frequency:
+    return Frequency(sum(one.verdict is verdict for one in judged), len(judged), independent)
 
 
 @dataclass(frozen=True)
@@ -123,15 +123,15 @@ class Proof:
     """`failed` are comparisons of identical code that ended with exit code 1, `troubles` what was not measured."""
 
     cases: tuple[Proved, ...]
-    failed: Tally
+    failed: Frequency
     troubles: tuple[str, ...] = ()
 
-    def called(self, verdict: Verdict) -> Tally:
-        return sum((case.called(verdict) for case in self.cases), Tally())
+    def called(self, verdict: Verdict) -> Frequency:
+        return sum((case.called(verdict) for case in self.cases), Frequency())
 
     @property
-    def found(self) -> Tally:
-        return sum((case.found for case in self.cases if case.is_large_enough), Tally())
+    def found(self) -> Frequency:
+        return sum((case.found for case in self.cases if case.is_large_enough), Frequency())
 
     @property
     def holds(self) -> bool:
@@ -154,7 +154,7 @@ def prove(plain: Sequence[Run], planted: Sequence[Run], rules: Rules) -> Proof:
         for name in plain[0].by_case
         if all(one.compared for one in (*same[name], *more[name]))
     )
-    failed = Tally(sum(one.exit_code == WORSE for one in identical), len(identical), len(plain) // 2)
+    failed = Frequency(sum(one.exit_code == WORSE for one in identical), len(identical), len(plain) // 2)
     return Proof(cases, failed, tuple(_troubles((*identical, *extended), cases)))
 
 

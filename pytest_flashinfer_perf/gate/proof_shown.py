@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.proof import FAIR, LEAST_FOUND, MOST_FAILED, MOST_SLOWER, Proof, Proved, Tally
+from pytest_flashinfer_perf.gate.proof import FAIR, LEAST_FOUND, MOST_FAILED, MOST_SLOWER, Frequency, Proof, Proved
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Verdict
 from pytest_flashinfer_perf.runs.formatting import WIDTH, as_markdown, counted
 
@@ -51,7 +51,7 @@ def _cells(case: Proved) -> tuple[str, ...]:
     return (*called, _of(case.found), *changes, *noises, f"{case.predicted / case.observed:.2f}")
 
 
-def _of(tally: Tally, word: str = "/") -> str:
+def _of(tally: Frequency, word: str = "/") -> str:
     return f"{tally.hits}{word}{tally.tries}"
 
 
@@ -140,7 +140,7 @@ def _counts(judged: Sequence[Judged]) -> dict[str, int]:
     return {verdict.value: n for verdict, n in Counter(one.verdict for one in judged).items()}
 
 
-def _tally(tally: Tally) -> dict[str, Any]:
+def _tally(tally: Frequency) -> dict[str, Any]:
     return {
         "hits": tally.hits,
         "tries": tally.tries,

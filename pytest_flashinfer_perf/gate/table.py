@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from pytest_flashinfer_perf.gate import advice, words
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
-from pytest_flashinfer_perf.runs.formatting import WIDTH
+from pytest_flashinfer_perf.runs.formatting import WIDTH, wrapped
 
 
 def lines(judgement: Judgement) -> Iterator[str]:
-    yield from _wrapped(words.against(judgement))
+    yield from wrapped(words.against(judgement))
     for note in words.notes(judgement):
-        yield from _wrapped(note)
+        yield from wrapped(note)
     for problem in words.problems(judgement):
-        yield from _wrapped(f"REFUSED: {problem}")
+        yield from wrapped(f"REFUSED: {problem}")
     for verdict in Verdict:
         of_verdict = judgement.having(verdict)
         if of_verdict:
@@ -23,7 +23,7 @@ def lines(judgement: Judgement) -> Iterator[str]:
             yield f"{verdict.value} ({len(of_verdict)})"
         yield from _cases(of_verdict)
     yield ""
-    yield from _wrapped(words.headline(judgement))
+    yield from wrapped(words.headline(judgement))
     command = advice.command(judgement)
     if command:
         yield "to decide what is AMBIGUOUS, measure both versions in turns:"
@@ -69,7 +69,3 @@ def _case(judged: Judged) -> Iterator[str]:
 
 def _indented(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 8)
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

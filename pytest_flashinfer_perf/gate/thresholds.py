@@ -28,7 +28,10 @@ class Rival:
 
 @dataclass(frozen=True)
 class Threshold:
-    """What one case is held to: a change counts when it is larger than `slower` of its time, and than `floor_us`."""
+    """What one case is held to: a change counts when it is larger than `slower` of its time, and than `floor_us`.
+
+    What it costs the host is held to nothing unless that is asked.
+    """
 
     slower: float = 0.02
     floor_us: float = 0.1
@@ -36,6 +39,11 @@ class Threshold:
     min_sol_pct: float | None = None
     max_vs_backend: Rival | None = None
     same_library: bool = False
+    slower_host: float | None = None
+    max_host_us: float | None = None
+    max_plan_us: float | None = None
+    max_launches: float | None = None
+    no_sync: bool = False
 
     def in_log(self, median: float) -> float:
         """The least logarithm of a ratio that counts, of a case that takes `median` seconds."""
@@ -113,4 +121,9 @@ READERS: dict[str, Callable[[Any, str], Any]] = {
     "min_sol_pct": _number,
     "max_vs_backend": _rival,
     "same_library": _switch,
+    "slower_host": share,
+    "max_host_us": _number,
+    "max_plan_us": _number,
+    "max_launches": _number,
+    "no_sync": _switch,
 }

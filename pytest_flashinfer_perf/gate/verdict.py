@@ -44,6 +44,7 @@ class Judged:
     """A case, its verdict with reason code and sentence, and all that led to it.
 
     `threshold` and `sees` are logarithms of ratios: the least change that counts, the least slowdown surely found.
+    The first of `effects` decided the verdict; those that it is `held_too` come with their thresholds.
     """
 
     case: ComparedCase
@@ -56,6 +57,7 @@ class Judged:
     sees: float | None = None
     broken: tuple[Broken, ...] = ()
     admitted: bool = False
+    held_too: tuple[tuple[Effect, float], ...] = ()
 
     @property
     def name(self) -> str:
@@ -64,6 +66,9 @@ class Judged:
     @property
     def primary(self) -> Effect | None:
         return self.effects[0] if self.effects else None
+
+    def effect_in(self, domain: str) -> Effect | None:
+        return next((effect for effect in self.effects if effect.seen.domain == domain), None)
 
     @property
     def compared(self) -> bool:

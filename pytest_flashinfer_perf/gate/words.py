@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pytest_flashinfer_perf.gate import advice, moved
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.figures import gigahertz
+from pytest_flashinfer_perf.gate.host import QUANTITIES
 from pytest_flashinfer_perf.gate.likeness import changed_libraries
 from pytest_flashinfer_perf.gate.verdict import (
     COULD_NOT_JUDGE,
@@ -74,6 +75,10 @@ def notes(judgement: Judgement) -> Iterator[str]:
 
 
 def times(judged: Judged) -> str:
+    """On the GPU, or on the host where that decided the verdict."""
+    if judged.primary and judged.primary.seen.domain in QUANTITIES:
+        seen = judged.primary.seen
+        return f"{duration(statistics.median(seen.before))} -> {duration(statistics.median(seen.after))}"
     return f"{_median(judged.case.before)} -> {_median(judged.case.after)}"
 
 

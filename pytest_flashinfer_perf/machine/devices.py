@@ -11,8 +11,10 @@ from pathlib import Path
 
 import torch
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 
-class DeviceError(ValueError):
+
+class DeviceError(FlashinferPerfError):
     """The device that was asked for is not in this machine."""
 
 

@@ -32,7 +32,7 @@ def versions() -> dict[str, Any]:
 
     gpu = torch.cuda.is_available()
     return {
-        **{name: _version(distribution) for name, distribution in DISTRIBUTIONS.items()},
+        **{name: version(distribution) for name, distribution in DISTRIBUTIONS.items()},
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if gpu else None,
         "driver": driver_version() if gpu else None,
@@ -40,7 +40,7 @@ def versions() -> dict[str, Any]:
     }
 
 
-def _version(distribution: str) -> str | None:
+def version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import verify_writable
 
 
-class CacheError(ValueError):
+class CacheError(FlashinferPerfError):
     """A cache of tactics that is asked for and cannot be used."""
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import BY_DTYPE
-from pytest_flashinfer_perf.timing.cold import tensors
+from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.timing.cold import storage
 
 
 class InputChange(NamedTuple):
@@ -92,10 +93,6 @@ def negate(values: Tensor) -> None:
         values.view(torch.uint8).bitwise_xor_(0x80)
     else:
         values.neg_()
-
-
-def storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def describe(tensor: Tensor) -> str:

@@ -19,10 +19,11 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import changing, verification
-from pytest_flashinfer_perf.measuring.changing import storage
 from pytest_flashinfer_perf.measuring.verification import CheckResult, Examination, Expected, Outputs
 from pytest_flashinfer_perf.spec import dtypes
-from pytest_flashinfer_perf.timing import cold, extra
+from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.timing import extra, host
+from pytest_flashinfer_perf.timing.cold import storage
 from pytest_flashinfer_perf.timing.instruments import Work
 from pytest_flashinfer_perf.timing.run import NOT_TIMED, Timing, run, uses_graph
 from pytest_flashinfer_perf.timing.target import Target
@@ -100,7 +101,7 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
     a call without tensors among its arguments, `name` for the NVTX range around the timed calls. `flops_dtype` is what
     the FLOPs are done in, where that is not the type of the arguments.
     """
-    computed_in = dtypes.computed_in(flops_dtype, cold.tensors((args, kwargs)))
+    computed_in = dtypes.computed_in(flops_dtype, tensors((args, kwargs)))
     _verify_work(flops=flops, bytes=bytes)
     outputs = () if out is None else _tensors("out must be", out)
     passed_on = {"out": out} if outputs and _takes_out(fn, (args, kwargs), outputs) else {}
@@ -120,7 +121,7 @@ def _verify_work(**declared: float | None) -> None:
 
 
 def _tensors(must: str, given: object) -> tuple[Tensor, ...]:
-    found = tuple(cold.tensors(given))
+    found = tuple(tensors(given))
     if not found:
         raise TypeError(f"{must} a tensor or several of them, got {type(given).__name__}")
     return found
@@ -142,7 +143,7 @@ def _asked(reference: Callable[[], Outputs], target: Target) -> tuple[Tensor, ..
 
 def _apart(answer: tuple[Tensor, ...], target: Target) -> tuple[Tensor, ...]:
     """What shares memory with the call's own tensors would change with them."""
-    shared = {storage(t) for t in cold.tensors((target.args, dict(target.kwargs), target.outputs))}
+    shared = {storage(t) for t in tensors((target.args, dict(target.kwargs), target.outputs))}
     return tuple(t.clone() if storage(t) in shared else t for t in answer)
 
 
@@ -168,13 +169,15 @@ def measure_target(  # noqa: PLR0913 - all there is to know
 
     def verify(timed: Target, work: Work) -> None:
         """A graph's first call alone keeps what it returned."""
-        seen.append(settled(examined.last(timed, None if cuda_graph else tuple(cold.tensors(work.last.returned)))))
+        seen.append(settled(examined.last(timed, None if cuda_graph else tuple(tensors(work.last.returned)))))
         if timed is slowed:
             seen.append(settled(examined.once_more(work.calls[0])))
 
     if checking.only:
         seen.append(settled(examined.once_more(target)))
-    timing = NOT_TIMED if checking.only else run(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify)
+        timing = NOT_TIMED
+    else:
+        timing = _on_host(slowed, device, run(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify))
     return Measurement(
         timing,
         device,
@@ -186,8 +189,16 @@ def measure_target(  # noqa: PLR0913 - all there is to know
     )
 
 
+def _on_host(target: Target, device: Device, timing: Timing) -> Timing:
+    """With what the call costs the host, which is timed last: its memory is the allocator's, and no longer poisoned."""
+    launches = timing.seen.trace.launches if timing.seen.trace else None
+    seen, why_not = host.measured(target, device, timing.median, launches)
+    notes = timing.notes if why_not in ("", *timing.notes) else (*timing.notes, why_not)
+    return replace(timing, seen=replace(timing.seen, host=seen), notes=notes)
+
+
 def _takes_out(fn: Callable[..., object], arguments: Any, out: tuple[Tensor, ...]) -> bool:
-    if any(given is written for given in cold.tensors(arguments) for written in out):
+    if any(given is written for given in tensors(arguments) for written in out):
         return False
     try:
         parameters = inspect.signature(fn).parameters.values()
@@ -198,7 +209,7 @@ def _takes_out(fn: Callable[..., object], arguments: Any, out: tuple[Tensor, ...
 
 def _device_of(target: Target) -> str | None:
     """Where the arguments are: on a GPU if one of them is, since indices and lengths may stay on the host."""
-    seen = [str(t.device) for t in cold.tensors((target.args, dict(target.kwargs), target.outputs))]
+    seen = [str(t.device) for t in tensors((target.args, dict(target.kwargs), target.outputs))]
     return next((device for device in seen if device != "cpu"), seen[0] if seen else None)
 
 

@@ -12,6 +12,8 @@ from pytest_flashinfer_perf.measuring import peaks
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.measuring.walk import Walked
 from pytest_flashinfer_perf.running import replay
+from pytest_flashinfer_perf.runs import host_time
+from pytest_flashinfer_perf.runs.formatting import duration
 from pytest_flashinfer_perf.runs.row import (
     AnswerCheck,
     ClockReadings,
@@ -58,6 +60,7 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         notes=(*m.timing.notes, *_host(m.timing), *m.verdict.notes),
         peak_memory_bytes=m.peak_memory_bytes,
         planted_us=m.planted * 1e6 or None,
+        host=m.timing.seen.host,
     )
     return Row(
         name=identity.case,
@@ -125,6 +128,12 @@ def _host(timing: Timing) -> Iterator[str]:
     if trace is not None and timing.host_bound:
         busy = f"the GPU works in {100 * trace.busy_s / trace.span_s:.0f} % of a call"
         yield f"the host's time is seen: {busy}, which has {trace.launches} launches: {REMEDY_FOR_LAUNCHES}"
+    host = timing.seen.host
+    if host is not None and host_time.outlasts(host, timing.median):
+        yield (
+            f"a call takes the host {duration(host.host_us * 1e-6)} to enqueue and the GPU {duration(timing.median)}: "
+            "without a CUDA graph the GPU waits for the host"
+        )
 
 
 def _trace(timing: Timing) -> KernelTrace:

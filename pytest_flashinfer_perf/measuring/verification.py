@@ -15,8 +15,9 @@ from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.checking.check import Check, Tolerance, WrongAnswerError
 from pytest_flashinfer_perf.checking.sample import Sample
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.changing import InputChange, describe, storage
-from pytest_flashinfer_perf.timing.cold import tensors
+from pytest_flashinfer_perf.measuring.changing import InputChange, describe
+from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.timing.cold import storage
 from pytest_flashinfer_perf.timing.instruments import Call
 from pytest_flashinfer_perf.timing.target import Target
 
@@ -24,10 +25,6 @@ COLUMNS = 1024
 MOST_CHANGES = 3  # each asks the reference once more
 FIRST_ALONE = "the call changes its inputs: its answer was compared in its first call alone"
 Outputs = Tensor | Sequence[Tensor] | None
-
-
-def _as_written(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return outputs
 
 
 def _nothing() -> None:
@@ -44,7 +41,7 @@ class Expected:
 
     answer: tuple[Tensor, ...]
     tolerances: tuple[Tolerance, ...] = ()
-    decoded: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] = _as_written
+    decoded: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] = tuple
     sample: Sample | None = None
     again: Callable[[], Expected | None] = _nothing
     changes: tuple[InputChange, ...] = ()

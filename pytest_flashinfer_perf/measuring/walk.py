@@ -13,6 +13,7 @@ import torch
 from pytest_flashinfer_perf.checking import sample
 from pytest_flashinfer_perf.config import tolerances
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import autotune, changing
@@ -30,13 +31,13 @@ from pytest_flashinfer_perf.timing.run import uses_graph
 from pytest_flashinfer_perf.timing.target import Target
 
 
-class OutOfMemoryError(Exception):
+class OutOfMemoryError(FlashinferPerfError):
     """It was estimated to fit."""
 
     outcome = outcomes.OUT_OF_MEMORY
 
 
-class CannotRunError(Exception):
+class CannotRunError(FlashinferPerfError):
     """Hardware, the library or memory does not allow this case here: a skip, with its reason."""
 
 
@@ -136,7 +137,7 @@ def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
         """On copies of the inputs, with another workspace and plan."""
         return _built(case, cold.clone(x, set()), graph)[0]
 
-    target = Target(built.launch, (takes,), outputs=case.routine.outputs(x), name=case.id, rebuilt=rebuilt)
+    target = Target(built.launch, (takes,), {}, case.routine.outputs(x), case.id, rebuilt, built.plan)
     return target, built.resolved, takes
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
-from pytest_flashinfer_perf.plugin import confirmation, options, trace_set_arguments
+from pytest_flashinfer_perf.plugin import confirmation, options, read_options, trace_set_arguments
 from pytest_flashinfer_perf.plugin.board import Board
 from pytest_flashinfer_perf.plugin.rowless import Rowless
 from pytest_flashinfer_perf.running import replay, reports, stash, unmeasured, workers
@@ -49,7 +49,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    settings = config.stash[SETTINGS] = options.settings(config)
+    with errors_of_use():
+        _configure(config)
+
+
+def _configure(config: pytest.Config) -> None:
+    settings = config.stash[SETTINGS] = read_options.read(config)
     board = Board()
     config.pluginmanager.register(board, "flashinfer-perf-board")
     running.start(config, board.notes)
@@ -112,16 +117,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if config.getoption("perf_prebuild") and not (config.option.collectonly or hasattr(config, "workerinput")):
         from pytest_flashinfer_perf.prebuild.first import compile_first
 
-        compile_first(config)
+        with errors_of_use():
+            compile_first(config)
 
 
 def pytest_collection(session: pytest.Session) -> None:
     settings = session.config.stash[SETTINGS]
     if settings.backends or settings.cases or settings.model or settings.tp or settings.dp or settings.ep:
         from pytest_flashinfer_perf.plugin import suite
-        from pytest_flashinfer_perf.spec.params import ParamError
 
-        with errors_of_use(ParamError):
+        with errors_of_use():
             suite.verify(settings)
 
 
@@ -212,7 +217,7 @@ def _device(settings: Settings) -> Device:
     from pytest_flashinfer_perf.machine import devices
     from pytest_flashinfer_perf.timing import instruments
 
-    with errors_of_use(devices.DeviceError, instruments.InstrumentError):
+    with errors_of_use():
         device = devices.find(settings.device)
         instruments.choose(settings.measuring.instrument, device)
     if settings.measuring.cuda_graph == "on" and not device.is_gpu:

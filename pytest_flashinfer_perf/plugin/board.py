@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config.usage import not_written
-from pytest_flashinfer_perf.report import search, terminal, vllm
+from pytest_flashinfer_perf.report import host, search, terminal, vllm
 from pytest_flashinfer_perf.running import attempts, reports
 from pytest_flashinfer_perf.runs.formatting import duration
 from pytest_flashinfer_perf.runs.row import Row
@@ -99,6 +99,8 @@ class Board:
             return
         terminalreporter.section("flashinfer-perf")
         for line in terminal.lines(rows, skips, _known() if rows else {}, checked, xfailed):
+            terminalreporter.write_line(line)
+        for line in host.lines(rows) if terminalreporter.config.getoption("perf_host") else ():
             terminalreporter.write_line(line)
         for line in search.lines(searches):
             terminalreporter.write_line(line)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.gate import runs
+from pytest_flashinfer_perf.runs.formatting import last_lines
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 PROCESSES = 2
@@ -42,7 +43,7 @@ def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
         check=False,
     )
     if not output.is_file() or not output.stat().st_size:
-        last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
+        last = last_lines(done.stdout + done.stderr, 1)
         raise RunError(f"not measured again, its process ended with code {done.returncode}: {last}")
     run = runs.read([output])[0]
     if not set(tests) <= {row.fullname for row in run.rows}:

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
-from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, table, thresholds
 from pytest_flashinfer_perf.gate.calibration import CalibrationError
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.likeness import AllowError
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin import confirmation
@@ -40,12 +38,11 @@ def start(config: pytest.Config, project: ProjectFile) -> None:
 
 
 def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
-    with errors_of_use(ProjectFileError, AllowError):
-        return Rules(
-            thresholds=thresholds.read(project),
-            allowed=likeness.allowed(config.getoption("perf_gate_allow")),
-            strict=config.getoption("perf_gate_strict"),
-        )
+    return Rules(
+        thresholds=thresholds.read(project),
+        allowed=likeness.allowed(config.getoption("perf_gate_allow")),
+        strict=config.getoption("perf_gate_strict"),
+    )
 
 
 def _save_as(config: pytest.Config, name: str) -> None:
@@ -150,11 +147,14 @@ class Gate:
         return judgement.exit_code
 
     def _changes_again(self) -> dict[str, list[float]]:
+        """Of what each suspect was suspected for."""
+        domains = {one.name: one.primary.seen.domain for one in self.judged().cases if one.primary}
         changes: dict[str, list[float]] = {}
         for run in self.again:
             for judged in self._against_base(run).cases:
-                if judged.primary:
-                    changes.setdefault(judged.name, []).append(judged.primary.change)
+                effect = judged.effect_in(domains.get(judged.name, ""))
+                if effect:
+                    changes.setdefault(judged.name, []).append(effect.change)
         return changes
 
     def _saved(self) -> int:

@@ -1,292 +1,308 @@
-"""What can be said on pytest's command line, and what a run was asked of it."""
+"""The options of pytest's command line, in groups by the question that they answer."""
 
 from __future__ import annotations
 
 import argparse
-import math
-import re
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.config import planting, project_file, quarantine, tolerances
-from pytest_flashinfer_perf.config.planting import PlantError
-from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
-from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
-from pytest_flashinfer_perf.config.usage import errors_of_use, not_negative, positive
+from pytest_flashinfer_perf.config.settings import Fuzzing
+from pytest_flashinfer_perf.config.usage import not_negative, positive
 from pytest_flashinfer_perf.gate.likeness import ALLOWABLE
-from pytest_flashinfer_perf.running import shards
+from pytest_flashinfer_perf.plugin import option_types as types
 from pytest_flashinfer_perf.running.workers import OPT_IN
+from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 
-LONGEST_LIMIT_S = 1e9  # what faulthandler can wait
-MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate")  # the gate refuses nothing by itself
+REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
 
 
 def add(parser: pytest.Parser) -> None:
-    group = parser.getgroup("flashinfer-perf", "FlashInfer kernel performance")
-    _add_cases(group)
-    _add_conditions(group)
-    _add_measuring(group)
-    _add_trace_sets(group)
-    _add_checking(group)
-    _add_running(parser, group)
-    _add_fuzzing(group)
-    _add_files(group)
-    _add_gate(group)
-    _add_vllm(group)
+    """One group of `pytest --help` for each question that options answer."""
+    _add_cases(_group(parser, "which cases run"))
+    _add_timing(_group(parser, "how cases are timed"))
+    _add_checking(_group(parser, "whether answers are right"))
+    _add_gate(_group(parser, "whether it got slower"))
+    _add_long_runs(parser, _group(parser, "long runs, many GPUs and many hosts"))
+    _add_files(_group(parser, "files that are read and written"))
+    _add_trace_sets(_group(parser, "FlashInfer-Bench data sets"))
+    _add_hidden(parser.getgroup("flashinfer-perf hidden"))
+
+
+def _group(parser: pytest.Parser, question: str) -> pytest.OptionGroup:
+    return parser.getgroup(f"flashinfer-perf {question}", f"FlashInfer performance: {question}")
 
 
 def _add_cases(group: pytest.OptionGroup) -> None:
-    group.addoption("--perf-suite", choices=("smoke", "default", "full"), default="default", help="tier of shapes")
-    group.addoption("--perf-backends", metavar="A,B", default=None, help="measure these backends only")
-    group.addoption("--perf-case", metavar="FLAGS", action="append", default=[], help="measure exactly this case")
+    group.addoption(
+        "--perf-suite",
+        choices=("smoke", "default", "full", "plan"),
+        default="default",
+        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
+        "from 1 to 4,096 of routines that plan (plan). Default: %(default)s.",
+    )
+    group.addoption(
+        "--perf-model",
+        metavar="NAME",
+        help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the number of GPUs "
+        "that share its heads (-tp8), of groups that share its requests (-dp2) and of GPUs that share its experts "
+        "(-ep32), as in llama-3.1-70b-tp8. Default of each: 1.",
+    )
+    group.addoption(
+        "--perf-backends",
+        metavar="A,B",
+        help="Run these backends only. Default: all backends of a routine.",
+    )
+    group.addoption(
+        "--perf-case",
+        metavar="FLAGS",
+        **REPEATABLE,
+        help="Run exactly this case, given by the flags of flashinfer_benchmark.py (repeatable). The field `repro` of "
+        "each row holds the flags of its case.",
+    )
     group.addoption(
         "--perf-testlist",
         metavar="FILE",
-        type=_file,
-        action="append",
-        default=[],
-        help="measure the lines of this file",
+        type=types.file,
+        **REPEATABLE,
+        help="Run each line of this file, written in the flags of flashinfer_benchmark.py (repeatable).",
     )
-    group.addoption("--perf-flags", metavar="FLAGS", default="", help="said of every line of testlists; its own win")
-    group.addoption("--perf-model", metavar="NAME", default=None, help="measure this model's shapes instead of a tier")
-    group.addoption("--perf-tp", metavar="N", type=positive, default=None, help="GPUs that share its heads (1)")
-    group.addoption("--perf-dp", metavar="N", type=positive, default=None, help="groups that share its requests (1)")
-    group.addoption("--perf-ep", metavar="N", type=positive, default=None, help="GPUs that share its experts (1)")
-
-
-def _add_conditions(group: pytest.OptionGroup) -> None:
-    group.addoption("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cpu:any, cuda or cuda:N")
-    group.addoption("--perf-seed", metavar="N", type=int, default=None, help="seed of the inputs (42)")
     group.addoption(
-        "--perf-max-memory", metavar="GIB", type=_size, default=None, help="skip cases that need more (what is free)"
+        "--perf-flags",
+        metavar="FLAGS",
+        default="",
+        help="Flags to add to every line of the testlists; the line's own flags win.",
     )
-    group.addoption("--perf-case-tag", metavar="TAG", default=None, help="free text for every row")
-    group.addoption("--perf-autotune-cache", metavar="FILE", default=None, help="tactics that FlashInfer's tuner kept")
     group.addoption(
-        "--perf-strict-skips", metavar="GLOB", action="append", default=[], help="fail skips whose id matches"
+        "--perf-max-memory",
+        metavar="GIB",
+        type=types.size,
+        help="Skip cases that are estimated to need more memory than this. Default: the memory that is free.",
     )
 
 
-def _add_measuring(group: pytest.OptionGroup) -> None:
+def _add_timing(group: pytest.OptionGroup) -> None:
     group.addoption(
-        "--perf-instrument", choices=("auto", "cupti", "events", "wall"), default="auto", help="how time is read"
+        "--perf-device",
+        metavar="DEVICE",
+        default="auto",
+        help="Device to measure on: auto (the first GPU, or the CPU without one), cuda, cuda:N, cpu, or cpu:any, with "
+        "which the workers of xdist share the CPU instead of taking turns. Default: %(default)s.",
     )
     group.addoption(
-        "--perf-cuda-graph", choices=("auto", "on", "off"), default="auto", help="replay calls from CUDA graphs"
+        "--perf-instrument",
+        choices=("auto", "cupti", "events", "wall"),
+        default="auto",
+        help="Read the time from CUPTI, from CUDA events or from the host's clock (wall). auto takes the first of "
+        "these that works. Default: %(default)s.",
     )
     group.addoption(
-        "--perf-cold-l2", choices=("rotate", "flush", "none"), default="rotate", help="how the L2 is made cold"
+        "--perf-cuda-graph",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="Replay calls from CUDA graphs. auto does so for the cases of the suite and not for perf.time(). "
+        "Default: %(default)s.",
     )
     group.addoption(
-        "--perf-iters", metavar="N", type=positive, default=None, help="timed calls, exactly (else until precise)"
+        "--perf-cold-l2",
+        choices=("rotate", "flush", "none"),
+        default="rotate",
+        help="Make the L2 cache cold before each call: rotate through copies of the arguments, flush the cache, or "
+        "leave it warm (none). Default: %(default)s.",
     )
     group.addoption(
-        "--perf-warmup", metavar="N", type=not_negative, default=None, help="untimed calls before, exactly (up to 5)"
+        "--perf-iters",
+        metavar="N",
+        type=positive,
+        help="Time exactly N calls of each case. Default: as many as its time needs to be precise.",
     )
     group.addoption(
-        "--perf-peaks", choices=("measured", "datasheet"), default="measured", help="the roof to compare with"
+        "--perf-warmup",
+        metavar="N",
+        type=not_negative,
+        help="Make exactly N untimed calls of each case first. Default: up to 2 at each place in memory.",
     )
     group.addoption(
-        "--perf-plant", metavar="FILE", default=None, help="extra work behind timed calls: seconds by test id, in JSON"
+        "--perf-peaks",
+        choices=("measured", "datasheet"),
+        default="measured",
+        help="Compare with the roof that was measured on this GPU, or with the one of the vendor's datasheet. "
+        "Default: %(default)s.",
     )
-
-
-def _add_trace_sets(group: pytest.OptionGroup) -> None:
-    group.addoption("--perf-trace-set", metavar="PATH", action="append", default=[], help="evaluate this data set")
-    group.addoption("--perf-trust-solutions", action="store_true", help="run the code that data sets hold")
-    group.addoption("--perf-trace-config", metavar="FILE", default=None, help="how data sets are evaluated, in YAML")
+    group.addoption("--perf-seed", metavar="N", type=int, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}.")
     group.addoption(
-        "--perf-trace-option", metavar="NAME=VALUE", action="append", default=[], help="the same, on the command line"
+        "--perf-autotune-cache",
+        metavar="FILE",
+        help="Cache file of FlashInfer's autotuner. Cases with --autotune write it, other cases read it. "
+        "Default: no file.",
     )
-    group.addoption(
-        "--perf-trace-output", metavar="DIR", default=None, help="where traces go (its traces/), '' for nowhere"
-    )
+    group.addoption("--perf-case-tag", metavar="TAG", help="Text to record in every row, such as nightly.")
 
 
 def _add_checking(group: pytest.OptionGroup) -> None:
     group.addoption(
-        "--perf-refcheck", choices=("on", "off", "only"), default="on", help="compare answers with the reference"
+        "--perf-refcheck",
+        choices=("on", "off", "only"),
+        default="on",
+        help="Compare answers with the reference: as well as timing (on), not at all (off), or without timing (only). "
+        "Default: %(default)s.",
     )
     group.addoption(
-        "--perf-allow-output-mismatch", action="store_true", help="keep rows of wrong answers, as status: wrong"
-    )
-
-
-def _add_running(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
-    group.addoption(
-        "--perf-timeout", metavar="SECONDS", type=_seconds, default=300.0, help="most that a case may take (300), or 0"
-    )
-    group.addoption("--perf-prebuild", action="store_true", help="first compile what the cases need, all of it at once")
-    group.addoption("--perf-resume", action="store_true", help="keep what an interrupted run has finished")
-    group.addoption("--perf-shard", metavar="I/N", type=_shard, default=None, help="run this part of N, from 1")
-    group.addoption(
-        "--perf-shard-by", metavar="FILE", default=None, help="split by what cases took in this JSON (evenly)"
-    )
-    parser.addini(OPT_IN, "-n auto starts a worker for each visible GPU, pinned to it", type="bool", default=False)
-
-
-def _add_fuzzing(group: pytest.OptionGroup) -> None:
-    group.addoption("--perf-fuzz", action="store_true", help="search shapes for wrong answers, instead of timing")
-    group.addoption(
-        "--perf-fuzz-flags", metavar="FLAGS", action="append", default=[], help="draw such shapes; again for others too"
+        "--perf-allow-output-mismatch",
+        action="store_true",
+        help="Record cases with a wrong answer with the status `wrong`, instead of failing them.",
     )
     group.addoption(
-        "--perf-fuzz-seconds", metavar="N", type=positive, default=None, help="stop each search after that long"
+        "--perf-strict-skips",
+        metavar="GLOB",
+        **REPEATABLE,
+        help="Fail tests whose id matches this pattern if they are skipped (repeatable).",
     )
     group.addoption(
-        "--perf-findings", metavar="DIR", default=None, help="keep findings here (.hypothesis/perf-findings)"
+        "--perf-fuzz",
+        action="store_true",
+        help="Search for shapes with a wrong answer or a crash, instead of timing. One search for each backend.",
     )
-
-
-def _add_files(group: pytest.OptionGroup) -> None:
-    group.addoption("--perf-config", metavar="FILE", default=None, help="settings file (flashinfer-perf.toml)")
-    group.addoption("--perf-html", metavar="FILE", default=None, help="write a report that a browser shows")
-    group.addoption("--perf-csv", metavar="FILE", default=None, help="write rows as flashinfer_benchmark.py does")
-    group.addoption("--perf-only", metavar="FILE", default=None, help="run only tests whose ids are lines of this file")
+    group.addoption(
+        "--perf-fuzz-flags",
+        metavar="FLAGS",
+        **REPEATABLE,
+        help="Restrict the shapes that are searched to those with these flags (repeatable, for alternatives).",
+    )
+    group.addoption(
+        "--perf-fuzz-seconds",
+        metavar="N",
+        type=positive,
+        help="Stop each search after N seconds. Default: when the examples of the hypothesis profile are used up.",
+    )
+    group.addoption(
+        "--perf-findings",
+        metavar="DIR",
+        help=f"Folder to write findings of searches to. Default: {Fuzzing.findings}.",
+    )
 
 
 def _add_gate(group: pytest.OptionGroup) -> None:
     group.addoption(
+        "--perf-save-baseline",
+        metavar="NAME",
+        type=types.name,
+        help="Save this run, to compare others with by --perf-gate=NAME.",
+    )
+    group.addoption(
         "--perf-gate",
         metavar="BASELINE",
-        default=None,
-        help="judge this run: a JSON file, a folder of them, a saved name",
+        help="Compare this run with a baseline: a saved name, a JSON file or a folder of them. The exit code is 1 for "
+        "cases that are slower or wrong, and 2 where the comparison is incomplete.",
     )
-    group.addoption("--perf-gate-strict", action="store_true", help="AMBIGUOUS ends the run with exit code 2")
-    group.addoption("--perf-gate-allow", metavar="A,B", default="", help="admit by name: " + ", ".join(ALLOWABLE))
-    group.addoption("--perf-calibration", metavar="FILE", default="auto", help="this machine's noise; auto, or none")
+    group.addoption("--perf-gate-strict", action="store_true", help="Exit with 2 if a verdict is AMBIGUOUS.")
     group.addoption(
-        "--perf-save-baseline", metavar="NAME", type=_name, default=None, help="save this run for --perf-gate=NAME"
+        "--perf-gate-allow",
+        metavar="A,B",
+        default="",
+        help=f"Compare in spite of these differences: {', '.join(ALLOWABLE)}. Default: none.",
     )
-
-
-def _add_vllm(group: pytest.OptionGroup) -> None:
     group.addoption(
-        "--perf-vllm-csv", metavar="DIR", type=_folder, default=None, help="write vllm_decode's table as vLLM does"
+        "--perf-calibration",
+        metavar="FILE",
+        default="auto",
+        help="This machine's noise, as `flashinfer-perf calibrate` wrote it. auto takes the one of this GPU in the "
+        "user's cache, none ignores it. Default: %(default)s.",
     )
 
 
-def _shard(text: str) -> shards.Shard:
-    try:
-        return shards.parse(text)
-    except shards.ShardError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def _add_long_runs(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--perf-timeout",
+        metavar="SECONDS",
+        type=types.seconds,
+        default=300.0,
+        help="Fail a case that takes longer than this, 0 for no limit. Default: 300.",
+    )
+    group.addoption(
+        "--perf-prebuild",
+        action="store_true",
+        help="Compile the FlashInfer modules that the cases need before the first test, all of them in parallel.",
+    )
+    group.addoption(
+        "--perf-resume",
+        action="store_true",
+        help="Continue the last run, if it was interrupted: keep the results of the tests that it has finished.",
+    )
+    group.addoption(
+        "--perf-shard",
+        metavar="I/N",
+        type=types.shard,
+        help="Run part I of N of the tests, counted from 1. Join the parts' files by `flashinfer-perf merge`.",
+    )
+    group.addoption(
+        "--perf-shard-by",
+        metavar="FILE",
+        help="Balance the parts by the durations in the JSON file of an earlier run. Default: by number of tests.",
+    )
+    parser.addini(OPT_IN, "pytest -n auto starts one worker for each visible GPU", type="bool", default=False)
 
 
-def _seconds(text: str) -> float:
-    seconds = _number(text)
-    if not 0 <= seconds <= LONGEST_LIMIT_S:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 for no limit, got {text!r}")
-    return seconds
-
-
-def _size(text: str) -> float:
-    size = _number(text)
-    if not 0 < size < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of GiB above 0, got {text!r}")
-    return size
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[\w.+-]+", text):
-        raise argparse.ArgumentTypeError(f"must be letters, digits and . _ + -, got {text!r}")
-    return text
-
-
-def _file(text: str) -> str:
-    if text and Path(text).is_dir():
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is a folder: name each of its files, as --perf-testlist={text}/FILE"
-        )
-    return text
-
-
-def _folder(text: str) -> str:
-    if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"must be a folder that is there, got {text!r}")
-    return text
-
-
-def _refuse_empty(config: pytest.Config) -> None:
-    """An empty name or pattern would be taken for none, and the run for what was asked."""
-    for option, value in vars(config.option).items():
-        said = value if isinstance(value, list) else [value]
-        if option.startswith("perf_") and option[5:] not in MAY_BE_EMPTY and any(map(_is_empty, said)):
-            raise pytest.UsageError(f"--{option.replace('_', '-')}: an empty name: of a variable that is not set?")
-
-
-def _is_empty(value: object) -> bool:
-    return isinstance(value, str) and not value.strip(" ,")
-
-
-def settings(config: pytest.Config) -> Settings:
-    _refuse_empty(config)
-    measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
-    checking = ("refcheck", "allow_output_mismatch")
-    with errors_of_use(ProjectFileError):
-        project = _project(config)
-        bounds, quarantined = tolerances.read(project), quarantine.read(project)
-    return Settings(
-        suite=config.getoption("perf_suite"),
-        backends=tuple((config.getoption("perf_backends") or "").replace(",", " ").split()),
-        cases=tuple(config.getoption("perf_case")),
-        testlists=tuple(config.getoption("perf_testlist")),
-        flags=config.getoption("perf_flags"),
-        **{name: config.getoption(f"perf_{name}") for name in ("model", "tp", "dp", "ep")},
-        device=config.getoption("perf_device"),
-        max_memory=config.getoption("perf_max_memory"),
-        seed=config.getoption("perf_seed"),
-        case_tag=config.getoption("perf_case_tag"),
-        autotune_cache=config.getoption("perf_autotune_cache"),
-        strict_skips=tuple(config.getoption("perf_strict_skips")),
-        trace=_trace(config),
-        project=project,
-        measuring=Measuring(
-            **{name: config.getoption(f"perf_{name}") for name in measuring},
-            max_time=float(config.getoption("benchmark_max_time", Measuring.max_time)),
-        ),
-        checking=Checking(**{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=bounds),
-        fuzzing=_fuzzing(config),
-        quarantine=quarantined,
-        plants=_plants(config),
+def _add_files(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--perf-config",
+        metavar="FILE",
+        help="Settings file with tolerances, thresholds and quarantine. Default: flashinfer-perf.toml, or the table "
+        "[tool.flashinfer-perf] of pyproject.toml.",
+    )
+    group.addoption(
+        "--perf-host",
+        action="store_true",
+        help="Show what each call costs the host: the time to enqueue and to plan it, its launches, allocations and "
+        "synchronisations.",
+    )
+    group.addoption("--perf-html", metavar="FILE", help="Write a report of this run as one HTML page to FILE.")
+    group.addoption(
+        "--perf-csv",
+        metavar="FILE",
+        help="Write the rows as CSV to FILE, with the columns of flashinfer_benchmark.py.",
+    )
+    group.addoption(
+        "--perf-vllm-csv",
+        metavar="DIR",
+        type=types.folder,
+        help="Write the results of vllm_decode to a CSV file in DIR, as vLLM's decode benchmark does.",
     )
 
 
-def _plants(config: pytest.Config) -> dict[str, float]:
-    named = config.getoption("perf_plant")
-    with errors_of_use(PlantError):
-        return planting.read(config.invocation_params.dir / named) if named else {}
-
-
-def _trace(config: pytest.Config) -> TraceSets:
-    return TraceSets(
-        sets=tuple(config.getoption("perf_trace_set")),
-        trust=config.getoption("perf_trust_solutions"),
-        config=config.getoption("perf_trace_config"),
-        options=tuple(config.getoption("perf_trace_option")),
-        output=config.getoption("perf_trace_output"),
+def _add_trace_sets(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--perf-trace-set",
+        metavar="PATH",
+        **REPEATABLE,
+        help="Evaluate the solutions of this data set (repeatable). Naming it as an argument of pytest does the same.",
+    )
+    group.addoption(
+        "--perf-trust-solutions",
+        action="store_true",
+        help="Run the code that data sets contain. Without this option their solutions are skipped.",
+    )
+    group.addoption(
+        "--perf-trace-config",
+        metavar="FILE",
+        help="YAML file with the counts, tolerances and timeouts of an evaluation. Default: built-in values.",
+    )
+    group.addoption(
+        "--perf-trace-option",
+        metavar="NAME=VALUE",
+        **REPEATABLE,
+        help="One field of such a file, which wins over the file (repeatable).",
+    )
+    group.addoption(
+        "--perf-trace-output",
+        metavar="DIR",
+        help="Folder to write traces to, '' to write none. Default: the folder `traces` of the data set.",
     )
 
 
-def _project(config: pytest.Config) -> ProjectFile:
-    """A file that is named is the caller's; the project's own is where its pytest settings are."""
-    named = config.getoption("perf_config")
-    return project_file.find(config.invocation_params.dir if named else config.rootpath, named)
-
-
-def _fuzzing(config: pytest.Config) -> Fuzzing:
-    named = config.getoption("perf_findings")
-    return Fuzzing(
-        config.getoption("perf_fuzz"),
-        tuple(config.getoption("perf_fuzz_flags")),
-        config.getoption("perf_fuzz_seconds"),
-        config.rootpath / Fuzzing.findings if named is None else config.invocation_params.dir / named,
-    )
+def _add_hidden(group: pytest.OptionGroup) -> None:
+    """Older names for parts of `--perf-model`, and options by which the commands start pytest."""
+    for name in ("tp", "dp", "ep"):
+        group.addoption(f"--perf-{name}", type=positive, help=argparse.SUPPRESS)
+    group.addoption("--perf-only", metavar="FILE", help=argparse.SUPPRESS)
+    group.addoption("--perf-plant", metavar="FILE", help=argparse.SUPPRESS)

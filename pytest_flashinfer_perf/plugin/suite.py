@@ -80,7 +80,7 @@ def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str
 
 
 def _listed(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
-    return _model_shapes(routine, settings) if settings.model else list(routine.tiers[settings.suite]())
+    return _model_shapes(routine, settings) if settings.model else list(routine.tiers.get(settings.suite, tuple)())
 
 
 def _own(routine: AnyRoutine, params: Params | str) -> Shape[Any]:

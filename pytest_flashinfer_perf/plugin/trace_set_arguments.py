@@ -87,15 +87,12 @@ def _verify_traces(roots: Iterable[Path], settings: Settings) -> None:
 
 def evaluations(settings: Settings) -> Evaluations:
     with errors_of_use(ImportError):
-        from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError, option
+        from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, option
         from pytest_flashinfer_perf.trace_sets.items import Evaluations
-    said = settings.trace
-    with errors_of_use(ConfigError):
-        overrides = dict(map(option, said.options))
-        made = (
-            BenchmarkConfig.from_yaml(said.config, **overrides) if said.config else BenchmarkConfig.default(**overrides)
-        )
-    return Evaluations(settings, made)
+    given = settings.trace.config
+    overrides = dict(map(option, settings.trace.options))
+    config = BenchmarkConfig.from_yaml(given, **overrides) if given else BenchmarkConfig.default(**overrides)
+    return Evaluations(settings, config)
 
 
 def items(session: pytest.Session, asked: Asked, shared: Evaluations) -> Iterator[pytest.Item]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import verify_writable, write_whole
 
 PACKAGE, FOLDER = "flashinfer_jit_cache", "jit_cache"
@@ -38,7 +39,7 @@ def get_jit_cache_providers():
 '''
 
 
-class ArtifactError(ValueError):
+class ArtifactError(FlashinferPerfError):
     """The folder holds modules of another FlashInfer, or for other GPUs."""
 
 

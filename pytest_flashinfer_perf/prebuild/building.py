@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.running.compiling import FAILED, first_error
 
 STEP = re.compile(r"\[(\d+)/(\d+)\] ")
@@ -21,7 +22,7 @@ Finished = Callable[[str, "str | None"], None]
 Step = Callable[[int, int], None]
 
 
-class NinjaError(RuntimeError):
+class NinjaError(FlashinferPerfError):
     """There is none."""
 
 

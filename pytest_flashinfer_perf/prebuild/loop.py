@@ -11,10 +11,7 @@ import pytest
 
 from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.measuring.walk import CannotRunError
 from pytest_flashinfer_perf.prebuild import artifact, building, modules
-from pytest_flashinfer_perf.prebuild.artifact import ArtifactError
-from pytest_flashinfer_perf.prebuild.building import NinjaError
 from pytest_flashinfer_perf.prebuild.modules import Needed
 from pytest_flashinfer_perf.prebuild.pretence import pretend_cudnn
 from pytest_flashinfer_perf.prebuild.progress import Progress
@@ -54,7 +51,7 @@ class Prebuild:
             return None
         cases = _cases(session.items)
         output: Path | None = self._config.getoption("prebuild_output")
-        with errors_of_use(NinjaError, ArtifactError, CannotRunError, OSError):
+        with errors_of_use(OSError):
             building.verify_ninja()
             if output:
                 artifact.verify(output)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.running import probe
 from pytest_flashinfer_perf.running.workers import VISIBLE
 
 ARCHITECTURES = "FLASHINFER_CUDA_ARCH_LIST"
@@ -28,7 +30,7 @@ OF_WORKERS = ("dist", "tx", "px", "maxprocesses")
 SWITCHES = ("benchmark-autosave", "perf-resume", "perf-prebuild")
 
 
-class PrebuildError(ValueError):
+class PrebuildError(FlashinferPerfError):
     """There is nothing to compile for, or with."""
 
 
@@ -56,9 +58,7 @@ def architectures() -> str:
     said = os.environ.get(ARCHITECTURES, "").strip()
     if said:
         return said
-    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        raise PrebuildError(done.stderr.strip().rpartition("\n")[2])
-    if not done.stdout.strip():
+    found = probe.answer(PROBE)
+    if not found:
         raise PrebuildError(f"there is no GPU here to compile for: say which, {ARCHITECTURES}=9.0a")
-    return done.stdout.strip()
+    return found

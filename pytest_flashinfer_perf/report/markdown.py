@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pytest_flashinfer_perf.report import story, verdicts
+from pytest_flashinfer_perf.report import host, story, verdicts
 from pytest_flashinfer_perf.report.story import CaseHistory, Comparison
 from pytest_flashinfer_perf.report.verdicts import ShownVerdict
 from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, named, rate, spread
@@ -25,6 +25,8 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     yield from _undecided(answer.undecided)
     for comparison in story.comparisons(found):
         yield from _folded(f"{comparison.routine}: {_wins(comparison)}", _side_by_side(comparison))
+    for title, table in host.tables([one.row for one in found if one.row]).items():
+        yield from _folded(title, _table(*table))
     yield from _folded("Every case", _cases(found))
     for status, title in LEFT.items():
         if any(one.status == status for one in found):

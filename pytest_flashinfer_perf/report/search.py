@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.runs.formatting import WIDTH
+from pytest_flashinfer_perf.runs.formatting import wrapped
 
 Report = Mapping[str, Any]
 
@@ -46,4 +45,4 @@ def _counted(heading: str, of_each: Sequence[Mapping[str, int]]) -> Iterator[str
     if total:
         yield f"{sum(total.values())} {heading}"
     for reason, count in total.most_common():
-        yield from textwrap.wrap(f"{count:>5}  {reason}", WIDTH, subsequent_indent=" " * 7)
+        yield from wrapped(f"{count:>5}  {reason}", 7)

@@ -108,7 +108,7 @@ def _place(identity: Identity, run: Run) -> str:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Summary:
     """What a reader wants to know first. `undecided` are verdicts with their reasons, and the cases of each."""
 
     measured: int
@@ -119,12 +119,12 @@ class Answer:
     sentences: tuple[str, ...]
 
 
-def answer(runs: Sequence[Run], found: Sequence[CaseHistory], judged: Mapping[str, ShownVerdict]) -> Answer:
+def answer(runs: Sequence[Run], found: Sequence[CaseHistory], judged: Mapping[str, ShownVerdict]) -> Summary:
     statuses = counts(found)
     measured = sum(one.measured for one in found)
     failed = tuple(one for one in found if one.status in ("failed", "wrong"))
     slower = tuple(one for one in found if one.case in judged and judged[one.case].verdict == "SLOWER")
-    return Answer(
+    return Summary(
         measured,
         statuses,
         failed,

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.report import vllm
+from pytest_flashinfer_perf.report import host, vllm
 from pytest_flashinfer_perf.runs import formatting
-from pytest_flashinfer_perf.runs.formatting import WIDTH, counted, duration, grouped, named, provenance, rate, software
+from pytest_flashinfer_perf.runs.formatting import (
+    counted,
+    duration,
+    grouped,
+    named,
+    provenance,
+    rate,
+    software,
+    wrapped,
+)
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.scatter import noise
 from pytest_flashinfer_perf.timing.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
@@ -31,10 +39,10 @@ def lines(
 ) -> Iterator[str]:
     """`checked` are the results of answers that were compared and not timed."""
     if rows:
-        yield from _wrapped(software(versions))
+        yield from wrapped(software(versions))
     for title, of_one in grouped(rows, provenance):
         yield ""
-        yield from _wrapped(title)
+        yield from wrapped(title)
         yield HEADINGS
         for shape, side_by_side in grouped(of_one, _shape):
             yield shape
@@ -85,7 +93,7 @@ def _checked(answers: Sequence[str]) -> Iterator[str]:
     if answers:
         yield ""
         results = ", ".join(f"{count} {name}" for name, count in Counter(answers).most_common())
-        yield from _wrapped(f"{counted(len(answers), 'answer')} checked, none timed (--perf-refcheck=only): {results}")
+        yield from wrapped(f"{counted(len(answers), 'answer')} checked, none timed (--perf-refcheck=only): {results}")
 
 
 def _left(outcome: str, reasons: Sequence[str]) -> Iterator[str]:
@@ -93,36 +101,33 @@ def _left(outcome: str, reasons: Sequence[str]) -> Iterator[str]:
         yield ""
         yield f"{counted(len(reasons), 'case')} {outcome}"
     for reason, count in Counter(reasons).most_common():
-        yield from textwrap.wrap(f"{count:>5}  {reason}", WIDTH, subsequent_indent=" " * 7)
+        yield from wrapped(f"{count:>5}  {reason}", 7)
 
 
 def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     for sentence in dict.fromkeys(row.provenance.fallback for row in rows if row.provenance.fallback):
-        yield from _wrapped(f"WARNING: {sentence}")
+        yield from wrapped(f"WARNING: {sentence}")
     for how, noisy in Counter(noise(row.provenance.instrument) for row in rows if row.status == "noisy").items():
-        yield from _wrapped(f"{noisy} noisy: {how}; {CURE}")
+        yield from wrapped(f"{noisy} noisy: {how}; {CURE}")
     early = [row.stats.rounds for row in rows if _stopped_early(row)]
     if early:
-        yield from _wrapped(f"{counted(len(early), 'case')} stopped early, after {_range(early)}: {EARLY}")
+        yield from wrapped(f"{counted(len(early), 'case')} stopped early, after {_range(early)}: {EARLY}")
     waiting = sum(bool(row.provenance.host_bound) for row in rows)
     if waiting:
-        yield from _wrapped(f"{waiting} bound by the host: kernels wait for their launches; {GRAPH}")
+        yield from wrapped(f"{waiting} bound by the host: kernels wait for their launches; {GRAPH}")
+    yield from wrapped(host.waiting(rows))
     wrong = sum(row.status == "wrong" for row in rows)
     if wrong:
-        yield from _wrapped(
+        yield from wrapped(
             f"{wrong} WRONG: the answer is not the reference's, which --perf-allow-output-mismatch allows"
         )
     unchecked = sum(row.check.refcheck == "off" for row in rows)
     if unchecked:
-        yield from _wrapped(f"{unchecked} not checked: --perf-refcheck=off")
+        yield from wrapped(f"{unchecked} not checked: --perf-refcheck=off")
     works = [row.throughput for row in rows]
     unknown = sorted({work.flops_dtype or "a type not stated" for work in works if work.bound == "memory?"})
     if unknown:
-        yield from _wrapped(f"mem?: no compute roof is known for {', '.join(unknown)}; %roof is of the memory's roof")
+        yield from wrapped(f"mem?: no compute roof is known for {', '.join(unknown)}; %roof is of the memory's roof")
     invalid = sum(row.status == "invalid" for row in rows)
     if invalid:
-        yield from _wrapped(f"{invalid} INVALID: faster than this device can be; the time or the cost is wrong")
-
-
-def _wrapped(text: str) -> Iterator[str]:
-    yield from textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        yield from wrapped(f"{invalid} INVALID: faster than this device can be; the time or the cost is wrong")

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from pytest_flashinfer_perf.gate import effects, tails
+from pytest_flashinfer_perf.gate import cycles, effects, tails
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.scatter import median_error
@@ -35,8 +35,8 @@ def is_slower(row: Row, first: Row) -> bool:
 
 def _error(row: Row, domain: str) -> float:
     """The relative standard error of a median, from the middle half of its samples; without samples from the spread."""
-    cycles = row.clocks
-    median, samples = (cycles.cycles, cycles.cycles_per_call) if domain == "cycles" else (row.median, row.stats.data)
+    counted = domain == "cycles" and cycles.is_long(row)
+    median, samples = (row.clocks.cycles, row.clocks.cycles_per_call) if counted else (row.median, row.stats.data)
     if not median or not samples or len(samples) < 2:
         return (row.spread or 0.0) / math.sqrt(max(1, row.stats.rounds))
     lower, _, upper = statistics.quantiles(samples, n=4, method="inclusive")

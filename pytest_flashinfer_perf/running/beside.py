@@ -38,4 +38,5 @@ class Beside:
         if faulthandler.is_enabled():
             faulthandler.enable(2)
         self._told.close()
+        self._reader.terminate()  # what a test has forked and left may keep the other end of its pipe open
         self._reader.wait()

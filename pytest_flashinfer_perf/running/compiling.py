@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.running.limit import not_counted
 from pytest_flashinfer_perf.running.outcomes import NOT_COMPILED
+from pytest_flashinfer_perf.runs.formatting import last_lines
 
 NINJA_FAILED = "Ninja build failed"
 # nvcc's `file(12): error: ...`, gcc's `file:12:3: error: ...`, what linkers and shells say of what is not there.
@@ -20,7 +22,7 @@ OF_NINJA = ("ninja: ", FAILED, "[")
 _broken: dict[str, str] = {}
 
 
-class CompileError(RuntimeError):
+class CompileError(FlashinferPerfError, RuntimeError):
     """One of FlashInfer's modules does not compile."""
 
     outcome = NOT_COMPILED
@@ -72,4 +74,4 @@ def first_error(output: str) -> str:
 
 
 def _last_line(output: str) -> str:
-    return output.strip().rpartition("\n")[2] or "ninja ended without a word"
+    return last_lines(output, 1) or "ninja ended without a word"

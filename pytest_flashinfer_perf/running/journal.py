@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.running import reports
 from pytest_flashinfer_perf.running.reports import CaseReport
 from pytest_flashinfer_perf.runs import fields
@@ -24,11 +25,12 @@ from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.row import Identity
 
 SCHEMA = 2
+
 BEGIN = '{"journal"'
 WELL = ("passed", "skipped")  # any other outcome makes what was measured before it void
 
 
-class JournalError(ValueError):
+class JournalError(FlashinferPerfError):
     """A journal that cannot be gone on with; the sentence says why."""
 
 

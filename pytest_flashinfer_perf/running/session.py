@@ -18,10 +18,10 @@ import pytest
 from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
 from pytest_flashinfer_perf.running import alone, compiling, journal, reports, resume
 from pytest_flashinfer_perf.running.beside import Beside
-from pytest_flashinfer_perf.running.journal import Journal, JournalError, Past
+from pytest_flashinfer_perf.running.journal import Journal, Past
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.resume import Keeper, Restorer
-from pytest_flashinfer_perf.running.shards import ShardError, Sharding
+from pytest_flashinfer_perf.running.shards import Sharding
 from pytest_flashinfer_perf.running.stash import measures
 from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival
 from pytest_flashinfer_perf.running.workers import Controller, Gatherer, Spokesman, Told
@@ -42,16 +42,11 @@ def start(config: pytest.Config, notes: list[str]) -> None:
     stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
     config.add_cleanup(stderr.close)
     if config.getoption("perf_shard"):
-        config.pluginmanager.register(_sharding(config), "flashinfer-perf-sharding")
+        config.pluginmanager.register(Sharding(config, config.getoption("perf_shard")), "flashinfer-perf-sharding")
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Spokesman(), "flashinfer-perf-spokesman")
     if told.finished:
         config.pluginmanager.register(Keeper(told.finished), "flashinfer-perf-keeper")
-
-
-def _sharding(config: pytest.Config) -> Sharding:
-    with errors_of_use(ShardError):
-        return Sharding(config, config.getoption("perf_shard"))
 
 
 def _gathering(config: pytest.Config, notes: list[str]) -> Told:
@@ -69,8 +64,7 @@ def _gathering(config: pytest.Config, notes: list[str]) -> Told:
 
 def _past(config: pytest.Config, notes: list[str]) -> Past | None:
     path = journal.path_of(config)
-    with errors_of_use(JournalError):
-        past = journal.read(path) if path else None
+    past = journal.read(path) if path else None
     if past is None:
         notes.append(resume.no_journal(path or "pytest's cache, which is off or cannot be written"))
     return past
@@ -184,7 +178,7 @@ def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[st
 def _journal(config: pytest.Config, told: Told, place: Mapping[str, Any]) -> Journal | None:
     """A worker of another host has no file here: the controller writes what its reports say."""
     if told.is_elsewhere:
-        config.pluginmanager.register(Placed(place), "flashinfer-perf-placed")
+        config.pluginmanager.register(ReportPlace(place), "flashinfer-perf-placed")
         return None
     path = journal.path_of(config)
     try:
@@ -208,7 +202,7 @@ def _warn_of_no_journal(config: pytest.Config) -> None:
         config.issue_config_time_warning(pytest.PytestWarning(said), stacklevel=2)
 
 
-class Placed:
+class ReportPlace:
     """Reports that say where they come from."""
 
     def __init__(self, place: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.running.stash import measures
 from pytest_flashinfer_perf.runs import run_file
 from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, Block, RunError
@@ -19,7 +20,7 @@ from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, Block, RunError
 PART = "flashinfer_perf_shard"
 
 
-class ShardError(ValueError):
+class ShardError(FlashinferPerfError):
     """A split that cannot be made; the sentence says why."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, TypeVar
@@ -20,6 +21,15 @@ def duration(seconds: float) -> str:
     """Four digits with the unit that suits: 1.412 us, 33.40 us, 3.214 ms."""
     scale, unit = next((s, u) for s, u in ((1e6, "us"), (1e3, "ms"), (1.0, "s")) if seconds * s < 1000 or u == "s")
     return f"{seconds * scale:#.4g} {unit}"
+
+
+def wrapped(text: str, indent: int = 2) -> list[str]:
+    """Lines of the terminal's width; what does not fit, a path for example, stays in one piece."""
+    return textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def last_lines(text: str, count: int) -> str:
+    return "\n".join(text.strip().splitlines()[-count:])
 
 
 def counted(number: int, what: str) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.runs import run_file
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, Block, Run, ShardOfRun
@@ -17,7 +18,7 @@ VERSIONS = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend", "cupti", "
 SHOWN = 5
 
 
-class MergeError(ValueError):
+class MergeError(FlashinferPerfError):
     """Files that are not parts of one run."""
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pytest_flashinfer_perf.runs import fields
 from pytest_flashinfer_perf.runs.fields import FieldError
+from pytest_flashinfer_perf.runs.host_time import HostTime
 
 Status = Literal["ok", "noisy", "invalid", "wrong"]
 # "memory?": no peak is known for the type of the FLOPs, so they may bind where the share is that of the memory's roof.
@@ -177,6 +178,9 @@ class Execution:
         float | None,
         "extra work that [prove](gate.md#is-it-true-on-my-machine) put behind each timed call; `null` in any other run",
     ] = None
+    host: Annotated[
+        HostTime | None, "what a call [costs the host](host.md#what-is-written): an object; `null` on a CPU"
+    ] = None
     worker: Annotated[str | None, "xdist's name of the process, `null` without"] = None
     case_s: Annotated[float | None, "seconds that the whole case took, inputs, building and checking included"] = None
 
@@ -223,6 +227,10 @@ class Row:
     @property
     def status(self) -> Status | None:
         return self.execution.status
+
+    @property
+    def host(self) -> HostTime | None:
+        return self.execution.host
 
     @property
     def is_ours(self) -> bool:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.runs import fields, row
 from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.row import Identity, Row
@@ -22,7 +23,7 @@ LIBRARIES = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend")
 FAILED = "failed"  # the outcome of a test that did not skip and did not pass
 
 
-class RunError(ValueError):
+class RunError(FlashinferPerfError):
     """A file that is no run; the sentence names it and says what to do."""
 
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
 Value = int | float | str | bool | None
 Fault = tuple[str, str]
 
 
-class ParamError(ValueError):
+class ParamError(FlashinferPerfError, ValueError):
     """A value that no backend could ever run; the sentence names the parameter."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -17,22 +18,28 @@ class Spread(NamedTuple):
     ep: int = 1
 
 
+def split_name(text: str) -> tuple[str, dict[str, int]]:
+    """`llama-3.1-70b-tp8-dp2`, the name of a model as ids have it, to `llama-3.1-70b` and {"tp": 8, "dp": 2}."""
+    name, spread = re.fullmatch(r"(.*?)((?:-(?:tp|dp|ep)[1-9]\d*)*)", text).groups()  # type: ignore[union-attr] # any
+    return name, {way: int(gpus) for way, gpus in re.findall(r"-(\w\w)(\d+)", spread)}
+
+
 @dataclass(frozen=True)
 class Model:
-    """A model's name, the parameters that it settles on one GPU, and how many groups of GPUs share its requests."""
+    """A model's name, the parameters that it sets on one GPU, and how many groups of GPUs share its requests."""
 
     name: str
     settles: Mapping[str, Any]
     dp: int = 1
 
     def batches(self, *whole: int) -> Iterator[int]:
-        """What one group gets of each batch."""
+        """Each batch divided by the number of groups."""
         return iter(dict.fromkeys(max(1, batch // self.dp) for batch in whole))
 
 
 class Layer(Protocol):
     def shared(self, over: Spread) -> Iterator[tuple[int, str, int]]:
-        """How many of what so many GPUs share evenly."""
+        """What must divide evenly: (count, what is counted, number of GPUs)."""
         ...
 
 
@@ -41,7 +48,7 @@ L = TypeVar("L", bound=Layer)
 
 @dataclass(frozen=True)
 class Presets(Generic[L]):
-    """The models that have a kind of layer; called with a name, the parameters that it settles on one GPU."""
+    """The models that have a kind of layer. Call it with a model's name to get that model on one GPU."""
 
     layers: Mapping[str, L]
     settles: Callable[[L, Spread], dict[str, Any]]
@@ -58,5 +65,5 @@ class Presets(Generic[L]):
         return [(count, what, gpus) for count, what, gpus in self.layers[name].shared(over) if count % gpus]
 
     def everywhere(self) -> Iterator[Model]:
-        """Each model on each usual number of GPUs."""
+        """Each model on each usual number of GPUs that divides it evenly."""
         yield from (self(name, *over) for name in self.layers for over in self.usual if not self._uneven(name, over))

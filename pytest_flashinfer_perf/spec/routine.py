@@ -45,12 +45,14 @@ class How:
 class Built(Generic[X]):
     """A call that is ready to be timed: it takes the inputs, so that each timed call can have cold ones.
 
-    `takes` are the inputs in the form that this backend wants them in, where that is not how they were drawn.
+    `takes` are the inputs in the form that this backend wants them in, where that is not how they were drawn. `plan`
+    does once more what every new batch needs before it is launched, where it needs something.
     """
 
     launch: Callable[[X], object]
     resolved: str
     takes: X | None = None
+    plan: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True)

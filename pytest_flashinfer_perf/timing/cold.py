@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from pytest_flashinfer_perf.spec.nested import tensors
 
 CACHE_FACTOR = 5
 MOST_COPIES = 1024
@@ -79,7 +81,7 @@ def copier(arguments: Any, kept: set[int]) -> Callable[[], Any]:
         fresh = {key: part.clone().untyped_storage() for key, part in parts.items()}
 
         def moved(tensor: Tensor) -> Tensor:
-            key = _storage(tensor)
+            key = storage(tensor)
             if key not in fresh:
                 return tensor
             offset = tensor.storage_offset() - extents[key][0] // tensor.itemsize
@@ -92,7 +94,7 @@ def copier(arguments: Any, kept: set[int]) -> Callable[[], Any]:
 
 
 def _bytes_of(arguments: Any, key: int, extent: tuple[int, int]) -> Tensor:
-    source = next(t for t in tensors(arguments) if _storage(t) == key)
+    source = next(t for t in tensors(arguments) if storage(t) == key)
     raw = torch.empty(0, dtype=torch.uint8, device=source.device).set_(source.untyped_storage())
     return raw[slice(*extent)]
 
@@ -101,7 +103,7 @@ def _extents(arguments: Any, kept: set[int]) -> dict[int, tuple[int, int]]:
     """The bytes of each storage that its tensors cover, from an aligned start."""
     found: dict[int, tuple[int, int]] = {}
     for tensor in tensors(arguments):
-        key = _storage(tensor)
+        key = storage(tensor)
         if key in kept or tensor.numel() == 0:
             continue
         low, high = _covered(tensor)
@@ -116,30 +118,12 @@ def _covered(tensor: Tensor) -> tuple[int, int]:
     return first // ALIGNMENT * ALIGNMENT, first + (reach + 1) * tensor.itemsize
 
 
-def _storage(tensor: Tensor) -> int:
+def storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
 def storages(tree: Any) -> set[int]:
-    return {_storage(tensor) for tensor in tensors(tree)}
-
-
-def tensors(tree: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists, dictionaries and dataclasses."""
-    if isinstance(tree, Tensor):
-        yield tree
-    for child in _children(tree):
-        yield from tensors(child)
-
-
-def _children(tree: Any) -> Sequence[Any]:
-    if isinstance(tree, (tuple, list)):
-        return tree
-    if isinstance(tree, dict):
-        return list(tree.values())
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        return [getattr(tree, f.name) for f in dataclasses.fields(tree)]
-    return ()
+    return {storage(tensor) for tensor in tensors(tree)}
 
 
 def _map(change: Callable[[Tensor], Tensor], tree: Any) -> Any:

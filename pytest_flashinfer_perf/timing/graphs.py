@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.timing.instruments import Call, without_gc
 
 WARMUPS = 3
 
 
-class CaptureError(RuntimeError):
+class CaptureError(FlashinferPerfError, RuntimeError):
     """The call does something that a CUDA graph cannot hold."""
 
 

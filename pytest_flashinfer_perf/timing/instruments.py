@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 
 from pytest_flashinfer_perf import tracebacks
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 
@@ -23,7 +24,7 @@ Call = Callable[[], object]
 CUPTI_INSTALL = "pip install 'cupti-python>=13'"
 
 
-class InstrumentError(RuntimeError):
+class InstrumentError(FlashinferPerfError, RuntimeError):
     """The instrument that was asked for by name cannot measure here."""
 
 

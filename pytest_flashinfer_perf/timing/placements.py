@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.timing.clocks import Clocks
-from pytest_flashinfer_perf.timing.cold import MEMORY_SHARE, tensors
+from pytest_flashinfer_perf.timing.cold import MEMORY_SHARE
 from pytest_flashinfer_perf.timing.target import Target
 
 

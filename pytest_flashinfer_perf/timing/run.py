@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.machine import nvrtc, telemetry
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.telemetry import Telemetry
 from pytest_flashinfer_perf.runs import scatter
+from pytest_flashinfer_perf.runs.host_time import HostTime
 from pytest_flashinfer_perf.timing import block_order, clocks, cold, graphs, instruments, placements, stopping
 from pytest_flashinfer_perf.timing.clocks import Clocks, clock_pass
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrument, Work
@@ -35,6 +36,7 @@ class Observations:
     clocks: Clocks | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
     notes: tuple[str, ...] = ()
+    host: HostTime | None = None
 
 
 @dataclass(frozen=True)

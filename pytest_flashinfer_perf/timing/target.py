@@ -16,7 +16,8 @@ from pytest_flashinfer_perf.timing.instruments import Call
 class Target:
     """A function, its arguments, those of their tensors that it writes, and what a profiler shows it as.
 
-    `rebuilt` makes the same call on memory of its own, where the function holds some itself.
+    `rebuilt` makes the same call on memory of its own, where the function holds some itself; `plan` prepares it for a
+    batch like this one.
     """
 
     function: Callable[..., object]
@@ -25,6 +26,7 @@ class Target:
     outputs: tuple[Tensor, ...] = ()
     name: str = ""
     rebuilt: Callable[[], Target] | None = None
+    plan: Call | None = None
 
     def bound(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Call:
         """The function with one set of arguments, for the instrument to call."""

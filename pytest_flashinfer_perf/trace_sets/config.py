@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
 BUNDLED = {
     "op_type_config": {
         "moe": {"required_matched_ratio": 0.95},
@@ -17,7 +19,7 @@ BUNDLED = {
 }
 
 
-class ConfigError(ValueError):
+class ConfigError(FlashinferPerfError):
     """The sentence names the file and the field."""
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.timing import cold
 from pytest_flashinfer_perf.timing.run import Timing, run
@@ -52,7 +53,7 @@ class Baseline:
     latency_ms: float
 
 
-class IncorrectError(Exception):
+class IncorrectError(FlashinferPerfError):
     """Why a solution is not PASSED."""
 
     def __init__(self, status: EvaluationStatus, message: str, correctness: Correctness | None = None) -> None:

@@ -9,12 +9,14 @@ import torch
 from flashinfer_bench.data import Definition, SafetensorsInput, Workload
 from safetensors import safe_open
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
 INTEGERS = {torch.int8: 128, torch.int16: 1024, torch.int32: 1024, torch.int64: 1024}
 NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 WIDE = (torch.float32, torch.float16, torch.bfloat16)
 
 
-class InputError(ValueError):
+class InputError(FlashinferPerfError):
     """The workload cannot be had as its definition says; the sentence names the input."""
 
 

@@ -15,6 +15,7 @@ from flashinfer_bench.data import EvaluationStatus
 
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.running.stash import IDENTITY, measures
+from pytest_flashinfer_perf.runs.formatting import last_lines
 from pytest_flashinfer_perf.runs.row import Identity, Row, Setup
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
@@ -162,8 +163,7 @@ def _passed(outcome: EvaluationResult, device: Device) -> Measurement:
 
 
 def _tail(log: str) -> str:
-    lines = log.strip().splitlines()[-LINES_OF_LOG:]
-    return "".join(f"| {line}\n" for line in lines)
+    return "".join(f"| {line}\n" for line in last_lines(log, LINES_OF_LOG).splitlines())
 
 
 def _described(job: Job, outcome: EvaluationResult, name: str, repeat: str, row: Row) -> Row:

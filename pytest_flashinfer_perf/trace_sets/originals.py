@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine.devices import Device
 
 ON_A_GPU = ("flashinfer.testing", "cupti.cupti")
 PACKAGES = ("flashinfer.testing", "cupti", "pytest_flashinfer_perf.timing", "pytest_flashinfer_perf.machine")
 
 
-class ReplacedError(RuntimeError):
+class ReplacedError(FlashinferPerfError):
     """A function by which time is read was replaced while it was needed."""
 
 

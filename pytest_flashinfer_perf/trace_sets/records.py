@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Trace
 from flashinfer_bench.utils import env_snapshot
 
+from pytest_flashinfer_perf.machine.provenance import version
 from pytest_flashinfer_perf.timing.run import Timing
 from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 
@@ -46,17 +46,10 @@ def _performance(outcome: EvaluationResult) -> Performance:
 def _environment(job: Job, outcome: EvaluationResult) -> Any:
     """What FlashInfer-Bench notes, and what else decides about a time."""
     seen = env_snapshot(job.device)
-    libs = {**seen.libs, **{name: version for name in TELLING if (version := _version(name))}}
+    libs = {**seen.libs, **{name: known for name in TELLING if (known := version(name))}}
     if outcome.timings:
         libs |= {"instrument": outcome.timings[-1].instrument, "cold_l2": outcome.timings[-1].cold_l2}
     return seen.model_copy(update={"libs": libs})
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def merged(timings: tuple[Timing, ...]) -> Timing:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flashinfer_bench.data import EvaluationStatus
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.trace_sets import child, plausible
 from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 
@@ -24,7 +25,7 @@ MOST_LOG = 64 << 10
 SPOILT = (EvaluationStatus.TIMEOUT, EvaluationStatus.RUNTIME_ERROR, None)  # the process, for whoever comes next
 
 
-class RunnerError(RuntimeError):
+class RunnerError(FlashinferPerfError):
     """No process that evaluates could be had."""
 
 

@@ -14,8 +14,8 @@ import pytest
 from made import CLOCKED
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.cli import processes
-from pytest_flashinfer_perf.cli.processes import Environment
+from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.running.processes import Environment
 from pytest_flashinfer_perf.runs.run_file import RunError
 
 PROGRAM = f"""{CLOCKED}
@@ -91,9 +91,9 @@ def test_a_budget_ends_it_and_failed_tests_count(capsys):
     assert "something got worse" in shown.out
     assert json.loads(Path("out/verdicts.json").read_text())["exit_code"] == 1
     assert "pairs: 1, in " in shown.err
-    assert "the budget of 0.1 s has no room for one more" in shown.err
+    assert "one more would not fit into --budget=0.1" in shown.err
     assert cli.main(["ab", "--base", broken, "--head", broken, "--output=out", *QUIET]) == 2
-    assert "--output=out: holds files already" in capsys.readouterr().err
+    assert "--output=out: the folder is not empty" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("told")
@@ -129,8 +129,8 @@ SHELL = ("sh", "-c")
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [
-        ("echo no such plugin; exit 4", r"ended with code 4, all of it in .*one\.log:\nno such plugin"),
-        ("exit 0", r"measured nothing, all of it in .*one\.log"),
+        ("echo no such plugin; exit 4", r"exited with code 4, full log: .*one\.log\nno such plugin"),
+        ("exit 0", r"measured nothing, full log: .*one\.log"),
         ("kill -9 $$", "ended with code -9"),
     ],
 )
@@ -153,7 +153,7 @@ def test_an_environment_is_a_folder_a_python_or_a_command(tmp_path):
     assert processes.environment("base", "env A=1 python3").command == ("env", "A=1", "python3", *start)
     assert processes.environment("base", "env A=1 sh").command == ("env", "A=1", "sh")
     for wrong in ("", "no-such-command --x", str(tmp_path / "bin")):
-        with pytest.raises(RunError, match="neither a virtual environment, nor a Python, nor a command"):
+        with pytest.raises(RunError, match="is not a virtual environment, a Python or a command"):
             processes.environment("base", wrong)
 
 

@@ -80,24 +80,24 @@ def test_nvml_tells_what_it_can_and_the_rest_is_null():
 
 @pytest.mark.usefixtures("nvml")
 def test_a_gpu_is_described_with_its_clocks_its_power_and_who_else_is_on_it(hopper):
-    facts = {"no_gpu": None, **diagnosis.of(hopper, [], {}), "gpus": [{**GPU, **telemetry.health("GPU-0")}]}
+    facts = {"no_gpu": None, **diagnosis.facts_about(hopper, [], {}), "gpus": [{**GPU, **telemetry.health("GPU-0")}]}
     text = " ".join(" ".join(told.lines(facts)).split())
     for said in (
         "NVIDIA H200, compute capability 9.0, 132 SMs, L2 60 MiB, 139.0 GiB free",
         "SM clock 345 of 1980 MHz",
-        "75 W, capped at 650 of 700 W; throttled by power cap; persistence not told",
+        "75 W, capped at 650 of 700 W; throttled by power cap; persistence unknown",
         "OTHER PROCESSES: a process (7, 2.0 GiB)",
     ):
         assert said in text
 
 
 def test_without_nvml_it_says_what_to_install(hopper):
-    facts = {"no_gpu": None, **diagnosis.of(hopper, [], {}), "gpus": [GPU]}
+    facts = {"no_gpu": None, **diagnosis.facts_about(hopper, [], {}), "gpus": [GPU]}
     assert any("pip install nvidia-ml-py" in line for line in told.lines(facts))
 
 
 def test_every_routine_and_backend_has_a_yes_or_a_reason(hopper):
-    facts = diagnosis.of(hopper, [], {})
+    facts = diagnosis.facts_about(hopper, [], {})
     assert facts["measures_on_gpu"] is True
     for name, routine in all_routines().items():
         asked = {b.name: capability.missing(b.requires, hopper) for b in routine.backends.values()}
@@ -109,7 +109,7 @@ def test_every_routine_and_backend_has_a_yes_or_a_reason(hopper):
 
 @pytest.mark.usefixtures("nvml")
 def test_it_is_one_screen_of_80_columns(hopper):
-    facts = {"no_gpu": None, **diagnosis.of(hopper, [], {}), "gpus": [{**GPU, **telemetry.health("GPU-0")}]}
+    facts = {"no_gpu": None, **diagnosis.facts_about(hopper, [], {}), "gpus": [{**GPU, **telemetry.health("GPU-0")}]}
     lines = list(told.lines(facts))
     assert len(lines) < 55
     assert max(map(len, lines)) <= 80
@@ -130,7 +130,7 @@ def test_a_machine_without_a_gpu_says_why_and_exits_with_1(capsys):
 def test_a_broken_flashinfer_is_named(cpu, monkeypatch):
     monkeypatch.setattr(capability, "_is_there", lambda name: name != "flashinfer")
     capability.flashinfer_import_error.cache_clear()
-    facts = {"no_gpu": "none here", **diagnosis.of(cpu, [], {})}
+    facts = {"no_gpu": "none here", **diagnosis.facts_about(cpu, [], {})}
     capability.flashinfer_import_error.cache_clear()
     assert any(line.strip().startswith("flashinfer is not installed") for line in told.lines(facts))
     assert facts["caches"]["kernels"] is None
@@ -156,7 +156,7 @@ def test_list_explains_one_routines_flags(capsys):
 
 
 def test_list_knows_no_such_routine(capsys):
-    assert cli.main(["list", "mm_fp9"]) == 1
+    assert cli.main(["list", "mm_fp9"]) == 2
     assert "unknown name 'mm_fp9', did you mean" in capsys.readouterr().err
 
 

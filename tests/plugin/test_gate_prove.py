@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from made import plain, row, run
 
 from pytest_flashinfer_perf.gate import proof_shown, tails
-from pytest_flashinfer_perf.gate.proof import Proof, Tally, prove
+from pytest_flashinfer_perf.gate.proof import Frequency, Proof, prove
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 
@@ -41,8 +41,8 @@ def printed(proof):
 def test_identical_code_that_agrees_and_extra_work_that_is_found():
     proof = proved(sides(), sides(name="decode/b1-fa3"))
     assert (proof.exit_code, proof.troubles) == (0, ())
-    assert proof.called(Verdict.SLOWER) == Tally(0, 24, 4)
-    assert (proof.failed, proof.found) == (Tally(0, 12, 2), Tally(32, 32, 8))
+    assert proof.called(Verdict.SLOWER) == Frequency(0, 24, 4)
+    assert (proof.failed, proof.found) == (Frequency(0, 12, 2), Frequency(32, 32, 8))
     case = proof.cases[0]
     assert math.expm1(case.measured) == pytest.approx(0.5)
     assert case.observed == pytest.approx(0.00085, rel=0.05)
@@ -86,7 +86,7 @@ def test_ambiguous_is_not_found():
 
 def test_extra_work_below_the_threshold_is_not_counted():
     proof = proved(sides(share=0.015), sides(name="decode/b1-fa3"))
-    assert proof.found == Tally(16, 16, 4)
+    assert proof.found == Frequency(16, 16, 4)
     assert proof.exit_code == 0
     assert "not counted, +1.50 % was planted where +2.00 % is allowed: decode/b16-fa3" in printed(proof)
     alone = proved(sides(share=0.015))
@@ -160,7 +160,7 @@ def test_what_is_shown_fits_and_is_also_written():
 
 
 def test_a_proof_of_nothing_knows_nothing():
-    nothing = json.loads(proof_shown.document(Proof((), Tally())))
+    nothing = json.loads(proof_shown.document(Proof((), Frequency())))
     assert nothing["found"] == {"hits": 0, "tries": 0, "independent": 0, "upper": 1.0, "lower": 0.0}
 
 
@@ -174,4 +174,4 @@ def test_a_bound_of_a_share_is_where_so_few_have_that_risk(hits, more, risk):
 
 def test_a_share_of_all_is_bounded_by_all():
     assert tails.upper_share(1.0, 4, 0.05) == 1.0
-    assert Tally(4, 4, 4).lower == pytest.approx(0.05 ** (1 / 4))
+    assert Frequency(4, 4, 4).lower == pytest.approx(0.05 ** (1 / 4))

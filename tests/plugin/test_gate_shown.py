@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from made import placements, plain, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.cli import processes
 from pytest_flashinfer_perf.gate import advice, document, explain, github, junit, likeness, markdown, table, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
+from pytest_flashinfer_perf.running import processes
 
 NEW_KERNEL = {"kernels": ["fmha_v3", "_Z" + "long" * 90 + "E0"]}
 BEFORE = (
@@ -135,7 +135,10 @@ def test_exit_codes_of_the_command(files, capsys):
         (("--head", "same.json", "--perf-gate-allow=gpus"), "unknown name 'gpus', did you mean gpu?"),
         (("--head", "same.json", "--perf-config=none.toml"), "none.toml"),
         (("--head", "same.json", "--perf-calibration=none.json"), "none.json: not a calibration"),
-        (("--head", "same.json", "head.json", "--paired"), "1 files of the baseline and 2 of this run are not pairs"),
+        (
+            ("--head", "same.json", "head.json", "--paired"),
+            "--paired needs as many files of --base as of --head, got 1 and 2",
+        ),
         (("--head", "same.json", "./same.json"), "same.json is the same run as same.json: a process counts once"),
         (("base.json", "--head", "same.json"), "base.json is the same run as base.json: a process counts once"),
     ],

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.routines import all_routines, models
 from pytest_flashinfer_perf.spec.params import ParamError
-from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.presets import Model, split_name
 
 PRESETS = (models.attention, models.latent, models.expanded, models.chosen_experts)
 MOE = [routine for routine in all_routines().values() if routine.family == "moe"]
@@ -33,6 +33,12 @@ def test_a_share_of_a_model_has_its_share_of_experts_or_of_each():
 def test_a_name_says_how_it_is_spread():
     assert models.attention("qwen3-32b").name == "qwen3-32b"
     assert models.attention("qwen3-32b", 4, 2).name == "qwen3-32b-tp4-dp2"
+
+
+@given(spread=st.dictionaries(st.sampled_from(["tp", "dp", "ep"]), st.integers(1, 512)))
+@pytest.mark.parametrize("name", ["qwen3-32b", "llama-3.1-70b", "tp-model"])
+def test_a_name_can_have_its_numbers_of_gpus(name, spread):
+    assert split_name(name + "".join(f"-{way}{gpus}" for way, gpus in spread.items())) == (name, spread)
 
 
 def test_heads_that_cannot_be_shared_are_an_error():
@@ -73,7 +79,7 @@ def collected(pytester, pytestconfig, *arguments):
 
 
 def test_a_model_replaces_the_tier(pytester, pytestconfig):
-    _, ids = collected(pytester, pytestconfig, "--perf-model=deepseek-r1", "--perf-tp=8", "--perf-dp=16")
+    _, ids = collected(pytester, pytestconfig, "--perf-model=deepseek-r1-tp8-dp16")
     assert {name.partition("[")[0] for name in ids} == {"test_mla", "test_ragged_prefill"}
     assert all("[deepseek-r1-tp8-dp16-b" in name for name in ids)
     assert "test_mla[deepseek-r1-tp8-dp16-b16-s1024-torch]" in ids
@@ -87,6 +93,7 @@ def test_a_model_replaces_the_tier(pytester, pytestconfig):
         (["--perf-model=llama-3.1-80b"], "unknown name 'llama-3.1-80b', did you mean llama-3.1-8"),
         (["--perf-model=kimi-k3"], "known are deepseek-r1, deepseek-v3, gemma-3-12b,"),
         (["--perf-model=mixtral-8x22b", "--perf-tp=5"], "48 query heads, which 5 GPUs cannot share evenly"),
+        (["--perf-model=kimi-k2-tp8", "--perf-tp=4"], "--perf-model=kimi-k2-tp8 has another number, leave one out"),
         (["--perf-tp=8"], "--perf-tp, --perf-dp and --perf-ep need --perf-model"),
     ],
 )

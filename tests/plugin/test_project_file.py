@@ -27,7 +27,7 @@ def test_a_named_file_is_taken_from_the_folder(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[threshold]\n", r"unknown section \[threshold\], did you mean \[thresholds\]\?"),
+        ("[threshold]\n", r"sections: unknown name 'threshold', did you mean thresholds\?"),
         ("tolerances = [\n", "Unclosed array|Invalid value|flashinfer-perf.toml"),
     ],
 )
@@ -53,4 +53,4 @@ def test_pytest_ends_with_the_sentence(pytester):
     pytester.makefile(".toml", **{"flashinfer-perf": "[threshold]\n"})
     result = pytester.runpytest()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*flashinfer-perf.toml: unknown section*"])
+    result.stderr.fnmatch_lines(["*flashinfer-perf.toml: sections: unknown name*"])

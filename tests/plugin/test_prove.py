@@ -50,7 +50,7 @@ def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, argument
     planting.write(measured.path / "plants.json", planted)
     after = measured(*arguments, "--perf-plant=plants.json")
     assert set(after) == set(before)
-    seen = {test: row.info.get("planted_us") for test, row in after.items()}
+    seen = {test: row.execution.planted_us for test, row in after.items()}
     assert [test for test, us in seen.items() if us is None] == [
         test for test in before if test.endswith(("test_other", "test_plain"))
     ]
@@ -58,7 +58,7 @@ def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, argument
         if us is not None:
             assert us == pytest.approx(20_000)
             assert after[test].median >= 0.02
-    assert {row.info.get("planted_us") for row in before.values()} == {None}
+    assert {row.execution.planted_us for row in before.values()} == {None}
 
 
 @pytest.mark.parametrize(("asked", "added"), [(100e-6, 100e-6), (2e-6, 2e-6), (30e-9, 1.4e-6)])
@@ -165,9 +165,13 @@ def test_more_than_the_threshold_is_planted_where_no_share_is_said(prove, pytest
     [
         (["--processes=2"], [], "2 processes say nothing about noise, at least 3 are needed"),
         (["--share=0.03"], [], "--share: must be a percentage above zero"),
-        (["--output=failed"], ["CODE=1"], "plain-01: tests failed, nothing is proved: see failed/plain-01.log"),
-        (["--from=out"], [], "--from=out: 0 files plain-*.json, at least 3 are needed"),
-        (["--from=out"], ["tests"], "--from judges what was measured: leave out"),
+        (
+            ["--output=failed"],
+            ["CODE=1"],
+            "plain-01: tests failed, so nothing can be concluded: see failed/plain-01.log",
+        ),
+        (["--from=out"], [], "--from=out: has 0 files plain-*.json, needs at least 3"),
+        (["--from=out"], ["tests"], "--from judges stored results: leave out"),
     ],
 )
 def test_what_could_not_be_measured_ends_with_2(prove, own, pytests, sentence):

@@ -132,7 +132,7 @@ def test_a_project_says_how_far_an_answer_may_be_off(suite):
     [
         ('"bmm_fp9" = { rtol = 0.1 }', "unknown name 'bmm_fp9', did you mean bmm_fp8?"),
         ('"bmm_fp8/cublass" = { rtol = 0.1 }', "unknown name 'cublass', did you mean cublas?"),
-        ('"bmm_fp8" = { rtoll = 0.1 }', "unknown name 'rtoll', known are rtol, atol"),
+        ('"bmm_fp8" = { rtoll = 0.1 }', "unknown name 'rtoll', did you mean rtol? known are rtol, atol"),
         ('"bmm_fp8" = { rtol = "big" }', "rtol must be a number of at least 0, got 'big'"),
         ('"bmm_fp8" = { reason = "why" }', "says nothing, give it one of rtol"),
         ('"bmm_fp8" = { rtol = 1, output = -1 }', "output must be which of its outputs, counted from 0, got -1"),

@@ -65,7 +65,7 @@ def test_only_the_pages_own_script_may_run_and_nothing_may_be_loaded(rendered):
 def test_every_plot_is_one_that_vega_lite_understands(rendered):
     html = rendered(document(benchmark(), benchmark("cudnn", flops_dtype="fp8_e4m3")))
     plots = {**data(html)["specs"], "roofline": next(iter(data(html)["figures"].values()))["spec"]}
-    assert len(plots) == 7
+    assert len(plots) == 8
     for name, spec in plots.items():
         drawn = vl_convert.vegalite_to_vega({**spec, "datasets": {spec.get("data", {}).get("name", "points"): []}})
         assert drawn["marks"], name
@@ -154,7 +154,7 @@ def test_the_command_writes_a_page(tmp_path, capsys):
 
 
 def test_the_command_names_a_file_that_is_no_run(tmp_path, capsys):
-    assert cli.main(["report", str(write(tmp_path / "run.json", "{}"))]) == 1
+    assert cli.main(["report", str(write(tmp_path / "run.json", "{}"))]) == 2
     assert "run.json: not a file of pytest-benchmark, it has no benchmarks" in capsys.readouterr().err
 
 
@@ -246,7 +246,7 @@ def test_the_title_of_a_fold_is_html_and_no_markdown(tmp_path):
 
 def test_a_page_is_not_written_over_its_run(tmp_path, capsys):
     path = write(tmp_path / "run.json", document(benchmark()))
-    assert cli.main(["report", str(path), "-o", str(path)]) == 1
+    assert cli.main(["report", str(path), "-o", str(path)]) == 2
     assert capsys.readouterr().err == f"flashinfer-perf report: {path} is one of the runs: write to another file\n"
 
 

@@ -203,7 +203,7 @@ def test_a_file_that_is_none_is_refused(tmp_path, capsys):
         (json.dumps(part(1, ["a"], **{SHARD: {}}).document), "says nothing of --perf-shard"),
     ):
         path.write_text(text)
-        assert cli.main(["merge", str(path), "-o", str(tmp_path / "all.json")]) == 1
+        assert cli.main(["merge", str(path), "-o", str(tmp_path / "all.json")]) == 2
         assert sentence in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main(["merge", str(path), "-o", "all.json", "--allow", "everything"])

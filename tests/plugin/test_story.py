@@ -135,10 +135,14 @@ ALIKE = {
     "memory-bound, by 0.5 %": [benchmark("a", us=10.0), benchmark("b", us=10.05)],
     "by their own scatter": [scattered(benchmark("a", us=10.0), 0.2), scattered(benchmark("b", us=10.3), 0.2)],
     "without samples": [benchmark("a", us=10.0, samples=0), scattered(benchmark("b", us=10.05), 0.01)],
-    "in cycles": [clocked("a", 100.0, 180000), clocked("b", 109.0, 180500)],
+    "in cycles": [clocked("a", 50.0, 90000), clocked("b", 54.5, 90250)],
     "by the scatter of cycles": [
-        clocked("a", 100.0, 180000),
-        scattered(clocked("b", 109.0, 185000), 0.2, "cycles_per_call"),
+        clocked("a", 50.0, 90000),
+        scattered(clocked("b", 54.5, 92500), 0.2, "cycles_per_call"),
+    ],
+    "by the scatter of a short call's samples": [
+        clocked("a", 10.0, 18000),
+        scattered(clocked("b", 10.5, 18900), 0.2),
     ],
     "on a host's clock": [
         benchmark(b, us=us, instrument="wall", bound=None, cycles=None) for b, us in (("a", 10), ("b", 12))
@@ -146,7 +150,7 @@ ALIKE = {
 }
 APART = {
     "memory-bound, by 2 %": [benchmark("a", us=10.0), benchmark("b", us=10.2)],
-    "in cycles": [clocked("a", 100.0, 180000), clocked("b", 101.0, 184000)],
+    "in cycles": [clocked("a", 50.0, 90000), clocked("b", 50.5, 92000)],
     "on a host's clock": [
         benchmark(b, us=us, instrument="wall", bound=None, cycles=None) for b, us in (("a", 10), ("b", 14))
     ],

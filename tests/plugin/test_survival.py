@@ -1,6 +1,8 @@
 """What becomes of the others when a case ends badly and nobody supervises, and how long a case may take."""
 
 import io
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +66,26 @@ def test_alone_a_crash_says_its_case_its_own_frames_and_the_way_out(pytester, en
     frames = [line for line in said[1:] if "ctypes" not in line]
     assert [line.rpartition(" in ")[2] for line in frames] == ["kernel", "test_crash"]
     assert all(f'"{pytester.path}/test_it.py", line ' in line for line in frames)
+
+
+def test_what_a_test_forks_and_leaves_does_not_keep_the_session(pytester):
+    pytester.makepyfile("""
+        import os, time
+        from pathlib import Path
+
+        def test_it(perf):
+            perf.time(int)
+            forked = os.fork()
+            if not forked:
+                time.sleep(60)
+                os._exit(0)
+            Path("forked").write_text(str(forked))
+    """)
+    start = time.monotonic()
+    pytester.runpytest(*QUICK, "-W", "ignore::DeprecationWarning").assert_outcomes(passed=1)
+    took = time.monotonic() - start
+    os.kill(int((pytester.path / "forked").read_text()), signal.SIGKILL)
+    assert took < 40
 
 
 def test_who_enabled_faulthandler_has_it_back_after_a_session_with_cases(pytester):

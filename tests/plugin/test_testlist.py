@@ -153,7 +153,7 @@ def test_an_option_of_an_unset_variable_is_refused(run, option):
     refused = run(f"{GEMM} -n 1\n", "lines.txt", f"--perf-{option}")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     name = option.partition("=")[0]
-    refused.stderr.fnmatch_lines([f"ERROR: --perf-{name}: an empty name: of a variable that is not set?"])
+    refused.stderr.fnmatch_lines([f"ERROR: --perf-{name}: the value is empty: is a shell variable not set?"])
 
 
 def test_a_list_that_asks_for_nothing_is_an_error(run):

@@ -94,7 +94,7 @@ def test_a_csv_of_earlier_rows_is_left_alone_where_nothing_runs(own):
 def test_an_empty_name_is_not_taken_for_none(own, option):
     done = own.runpytest(*QUICK, f"--perf-{option}=")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([f"ERROR: --perf-{option}: an empty name: of a variable that is not set?"])
+    done.stderr.fnmatch_lines([f"ERROR: --perf-{option}: the value is empty: is a shell variable not set?"])
     assert not (own.path / "measured").exists()
 
 

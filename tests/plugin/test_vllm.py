@@ -213,7 +213,7 @@ def test_a_csv_of_nothing_is_an_error(pytester):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(["*nothing written, no case of vllm_decode was measured as trtllm and as baseline"])
     missing = pytester.runpytest("--perf-vllm-csv=nowhere")
-    missing.stderr.fnmatch_lines(["*must be a folder that is there, got 'nowhere'"])
+    missing.stderr.fnmatch_lines(["*must be an existing folder, got 'nowhere'"])
 
 
 def test_what_cannot_run_raises_with_the_reason():

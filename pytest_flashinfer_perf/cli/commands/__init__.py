@@ -1,4 +1,4 @@
-"""The commands of `flashinfer-perf` beside bench and run, each imported when it is asked for."""
+"""The commands of `flashinfer-perf` other than bench and run, each imported when it is called."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
 HELP = {
-    "compare": "judge files of results against a baseline's",
-    "ab": "measure two environments in turns, and judge what differs",
-    "prove": "see whether the gate's verdicts are right on this machine",
-    "calibrate": "measure this machine's own noise, for the gate to know",
-    "history": "find when cases changed, over many stored runs",
-    "prebuild": "compile the kernel modules that cases need, before anything is timed",
-    "merge": "one file of results out of those of shards",
-    "report": "one HTML page, or Markdown, of what runs measured",
-    "doctor": "what this machine can measure, and why not the rest",
-    "list": "routines with their backends, tiers, models and flags",
+    "compare": "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
+    "ab": "Measure two environments in turns on one GPU, and print a verdict for each case.",
+    "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",
+    "prove": "Measure how often verdicts are right on this machine.",
+    "calibrate": "Measure this machine's noise, which verdicts then take into account.",
+    "history": "Find the runs in which cases became slower or faster, in a folder of many runs.",
+    "prebuild": "Compile the FlashInfer modules that cases need, before a run or for another machine.",
+    "merge": "Join the JSON files of shards into the file of one run.",
+    "report": "Write a report of runs as an HTML page or as Markdown.",
+    "doctor": "Show what can be measured on this machine, and why the rest cannot.",
+    "list": "List routines with their backends, tiers, models and flags.",
 }
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    from pytest_flashinfer_perf.cli.judging import ERRORS
-    from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE
-
     command = importlib.import_module(f"{__name__}.{name}")
     try:
         return int(command.main(arguments))
-    except ERRORS as error:
+    except (FlashinferPerfError, OSError) as error:
         sys.stderr.write(f"flashinfer-perf {name}: {error}\n")
-        return COULD_NOT_JUDGE
+        return error.exit_code if isinstance(error, FlashinferPerfError) else FlashinferPerfError.exit_code

@@ -1,4 +1,4 @@
-"""`flashinfer-perf ab`: two environments measured in turns on one GPU, in as many pairs as their verdicts need."""
+"""`flashinfer-perf ab`: measure two environments in turns on one GPU, until each verdict is certain."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging, processes
-from pytest_flashinfer_perf.cli.processes import Done, Environment, say
+from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.gate.verdict import Judgement
+from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.running.processes import Done, Environment, say
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import Run
 
@@ -26,24 +27,24 @@ EXAMPLE = (
 
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
-    said = parser().parse_args(own)
-    base, head = processes.environment("base", said.base), processes.environment("head", said.head)
-    output, gpu = processes.folder(said.output, "ab"), processes.gpu(for_pytest)
-    session = Session(base, head, for_pytest, output, gpu, said.budget)
-    rules = judging.rules(said, [gpu], paired=True)
+    args = parser().parse_args(own)
+    base, head = processes.environment("base", args.base), processes.environment("head", args.head)
+    output, gpu = processes.folder(args.output, "ab"), processes.gpu(for_pytest)
+    session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
+    rules = judging.rules(args, [gpu], paired=True)
     with processes.alone_on(gpu):
-        judgement = Plan(said.pairs, max(said.pairs, said.most_pairs)).follow(session.pair, rules, session.more)
+        judgement = Plan(args.pairs, max(args.pairs, args.most_pairs)).follow(session.pair, rules, session.more)
     refusals = (*judgement.refusals, *session.failures("base"))
     judgement = replace(judgement, refusals=refusals, failures=session.failures("head"))
     session.write(judgement)
-    code = judging.told(judgement, said)
+    code = judging.publish(judgement, args)
     say(session.summary)
     return code
 
 
 @dataclass
-class Session:
-    """The pairs so far. Every second one is measured head first, so that a drift favours neither."""
+class PairedRuns:
+    """The pairs measured so far. Every second pair starts with the head, so that a drift favours neither side."""
 
     base: Environment
     head: Environment
@@ -72,12 +73,12 @@ class Session:
         return done.run
 
     def _tests(self, side: str, wanted: frozenset[str]) -> list[str]:
-        """Their ids in this environment, which the first run there has shown."""
+        """The tests of these cases, by their ids in the first run of this environment."""
         first = next(done.run for name, done in self.done if name == side)
         return [row.fullname for row in first.rows if row.case in wanted]
 
     def more(self) -> bool:
-        """Whether another pair would end within the budget, as long as the longest took."""
+        """Whether another pair, as long as the longest one so far, would end within the budget."""
         return self.budget is None or self._seconds + max(self.pairs) <= self.budget
 
     @property
@@ -90,13 +91,13 @@ class Session:
 
     @property
     def summary(self) -> str:
-        stopped = "" if self.more() else f"; the budget of {self.budget:g} s has no room for one more"
-        return f"pairs: {len(self.pairs)}, in {self._seconds:.0f} s, all of it in {self.output}{stopped}"
+        stopped = "" if self.more() else f"; one more would not fit into --budget={self.budget:g}"
+        return f"pairs: {len(self.pairs)}, in {self._seconds:.0f} s, results and logs in {self.output}{stopped}"
 
     def write(self, judgement: Judgement) -> None:
-        said = {"wall_s": self._seconds, "pair_s": self.pairs, "gpu": self.gpu, "arguments": list(self.arguments)}
-        said |= {where.name: list(where.command) for where in (self.base, self.head)}
-        write_whole(self.output / "session.json", json.dumps(said, indent=1) + "\n")
+        session = {"wall_s": self._seconds, "pair_s": self.pairs, "gpu": self.gpu, "arguments": list(self.arguments)}
+        session |= {where.name: list(where.command) for where in (self.base, self.head)}
+        write_whole(self.output / "session.json", json.dumps(session, indent=1) + "\n")
         write_whole(self.output / "verdicts.json", document.text(judgement))
         write_whole(self.output / "verdicts.md", markdown.text(judgement))
 
@@ -105,17 +106,36 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "flashinfer-perf ab",
         usage="flashinfer-perf ab --base CMD --head CMD [OPTIONS] -- PYTEST_ARGS",
-        description="Measure two environments in turns on one GPU: each a virtual environment's folder, a Python, or a "
-        "command that takes pytest's arguments. A case is measured until its verdict is certain.",
+        description="Measure two environments in turns on one GPU. An environment (CMD) is the folder of a virtual "
+        "environment, a Python, or a command that takes pytest's arguments. Each case is measured in pairs "
+        "until its verdict is certain. Exits with 0 if nothing is worse, with 1 if a case is slower or wrong, with 2 "
+        "if the comparison is incomplete.",
         epilog=EXAMPLE,
     )
-    made.add_argument("--base", required=True, metavar="CMD", help="what to compare with")
-    made.add_argument("--head", required=True, metavar="CMD", help="what is judged")
+    made.add_argument("--base", required=True, metavar="CMD", help="The environment to compare with.")
+    made.add_argument("--head", required=True, metavar="CMD", help="The environment that gets the verdicts.")
     made.add_argument(
-        "--pairs", type=positive, default=5, metavar="N", help="for cases that are not certain before (5)"
+        "--pairs",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="Pairs for cases that are not certain earlier. Default: %(default)s.",
     )
-    made.add_argument("--most-pairs", type=int, default=10, metavar="N", help="for AMBIGUOUS ones (10)")
-    made.add_argument("--budget", type=float, metavar="SECONDS", help="start no pair that would end later")
-    made.add_argument("--output", type=Path, metavar="DIR", help="a new folder for results and logs (ab-DATE-TIME)")
+    made.add_argument(
+        "--most-pairs",
+        type=int,
+        default=10,
+        metavar="N",
+        help="Pairs for cases that are still AMBIGUOUS then. Default: %(default)s.",
+    )
+    made.add_argument(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="Start no pair that would end later than this. Default: no limit.",
+    )
+    made.add_argument(
+        "--output", type=Path, metavar="DIR", help="New folder for results and logs. Default: ab-DATE-TIME."
+    )
     judging.add_options(made)
     return made

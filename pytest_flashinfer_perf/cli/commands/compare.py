@@ -1,4 +1,4 @@
-"""`flashinfer-perf compare`: files of results against a baseline's, after the fact."""
+"""`flashinfer-perf compare`: compare files of runs with those of a baseline."""
 
 from __future__ import annotations
 
@@ -16,23 +16,33 @@ EXAMPLE = "example: flashinfer-perf compare --base main-*.json --head pr-*.json 
 
 
 def main(arguments: Sequence[str]) -> int:
-    said = parser().parse_args(arguments)
-    base, head = runs.read(said.base, said.storage), runs.read(said.head, said.storage)
-    if said.paired and len(base) != len(head):
-        raise RunError(f"--paired: {len(base)} files of the baseline and {len(head)} of this run are not pairs")
-    held_to = judging.rules(said, {gpu for run in head for gpu in run.gpus}, paired=said.paired)
-    return judging.told(judge(base, head, held_to), said)
+    args = parser().parse_args(arguments)
+    base, head = runs.read(args.base, args.storage), runs.read(args.head, args.storage)
+    if args.paired and len(base) != len(head):
+        raise RunError(f"--paired needs as many files of --base as of --head, got {len(base)} and {len(head)}")
+    rules = judging.rules(args, {gpu for run in head for gpu in run.gpus}, paired=args.paired)
+    return judging.publish(judge(base, head, rules), args)
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "flashinfer-perf compare",
-        description="Judge files of pytest-benchmark, one per process, against those of a baseline.",
+        description="Compare JSON files of pytest-benchmark, one per process, with those of a baseline, and print a "
+        "verdict for each case. Exits with 0 if nothing is worse, with 1 if a case is slower or wrong, with 2 if the "
+        "comparison is incomplete.",
         epilog=EXAMPLE,
     )
-    made.add_argument("--base", nargs="+", required=True, metavar="FILE", help="files, folders or stored names")
-    made.add_argument("--head", nargs="+", required=True, metavar="FILE", help="files, folders or stored names")
-    made.add_argument("--paired", action="store_true", help="the n-th files of both ran next to each other")
-    made.add_argument("--storage", type=Path, default=STORAGE, metavar="DIR", help="pytest-benchmark's (.benchmarks)")
+    made.add_argument(
+        "--base", nargs="+", required=True, metavar="FILE", help="The baseline: files, folders or saved names."
+    )
+    made.add_argument(
+        "--head", nargs="+", required=True, metavar="FILE", help="The runs that get the verdicts, named likewise."
+    )
+    made.add_argument(
+        "--paired", action="store_true", help="The n-th file of --base and the n-th of --head ran in turn."
+    )
+    made.add_argument(
+        "--storage", type=Path, default=STORAGE, metavar="DIR", help="Folder of saved runs. Default: %(default)s."
+    )
     judging.add_options(made)
     return made

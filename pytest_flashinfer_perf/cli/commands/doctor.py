@@ -1,4 +1,4 @@
-"""`flashinfer-perf doctor`: one screen about this machine, or the same as JSON."""
+"""`flashinfer-perf doctor`: show what can be measured on this machine, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import argparse
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.runs.formatting import WIDTH, grouped, software
+from pytest_flashinfer_perf.runs.formatting import grouped, software, wrapped
 
 EXAMPLE = """examples:
   flashinfer-perf doctor
   flashinfer-perf doctor --json > machine.json
 """
 INDENT = 11
-# What a reason says of one backend, or of one API, that others share: `fa3 needs`, `no support of gemm.mm_fp8`.
+# The part of a reason that names its backend or API: without it, equal reasons can be shown once.
 SUBJECT = re.compile(r"^\S+ (?=needs\b)| of \S+( with backend \S+)?(?= on )")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 where something can be measured on a GPU, 1 where not."""
-    said = _parser().parse_args(list(arguments))
+    """Return 0 if something can be measured on a GPU, else 1."""
+    args = _parser().parse_args(list(arguments))
     from pytest_flashinfer_perf.cli import diagnosis
 
     facts = diagnosis.examine()
-    text = json.dumps(facts, indent=2) if said.json else "\n".join(lines(facts))
+    text = json.dumps(facts, indent=2) if args.json else "\n".join(lines(facts))
     sys.stdout.write(f"{text}\n")
     return 0 if facts["measures_on_gpu"] else 1
 
@@ -35,25 +34,25 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flashinfer-perf doctor",
-        description="What this machine can measure, and why not the rest. "
-        "Exits with 0 when something can be measured on a GPU, with 1 when not.",
+        description="Show what can be measured on this machine, and why the rest cannot. "
+        "Exits with 0 if something can be measured on a GPU, else with 1.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", action="store_true", help="the same facts for programs")
+    parser.add_argument("--json", action="store_true", help="Print the same facts as JSON.")
     return parser
 
 
 def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     for gpu in facts["gpus"]:
-        yield from _said(gpu["device"], _gpu(gpu))
+        yield from _titled(gpu["device"], _gpu(gpu))
     if facts["no_gpu"]:
-        yield from _said("GPU", f"none: {facts['no_gpu']}")
-    yield from _said("software", software(facts["software"]))
+        yield from _titled("GPU", f"none: {facts['no_gpu']}")
+    yield from _titled("software", software(facts["software"]))
     if facts["flashinfer"]:
-        yield from _said("", facts["flashinfer"])
-    yield from _said("timed by", "; ".join(_instruments(facts)))
-    yield from _said("caches", "; ".join(_caches(facts["caches"])))
+        yield from _titled("", facts["flashinfer"])
+    yield from _titled("timed by", "; ".join(_instruments(facts)))
+    yield from _titled("caches", "; ".join(_caches(facts["caches"])))
     yield ""
     yield from _routines(facts["routines"])
     yield ""
@@ -68,10 +67,10 @@ def _gpu(gpu: Mapping[str, Any]) -> str:
         f"L2 {gpu['l2_bytes'] / 2**20:.0f} MiB, {gpu['free_bytes'] / 2**30:.1f} GiB free, {gpu['uuid']}"
     )
     if "sm_mhz" not in gpu:
-        return f"{known}; NVML says nothing: pip install nvidia-ml-py"
+        return f"{known}; clocks unknown: pip install nvidia-ml-py"
     clocks = f"SM clock {_or(gpu['sm_mhz'])} of {_or(gpu['sm_mhz_most'])} MHz, memory {_or(gpu['memory_mhz'])} MHz"
     power = f"{_or(gpu['power_w'])} W, capped at {_or(gpu['power_cap_w'])} of {_or(gpu['power_cap_usual_w'])} W"
-    persistence = {True: "on", False: "off: nvidia-smi -pm 1", None: "not told"}[gpu["persistence"]]
+    persistence = {True: "on", False: "off: nvidia-smi -pm 1", None: "unknown"}[gpu["persistence"]]
     return f"{known}; {clocks}; {power}; throttled by {_or(gpu['throttle'])}; persistence {persistence}; {_others(gpu)}"
 
 
@@ -81,7 +80,7 @@ def _or(value: float | str | None) -> str:
 
 def _others(gpu: Mapping[str, Any]) -> str:
     if gpu["processes"] is None:
-        return "its processes are not told"
+        return "its processes are unknown"
     seen = [f"{p['name'] or 'a process'} ({p['pid']}, {(p['bytes'] or 0) / 2**30:.1f} GiB)" for p in gpu["processes"]]
     return f"OTHER PROCESSES: {', '.join(seen)}" if seen else "no other processes"
 
@@ -100,19 +99,19 @@ def _caches(caches: Mapping[str, Any]) -> Iterator[str]:
 def _routines(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]:
     for name, backends in routines.items():
         able = " ".join(backend for backend, reason in backends.items() if reason is None) or "none"
-        yield from _wrapped(f"{name}: {able}", 2)
+        yield from wrapped(f"{name}: {able}", 2)
 
 
 def _why_not(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]:
-    """A reason that many share is said once."""
-    said = [(name, b, reason) for name, backends in routines.items() for b, reason in backends.items() if reason]
-    for reason, alike in grouped(said, lambda one: SUBJECT.sub("", one[2])):
-        yield from _wrapped(f"no: {reason}", 4)
-        yield from _wrapped(f"    {_whose(reason, alike)}", 4)
+    """Each reason once, with all routines and backends that it holds for."""
+    reasons = [(name, b, reason) for name, backends in routines.items() for b, reason in backends.items() if reason]
+    for reason, alike in grouped(reasons, lambda one: SUBJECT.sub("", one[2])):
+        yield from wrapped(f"no: {reason}", 4)
+        yield from wrapped(f"    {_whose(reason, alike)}", 4)
 
 
 def _whose(reason: str, alike: Sequence[tuple[str, str, str]]) -> str:
-    """What a backend needs, it needs in every routine."""
+    """The routines and backends; backends alone if the reason is the same in every routine."""
     if reason.startswith("needs"):
         return " ".join(dict.fromkeys(backend for _, backend, _ in alike))
     by_routine = grouped(alike, lambda one: one[0])
@@ -125,9 +124,5 @@ def _verdict(facts: Mapping[str, Any]) -> str:
     return able if facts["measures_on_gpu"] else f"nothing can be measured on a GPU; {able}"
 
 
-def _said(title: str, text: str) -> Iterator[str]:
-    return _wrapped(f"{title:<{INDENT}}{text}", INDENT)
-
-
-def _wrapped(text: str, indent: int) -> Iterator[str]:
-    yield from textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
+def _titled(title: str, text: str) -> list[str]:
+    return wrapped(f"{title:<{INDENT}}{text}", INDENT)

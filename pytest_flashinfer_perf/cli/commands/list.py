@@ -1,15 +1,15 @@
-"""`flashinfer-perf list`: what can be asked for, by the names that a command line takes."""
+"""`flashinfer-perf list`: routines, and the names of backends, models and flags that a command line takes."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.runs.formatting import WIDTH
+from pytest_flashinfer_perf.runs.formatting import wrapped
+from pytest_flashinfer_perf.spec.case import UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import Field, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
@@ -24,16 +24,15 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(list(arguments)).routine
     found = _matching(asked)
     if not found:
-        sys.stderr.write(f"flashinfer-perf list: {unknown(asked, sorted(all_routines()))}\n")
-        return 1
-    said = (line for routine in found for line in (_whole(routine) if asked else _brief(routine)))
-    models = () if asked else _said("models", _models(found), indent=0)
-    sys.stdout.write("\n".join([*said, *models]) + "\n")
+        raise UnknownRoutineError(asked, unknown(asked, sorted(all_routines())))
+    shown = (line for routine in found for line in (_whole(routine) if asked else _brief(routine)))
+    models = () if asked else _titled("models", _models(found), indent=0)
+    sys.stdout.write("\n".join([*shown, *models]) + "\n")
     return 0
 
 
 def _matching(asked: str) -> list[AnyRoutine]:
-    """The one of that name, or all whose name has it as a part."""
+    """The routine of that name, or all routines whose names contain it."""
     routines = all_routines()
     if asked in routines:
         return [routines[asked]]
@@ -43,23 +42,23 @@ def _matching(asked: str) -> list[AnyRoutine]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flashinfer-perf list",
-        description="Routines with their backends, tiers, models and flags; of one of them, what each flag means.",
+        description="List routines with their backends, tiers, models and flags. For a named one, explain each flag.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("routine", nargs="?", default="", help="a routine's name, or a part of it")
+    parser.add_argument("routine", nargs="?", default="", help="Name of a routine, or part of it. Default: all.")
     return parser
 
 
 def _brief(routine: AnyRoutine) -> Iterator[str]:
     yield from _heading(routine)
-    yield from _said("flags", (f"--{field.spellings[0]}" for field in fields_of(routine.params)))
+    yield from _titled("flags", (f"--{field.spellings[0]}" for field in fields_of(routine.params)))
     yield ""
 
 
 def _whole(routine: AnyRoutine) -> Iterator[str]:
     yield from _heading(routine)
-    yield from _said("models", _models([routine]))
+    yield from _titled("models", _models([routine]))
     yield "  flags"
     for field in fields_of(routine.params):
         yield from _explained(field)
@@ -68,24 +67,24 @@ def _whole(routine: AnyRoutine) -> Iterator[str]:
 
 def _heading(routine: AnyRoutine) -> Iterator[str]:
     yield f"{routine.name} ({routine.family})"
-    yield from _said("backends", routine.backends)
-    yield from _said("tiers", (f"{name} ({len(list(shapes()))})" for name, shapes in routine.tiers.items()))
+    yield from _titled("backends", routine.backends)
+    yield from _titled("tiers", (f"{name} ({len(list(shapes()))})" for name, shapes in routine.tiers.items()))
 
 
 def _models(routines: Iterable[AnyRoutine]) -> list[str]:
     return sorted({model for routine in routines if routine.presets for model in routine.presets.layers})
 
 
-def _said(title: str, names: Iterable[str], indent: int = 2) -> Iterator[str]:
+def _titled(title: str, names: Iterable[str], indent: int = 2) -> Iterator[str]:
     text = f"{' ' * indent}{title:<10}{' '.join(names) or 'none'}"
-    yield from textwrap.wrap(text, WIDTH, subsequent_indent=" " * (indent + 10), break_on_hyphens=False)
+    yield from wrapped(text, indent + 10)
 
 
 def _explained(field: Field) -> Iterator[str]:
     names = ", ".join(f"--{name}" for name in field.spellings)
     choices = f": {', '.join(field.flag.choices)}" if field.flag.choices else ""
     text = f"    {names:<28}{field.flag.help}{choices} ({_default(field)})"
-    yield from textwrap.wrap(text, WIDTH, subsequent_indent=" " * 32, break_on_hyphens=False)
+    yield from wrapped(text, 32)
 
 
 def _default(field: Field) -> str:

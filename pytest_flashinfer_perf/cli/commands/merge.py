@@ -1,4 +1,4 @@
-"""`flashinfer-perf merge`: the files of shards, as one."""
+"""`flashinfer-perf merge`: join the files of shards into one."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.runs import merging
 from pytest_flashinfer_perf.runs.formatting import counted
-from pytest_flashinfer_perf.runs.run_file import RunError
 
 EXAMPLE = "example: flashinfer-perf merge shard-*.json --output run.json"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """1 where the files are not the parts of one run."""
-    said = _parser().parse_args(list(arguments))
-    try:
-        made = merging.merged([merging.read(path) for path in said.files], said.allow)
-        write_whole(said.output, json.dumps(made, indent=4) + "\n")
-    except (RunError, merging.MergeError, OSError) as error:
-        sys.stderr.writelines(f"flashinfer-perf merge: {line}\n" for line in str(error).splitlines())
-        return 1
+    args = _parser().parse_args(list(arguments))
+    made = merging.merged([merging.read(path) for path in args.files], args.allow)
+    write_whole(args.output, json.dumps(made, indent=4) + "\n")
     sys.stdout.write(
-        f"wrote {counted(len(made['benchmarks']), 'row')} of {counted(len(said.files), 'file')} to {said.output}\n"
+        f"wrote {counted(len(made['benchmarks']), 'row')} of {counted(len(args.files), 'file')} to {args.output}\n"
     )
     return 0
 
@@ -34,17 +29,22 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flashinfer-perf merge",
-        description="One file of pytest-benchmark out of those that the shards of a run wrote.",
+        description="Join the JSON files that the shards of a run wrote into the file of one run. Exits with 1, and "
+        "writes nothing, if they are not the parts of one run.",
         epilog=EXAMPLE,
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what pytest --perf-shard=i/n wrote")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the whole run")
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="A file written by pytest --perf-shard=I/N."
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="File to write the whole run to."
+    )
     parser.add_argument(
         "--allow",
         type=_checks,
         default=(),
         metavar="A,B",
-        help=f"merge all the same: {', '.join(merging.CHECKS)}; of duplicates the last is kept",
+        help=f"Join in spite of these: {', '.join(merging.CHECKS)}. The last of duplicates is kept. Default: none.",
     )
     return parser
 
@@ -53,5 +53,5 @@ def _checks(text: str) -> list[str]:
     names = text.replace(",", " ").split()
     for name in names:
         if name not in merging.CHECKS:
-            raise argparse.ArgumentTypeError(f"unknown name {name!r}, known are {', '.join(merging.CHECKS)}")
+            raise argparse.ArgumentTypeError(unknown(name, merging.CHECKS))
     return names

@@ -1,33 +1,28 @@
-"""`flashinfer-perf prebuild`: compile what cases need, before they are measured or for another machine."""
+"""`flashinfer-perf prebuild`: compile the modules that cases need, before a run or for another machine."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import processes
 from pytest_flashinfer_perf.prebuild import start
+from pytest_flashinfer_perf.running import processes
 
 EXAMPLE = """examples:
   flashinfer-perf prebuild -- tests/attention -k 'decode and fa3'
   FLASHINFER_CUDA_ARCH_LIST=9.0a flashinfer-perf prebuild --output kernels -- my_benchmarks.txt
 """
-DESCRIPTION = f"""Compile FlashInfer's kernel modules that these cases need, as many files at a time as
-MAX_JOBS says, for the GPUs here or those of {start.ARCHITECTURES}. Needs CUDA's
-compiler and no GPU. Exits with 0 when all are there, with 1 when one does not compile."""
-COULD_NOT = 2
+DESCRIPTION = f"""Compile the FlashInfer modules that these cases need. They are compiled for the GPUs of
+this machine, or for those that {start.ARCHITECTURES} names; MAX_JOBS limits
+the number of files compiled at a time. Needs CUDA's compiler and no GPU.
+Exits with 0 if all modules are compiled, with 1 if one fails to compile."""
 
 
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
-    said = _parser().parse_args(own)
-    try:
-        return start.prebuild(for_pytest, output=said.output)
-    except start.PrebuildError as error:
-        sys.stderr.write(f"flashinfer-perf prebuild: {error}\n")
-        return COULD_NOT
+    args = _parser().parse_args(own)
+    return start.prebuild(for_pytest, output=args.output)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -39,6 +34,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--output", metavar="DIR", type=Path, help="copy them to this folder, which another machine has on PYTHONPATH"
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="Copy the modules to this folder. Another machine finds them with the folder in PYTHONPATH.",
     )
     return parser

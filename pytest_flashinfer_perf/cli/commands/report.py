@@ -1,4 +1,4 @@
-"""`flashinfer-perf report`: runs as a page, or as Markdown."""
+"""`flashinfer-perf report`: write a report of runs as an HTML page or as Markdown."""
 
 from __future__ import annotations
 
@@ -20,15 +20,10 @@ EXAMPLE = """examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """1 where there is nothing to report of: a file that is no run, or an extra that is not installed."""
-    said = _parser().parse_args(list(arguments))
-    try:
-        read = runs.read(said.runs)
-        _verify_other(said.output, said.runs)
-        return _markdown(read, said.output) if said.markdown else _page(read, said.output or Path("report.html"))
-    except (RunError, OSError) as error:
-        sys.stderr.write(f"flashinfer-perf report: {error}\n")
-        return 1
+    args = _parser().parse_args(list(arguments))
+    read = runs.read(args.runs)
+    _verify_other(args.output, args.runs)
+    return _markdown(read, args.output) if args.markdown else _page(read, args.output or Path("report.html"))
 
 
 def _verify_other(output: Path | None, read: Sequence[Path]) -> None:
@@ -39,13 +34,21 @@ def _verify_other(output: Path | None, read: Sequence[Path]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flashinfer-perf report",
-        description="One page, or Markdown, of what runs measured; of several runs the trend of each case too.",
+        description="Write a report of one run, or of several with their trend, as an HTML page or as Markdown.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="what pytest --benchmark-json wrote")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="report.html, or Markdown to the terminal")
-    parser.add_argument("--markdown", action="store_true", help="for a comment on a pull request")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN.json", help="A file written by pytest --benchmark-json."
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="File to write. Default: report.html, or the terminal for Markdown.",
+    )
+    parser.add_argument("--markdown", action="store_true", help="Write Markdown, for a comment on a pull request.")
     return parser
 
 

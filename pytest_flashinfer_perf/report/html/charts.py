@@ -23,7 +23,7 @@ def palette(backends: Sequence[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Roofline:
+class RooflineChart:
     """Points under the roofs of one device, by backend."""
 
     backends: tuple[str, ...]
@@ -194,6 +194,26 @@ def trend() -> Spec:
     }
 
 
+def plans() -> Spec:
+    """What planning takes over the size of the batch, a curve for each backend and shape."""
+    axes = {"x": ("batch", "requests in the batch"), "y": ("us", "plan, us")}
+    scale = {"type": "log", "nice": False}
+    along = {
+        axis: {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": {"format": ",~r"}}
+        for axis, (field, title) in axes.items()
+    }
+    return {
+        "height": LOW * 1.5,
+        "data": {"name": "plans"},
+        "mark": {"type": "line", "point": {"size": 40}},
+        "encoding": {
+            **along,
+            "color": {"field": "curve", "title": None, "scale": {"range": list(COLOURS)}, "legend": {"columns": 1}},
+            "tooltip": [{"field": "curve"}, {"field": "batch"}, {"field": "us", "title": "us", "format": ".4~g"}],
+        },
+    }
+
+
 SPECS = {
     "histogram": histogram,
     "order": lambda: in_order("samples", "us", "us"),
@@ -201,4 +221,5 @@ SPECS = {
     "clock": lambda: in_order("clocks", "ghz", "SM clock, GHz"),
     "history": history,
     "trend": trend,
+    "plans": plans,
 }

@@ -58,6 +58,8 @@
       rooflines.push(view);
     }
     showRoutine();
+    const plans = find('[data-chart="plans"]');
+    if (plans) await plot(plans, data.specs.plans, { plans: data.plans });
     const trend = find('[data-chart="trend"]');
     if (trend) {
       const view = await plot(trend, data.specs.trend, { trend: data.trend });

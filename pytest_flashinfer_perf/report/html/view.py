@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.report import story
+from pytest_flashinfer_perf.report import host, story
 from pytest_flashinfer_perf.report.heat_map import HeatMap, heat_map
 from pytest_flashinfer_perf.report.html import charts
 from pytest_flashinfer_perf.report.story import CaseHistory, Comparison, Support
@@ -18,7 +18,8 @@ from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run, Unmeasured
 
 # Shown elsewhere, or too long for a list of facts.
-NOT_A_FACT = ("case", "kernels", "cycles_per_call", "sm_ghz_per_call", "repro", "repro_upstream")
+NOT_A_FACT = ("case", "kernels", "cycles_per_call", "sm_ghz_per_call", "host", "repro", "repro_upstream")
+FACTS_OF_HOST = ("host_us", "plan_us", "waits", "allocations", "synchronisations", "copies_to_host")
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,27 @@ class View:
             *trend,
             ("roofline", "Roofline"),
             ("backends", "Backends"),
+            *([("host", "Host")] if self.host_tables else []),
             ("cases", "Cases"),
             ("support", "Support"),
         ]
 
     @property
-    def answer(self) -> story.Answer:
+    def answer(self) -> story.Summary:
         return story.answer(self.runs, self.outcomes, self.judged)
+
+    @functools.cached_property
+    def host_tables(self) -> dict[str, host.Table]:
+        """What calls cost the host; nothing of a CPU."""
+        return host.tables(self._measured)
+
+    @functools.cached_property
+    def plans(self) -> list[dict[str, Any]]:
+        return host.plans_over_batches(self._measured)
+
+    @property
+    def _measured(self) -> list[Row]:
+        return [one.row for one in self.outcomes if one.row]
 
     @property
     def backends(self) -> list[str]:
@@ -140,7 +155,7 @@ class View:
         roofs = next((run.roofs[place] for run in reversed(self.runs) if place in run.roofs), {})
         dtypes = [row.throughput.flops_dtype or "" for _, _, row in here]
         sentences = tuple(charts.sentence(source, roof) for source, roof in roofs.items())
-        plot = charts.Roofline(tuple(self.backends), points, roofs, dtypes)
+        plot = charts.RooflineChart(tuple(self.backends), points, roofs, dtypes)
         return Figure(
             place, name, plot.spec() if points else {}, plot.roofs(), points, len(here) - len(points), sentences
         )
@@ -172,6 +187,7 @@ class View:
             "kernels": list(names),
             "colours": self.colours,
             "figures": {f.place: {"spec": f.spec, "roofs": f.roofs, "points": f.points} for f in self.figures},
+            "plans": self.plans,
             "trend": [step for i, one in self.trends for step in _steps(i, one)],
             "specs": {name: spec() for name, spec in charts.SPECS.items()},
         }
@@ -193,7 +209,7 @@ def _measured(row: Row, names: dict[str, int]) -> dict[str, Any]:
     return {
         "backend": formatting.named(row),
         "median": duration(row.median),
-        "facts": list(_facts({**row.extra_info(), **_statistics(row), **row.params})),
+        "facts": list(_facts({**row.extra_info(), **_statistics(row), **_host(row), **row.params})),
         "upstream": row.setup.repro_upstream,
         "samples": [_short(1e6 * sample) for sample in row.stats.data],
         "cycles": list(map(_short, clocks.cycles_per_call or ())),
@@ -204,6 +220,10 @@ def _measured(row: Row, names: dict[str, int]) -> dict[str, Any]:
 
 def _statistics(row: Row) -> dict[str, Any]:
     return {"median": row.median, "mean": row.stats.mean, "stddev": row.stats.stddev, "spread": row.spread}
+
+
+def _host(row: Row) -> dict[str, Any]:
+    return {name: getattr(row.host, name) for name in FACTS_OF_HOST} if row.host else {}
 
 
 def _not_measured(entry: Unmeasured) -> dict[str, Any]:

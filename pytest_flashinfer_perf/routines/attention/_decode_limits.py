@@ -13,7 +13,6 @@ from pytest_flashinfer_perf.spec.dtypes import is_fp8
 WRAPPER = "BatchDecodeWithPagedKVCacheWrapper"
 CUDNN = "decode.cudnn_batch_decode_with_kv_cache"
 NATIVE = "decode.trtllm_batch_decode_with_kv_cache"
-NATIVE_PAGES = (16, 32, 64, 128)
 PRIMS = "attention.prims_ts.BatchDecodePagedTSWrapper"
 
 
@@ -67,8 +66,8 @@ def native(p: BatchDecode, _backend: str, device: Device) -> Iterator[str]:
         yield from _shared.no_lse(p, "xqa")
     elif not capability.accepts(capability.api(NATIVE), "return_lse"):
         yield from _shared.no_lse(p, "trtllm-native of this flashinfer")
-    if p.page_size not in NATIVE_PAGES:
-        yield f"trtllm-native has pages of 16, 32, 64 or 128 tokens, not {p.page_size}"
+    if p.page_size not in _shared.PAGES:
+        yield f"trtllm-native has pages of {_shared.PAGES_LISTED} tokens, not {p.page_size}"
     if p.head_dim_qk % 16:
         yield f"trtllm-native needs a head_dim_qk that is a multiple of 16, not {p.head_dim_qk}"
 
@@ -77,5 +76,5 @@ def prims_ts(p: BatchDecode, backend: str, _device: Device) -> Iterator[str]:
     yield from _shared.no_lse(p, backend)
     if p.q_dtype != p.kv_dtype:
         yield "prims-ts needs queries and KV cache of one type"
-    if p.page_size not in (16, 32, 64, 128) or p.head_dim_qk not in (64, 128, 256):
-        yield "prims-ts has pages of 16, 32, 64 or 128 tokens and heads of 64, 128 or 256"
+    if p.page_size not in _shared.PAGES or p.head_dim_qk not in (64, 128, 256):
+        yield f"prims-ts has pages of {_shared.PAGES_LISTED} tokens and heads of 64, 128 or 256"

@@ -68,8 +68,8 @@ def prims_ts(p: BatchMLA, backend: str, _device: Device) -> Iterator[str]:
     yield from _shared.no_lse(p, backend)
     if p.q_dtype != p.kv_dtype:
         yield f"{backend} needs queries and cache of one type"
-    if (p.head_dim_ckv, p.head_dim_kpe) != (512, 64) or p.page_size not in (16, 32, 64, 128):
-        yield f"{backend} has heads of 512+64 and pages of 16, 32, 64 or 128 tokens: use fa2"
+    if (p.head_dim_ckv, p.head_dim_kpe) != (512, 64) or p.page_size not in _shared.PAGES:
+        yield f"{backend} has heads of 512+64 and pages of {_shared.PAGES_LISTED} tokens: use fa2"
 
 
 def _pages(p: BatchMLA, backend: str) -> Iterator[str]:

@@ -24,9 +24,9 @@ def build_flash(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
         from flashinfer.mla import MLAPlanMetadata
 
         lse = {"lse_mode": "base2"} if p.return_lse else {}
-        wrapper.plan(metadata=MLAPlanMetadata.csr(**kept), **_problem(p), **lse)
+        plan = _shared.planned(wrapper, metadata=MLAPlanMetadata.csr(**kept), **_problem(p), **lse)
     else:
-        wrapper.plan(**kept, **_problem(p))
+        plan = _shared.planned(wrapper, **kept, **_problem(p))
     scales = {"ckv_scale": x.kv_scale, "kpe_scale": x.kv_scale} if is_fp8(p.kv_dtype) else {}
 
     def launch(x: LatentInputs) -> object:
@@ -35,7 +35,7 @@ def build_flash(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
             return wrapper.run(query=x.q, kv_cache=x.kv, **said)
         return wrapper.run(*_split(p, x.q), *_split(p, x.kv), **said)
 
-    return Built(launch, _shared.resolved(wrapper))
+    return Built(launch, _shared.resolved(wrapper), plan=plan)
 
 
 def _csr(x: LatentInputs) -> dict[str, Tensor]:

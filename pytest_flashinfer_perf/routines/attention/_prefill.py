@@ -9,13 +9,14 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._params import PrefillParams
 from pytest_flashinfer_perf.routines.attention._reference import Request
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, How, Reference, Routine
 
 
 class Prefill(Protocol):
@@ -41,8 +42,35 @@ class Prefill(Protocol):
     def lse(self) -> Tensor | None: ...
 
 
+P = TypeVar("P", bound=PrefillParams)
 X = TypeVar("X", bound=Prefill)
 Reader = Callable[[X, int, slice], tuple[Tensor, Tensor]]  # of the nth request: its keys and values, heads first
+
+
+def routine(  # noqa: PLR0913, PLR0917 - what paged and ragged do each in their way
+    name: str,
+    params: type[P],
+    inputs: Callable[[P, torch.Generator, torch.device], X],
+    reference: Reference[P, X],
+    cost: Callable[[P, X], Cost],
+    footprint: Callable[[P], int],
+) -> Routine[P, X]:
+    return Routine(
+        name,
+        family="attention",
+        params=params,
+        inputs=inputs,
+        outputs=lambda x: _shared.written(x.out, x.lse),
+        reference=reference,
+        cost=cost,
+        tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
+        footprint=footprint,
+        cuda_graph=True,
+        facts=lambda _p, x: _lengths.facts(x.lens.q, x.lens.kv),
+        rows=lambda _p, x: edges(x.lens.q_indptr),
+        activations=lambda x: x.q,
+        aliases=_shared.ALIASES,
+    )
 
 
 def qk_scale(p: PrefillParams, x: Prefill) -> float:

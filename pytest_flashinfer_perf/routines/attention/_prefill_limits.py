@@ -129,5 +129,5 @@ def prims_ts(p: GroupedParams, backend: str, _device: Device) -> Iterator[str]:
 
 def paged_prims_ts(p: PagedPrefill, backend: str, device: Device) -> Iterator[str]:
     yield from prims_ts(p, backend, device)
-    if p.page_size not in (16, 32, 64, 128):
-        yield f"{backend} has pages of 16, 32, 64 or 128 tokens, not {p.page_size}: use fa2"
+    if p.page_size not in _shared.PAGES:
+        yield f"{backend} has pages of {_shared.PAGES_LISTED} tokens, not {p.page_size}: use fa2"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention._params import GroupedParams
 from pytest_flashinfer_perf.routines.attention._problems import (
     BatchDecode,
@@ -28,18 +29,20 @@ def build_decode(p: BatchDecode, x: DecodeInputs, _how: How) -> Built[DecodeInpu
     by_shape = not capability.accepts(wrapper.plan, "paged_kv_indptr")
     if by_shape:
         shape = (p.batch_size, p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size, p.s_kv)
-        wrapper.plan(x.q.device, *shape, max_seq_len_q=p.s_qo, mask_type=mask, **p.data_types)
+        plan = _shared.planned(wrapper, x.q.device, *shape, max_seq_len_q=p.s_qo, mask_type=mask, **p.data_types)
     else:
         csr = (x.table.indptr, x.table.indices, x.table.last_page_len)
         heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size)
-        wrapper.plan(*csr, *heads, seq_len_q=p.s_qo, max_kv_len=p.s_kv, mask_type=mask, **p.data_types)
+        plan = _shared.planned(
+            wrapper, *csr, *heads, seq_len_q=p.s_qo, max_kv_len=p.s_kv, mask_type=mask, **p.data_types
+        )
 
     def launch(x: DecodeInputs) -> object:
         q, out = (t if p.s_qo == 1 else t.unflatten(0, (p.batch_size, p.s_qo)) for t in (x.q, x.out))
         table = (x.seq_lens, x.table.block_tables) if by_shape else ()
         return wrapper.run(q, x.kv.pages, *table, bmm1_scale=x.kv.k_scale * p.scale, bmm2_scale=x.kv.v_scale, out=out)
 
-    return Built(launch, "prims-ts")
+    return Built(launch, "prims-ts", plan=plan)
 
 
 def build_paged(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
@@ -49,16 +52,16 @@ def build_paged(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs
     said = {"page_size": p.page_size, **_said(p, x.q_scale * x.kv.k_scale, x.kv.v_scale)}
     by_shape = not capability.accepts(wrapper.plan, "paged_kv_indptr")
     if by_shape:
-        wrapper.plan(device=x.q.device, head_dim=p.head_dim_qk, **_shape(p), **said)
+        plan = _shared.planned(wrapper, device=x.q.device, head_dim=p.head_dim_qk, **_shape(p), **said)
     else:
         csr = (x.lens.q_indptr, x.table.indptr, x.table.indices, x.table.last_page_len)
-        wrapper.plan(x.q, x.kv.k, x.kv.v, *csr, **said)
+        plan = _shared.planned(wrapper, x.q, x.kv.k, x.kv.v, *csr, **said)
 
     def launch(x: PagedInputs) -> object:
         table = (x.lens.q_indptr, x.table.block_tables, x.lens.kv) if by_shape else ()
         return wrapper.run(x.q, x.kv.k, x.kv.v, *table, out=x.out)
 
-    return Built(launch, "prims-ts")
+    return Built(launch, "prims-ts", plan=plan)
 
 
 def build_ragged(p: RaggedPrefill, x: RaggedInputs, _how: How) -> Built[RaggedInputs]:
@@ -68,15 +71,15 @@ def build_ragged(p: RaggedPrefill, x: RaggedInputs, _how: How) -> Built[RaggedIn
     said = _said(p, x.q_scale * x.k_scale, x.v_scale)
     by_shape = not capability.accepts(wrapper.plan, "qo_indptr")
     if by_shape:
-        wrapper.plan(device=x.q.device, head_dim=p.head_dim_qk, packed=True, **_shape(p), **said)
+        plan = _shared.planned(wrapper, device=x.q.device, head_dim=p.head_dim_qk, packed=True, **_shape(p), **said)
     else:
-        wrapper.plan(x.q, x.k, x.v, qo_indptr=x.lens.q_indptr, kv_indptr=x.lens.kv_indptr, **said)
+        plan = _shared.planned(wrapper, x.q, x.k, x.v, qo_indptr=x.lens.q_indptr, kv_indptr=x.lens.kv_indptr, **said)
 
     def launch(x: RaggedInputs) -> object:
         offsets = (x.lens.q_indptr, x.lens.kv_indptr) if by_shape else ()
         return wrapper.run(x.q, x.k, x.v, *offsets, out=x.out)
 
-    return Built(launch, "prims-ts")
+    return Built(launch, "prims-ts", plan=plan)
 
 
 def _shape(p: GroupedParams) -> dict[str, Any]:
@@ -114,13 +117,15 @@ def build_mla(p: BatchMLA, x: LatentInputs, _how: How) -> Built[LatentInputs]:
     by_shape = not capability.accepts(wrapper.plan, "block_tables")
     if by_shape:
         shape = (x.q.device, p.batch_size, *latent, p.s_kv)
-        wrapper.plan(*shape, max_seq_len_q=p.s_qo, packed_query=False, **types)
+        plan = _shared.planned(wrapper, *shape, max_seq_len_q=p.s_qo, packed_query=False, **types)
     else:
-        wrapper.plan(x.table.block_tables, x.seq_lens, *latent, seq_len_q=p.s_qo, max_kv_len=p.s_kv, **types)
+        plan = _shared.planned(
+            wrapper, x.table.block_tables, x.seq_lens, *latent, seq_len_q=p.s_qo, max_kv_len=p.s_kv, **types
+        )
 
     def launch(x: LatentInputs) -> object:
         q, out = (t.unflatten(0, (p.batch_size, p.s_qo)) for t in (x.q, x.out))
         table = (x.table.block_tables, x.seq_lens) if by_shape else ()
         return wrapper.run(q, x.kv, *table, bmm1_scale=x.scale * p.scale, bmm2_scale=x.kv_scale, out=out)
 
-    return Built(launch, "prims-ts")
+    return Built(launch, "prims-ts", plan=plan)

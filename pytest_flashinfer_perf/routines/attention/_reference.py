@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.routines.attention._paged import pages_per_request
 SCORES_AT_ONCE = 1 << 27
 
 
-class Answer(NamedTuple):
+class AttentionAnswer(NamedTuple):
     out: Tensor  # [rows, query heads, dim]
     lse: Tensor  # [rows, query heads], in base 2 as FlashInfer returns it
 
@@ -31,7 +31,7 @@ class Request(NamedTuple):
 
 def answers(
     q: Tensor, requests: Iterable[Request], *, scale: float, causal: bool, rows: Tensor | None
-) -> Iterator[Answer]:
+) -> Iterator[AttentionAnswer]:
     """Of each request that has rows; of those alone that are asked for."""
     chosen = ChosenRows(rows)
     for request in requests:
@@ -43,27 +43,27 @@ def answers(
             yield attend(q[request.rows][part], k, v, scale=scale, seen=seen)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float, seen: Tensor | None) -> Answer:
+def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float, seen: Tensor | None) -> AttentionAnswer:
     """Rows [rows, query heads, dim] over keys and values [KV heads, tokens, dim]; `seen` is each row's last token."""
     keys, values = k.float(), v.float()
     rows, tokens = q.shape[0], k.shape[1]
     step = max(1, SCORES_AT_ONCE // (q.shape[1] * tokens))
     blocks = [_attend_rows(q[i : i + step], keys, values, scale, _part(seen, i, step)) for i in range(0, rows, step)]
-    return Answer(torch.cat([block.out for block in blocks]), torch.cat([block.lse for block in blocks]))
+    return AttentionAnswer(torch.cat([block.out for block in blocks]), torch.cat([block.lse for block in blocks]))
 
 
 def _part(seen: Tensor | None, start: int, step: int) -> Tensor | None:
     return None if seen is None else seen[start : start + step]
 
 
-def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, last_seen: Tensor | None) -> Answer:
+def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, last_seen: Tensor | None) -> AttentionAnswer:
     grouped = q.float().unflatten(1, (k.shape[0], -1))
     scores = torch.einsum("shgd,htd->hgst", grouped, k) * scale
     if last_seen is not None:
         scores.masked_fill_(torch.arange(k.shape[1], device=q.device) > last_seen[:, None], -math.inf)
     lse = scores.logsumexp(-1) / math.log(2.0)
     out = torch.einsum("hgst,htd->shgd", scores.softmax(-1), v)
-    return Answer(out.flatten(1, 2), lse.permute(2, 0, 1).flatten(1, 2))
+    return AttentionAnswer(out.flatten(1, 2), lse.permute(2, 0, 1).flatten(1, 2))
 
 
 def paged(rows_each: int, k: Tensor, v: Tensor, block_tables: Tensor, lens: Tensor) -> Iterator[Request]:
@@ -88,7 +88,7 @@ def read_pages(side: Tensor, owned: Tensor, length: int) -> Tensor:
     return side[used].transpose(0, 1).flatten(1, 2)[:, :length]
 
 
-def joined(of_requests: Iterable[Answer], v_scale: float, *, lse: bool) -> tuple[Tensor, ...]:
+def joined(of_requests: Iterable[AttentionAnswer], v_scale: float, *, lse: bool) -> tuple[Tensor, ...]:
     """The requests one after the other, as the kernels write them."""
     made = list(of_requests)
     out = torch.cat([answer.out for answer in made]) * v_scale

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -15,6 +16,9 @@ from pytest_flashinfer_perf.routines.attention._params import AttentionParams
 from pytest_flashinfer_perf.spec.dtypes import is_fp8
 
 WORKSPACE_BYTES = 512 << 20
+PAGES = (16, 32, 64, 128)  # that kernels of trtllm-gen, xqa and prims-ts have
+PAGES_LISTED = "16, 32, 64 or 128"
+PLANNED_BATCHES = (1, 4, 16, 64, 256, 1024, 4096)
 ALIASES = {"trtllm-gen-native": "trtllm-native", "prims_ts": "prims-ts"}
 # Of few tokens: kernels add up probabilities that are rounded to bf16, by 2^-9, which is 0.003 in base 2.
 # A sum of probabilities that were rounded to bf16 is off by up to 2**-9 of itself, its base-2 logarithm by 0.0028.
@@ -49,6 +53,13 @@ def counters(api: Any, p: Heads, q: Tensor) -> dict[str, Tensor]:
 
 def element_offsets(indptr: Tensor, heads: int, dim: int) -> Tensor:
     return indptr.long() * (heads * dim)
+
+
+def planned(wrapper: Any, *args: Any, **kwargs: Any) -> Callable[[], object]:
+    """Plan it, and return what plans it once more: what every new batch costs."""
+    plan = partial(wrapper.plan, *args, **kwargs)
+    plan()
+    return plan
 
 
 def resolved(wrapper: Any) -> str:

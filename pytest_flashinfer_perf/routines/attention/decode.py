@@ -102,13 +102,15 @@ def _wrapper(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
         backend="fa2" if how.backend == "fa2_tc" else how.backend,
     )
     speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
-    wrapper.plan(*_csr(p, table), **p.data_types, block_tables=table.block_tables, **speculative)
+    csr = _csr(p, table)
+    plan = _shared.planned(wrapper, *csr, **p.data_types, block_tables=table.block_tables, **speculative)
     scales = {"k_scale": x.kv.k_scale, "v_scale": x.kv.v_scale} if is_fp8(p.kv_dtype) else {}
     return Built(
         lambda x: wrapper.run(
             x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse)
         ),
         _resolved(wrapper, how.backend),
+        plan=plan,
     )
 
 
@@ -236,6 +238,13 @@ def _default() -> Iterator[Shape[BatchDecode]]:
         yield _of(llama, batch, s_kv, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="bfloat16")
     yield _of(llama, 64, 4096, q_dtype="float16", kv_dtype="float16")
     yield _of(llama, 64, 4096, return_lse=True)
+
+
+@decode.tier("plan")
+def _plans() -> Iterator[Shape[BatchDecode]]:
+    """Batches of every size, for what planning them costs."""
+    for batch in _shared.PLANNED_BATCHES:
+        yield replace(_of(models.attention("llama-3.1-70b", 8), batch, 1024), backends=("fa2", "fa2_tc", "fa3"))
 
 
 @decode.sweep(models.attention)

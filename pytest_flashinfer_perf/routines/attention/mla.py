@@ -214,6 +214,13 @@ def _default() -> Iterator[Shape[BatchMLA]]:
     yield from (_of(deepseek, 16, 4096, s_qo=s_qo) for s_qo in (2, 4))
 
 
+@mla.tier("plan")
+def _plans() -> Iterator[Shape[BatchMLA]]:
+    """Batches of every size, for what planning them costs."""
+    for batch in _shared.PLANNED_BATCHES:
+        yield replace(_of(models.latent("deepseek-v3", 8), batch, 1024), backends=("fa2", "fa3"))
+
+
 @mla.sweep(models.latent)
 def _sweep(model: Model) -> Iterator[Shape[BatchMLA]]:
     for batch in model.batches(1, 4, 16, 64, 128, 256):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import models
-from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import (
     _drawn,
     _lengths,
@@ -27,7 +26,7 @@ from pytest_flashinfer_perf.routines.attention._problems import PagedInputs, Pag
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, How, Shape
 
 
 def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> PagedInputs:
@@ -67,36 +66,23 @@ def footprint(p: PagedPrefill) -> int:
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
 
 
-paged_prefill = Routine(
-    PAGED,
-    family="attention",
-    params=PagedPrefill,
-    inputs=inputs,
-    outputs=lambda x: _shared.written(x.out, x.lse),
-    reference=reference,
-    cost=cost,
-    tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
-    footprint=footprint,
-    cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.lens.q, x.lens.kv),
-    rows=lambda _p, x: edges(x.lens.q_indptr),
-    activations=lambda x: x.q,
-    aliases=_shared.ALIASES,
-)
+paged_prefill = _prefill.routine(PAGED, PagedPrefill, inputs, reference, cost, footprint)
 
 
 @paged_prefill.backend("fa2", "fa3", "auto", "trtllm-gen", api=PAGED, limits=_prefill_limits.paged_wrapper)
 def _wrapper(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
-    wrapper = _planned(p, x, how, x.lens.q_indptr)
+    wrapper, plan = _planned(p, x, how, x.lens.q_indptr)
     scales = {"q_scale": x.q_scale, "k_scale": x.k_scale, "v_scale": x.v_scale} if p.quantised else {}
 
     def launch(x: PagedInputs) -> object:
         return wrapper.run(x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse))
 
-    return Built(launch, _shared.resolved(wrapper))
+    return Built(launch, _shared.resolved(wrapper), plan=plan)
 
 
-def _planned(p: PagedPrefill, x: PagedInputs, how: How, offsets: Tensor, *, layout: str = "HND", **more: Any) -> Any:
+def _planned(
+    p: PagedPrefill, x: PagedInputs, how: How, offsets: Tensor, *, layout: str = "HND", **more: Any
+) -> tuple[Any, Callable[[], object]]:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
     table, q_indptr = x.table.copy(), offsets.clone()
@@ -112,8 +98,8 @@ def _planned(p: PagedPrefill, x: PagedInputs, how: How, offsets: Tensor, *, layo
     )
     csr = (q_indptr, table.indptr, table.indices, table.last_page_len)
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size)
-    wrapper.plan(*csr, *heads, causal=p.causal, **p.data_types, block_tables=table.block_tables, **more)
-    return wrapper
+    said = {"causal": p.causal, **p.data_types, "block_tables": table.block_tables, **more}
+    return wrapper, _shared.planned(wrapper, *csr, *heads, **said)
 
 
 @paged_prefill.backend("cudnn", api=PAGED, limits=_prefill_limits.cudnn)
@@ -122,16 +108,16 @@ def _cudnn(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
 
     said = _prefill.cudnn_plan(p, x)
     if capability.accepts(BatchPrefillWithPagedKVCacheWrapper.plan, "uniform_q_len"):
-        wrapper = _planned(p, x, how, x.lens.q_indptr, **said)
+        wrapper, plan = _planned(p, x, how, x.lens.q_indptr, **said)
     else:  # until 0.7.2 in elements; it took pages in HND order, and only if they were called NHD
         elements = _shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, p.head_dim_qk)
-        wrapper = _planned(p, x, how, elements, layout="NHD", **said)
+        wrapper, plan = _planned(p, x, how, elements, layout="NHD", **said)
     scales = _prefill.cudnn_scales(p, x)
 
     def launch(x: PagedInputs) -> object:
         return wrapper.run(x.q, (x.k, x.v), out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse))
 
-    return Built(launch, "cudnn")
+    return Built(launch, "cudnn", plan=plan)
 
 
 @paged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
@@ -240,6 +226,13 @@ def _default() -> Iterator[Shape[PagedPrefill]]:
         yield _of(llama, 4, s_qo, s_kv, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="bfloat16")
     for name, tp in (("llama-3.1-405b", 8), ("qwen3-14b", 1), ("gpt-oss-120b", 1), ("gemma-3-12b", 1)):
         yield _of(models.attention(name, tp), 4, 2048, 2048)
+
+
+@paged_prefill.tier("plan")
+def _plans() -> Iterator[Shape[PagedPrefill]]:
+    """Batches of every size, for what planning them costs."""
+    for batch in _shared.PLANNED_BATCHES:
+        yield replace(_of(models.attention("llama-3.1-70b", 8), batch, 16, 1024), backends=("fa2", "fa3", "cudnn"))
 
 
 @paged_prefill.sweep(models.attention)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +11,13 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.routines import models
-from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import _drawn, _lengths, _prefill, _prefill_limits, _prims, _shared
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
 from pytest_flashinfer_perf.routines.attention._problems import RaggedInputs, RaggedPrefill
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, How, Shape
 
 
 def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> RaggedInputs:
@@ -65,27 +64,12 @@ def footprint(p: RaggedPrefill) -> int:
     return kv + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_out)
 
 
-ragged_prefill = Routine(
-    RAGGED,
-    family="attention",
-    params=RaggedPrefill,
-    inputs=inputs,
-    outputs=lambda x: _shared.written(x.out, x.lse),
-    reference=reference,
-    cost=cost,
-    tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
-    footprint=footprint,
-    cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.lens.q, x.lens.kv),
-    rows=lambda _p, x: edges(x.lens.q_indptr),
-    activations=lambda x: x.q,
-    aliases=_shared.ALIASES,
-)
+ragged_prefill = _prefill.routine(RAGGED, RaggedPrefill, inputs, reference, cost, footprint)
 
 
 @ragged_prefill.backend("fa2", "fa3", "cutlass", api=RAGGED, limits=_prefill_limits.ragged_wrapper)
 def _wrapper(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
-    wrapper = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr)
+    wrapper, plan = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr)
     all_fp8, some_fp8 = is_fp8(p.q_dtype), is_fp8(p.kv_dtype)
     in_kernel = _per_head_scales(p, x) if all_fp8 else ()
     beside = {"k_scale": x.k_scale, "v_scale": x.v_scale} if some_fp8 and not all_fp8 else {}
@@ -94,7 +78,7 @@ def _wrapper(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]
         said = {"out": x.out, "enable_pdl": p.enable_pdl, **beside, **_shared.returning(x.lse)}
         return wrapper.run(x.q, x.k, x.v, *in_kernel, **said)
 
-    return Built(launch, _shared.resolved(wrapper))
+    return Built(launch, _shared.resolved(wrapper), plan=plan)
 
 
 def _per_head_scales(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, ...]:
@@ -103,7 +87,9 @@ def _per_head_scales(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, ...]:
     return tuple(torch.full((count,), scale, device=x.q.device) for count, scale in heads)
 
 
-def _planned(p: RaggedPrefill, x: RaggedInputs, how: How, q_indptr: Tensor, kv_indptr: Tensor, **more: Any) -> Any:
+def _planned(
+    p: RaggedPrefill, x: RaggedInputs, how: How, q_indptr: Tensor, kv_indptr: Tensor, **more: Any
+) -> tuple[Any, Callable[[], object]]:
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
     q_indptr, kv_indptr = q_indptr.clone(), kv_indptr.clone()
@@ -116,8 +102,8 @@ def _planned(p: RaggedPrefill, x: RaggedInputs, how: How, q_indptr: Tensor, kv_i
         backend=how.backend,
     )
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk)
-    wrapper.plan(q_indptr, kv_indptr, *heads, head_dim_vo=p.head_dim_out, causal=p.causal, **p.data_types, **more)
-    return wrapper
+    said = {"head_dim_vo": p.head_dim_out, "causal": p.causal, **p.data_types, **more}
+    return wrapper, _shared.planned(wrapper, q_indptr, kv_indptr, *heads, **said)
 
 
 @ragged_prefill.backend("cudnn", api=RAGGED, limits=_prefill_limits.cudnn)
@@ -126,17 +112,17 @@ def _cudnn(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
 
     said = _prefill.cudnn_plan(p, x)
     if capability.accepts(BatchPrefillWithRaggedKVCacheWrapper.plan, "uniform_q_len"):
-        wrapper = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr, **said)
+        wrapper, plan = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr, **said)
     else:  # until 0.7.2 in elements
         q, o = (_shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, d) for d in (p.head_dim_qk, p.head_dim_out))
         k, v = _key_offsets(p, x)
-        wrapper = _planned(p, x, how, q, k, v_indptr=v, o_indptr=o, **said)
+        wrapper, plan = _planned(p, x, how, q, k, v_indptr=v, o_indptr=o, **said)
     scales = _prefill.cudnn_scales(p, x)
 
     def launch(x: RaggedInputs) -> object:
         return wrapper.run(x.q, x.k, x.v, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse))
 
-    return Built(launch, "cudnn")
+    return Built(launch, "cudnn", plan=plan)
 
 
 def _key_offsets(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, Tensor]:

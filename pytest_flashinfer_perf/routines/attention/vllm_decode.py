@@ -14,7 +14,6 @@ from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention import (
-    _decode_limits,
     _lengths,
     _nvfp4_output,
     _paged,
@@ -190,8 +189,8 @@ def _trtllm_limits(p: VllmDecode, _backend: str, device: Device) -> Iterator[str
             yield "trtllm writes nvfp4 on compute capability 10.x only: set out_dtype to bfloat16"
         if is_fp8(p.q_dtype):
             yield "trtllm is xqa here, which needs bfloat16 or float16 queries"
-    if p.block_size not in _decode_limits.NATIVE_PAGES:
-        yield f"trtllm has blocks of 16, 32, 64 or 128 tokens, not {p.block_size}"
+    if p.block_size not in _shared.PAGES:
+        yield f"trtllm has blocks of {_shared.PAGES_LISTED} tokens, not {p.block_size}"
 
 
 def _unquantised_only(p: VllmDecode, backend: str, _device: Device) -> Iterator[str]:
@@ -241,8 +240,8 @@ def _baseline(p: VllmDecode, x: Inputs, how: How) -> Built[Inputs]:
     )
     csr = (table.indptr, table.indices, table.last_page_len)
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_size, p.block_size)
-    wrapper.plan(*csr, *heads, q_data_type=TORCH[p.q_dtype], kv_data_type=TORCH[p.kv_dtype])
-    return Built(lambda x: wrapper.run(x.q, x.kv, out=x.out), _shared.resolved(wrapper))
+    plan = _shared.planned(wrapper, *csr, *heads, q_data_type=TORCH[p.q_dtype], kv_data_type=TORCH[p.kv_dtype])
+    return Built(lambda x: wrapper.run(x.q, x.kv, out=x.out), _shared.resolved(wrapper), plan=plan)
 
 
 @vllm_decode.backend("torch")

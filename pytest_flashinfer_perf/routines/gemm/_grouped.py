@@ -15,9 +15,9 @@ from pytest_flashinfer_perf.routines._offsets import edges, indptr, slices
 from pytest_flashinfer_perf.routines.gemm import _shared
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, How, Routine
-from pytest_flashinfer_perf.timing.cold import tensors
 
 CUDNN = 92100  # the first with these products
 

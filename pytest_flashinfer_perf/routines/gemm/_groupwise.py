@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.routines._quantise import blocks, layouts
-from pytest_flashinfer_perf.routines.gemm._shared import Fp8, Product, drawn
+from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Product, drawn
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.params import Fault, flag
 
@@ -38,7 +38,7 @@ class Tiled(Product):
 
 
 @dataclass(frozen=True)
-class GroupwiseParams(Fp8, Tiled):
+class GroupwiseParams(Fp8Product, Tiled):
     """The flags of both routines."""
 
 

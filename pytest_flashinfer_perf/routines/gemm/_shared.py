@@ -17,9 +17,9 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._offsets import ChosenRows, edges
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, bytes_of
+from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, Routine
-from pytest_flashinfer_perf.timing.cold import tensors
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Batched(Params):
 
 
 @dataclass(frozen=True)
-class Fp8(Product):
+class Fp8Product(Product):
     """Both operands are stored in FP8."""
 
     input_dtype: str = flag("type of the activations", default=FP8[0], letter="a", choices=FP8)
     mat2_dtype: str = flag("type of the weights", default=FP8[0], letter="b", choices=FP8)
 
 
-def fp8_type_limits(p: Fp8, backend: str) -> Iterator[str]:
+def fp8_type_limits(p: Fp8Product, backend: str) -> Iterator[str]:
     types = (p.input_dtype, p.mat2_dtype)
     if backend in ("cutlass", "trtllm_low_latency") and FP8[1] in types:
         yield f"{backend} multiplies {FP8[0]} only: use cublas"
@@ -61,7 +61,7 @@ def fp8_type_limits(p: Fp8, backend: str) -> Iterator[str]:
         yield f"cublas multiplies {FP8[1]} by {FP8[0]} only"
 
 
-def fp8_size_limits(p: Fp8, backend: str) -> Iterator[str]:
+def fp8_size_limits(p: Fp8Product, backend: str) -> Iterator[str]:
     if p.n % 16 or p.k % 16:
         yield f"{backend} needs n and k in steps of 16, not {p.n} and {p.k}"
 

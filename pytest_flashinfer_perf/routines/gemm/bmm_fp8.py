@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines._quantise import blocks
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
-from pytest_flashinfer_perf.routines.gemm._shared import Batched, Fp8, Operands
+from pytest_flashinfer_perf.routines.gemm._shared import Batched, Fp8Product, Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.routine import Built, How
 
@@ -21,7 +21,7 @@ API = "gemm.bmm_fp8"
 
 
 @dataclass(frozen=True)
-class BmmFp8(Fp8, Batched):
+class BmmFp8(Fp8Product, Batched):
     autotune: bool = _tuning.autotune()
 
 

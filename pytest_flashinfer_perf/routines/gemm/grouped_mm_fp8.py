@@ -11,7 +11,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.routines._quantise import blocks
 from pytest_flashinfer_perf.routines.gemm import _grouped, _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._grouped import Grouped
-from pytest_flashinfer_perf.routines.gemm._shared import Fp8, Operands
+from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.routine import Built, How
 
@@ -19,7 +19,7 @@ API = "grouped_mm.grouped_mm_fp8"
 
 
 @dataclass(frozen=True)
-class GroupedMmFp8(Fp8, Grouped):
+class GroupedMmFp8(Fp8Product, Grouped):
     out_dtype: str = _shared.out_dtype_or_float32()
 
 

@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines._quantise import blocks, layouts
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
-from pytest_flashinfer_perf.routines.gemm._shared import Fp8, Operands
+from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.params import flag
 from pytest_flashinfer_perf.spec.routine import Built, How
@@ -25,7 +25,7 @@ BLOCK = 128
 
 
 @dataclass(frozen=True)
-class MmFp8(Fp8):
+class MmFp8(Fp8Product):
     out_dtype: str = flag("type of the output", default="bfloat16", letter="o", choices=("bfloat16",))
     autotune: bool = _tuning.autotune()
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pytest_flashinfer_perf.routines.moe._stored import Layer
+from pytest_flashinfer_perf.routines.moe._stored import ExpertLayer
 
 Gated = Callable[[Tensor, Tensor], Tensor]
 STEP = 7.0  # FlashInfer's own constants, of calls that state no other
@@ -89,7 +89,9 @@ class Choices(NamedTuple):
         return self._replace(selected=self.selected[tokens], weights=self.weights[tokens])
 
 
-def answer(layer: Layer, activation: str, choices: Choices, here: list[ChosenExpert], dtype: torch.dtype) -> Tensor:
+def answer(
+    layer: ExpertLayer, activation: str, choices: Choices, here: list[ChosenExpert], dtype: torch.dtype
+) -> Tensor:
     """The sum over its experts of what each makes of a token, with products in this type."""
     total = torch.zeros(layer.tokens.shape, device=layer.tokens.device)
     for number, rows, slots in here:

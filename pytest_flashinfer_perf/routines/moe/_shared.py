@@ -17,9 +17,9 @@ from pytest_flashinfer_perf.routines.moe._experts import Choices, ChosenExpert
 from pytest_flashinfer_perf.routines.moe._stored import Stored
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH
+from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, How, Routine
-from pytest_flashinfer_perf.timing.cold import tensors
 
 
 @dataclass(frozen=True)

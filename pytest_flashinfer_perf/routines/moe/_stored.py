@@ -20,7 +20,7 @@ BETWEEN = 16.0  # FP8 between the products: values near 1 with a few near 20 use
 BETWEEN_FP4 = 128.0  # of the block scales there, in NVFP4
 
 
-class Layer(NamedTuple):
+class ExpertLayer(NamedTuple):
     """What is multiplied: tokens and an expert's weights, by which factors, and how what is between is rounded."""
 
     tokens: Tensor
@@ -37,7 +37,7 @@ class Stored(Protocol):
         """Tokens, as they are stored."""
         ...
 
-    def layer(self) -> Layer: ...
+    def layer(self) -> ExpertLayer: ...
 
     @property
     def of_experts(self) -> tuple[Tensor, ...]:
@@ -54,8 +54,8 @@ class Plain(NamedTuple):
     def of_experts(self) -> tuple[Tensor, ...]:
         return (self.first, self.second)
 
-    def layer(self) -> Layer:
-        return Layer(self.x, self.first.__getitem__, self.second.__getitem__)
+    def layer(self) -> ExpertLayer:
+        return ExpertLayer(self.x, self.first.__getitem__, self.second.__getitem__)
 
 
 class Fp8(NamedTuple):
@@ -73,8 +73,8 @@ class Fp8(NamedTuple):
     def of_experts(self) -> tuple[Tensor, ...]:
         return (self.first, self.second)
 
-    def layer(self) -> Layer:
-        return Layer(
+    def layer(self) -> ExpertLayer:
+        return ExpertLayer(
             self.x,
             self.first.__getitem__,
             self.second.__getitem__,
@@ -111,8 +111,8 @@ class Nvfp4(NamedTuple):
     def of_experts(self) -> tuple[Tensor, ...]:
         return (self.first, self.first_blocks, self.second, self.second_blocks)
 
-    def layer(self) -> Layer:
-        return Layer(
+    def layer(self) -> ExpertLayer:
+        return ExpertLayer(
             _rounded_to_nvfp4(self.x, self.unit) if self.x_blocks is None else _nvfp4(self.x, self.x_blocks),
             lambda number: _nvfp4(self.first[number], self.first_blocks[number]),
             lambda number: _nvfp4(self.second[number], self.second_blocks[number]),
@@ -163,8 +163,8 @@ class Mxfp4(NamedTuple):
     def of_experts(self) -> tuple[Tensor, ...]:
         return (self.first, self.first_blocks, self.second, self.second_blocks)
 
-    def layer(self) -> Layer:
-        return Layer(
+    def layer(self) -> ExpertLayer:
+        return ExpertLayer(
             self.x if self.x_blocks is None else Blocked(self.x, self.x_blocks, MX_BLOCK).dequantised(),
             lambda number: Blocked(self.first[number], self.first_blocks[number], MX_BLOCK).dequantised(),
             lambda number: Blocked(self.second[number], self.second_blocks[number], MX_BLOCK).dequantised(),
@@ -199,8 +199,8 @@ class Blockwise(NamedTuple):
     def tokens(self) -> Tensor:
         return self.x if self.x_scales is None else Groupwise(self.x, self.x_scales, 1).dequantised()
 
-    def layer(self) -> Layer:
-        return Layer(
+    def layer(self) -> ExpertLayer:
+        return ExpertLayer(
             self.tokens(),
             lambda number: Groupwise(self.first[number], self.first_scales[number], GROUP).dequantised(),
             lambda number: Groupwise(self.second[number], self.second_scales[number], GROUP).dequantised(),

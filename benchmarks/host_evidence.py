@@ -1,0 +1,108 @@
+"""What runs say of the gate's verdicts on host time: python benchmarks/host_evidence.py PLAIN [PLANTED]
+
+PLAIN is a folder with files of several processes of the same code, PLANTED one with more host time in each call:
+
+    CASES="benchmarks/host_cases.txt --import-mode=importlib -q --perf-config=benchmarks/host_thresholds.toml"
+    for n in 1 2 3 4 5; do python3 -m pytest $CASES --benchmark-json=plain/$n.json; done
+    for n in 1 2 3 4; do
+        HOST_FAULT=busy PYTHONPATH=benchmarks:$PYTHONPATH python3 -m pytest -p planted_on_host $CASES \
+            --benchmark-json=planted/$n.json
+    done
+
+Every ordered pair of plain processes, and every plain one with every planted one, is judged as `flashinfer-perf compare
+--perf-config=benchmarks/host_thresholds.toml` judges two files. Then, for each case, how far the processes lie apart.
+"""
+
+import itertools
+import statistics
+import sys
+from collections import Counter
+from pathlib import Path
+
+from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.gate import host, runs, thresholds
+from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
+
+HERE = Path(__file__).parent
+HEADINGS = ("case", "enqueue", "sd", "rounds' sd", "plan", "sd", "planted", "identical: SLOWER", "planted: SLOWER")
+
+
+def rules():
+    return Rules(thresholds.read(project_file.find(HERE, str(HERE / "host_thresholds.toml"))))
+
+
+def verdicts(pairs):
+    """Of each case, and of all."""
+    by_case, codes = {}, Counter()
+    for base, head in pairs:
+        judgement = judge([base], [head], rules())
+        codes[judgement.exit_code] += 1
+        for judged in judgement.cases:
+            by_case.setdefault(judged.name, Counter())[judged.verdict] += 1
+    return by_case, codes
+
+
+def share(counts, verdict=Verdict.SLOWER):
+    return f"{counts[verdict]} of {counts.total()}"
+
+
+def summary(title, by_case, codes):
+    counts = sum(by_case.values(), Counter())
+    shown = ", ".join(f"{count} {verdict.value}" for verdict, count in sorted(counts.items(), key=str))
+    return f"{title}: of {counts.total()} verdicts {shown}; {codes[1]} of {codes.total()} comparisons exit 1"
+
+
+def figures(processes, name, quantity):
+    """In microseconds."""
+    rows = [run.by_case[name] for run in processes if name in run.by_case]
+    seen = host.replicates(quantity, rows, rows, paired=True) if rows else None
+    return [1e6 * seconds for seconds in seen.before] if seen else []
+
+
+def sd(values):
+    return f"{100 * statistics.stdev(values) / statistics.fmean(values):.2f} %" if len(values) > 1 else "-"
+
+
+def within(processes, name):
+    """The largest standard deviation of the rounds of one process."""
+    rounds = [run.by_case[name].host.rounds_us for run in processes if run.by_case[name].host]
+    return max((sd(of_one) for of_one in rounds), key=lambda text: float(text.split()[0]) if text != "-" else 0.0)
+
+
+def median(values):
+    return f"{statistics.median(values):.1f} us" if values else "-"
+
+
+def overhead(processes):
+    rows = [row for run in processes for row in run.rows if row.host]
+    passes, cases = (sum(seconds) for seconds in ((r.host.pass_s for r in rows), (r.execution.case_s for r in rows)))
+    return f"the pass takes {passes / len(rows):.3f} s a case, {100 * passes / (cases - passes):.1f} % of the rest"
+
+
+def lines(plain, planted):
+    identical, codes = verdicts(itertools.permutations(plain, 2))
+    yield summary("identical code", identical, codes)
+    found, codes = verdicts(itertools.product(plain, planted))
+    if planted:
+        yield summary("planted", found, codes)
+    yield f"{overhead(plain)}\n"
+    yield f"| {' | '.join(HEADINGS)} |"
+    yield f"|{'---|' * len(HEADINGS)}"
+    for name, counts in identical.items():
+        before, plans, after = (
+            figures(*of) for of in ((plain, name, "host"), (plain, name, "plan"), (planted, name, "host"))
+        )
+        times = (median(before), sd(before), within(plain, name), median(plans), sd(plans), median(after))
+        yield f"| {' | '.join((name, *times, share(counts), share(found.get(name, Counter()))))} |"
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    plain, *planted = (runs.read([folder]) for folder in sys.argv[1:])
+    print("\n".join(lines(plain, *planted or [[]])))
+
+
+if __name__ == "__main__":
+    main()

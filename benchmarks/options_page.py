@@ -1,0 +1,89 @@
+"""Every option and command, from their declarations: python benchmarks/options_page.py > docs/options.md"""
+
+import argparse
+import contextlib
+import io
+import os
+import re
+from unittest import mock
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.plugin import MARKERS, options
+
+INTRODUCTION = """# Options, commands, markers
+
+Written by `benchmarks/options_page.py` from the declarations in `plugin/options.py` and `cli/`; a test keeps it true.
+Which of them answers which question is in [start](start.md#options-by-task). `flashinfer-perf COMMAND --help` shows
+each command's own options with an example.
+"""
+
+
+class Declarations:
+    """Takes what the plugin declares to pytest's parser, which keeps such a list to itself."""
+
+    def __init__(self):
+        self.groups = {}
+        self.settings = []
+
+    def getgroup(self, name, description=""):
+        return self.groups.setdefault(description or name, Declarations())
+
+    def addoption(self, *names, **attributes):
+        if attributes.get("help") != argparse.SUPPRESS:
+            self.settings.append((names, attributes))
+
+    def addini(self, name, text, **_):
+        self.settings.append(((name,), {"help": text}))
+
+
+def declared():
+    found = Declarations()
+    options.add(found)
+    return found
+
+
+def spelled(names, attributes):
+    """The option with what it takes, as `--help` shows it."""
+    metavar = attributes.get("metavar") or "|".join(map(str, attributes.get("choices", ())))
+    value = f"={metavar}" if metavar else ""
+    return ", ".join(f"`{name}{value}`" for name in names).replace("|", "\\|")
+
+
+def sentence(attributes):
+    return (attributes["help"] % attributes).replace("|", "\\|")
+
+
+def table(title, settings):
+    yield f"\n## {title}\n"
+    yield "| option | what it does |"
+    yield "|---|---|"
+    for names, attributes in settings:
+        yield f"| {spelled(names, attributes)} | {sentence(attributes)} |"
+
+
+def commands():
+    """Each command with its line of `flashinfer-perf --help`."""
+    shown = io.StringIO()
+    wide = mock.patch.dict(os.environ, COLUMNS="400")
+    with wide, contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        cli.main(["--help"])
+    found = dict(re.findall(r"^ {4}(\w+)\s+(\S.*)$", shown.getvalue(), re.MULTILINE))
+    return {name: found[name] for name in cli.COMMANDS}
+
+
+def lines():
+    found = declared()
+    yield INTRODUCTION.rstrip()
+    for title, group in found.groups.items():
+        if group.settings:
+            yield from table(title.replace("FlashInfer performance: ", "pytest: "), group.settings)
+    yield "\n## pytest's ini file\n\n| setting | what it does |\n|---|---|"
+    yield from (f"| `{names[0]}` | {attributes['help']} |" for names, attributes in found.settings)
+    yield "\n## flashinfer-perf\n\n| command | what it does |\n|---|---|"
+    yield from (f"| `flashinfer-perf {name}` | {text} |" for name, text in commands().items())
+    yield "\n## Markers\n\n| marker | what it does |\n|---|---|"
+    yield from (f"| `{name}` | {text} |" for name, _, text in (marker.partition(": ") for marker in MARKERS))
+
+
+if __name__ == "__main__":
+    print("\n".join(lines()))

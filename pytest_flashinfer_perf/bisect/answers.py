@@ -1,0 +1,79 @@
+"""Wrong answers: each point is looked at by itself, in two processes that must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pytest_flashinfer_perf.bisect.question import Answer, Finding, PointError, Question, Side, skipped
+from pytest_flashinfer_perf.bisect.times import Instrument
+from pytest_flashinfer_perf.runs.run_file import Run
+
+PROCESSES = 2
+WRONG_ANSWER = "wrong answer: "
+
+
+@dataclass(frozen=True)
+class Seen:
+    """`right` is None where nobody can tell."""
+
+    right: bool | None
+    sentence: str
+    test: str = ""
+
+
+@dataclass
+class Answers:
+    """What is known of a point is kept: an answer does not depend on what it is compared with."""
+
+    instrument: Instrument
+    known: dict[tuple[str, str], Seen] = field(default_factory=dict)
+
+    def __call__(self, question: Question) -> Mapping[str, Finding]:
+        try:
+            for side in ("base", "head"):
+                self._look(question, side)
+        except PointError as error:
+            return skipped(question, error)
+        cases = question.tests or dict.fromkeys(case for _, case in self.known)
+        return {case: self._finding(question, case) for case in cases}
+
+    def _look(self, question: Question, side: Side) -> None:
+        point = question.point(side)
+        missing = [case for case in question.tests if (point, case) not in self.known]
+        if question.tests and not missing:
+            return
+        runs = [self.instrument(question, side, nth, missing or None) for nth in range(PROCESSES)]
+        for case in missing or _cases(runs):
+            self.known[point, case] = _agreed([_seen(run, case) for run in runs])
+
+    def _finding(self, question: Question, case: str) -> Finding:
+        unknown = Seen(None, "not measured")
+        base, head = (self.known.get((point, case), unknown) for point in (question.base, question.head))
+        if not base.right:
+            return Finding(Answer.SKIP, f"not right to begin with: {base.sentence}", base.test)
+        answer = {True: Answer.UNCHANGED, False: Answer.CHANGED, None: Answer.SKIP}[head.right]
+        return Finding(answer, head.sentence, base.test)
+
+
+def _cases(runs: Iterable[Run]) -> list[str]:
+    return list(dict.fromkeys(case for run in runs for case in (*run.by_case, *(one.case for one in run.unmeasured))))
+
+
+def _seen(run: Run, case: str) -> Seen:
+    row = run.by_case.get(case)
+    if row is None:
+        ended = run.ended([case])
+        outcome, reason = (ended.outcome, ended.headline) if ended else ("not measured", "this run has nothing on it")
+        wrong = WRONG_ANSWER in reason
+        return Seen(False if wrong else None, reason if wrong else f"{outcome}: {reason}")
+    checked = row.check.refcheck
+    right = {"passed": True, "wrong": False}.get(str(checked))
+    sentence = {True: "right", False: "wrong answer", None: f"its answer is not compared: {checked}"}[right]
+    return Seen(right, sentence, row.fullname)
+
+
+def _agreed(seen: list[Seen]) -> Seen:
+    if len({one.right for one in seen}) > 1:
+        return Seen(None, f"not the same in {PROCESSES} processes: {'; '.join(one.sentence for one in seen)}")
+    return seen[0]

@@ -1,0 +1,81 @@
+"""What a search will cost, before it is begun: steps, disk and minutes."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import subprocess
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from pytest_flashinfer_perf.bisect.git_history import git
+from pytest_flashinfer_perf.bisect.releases import PROJECT
+from pytest_flashinfer_perf.gate.plan import FEWEST
+from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.runs.run_file import RunError
+
+COLLECTED = re.compile(r"(\d+)(?:/\d+)? tests? collected")
+START_S, CASE_S = 10.0, 1.5  # of a process, and of each case in it, as an H200 took for twenty of them
+GIB = 2**30
+
+
+def steps(points: int) -> int:
+    return math.ceil(math.log2(points)) if points > 1 else 0
+
+
+def lines(points: int, cases: int, disk: int | None, most_pairs: int) -> Iterator[str]:
+    """`points` to search in, and the cases of each process of the ends, of which each step has one at least."""
+    yield f"points: {points}, so about {counted(steps(points), 'step')} after the ends, and a verification"
+    yield f"cases: {cases}, in {FEWEST} to {most_pairs} pairs of processes for the ends; then those that changed"
+    yield f"disk: {'not known' if disk is None else f'{disk / GIB:.2f} GiB'}, and the rows that are measured"
+    least, most = (_minutes(points, pairs, cases, of_steps) for pairs, of_steps in ((FEWEST, 1), (most_pairs, cases)))
+    pace = f"at {START_S:g} s a process and {CASE_S:g} s a case"
+    yield f"minutes: {least:.0f} to {most:.0f} {pace}, and what it takes to build and to compile"
+
+
+def _minutes(points: int, pairs: int, cases: int, of_steps: int) -> float:
+    """The ends of all cases, then steps and one verification of those that changed."""
+    ends, step = (2 * pairs * (START_S + CASE_S * number) for number in (cases, of_steps))
+    return (ends + (steps(points) + 1) * step) / 60
+
+
+def collected(command: Sequence[str], arguments: Sequence[str]) -> int:
+    """How many tests these arguments select here, which are taken for cases. It leaves nothing behind."""
+    words = ["env", "PYTHONDONTWRITEBYTECODE=1", *command, *arguments, "--collect-only", "--verbosity=0"]
+    words += ["-p", "no:cacheprovider"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+    found = COLLECTED.search(done.stdout)
+    if found is None:
+        last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
+        raise RunError(f"{shlex.join(words)} selects no test: {last}")
+    return int(found[1])
+
+
+def disk_of_trees(repo: Path, ends: Iterable[str]) -> int:
+    """Two worktrees, as large as the ends."""
+    return sum(_tree(repo, rev) for rev in ends)
+
+
+def _tree(repo: Path, rev: str) -> int:
+    listed = git(repo, "ls-tree", "-r", "--long", rev).splitlines()
+    return sum(int(size) for line in listed if (size := line.split(maxsplit=4)[3]) != "-")
+
+
+def disk_of_wheels(wheels: Iterable[Path]) -> int:
+    total = 0
+    for path in wheels:
+        with zipfile.ZipFile(path) as archive:
+            total += sum(one.file_size for one in archive.infolist())
+    return total
+
+
+def disk_of_releases(number: int) -> int | None:
+    """Each as large as the one that is installed; None where there is none."""
+    try:
+        files = metadata.files(PROJECT) or []
+    except metadata.PackageNotFoundError:
+        return None
+    return number * sum(file.size or 0 for file in files)

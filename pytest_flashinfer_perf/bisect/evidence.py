@@ -1,0 +1,45 @@
+"""What a question was judged by, kept beside its rows: `compare` says the same of them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pytest_flashinfer_perf.bisect.question import Question
+from pytest_flashinfer_perf.bisect.search import Trail
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.gate import document, markdown
+from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.gate.verdict import Judgement
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    folder: Path
+
+    def verdicts(self, question: Question, judgement: Judgement) -> None:
+        there = self.folder / question.folder
+        write_whole(there / "thresholds.toml", toml(judgement.rules.thresholds))
+        write_whole(there / "verdicts.json", document.text(judgement))
+        write_whole(there / "verdicts.md", markdown.text(judgement))
+
+    def result(self, trails: Sequence[Trail]) -> None:
+        write_whole(self.folder / RESULT, json.dumps([asdict(trail) for trail in trails], indent=1) + "\n")
+
+
+def toml(thresholds: Thresholds) -> str:
+    """As `--perf-config` reads it."""
+    lines = (f"{json.dumps(glob)} = {{ {_fields(entry)} }}\n" for glob, entry in thresholds.entries)
+    return "[thresholds]\n" + "".join(lines)
+
+
+def _fields(entry: object) -> str:
+    """Only what decides whether a case changed."""
+    said = dict(entry) if isinstance(entry, dict) else {}
+    fields = [f'slower = "{100 * said["slower"]:.12f}%"'] if "slower" in said else []
+    fields += [f"floor_us = {said['floor_us']!r}"] if "floor_us" in said else []
+    return ", ".join(fields)

@@ -1,0 +1,81 @@
+"""One side of a question, measured in a process of its own, with its kernels compiled before."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_flashinfer_perf.bisect.places import Places, logged
+from pytest_flashinfer_perf.bisect.question import PointError, Question, Side
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.running.processes import Environment, say
+from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
+
+MODULE = ("-m", "pytest")
+PREBUILD = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(['prebuild', '--', *sys.argv[1:]]))"
+
+
+@dataclass
+class Processes:
+    """pytest, started with these arguments where the point is."""
+
+    places: Places
+    arguments: Sequence[str]
+    output: Path
+    gpu: str | None
+    tests: dict[str, str] = field(default_factory=dict)
+    compiled: set[tuple[str, str]] = field(default_factory=set)
+
+    def __call__(self, question: Question, side: Side, nth: int, cases: Iterable[str] | None) -> Run:
+        point, folder = question.point(side), self.output / question.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.tests.update(question.tests)
+        only = None if cases is None else [self.tests[case] for case in cases]
+        try:
+            run = self._measured(side, point, folder / f"pair-{nth + 1:02}-{side}", only)
+        except RunError as error:
+            raise PointError(point, error) from error
+        processes.verify(run, self.gpu)
+        self.tests.update({row.case: row.fullname for row in run.rows})
+        return run
+
+    def _measured(self, side: Side, point: str, stem: Path, only: Sequence[str] | None) -> Run:
+        where = self.places.prepared(side, point)
+        self._compile(side, point, where, stem, only)
+        start = time.monotonic()
+        run = processes.measured(where, self.arguments, stem, only).run
+        say(f"  {stem.parent.name}, {stem.name}: {counted(len(run.rows), 'case')} in {time.monotonic() - start:.1f} s")
+        return run
+
+    def _compile(self, side: Side, point: str, where: Environment, stem: Path, only: Sequence[str] | None) -> None:
+        """Only what these tests need. What this cannot compile, the run itself tries, and says why it cannot."""
+        if self.gpu is None or (side, point) in self.compiled or not self.places.compiles(side):
+            return
+        self.compiled.add((side, point))
+        start, log = time.monotonic(), stem.with_name(f"prebuild-{side}.log")
+        try:
+            logged([*_prebuild(where), *self._selected(stem, only)], log)
+        except RunError as error:
+            say(f"  prebuild: {str(error).rpartition(chr(10))[2]}: see {log}")
+        else:
+            say(f"  prebuild, {side}: {time.monotonic() - start:.1f} s")
+
+    def _selected(self, stem: Path, only: Sequence[str] | None) -> list[str]:
+        if only is None:
+            return list(self.arguments)
+        named = stem.with_suffix(".prebuild")
+        write_whole(named, "".join(f"{test}\n" for test in only))
+        return [*self.arguments, f"--perf-only={named}"]
+
+
+def _prebuild(where: Environment) -> list[str]:
+    """The environment's Python with another program than pytest."""
+    at = next((i for i in range(len(where.command)) if where.command[i : i + 2] == MODULE), None)
+    if at is None:
+        raise RunError(f"{shlex.join(where.command)} names no Python that compiles before it measures")
+    return [*where.command[:at], "-c", PREBUILD, *where.command[at + 2 :]]

@@ -1,0 +1,137 @@
+"""Where a point of the history is measured: a worktree that is checked out and built, or an installed release."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from pytest_flashinfer_perf.bisect.git_history import git
+from pytest_flashinfer_perf.bisect.question import Side
+from pytest_flashinfer_perf.bisect.releases import PROJECT
+from pytest_flashinfer_perf.running.processes import Environment
+from pytest_flashinfer_perf.runs.run_file import RunError
+
+SHOWN_OF_A_LOG = 20
+
+
+class Places(Protocol):
+    """`compiles` says whether the point has kernels of FlashInfer's that can be compiled before anything is timed."""
+
+    def prepared(self, side: Side, point: str) -> Environment: ...
+
+    def compiles(self, side: Side) -> bool: ...
+
+
+def logged(words: Sequence[str], log: Path, folder: Path | None = None) -> None:
+    """Runs it with what it prints in a file; a RunError with the end of that where it fails."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as file:
+        done = subprocess.run(words, cwd=folder, stdout=file, stderr=subprocess.STDOUT, check=False)  # noqa: S603
+    if done.returncode:
+        end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_OF_A_LOG:])
+        raise RunError(f"{shlex.join(words)} ended with code {done.returncode}, all of it in {log}:\n{end}")
+
+
+def environment(name: str, command: Sequence[str], paths: Sequence[Path], **variables: str) -> Environment:
+    """`command` with these folders before all others that Python looks for modules in."""
+    known = os.environ.get("PYTHONPATH", "")
+    path = os.pathsep.join([*map(str, paths), *([known] if known else [])])
+    assigned = [f"{variable}={value}" for variable, value in {"PYTHONPATH": path, **variables}.items()]
+    return Environment(name, ("env", *assigned, *command))
+
+
+@dataclass
+class Worktrees:
+    """One for each side, of the user's repository; `below` is where in it the tests are started, None for elsewhere."""
+
+    repo: Path
+    folder: Path
+    command: Sequence[str]
+    below: Path | None
+    build: str | None = None
+    at: dict[str, str] = field(default_factory=dict)
+
+    def prepared(self, side: Side, point: str) -> Environment:
+        tree = self.tree(side, point)
+        if self.at.get(side) != point:
+            self.at.pop(side, None)
+            git(tree, "checkout", "--quiet", "--detach", "--force", point)
+            if self.build:
+                logged(["sh", "-c", self.build], self.folder / "builds" / f"{side}-{point}.log", tree)
+            self.at[side] = point
+        return self._environment(side, tree)
+
+    def tree(self, side: Side, point: str) -> Path:
+        path = self.folder / "trees" / side
+        if not path.exists():
+            git(self.repo, "worktree", "prune")
+            git(self.repo, "worktree", "add", "--quiet", "--detach", str(path), point)
+        return path
+
+    def _environment(self, side: Side, tree: Path) -> Environment:
+        """Without compiled Python: two commits within a second may have files of one size and one date."""
+        variables = {"PYTHONDONTWRITEBYTECODE": "1"}
+        if self.compiles(side):  # its cache goes by a version that all commits share
+            variables["FLASHINFER_WORKSPACE_BASE"] = str(self.folder / "compiled" / side)
+        paths = [path for path in (tree, tree / "src") if path.is_dir()]
+        made = environment(side, self.command, paths, **variables)
+        if self.below is None:
+            return made
+        there = f"--chdir={tree / self.below}"
+        return Environment(side, ("env", there, *made.command[1:], f"--rootdir={tree}"))
+
+    def compiles(self, side: Side) -> bool:
+        return (self.folder / "trees" / side / "flashinfer" / "__init__.py").is_file()
+
+    def remove(self) -> None:
+        for side in ("base", "head"):
+            path = self.folder / "trees" / side
+            if path.exists():
+                git(self.repo, "worktree", "remove", "--force", str(path))
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Each release in a folder of its own before what is installed: torch and all else are there once."""
+
+    folder: Path
+    command: Sequence[str]
+    install: Sequence[str]
+    wheels: Mapping[str, Path]
+
+    def prepared(self, side: Side, point: str) -> Environment:
+        site = self.folder / "releases" / point
+        if not site.exists():
+            self._install(site, point)
+        return environment(side, self.command, [site])
+
+    def _install(self, site: Path, point: str) -> None:
+        site.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=site.parent) as made:
+            wanted = str(self.wheels.get(point) or f"{PROJECT}=={point}")
+            words = [*self.install, "--no-deps", "--target", f"{made}/site", wanted]
+            logged(words, self.folder / "builds" / f"{point}.log")
+            Path(made, "site").replace(site)
+
+    def compiles(self, _side: Side) -> bool:
+        return True
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder / "releases", ignore_errors=True)
+
+
+def installer(python: Sequence[str]) -> list[str]:
+    """pip of that environment, else uv."""
+    asked = subprocess.run([*python, "-m", "pip", "--version"], capture_output=True, check=False)  # noqa: S603
+    if asked.returncode == 0:
+        return [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if shutil.which("uv"):
+        return ["uv", "pip", "install", "--python", python[-1]]
+    raise RunError(f"{shlex.join(python)} has no pip, and there is no uv on the path: install either")

@@ -1,0 +1,139 @@
+"""The search itself: the ends, then steps that several cases share, then the suspects beside their parents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+from pytest_flashinfer_perf.bisect.question import Answer, Compare, Finding, Question, Stage
+from pytest_flashinfer_perf.runs.run_file import RunError
+
+HALF = 0.5  # of what the ends differ by: a point is as its nearer end
+TRIES = 3  # suspects of one case that their parents may clear
+
+
+class NoDifferenceError(RunError):
+    """The ends are alike: there is nothing to search for."""
+
+
+@dataclass(frozen=True)
+class Next:
+    """The point to look at; or, with none, the suspects that are left, the last of which is known to be changed."""
+
+    point: str | None
+    suspects: tuple[str, ...] = ()
+
+
+class History(Protocol):
+    """Points in an order between two ends."""
+
+    @property
+    def good(self) -> str: ...
+
+    @property
+    def bad(self) -> str: ...
+
+    def next(self, answers: Mapping[str, Answer]) -> Next: ...
+
+    def parents(self, suspects: Sequence[str]) -> Sequence[str]:
+        """The points directly before all of them."""
+        ...
+
+
+@dataclass
+class Trail:
+    """One case's way through the history. `cleared` are suspects that did not differ from their parents."""
+
+    case: str
+    ends: Finding
+    answers: dict[str, Answer] = field(default_factory=dict)
+    cleared: list[tuple[str, Finding]] = field(default_factory=list)
+    suspects: tuple[str, ...] = ()
+    verified: Finding | None = None
+
+    @property
+    def searched(self) -> bool:
+        """Not where it is unclear whether the ends differ."""
+        return self.ends.answer is Answer.CHANGED
+
+    @property
+    def open(self) -> bool:
+        return self.searched and self.verified is None and len(self.cleared) < TRIES
+
+    @property
+    def found(self) -> bool:
+        return self.verified is not None and len(self.suspects) == 1
+
+    def clear(self, suspect: str, parents: Sequence[str], finding: Finding) -> None:
+        """One of the answers beside it was wrong: they are asked for again."""
+        self.cleared.append((suspect, finding))
+        for point in (suspect, *parents):
+            self.answers.pop(point, None)
+
+
+@dataclass
+class Search:
+    history: History
+    compare: Compare
+    started: Callable[[Sequence[Trail]], None] = lambda _: None
+    _numbers: count[int] = field(default_factory=lambda: count(1))
+
+    def run(self) -> list[Trail]:
+        trails = self._trails()
+        self.started(trails)
+        while going := [trail for trail in trails if trail.open]:
+            self._advance(going)
+        return trails
+
+    def _trails(self) -> list[Trail]:
+        ends = self._ask("ends", self.history.good, self.history.bad)
+        trails = [Trail(case, finding) for case, finding in ends.items() if finding.answer is not Answer.UNCHANGED]
+        if not any(trail.searched for trail in trails):
+            listed = "\n".join(f"  {case}: {finding.sentence}" for case, finding in ends.items())
+            raise NoDifferenceError(f"the ends do not differ in what is searched for:\n{listed or '  no case'}")
+        return trails
+
+    def _advance(self, going: Sequence[Trail]) -> None:
+        """The point that most cases want is looked at for them; suspects when no case wants a point any more."""
+        wanted: dict[Next, list[Trail]] = {}
+        for trail in going:
+            wanted.setdefault(self.history.next(trail.answers), []).append(trail)
+        next_one = max(wanted, key=lambda one: (one.point is not None, len(wanted[one])))
+        if next_one.point is not None:
+            self._look(next_one.point, wanted[next_one])
+        else:
+            self._verify(next_one.suspects, wanted[next_one])
+
+    def _look(self, point: str, trails: Sequence[Trail]) -> None:
+        found = self._ask("step", self.history.good, point, trails)
+        for trail in trails:
+            trail.answers[point] = found[trail.case].answer
+
+    def _verify(self, suspects: tuple[str, ...], trails: Sequence[Trail]) -> None:
+        """A commit is blamed only where it differs from each of its parents."""
+        suspect, parents = suspects[-1], self.history.parents(suspects)
+        seen = [self._beside(parent, suspect, trails) for parent in parents]
+        for trail in trails:
+            findings = [found[trail.case] for found in seen]
+            innocent = next((finding for finding in findings if finding.answer is not Answer.CHANGED), None)
+            trail.suspects = suspects
+            if innocent is None:
+                trail.verified = findings[0]
+            else:
+                trail.clear(suspect, parents, innocent)
+
+    def _beside(self, parent: str, suspect: str, trails: Sequence[Trail]) -> Mapping[str, Finding]:
+        if (parent, suspect) == (self.history.good, self.history.bad):
+            return {trail.case: trail.ends for trail in trails}
+        return self._ask("verify", parent, suspect, trails)
+
+    def _ask(self, stage: Stage, base: str, head: str, trails: Sequence[Trail] = ()) -> Mapping[str, Finding]:
+        tests = {trail.case: trail.ends.test for trail in trails}
+        levels = {trail.case: _level(trail.ends) for trail in trails} if stage == "step" else {}
+        return self.compare(Question(next(self._numbers), stage, base, head, tests, levels))
+
+
+def _level(ends: Finding) -> float:
+    return max(ends.level, HALF * abs(ends.change or 0.0))

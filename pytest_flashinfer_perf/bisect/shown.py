@@ -1,0 +1,77 @@
+"""The search for people: what is looked at, what was seen there, and what was found for each case."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from pytest_flashinfer_perf.bisect.question import GIT_WORDS, Answer, Finding, Question
+from pytest_flashinfer_perf.bisect.search import Trail
+from pytest_flashinfer_perf.gate import words
+from pytest_flashinfer_perf.runs.formatting import WIDTH
+
+
+class Titles(Protocol):
+    """What people call a point."""
+
+    def title(self, point: str) -> str: ...
+
+    def origin(self, point: str) -> str: ...
+
+
+def step(question: Question, found: Mapping[str, Finding], titles: Titles, seconds: float) -> Iterator[str]:
+    beside = f" beside {titles.title(question.base)}" if question.stage == "verify" else ""
+    yield f"{question.number:2} {question.stage}: {titles.title(question.head)}{beside} ({seconds:.0f} s)"
+    for case, finding in found.items():
+        yield f"     {case}"
+        yield from _indented(f"{_answer(question, finding)}: {finding.sentence}", 7)
+
+
+def _answer(question: Question, finding: Finding) -> str:
+    if question.stage == "step":
+        return GIT_WORDS[finding.answer]
+    return {Answer.CHANGED: "changed", Answer.UNCHANGED: "not changed", Answer.SKIP: "unclear"}[finding.answer]
+
+
+def results(trails: Iterable[Trail], titles: Titles, wanted: str) -> Iterator[str]:
+    for trail in trails:
+        yield ""
+        yield trail.case
+        yield from (line for sentence in _result(trail, titles, wanted) for line in _indented(sentence, 2))
+
+
+def _result(trail: Trail, titles: Titles, wanted: str) -> Iterator[str]:
+    if not trail.searched:
+        yield f"not searched, it is unclear whether the ends differ: {trail.ends.sentence}"
+        return
+    if trail.verified is None:
+        yield from _unverified(trail, titles, wanted)
+        return
+    if trail.found:
+        [point] = trail.suspects
+        yield f"first {wanted} in {titles.title(point)} ({titles.origin(point)})"
+    else:
+        yield f"first {wanted} in one of these {len(trail.suspects)}, of which only the last could be measured:"
+        yield from (titles.title(point) for point in trail.suspects)
+    yield f"beside what is directly before: {trail.verified.sentence}{_sure(trail.verified)}"
+    yield from trail.verified.facts
+    yield f"the ends: {trail.ends.sentence}"
+
+
+def _unverified(trail: Trail, titles: Titles, wanted: str) -> Iterator[str]:
+    yield (
+        f"nothing is to blame: the ends differ ({trail.ends.sentence}), and none of these suspects is surely {wanted} "
+        "than what is directly before it: it may have crept, or come and gone between measurements"
+    )
+    for point, finding in trail.cleared:
+        yield f"{titles.title(point)}: {finding.sentence}"
+
+
+def _sure(finding: Finding) -> str:
+    return "" if finding.surely is None else f", 95 % sure of {words.percent(finding.surely)}"
+
+
+def _indented(text: str, by: int) -> list[str]:
+    indent = " " * by
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False)

@@ -1,0 +1,100 @@
+"""Slower or faster, by pairs of processes in turns: as many as the verdict needs, and each change confirmed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from glob import escape
+from typing import Literal, Protocol
+
+from pytest_flashinfer_perf.bisect.question import Answer, Finding, PointError, Question, Side, skipped
+from pytest_flashinfer_perf.gate import likeness, words
+from pytest_flashinfer_perf.gate.plan import Plan
+from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run
+
+ANSWERS = {
+    Verdict.SLOWER: Answer.CHANGED,
+    Verdict.SAME: Answer.UNCHANGED,
+    Verdict.FASTER: Answer.UNCHANGED,  # a change in the other direction is not the one that is searched for
+}
+SIGNS: Mapping[str, Literal[1, -1]] = {"slower": 1, "faster": -1}
+
+
+class Instrument(Protocol):
+    """Measures one side of a question in a process, of these cases or of all; a PointError where it cannot."""
+
+    def __call__(self, question: Question, side: Side, nth: int, cases: Iterable[str] | None) -> Run: ...
+
+
+class Keep(Protocol):
+    """Takes what a question was judged by."""
+
+    def __call__(self, question: Question, judgement: Judgement) -> None: ...
+
+
+@dataclass(frozen=True)
+class Times:
+    """`sign` is 1 to search for slower, -1 for faster: there base and head change places, and all else is the same."""
+
+    instrument: Instrument
+    rules: Rules
+    keep: Keep
+    sign: Literal[1, -1] = 1
+    pairs: int = 5
+    most_pairs: int = 10
+
+    def __call__(self, question: Question) -> Mapping[str, Finding]:
+        rules = replace(self.rules, thresholds=leveled(question.levels)) if question.levels else self.rules
+        plan = Plan(self.pairs, max(self.pairs, self.most_pairs))
+        try:
+            judgement = plan.follow(lambda nth, cases: self._pair(question, nth, cases), rules)
+        except PointError as error:
+            return skipped(question, error)
+        self.keep(question, judgement)
+        found = {judged.name: self._finding(judged) for judged in judgement.cases}
+        absent = Finding(Answer.SKIP, "not measured on either side")
+        return {**{case: replace(absent, test=test) for case, test in question.tests.items()}, **found}
+
+    def _pair(self, question: Question, nth: int, cases: frozenset[str] | None) -> tuple[Run, Run]:
+        """Every second pair is measured head first, so that a drift favours neither."""
+        wanted = cases if cases is not None else question.tests or None
+        order: tuple[Side, Side] = ("base", "head") if nth % 2 == 0 else ("head", "base")
+        seen = {side: self.instrument(question, side, nth, wanted) for side in order}
+        return (seen["base"], seen["head"]) if self.sign == 1 else (seen["head"], seen["base"])
+
+    def _finding(self, judged: Judged) -> Finding:
+        answer = ANSWERS.get(judged.verdict, Answer.SKIP)
+        case = judged.case if self.sign == 1 else replace(judged.case, base=judged.case.head, head=judged.case.base)
+        test = case.rows[0].fullname if case.rows else ""
+        if judged.primary is None or judged.threshold is None:
+            return Finding(answer, f"{judged.verdict.value}: {judged.reason}: {judged.sentence}", test)
+        change = self.sign * judged.primary.change
+        sure = self.sign * judged.primary.bound(-1) if answer is Answer.CHANGED else None
+        shown = replace(judged, case=case)
+        sentence = f"{words.times(shown)}: {judged.primary.seen.domain} {words.percent(change)}"
+        return Finding(answer, sentence, test, change, sure, judged.threshold, tuple(_others(shown)))
+
+
+def _others(judged: Judged) -> Iterable[str]:
+    """What else is not the same: kernels and clock, the backend that was chosen, libraries."""
+    yield from words.remarks(judged)
+    before, after = _backends(judged.case.before), _backends(judged.case.after)
+    if before != after:
+        yield f"backend {before} -> {after}"
+    sides = [[run for run, _ in side] for side in (judged.case.base, judged.case.head)]
+    yield from likeness.changed_libraries(*sides)
+
+
+def _backends(rows: Iterable[Row]) -> str:
+    return " and ".join(dict.fromkeys(str(row.setup.resolved_backend or "unknown") for row in rows))
+
+
+def leveled(levels: Mapping[str, float]) -> Thresholds:
+    """Each case is held to its own."""
+    return Thresholds(
+        tuple((escape(case), {"slower": math.expm1(level), "floor_us": 0.0}) for case, level in levels.items())
+    )

@@ -1,0 +1,179 @@
+"""`flashinfer-perf bisect`: the commit or the release in which cases changed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_flashinfer_perf.bisect import estimate, journal, shown, subjects
+from pytest_flashinfer_perf.bisect.answers import Answers
+from pytest_flashinfer_perf.bisect.evidence import Evidence
+from pytest_flashinfer_perf.bisect.journal import COMMAND, FINDINGS, Journal
+from pytest_flashinfer_perf.bisect.measuring import Processes
+from pytest_flashinfer_perf.bisect.question import Compare, Finding, Question
+from pytest_flashinfer_perf.bisect.search import NoDifferenceError, Search, Trail
+from pytest_flashinfer_perf.bisect.subjects import Subject
+from pytest_flashinfer_perf.bisect.times import SIGNS, Times
+from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.config.usage import positive
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.running.processes import say
+from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.runs.run_file import RunError
+
+EXAMPLE = """examples:
+  flashinfer-perf bisect --releases 0.6.18 0.7.2 --find faster -- tests/attention -k 'prefill and fa2'
+  flashinfer-perf bisect --repo . --good v1.0 --bad main -- tests/test_my_kernel.py
+"""
+FOUND, NOT_ALL_FOUND = 0, 1
+WRONG = "wrong"
+ONE_CALL = "--perf-iters=1"  # where times are not searched for; the user's own arguments come behind it
+
+
+@dataclass(frozen=True)
+class Start:
+    """`points` are those that the names of an interrupted search meant when it was begun."""
+
+    options: argparse.Namespace
+    words: Sequence[str]
+    for_pytest: Sequence[str]
+    output: Path
+    points: Sequence[str] = ()
+
+
+def main(arguments: Sequence[str]) -> int:
+    start = _start(arguments)
+    command = processes.environment("python", start.options.python).command
+    subject = subjects.subject(start.options, start.for_pytest, command, start.output, start.points)
+    if start.options.dry_run:
+        sys.stdout.writelines(f"{line}\n" for line in _estimate(start, subject, command))
+        return FOUND
+    gpu = processes.gpu(start.for_pytest)
+    _write(start, subject)
+    with processes.alone_on(gpu):
+        trails = _searched(subject, journal.read(start.output / FINDINGS, _compare(start, subject, gpu)))
+    Evidence(start.output).result(trails)
+    subject.write_logs(trails, start.output)
+    sys.stdout.writelines(f"{line}\n" for line in shown.results(trails, subject.history, start.options.find))
+    return FOUND if all(trail.found for trail in trails) else NOT_ALL_FOUND
+
+
+def _start(arguments: Sequence[str]) -> Start:
+    own, for_pytest = processes.split(arguments)
+    options = parser().parse_args(own)
+    if options.resume:
+        if for_pytest or options != parser().parse_args([f"--resume={options.resume}"]):
+            raise RunError(f"--resume takes all else from {options.resume / COMMAND}: leave out the other arguments")
+        return _resumed(options.resume)
+    if options.repo and not (options.good and options.bad):
+        raise RunError("--repo needs both --good=REV and --bad=REV")
+    output = Path("bisect") if options.dry_run else processes.folder(options.output, "bisect")
+    return Start(options, arguments, for_pytest, output.resolve())
+
+
+def _resumed(folder: Path) -> Start:
+    try:
+        said = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
+        words, below, points = said["words"], said["folder"], said["points"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"--resume={folder}: no search was begun there: {error}") from error
+    if below != str(Path.cwd()):
+        raise RunError(f"--resume={folder}: it was begun in {below}, start it there")
+    own, for_pytest = processes.split(words)
+    return Start(parser().parse_args(own), words, for_pytest, folder.resolve(), points)
+
+
+def _write(start: Start, subject: Subject) -> None:
+    said = {"words": list(start.words), "folder": str(Path.cwd()), "points": list(subject.points)}
+    write_whole(start.output / COMMAND, json.dumps(said, indent=1) + "\n")
+    write_whole(start.output / ".gitignore", "*\n")  # it may lie in the checkout, which stays as it is
+    say(f"kept in {start.output}; interrupted, it goes on with: flashinfer-perf bisect --resume {start.output}")
+
+
+def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
+    options, evidence = start.options, Evidence(start.output)
+    if options.find == WRONG:
+        return Answers(Processes(subject.places, [ONE_CALL, *start.for_pytest], start.output, gpu))
+    instrument = Processes(subject.places, start.for_pytest, start.output, gpu)
+    rules = judging.rules(options, [gpu], paired=True)
+    return Times(instrument, rules, evidence.verdicts, SIGNS[options.find], options.pairs, options.most_pairs)
+
+
+def _searched(subject: Subject, record: Journal) -> list[Trail]:
+    """What was made for it goes when it has ended, and stays when it is interrupted."""
+    subject.begin()
+    history = subject.history
+    say(f"{counted(len(history), 'point')} from {history.title(history.good)} to {history.title(history.bad)}")
+    try:
+        trails = Search(history, Spoken(record, subject), lambda trails: say(_outlook(trails, record, subject))).run()
+    except NoDifferenceError:
+        subject.places.remove()
+        raise
+    subject.places.remove()
+    return trails
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """Each question with what was found, for those who wait."""
+
+    record: Journal
+    subject: Subject
+
+    def __call__(self, question: Question) -> Mapping[str, Finding]:
+        found = self.record(question)
+        for line in shown.step(question, found, self.subject.history, self.record.seconds[question.number - 1]):
+            say(line)
+        return found
+
+
+def _outlook(trails: Sequence[Trail], record: Journal, subject: Subject) -> str:
+    steps = estimate.steps(len(subject.history))
+    minutes = (steps + 1) * record.seconds[0] / 60
+    cases = counted(sum(trail.searched for trail in trails), "case")
+    return (
+        f"{cases} to search for, in about {counted(steps, 'step')} and a verification: {minutes:.0f} min if as the ends"
+    )
+
+
+def _estimate(start: Start, subject: Subject, command: Sequence[str]) -> list[str]:
+    cases = estimate.collected(command, start.for_pytest)
+    return list(estimate.lines(len(subject.history), cases, subject.disk, start.options.most_pairs))
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        "flashinfer-perf bisect",
+        usage="flashinfer-perf bisect (--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] -- ARGS",
+        description="Find the release of FlashInfer, or the commit of any repository, in which cases became slower. "
+        "Each step compares a point with the good end, in pairs of processes, until the verdict is certain. Exit code "
+        "0: found for each case in which the ends differ, 1: not for all, 2: the ends do not differ, or an error.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    where = made.add_mutually_exclusive_group(required=True)
+    where.add_argument("--releases", nargs=2, metavar=("GOOD", "BAD"), help="two releases of flashinfer-python")
+    where.add_argument("--repo", type=Path, metavar="PATH", help="a git repository")
+    where.add_argument("--resume", type=Path, metavar="DIR", help="go on with the search that was interrupted there")
+    made.add_argument("--good", metavar="REV", help="a commit before the change")
+    made.add_argument("--bad", metavar="REV", help="a later commit behind it")
+    made.add_argument(
+        "--build", metavar="CMD", help="run in the worktree after each checkout; commits it fails for are skipped"
+    )
+    made.add_argument(
+        "--wheels", type=Path, metavar="DIR", help="a folder of FlashInfer's wheels, instead of pip's index"
+    )
+    made.add_argument("--find", choices=(*SIGNS, WRONG), default="slower", help="what is searched for (slower)")
+    made.add_argument("--python", default=sys.executable, metavar="CMD", help="as ab takes it (this one)")
+    made.add_argument("--pairs", type=positive, default=5, metavar="N", help="as ab takes it (5)")
+    made.add_argument("--most-pairs", type=positive, default=10, metavar="N", help="as ab takes it (10)")
+    made.add_argument("--dry-run", action="store_true", help="print steps, disk and minutes, and measure nothing")
+    made.add_argument("--output", type=Path, metavar="DIR", help="a new folder for results and logs (bisect-DATE-TIME)")
+    judging.add_settings(made)
+    made.set_defaults(perf_gate_allow="library", perf_gate_strict=False)
+    return made

@@ -1,0 +1,97 @@
+"""What a call costs the host, as quantities of their own: it may take longer while the GPU takes as long as before.
+
+They decide the verdict of a case only where `slower_host` is asked of it, and are shown beside its time in any case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_flashinfer_perf.gate import effects
+from pytest_flashinfer_perf.gate.decide import decide
+from pytest_flashinfer_perf.gate.effects import Effect, Replicates
+from pytest_flashinfer_perf.gate.sides import ComparedCase
+from pytest_flashinfer_perf.gate.verdict import Judged, Verdict
+from pytest_flashinfer_perf.runs.host_time import HostTime
+from pytest_flashinfer_perf.runs.row import Row
+
+QUANTITIES = {"host": "the time to enqueue it", "plan": "the time to plan it"}
+ORDER = list(Verdict)
+
+
+def judged(sound: Sequence[Judged], *, paired: bool) -> dict[str, Judged]:
+    """Those cases whose rows say what they cost the host, each quantity a family of tests."""
+    found: dict[str, list[Effect]] = {}
+    for quantity in QUANTITIES:
+        known = {one.name: seen for one in sound if (seen := _of_case(one.case, quantity, paired=paired))}
+        made = effects.marked(effects.effects(list(known.values()), [None] * len(known)))
+        for name, effect in zip(known, made, strict=True):
+            found.setdefault(name, []).append(effect)
+    return {one.name: _with(one, found[one.name], len(found)) for one in sound if one.name in found}
+
+
+def _of_case(case: ComparedCase, quantity: str, *, paired: bool) -> Replicates | None:
+    return replicates(quantity, case.before, case.after, paired=paired)
+
+
+def replicates(quantity: str, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
+    """In seconds, with the rounds of each process for its placements; None where one of the rows lacks it."""
+    figures = [_seconds(row.host, quantity) for row in (*before, *after)]
+    known = [figure for figure in figures if figure]
+    if len(known) < len(figures):
+        return None
+    rounds = tuple(_rounds(row.host, quantity) for row in (*before, *after))
+    sides = tuple(known[: len(before)]), tuple(known[len(before) :])
+    return Replicates(quantity, quantity, *sides, paired, placements=rounds)
+
+
+def _seconds(host: HostTime | None, quantity: str) -> float | None:
+    figure = host and (host.host_us if quantity == "host" else host.plan_us)
+    return 1e-6 * figure if figure and figure > 0 else None
+
+
+def _rounds(host: HostTime | None, quantity: str) -> tuple[float, ...]:
+    if host is None:
+        return ()
+    return host.rounds_us if quantity == "host" else host.plans_us
+
+
+def _with(judged: Judged, found: Sequence[Effect], cases: int) -> Judged:
+    if judged.asked.slower_host is None:
+        return replace(judged, effects=(*judged.effects, *found))
+    threshold = math.log1p(judged.asked.slower_host)
+    for effect in found:
+        judged = _held_to(threshold, judged, effect, cases)
+    return judged
+
+
+def _held_to(threshold: float, judged: Judged, effect: Effect, cases: int) -> Judged:
+    """The verdict that people want to read first is the case's, whichever quantity it is of."""
+    verdict, reason, sentence = decide([effect], {effect.seen.domain: threshold})
+    others = (*judged.held_too, (effect, threshold))
+    if ORDER.index(verdict) >= ORDER.index(judged.verdict):
+        return replace(judged, effects=(*judged.effects, effect), held_too=others)
+    return replace(
+        judged,
+        verdict=verdict,
+        reason=_reason(verdict, reason, effect),
+        sentence=_sentence(judged, verdict, sentence, effect),
+        threshold=threshold,
+        effects=(effect, *judged.effects),
+        sees=effect.detectable(threshold, cases),
+        held_too=others,
+    )
+
+
+def _reason(verdict: Verdict, reason: str, effect: Effect) -> str:
+    return reason if verdict is Verdict.AMBIGUOUS else f"{reason}-{effect.seen.domain}"
+
+
+def _sentence(judged: Judged, verdict: Verdict, sentence: str, effect: Effect) -> str:
+    what = QUANTITIES[effect.seen.domain]
+    if verdict is Verdict.AMBIGUOUS:
+        return f"{what}: {sentence}"
+    alone = " on the host alone" if judged.verdict in (Verdict.SAME, Verdict.FASTER) else ""
+    return f"{verdict.value.lower()}{alone}: {what} changed by more than slower_host"

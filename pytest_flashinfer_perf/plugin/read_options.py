@@ -1,0 +1,101 @@
+"""The settings of a run, read from the options of pytest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.config import planting, project_file, quarantine, tolerances
+from pytest_flashinfer_perf.config.project_file import ProjectFile
+from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
+from pytest_flashinfer_perf.spec import presets
+from pytest_flashinfer_perf.spec.presets import Spread
+
+MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate")  # an empty --perf-gate is refused later
+
+
+def _refuse_empty(config: pytest.Config) -> None:
+    """Without this, an empty value would be taken for an option that was not given."""
+    for option, value in vars(config.option).items():
+        values = value if isinstance(value, list) else [value]
+        if option.startswith("perf_") and option[5:] not in MAY_BE_EMPTY and any(map(_is_empty, values)):
+            raise pytest.UsageError(f"--{option.replace('_', '-')}: the value is empty: is a shell variable not set?")
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, str) and not value.strip(" ,")
+
+
+def read(config: pytest.Config) -> Settings:
+    _refuse_empty(config)
+    measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
+    checking = ("refcheck", "allow_output_mismatch")
+    project = _project(config)
+    bounds, quarantined = tolerances.read(project), quarantine.read(project)
+    return Settings(
+        suite=config.getoption("perf_suite"),
+        backends=tuple((config.getoption("perf_backends") or "").replace(",", " ").split()),
+        cases=tuple(config.getoption("perf_case")),
+        testlists=tuple(config.getoption("perf_testlist")),
+        flags=config.getoption("perf_flags"),
+        **_model(config),
+        device=config.getoption("perf_device"),
+        max_memory=config.getoption("perf_max_memory"),
+        seed=config.getoption("perf_seed"),
+        case_tag=config.getoption("perf_case_tag"),
+        autotune_cache=config.getoption("perf_autotune_cache"),
+        strict_skips=tuple(config.getoption("perf_strict_skips")),
+        trace=_trace(config),
+        project=project,
+        measuring=Measuring(
+            **{name: config.getoption(f"perf_{name}") for name in measuring},
+            max_time=float(config.getoption("benchmark_max_time", Measuring.max_time)),
+        ),
+        checking=Checking(**{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=bounds),
+        fuzzing=_fuzzing(config),
+        quarantine=quarantined,
+        plants=_plants(config),
+    )
+
+
+def _model(config: pytest.Config) -> dict[str, Any]:
+    """The model's name and its numbers of GPUs, which are part of the name or options of their own."""
+    given = config.getoption("perf_model")
+    name, in_name = (None, {}) if given is None else presets.split_name(given)
+    own = {way: config.getoption(f"perf_{way}") for way in Spread._fields}
+    for way, gpus in in_name.items():
+        if own[way] not in (None, gpus):
+            raise pytest.UsageError(f"--perf-{way}={own[way]}: --perf-model={given} has another number, leave one out")
+    return {"model": name, **own, **in_name}
+
+
+def _plants(config: pytest.Config) -> dict[str, float]:
+    named = config.getoption("perf_plant")
+    return planting.read(config.invocation_params.dir / named) if named else {}
+
+
+def _trace(config: pytest.Config) -> TraceSets:
+    return TraceSets(
+        sets=tuple(config.getoption("perf_trace_set")),
+        trust=config.getoption("perf_trust_solutions"),
+        config=config.getoption("perf_trace_config"),
+        options=tuple(config.getoption("perf_trace_option")),
+        output=config.getoption("perf_trace_output"),
+    )
+
+
+def _project(config: pytest.Config) -> ProjectFile:
+    """A named file is relative to the current folder; the default one is beside the project's pytest settings."""
+    named = config.getoption("perf_config")
+    return project_file.find(config.invocation_params.dir if named else config.rootpath, named)
+
+
+def _fuzzing(config: pytest.Config) -> Fuzzing:
+    named = config.getoption("perf_findings")
+    return Fuzzing(
+        config.getoption("perf_fuzz"),
+        tuple(config.getoption("perf_fuzz_flags")),
+        config.getoption("perf_fuzz_seconds"),
+        config.rootpath / Fuzzing.findings if named is None else config.invocation_params.dir / named,
+    )

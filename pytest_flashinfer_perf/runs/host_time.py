@@ -1,0 +1,50 @@
+"""What a call costs the host: the object `host` of a row, as it is written and read. Null where there is no GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
+
+
+@dataclass(frozen=True)
+class Line:
+    """The line of Python that makes an allocation, a synchronisation or a copy; null where none could be seen."""
+
+    what: str
+    line: str | None
+    count: int
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Times in microseconds; counts are of one eager call, null where no instrument saw them.
+
+    A call that `waits` for the GPU has the time that it waits in `host_us`. `plan_us` is null where nothing is planned.
+    """
+
+    host_us: float
+    rounds_us: tuple[float, ...]
+    waits: bool
+    plan_us: float | None = None
+    plans_us: tuple[float, ...] = ()
+    launches: int | None = None
+    allocations: int | None = None
+    allocated_bytes: int | None = None
+    synchronisations: int | None = None
+    copies_to_host: int | None = None
+    copied_bytes: int | None = None
+    lines: tuple[Line, ...] = ()
+    pass_s: float = 0.0
+
+
+def outlasts(host: HostTime, on_device: float) -> bool:
+    """Whether the host takes longer for a call than the GPU, for so many seconds: then the GPU waits for the host."""
+    return host.host_us > 1e6 * on_device
+
+
+def places(host: HostTime, what: str) -> list[str]:
+    """How often, and by which lines of Python, a call does that."""
+    made = (line for line in host.lines if line.what == what)
+    return [f"{one.count} x {one.line or 'a line that could not be seen'}" for one in made]

@@ -1,0 +1,201 @@
+"""What one eager call asks of the driver and of torch's allocator, and which line of Python asks for it.
+
+CUPTI calls back at every API call, whichever library makes it, while the line of Python that led there still stands on
+the stack. torch's allocator counts by itself what it gives out, and is asked for lines where it gave out any.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from pytest_flashinfer_perf import tracebacks
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.runs.host_time import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, Line
+from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call
+
+BUFFER_BYTES = 1 << 20
+TORCH = Path(torch.__file__).parent
+ASYNCHRONOUS_COPY = re.compile("Async")
+WAITS = re.compile(r"^cu(da)?(Device|Ctx|Stream|Event|Thread|Context)Synchronize|^cu(da)?Memcpy")
+COUNTS, BYTES = "allocation.all.allocated", "requested_bytes.all.allocated"
+
+
+def counted(call: Call, device: Device) -> tuple[dict[str, Any], str]:
+    """Fields of a HostTime, and why some are missing."""
+    fields, lines = _allocations(call, device)
+    why_not = INSTRUMENTS["cupti"].missing(device)
+    if why_not is None:
+        from cupti import cupti
+
+        try:
+            seen = Driver(cupti, device.synchronize).calls_of(call)
+        except Exception as error:  # noqa: BLE001 - an instrument that fails takes no time away from the case
+            why_not = f"cupti counts no calls of the driver: {type(error).__name__}: {error}"
+        else:
+            fields |= seen.fields
+            lines += seen.lines
+    return {**fields, "lines": tuple(lines)}, why_not or ""
+
+
+@dataclass(frozen=True)
+class DriverCalls:
+    """`waited` and `copies` have the line of Python of each, where there was one."""
+
+    launches: int
+    waited: Sequence[str | None]
+    copies: Sequence[tuple[str | None, int]]
+
+    @property
+    def fields(self) -> dict[str, int]:
+        return {
+            "launches": self.launches,
+            "synchronisations": len(self.waited),
+            "copies_to_host": len(self.copies),
+            "copied_bytes": sum(size for _, size in self.copies),
+        }
+
+    @property
+    def lines(self) -> list[Line]:
+        waits = [Line(SYNCHRONISATION, line, count) for line, count in Counter(self.waited).items()]
+        return [*waits, *by_line(COPY_TO_HOST, self.copies)]
+
+
+def by_line(what: str, made: Iterable[tuple[str | None, int]]) -> list[Line]:
+    """One entry for each line of Python, with how often it was passed and for how many bytes."""
+    sizes: dict[str | None, list[int]] = {}
+    for line, size in made:
+        sizes.setdefault(line, []).append(size)
+    return [Line(what, line, len(of_line), sum(of_line)) for line, of_line in sizes.items()]
+
+
+@dataclass
+class Driver:
+    """CUPTI's callbacks and activities of one call; a call of the runtime that ends in the driver is one call."""
+
+    cupti: Any
+    synchronize: Callable[[], None]
+    _counting: bool = False
+    _depth: Counter[int] = field(default_factory=Counter)
+    _lines: dict[int, str | None] = field(default_factory=dict)
+    _waited: list[str | None] = field(default_factory=list)
+    _activities: list[tuple[int, int, bool]] = field(default_factory=list)  # correlation id, bytes, whether to host
+
+    def calls_of(self, call: Call) -> DriverCalls:
+        self.synchronize()
+        with self._attached():
+            self._counting = True
+            try:
+                call()
+            finally:
+                self._counting = False
+            self.synchronize()
+            self.cupti.activity_flush_all(0)
+        copies = [(self._lines.get(key), size) for key, size, to_host in self._activities if to_host]
+        return DriverCalls(len(self._activities), self._waited, copies)
+
+    @contextmanager
+    def _attached(self) -> Iterator[None]:
+        """The activities of the instrument that times, so that both see the same."""
+        cupti, kinds = self.cupti, self.cupti.ActivityKind
+        enabled = (kinds.RUNTIME, kinds.DRIVER, kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
+        subscriber = cupti.subscribe(self._called, None)
+        try:
+            for domain in (cupti.CallbackDomain.RUNTIME_API, cupti.CallbackDomain.DRIVER_API):
+                cupti.enable_domain(1, subscriber, domain)
+            for kind in enabled:
+                cupti.activity_enable(kind)
+            cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._completed)
+            yield
+        finally:
+            cupti.unsubscribe(subscriber)
+            for kind in enabled:
+                cupti.activity_disable(kind)
+            cupti.finalize()
+
+    def _called(self, _userdata: object, _domain: int, _id: int, data: Any) -> None:
+        """At the entry of each API call and at its exit, in the thread that makes it."""
+        thread = threading.get_ident()
+        if data.callback_site != self.cupti.ApiCallbackSite.API_ENTER:
+            self._depth[thread] = max(0, self._depth[thread] - 1)
+            return
+        self._depth[thread] += 1
+        if not self._counting:
+            return
+        line = self._lines.setdefault(data.correlation_id, python_line(sys._getframe(1)))  # noqa: SLF001 - the caller's
+        if self._depth[thread] == 1 and waits(data.function_name):
+            self._waited.append(line)
+
+    def _completed(self, records: Iterable[Any]) -> None:
+        kinds, to_host = self.cupti.ActivityKind, self.cupti.ActivityMemcpyKind.DTOH
+        for record in records:
+            if record.kind == kinds.MEMCPY:
+                self._activities.append((record.correlation_id, record.bytes, record.copy_kind == to_host))
+            elif record.kind in (kinds.CONCURRENT_KERNEL, kinds.MEMSET):
+                self._activities.append((record.correlation_id, 0, False))
+
+
+def waits(function: str) -> bool:
+    """Whether this function of the CUDA runtime or driver returns only when the GPU has done its work."""
+    return bool(WAITS.search(function)) and not ASYNCHRONOUS_COPY.search(function)
+
+
+def python_line(frame: FrameType | None) -> str | None:
+    """The innermost one that is neither torch's nor between the test and the call."""
+    while frame is not None:
+        code = frame.f_code
+        if is_callers(code.co_filename):
+            return described(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    return None
+
+
+def is_callers(file: str) -> bool:
+    return not (Path(file).is_relative_to(TORCH) or tracebacks.is_between(file))
+
+
+def described(file: str, line: int, function: str) -> str:
+    """The file as it is imported, or as it lies below the working directory."""
+    _, installed, inside = file.rpartition("/site-packages/")
+    path = Path(inside if installed else file)
+    here = Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{line} in {function}"
+
+
+def _allocations(call: Call, device: Device) -> tuple[dict[str, int], list[Line]]:
+    before = torch.cuda.memory_stats(device.torch)
+    call()
+    after = torch.cuda.memory_stats(device.torch)
+    count, size = (after.get(name, 0) - before.get(name, 0) for name in (COUNTS, BYTES))
+    lines = by_line(ALLOCATION, allocated(_history(call, device))) if count else []
+    return {"allocations": count, "allocated_bytes": size}, lines
+
+
+def _history(call: Call, device: Device) -> Sequence[Mapping[str, Any]]:
+    """What the allocator did in another call, with the stack of each."""
+    memory = torch.cuda.memory
+    memory._record_memory_history("all", context="alloc", stacks="python")  # noqa: SLF001 - documented under this name
+    try:
+        call()
+        return list(memory._snapshot()["device_traces"][device.torch.index or 0])  # noqa: SLF001
+    finally:
+        memory._record_memory_history(None)  # noqa: SLF001
+
+
+def allocated(history: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str | None, int]]:
+    """Line and bytes of each allocation; stacks are innermost first."""
+    for entry in history:
+        if entry["action"] == "alloc":
+            known = (f for f in entry.get("frames", ()) if Path(f["filename"]).is_file() and is_callers(f["filename"]))
+            frame = next(known, None)
+            yield frame and described(frame["filename"], frame["line"], frame["name"]), entry["size"]

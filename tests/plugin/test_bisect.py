@@ -1,0 +1,375 @@
+"""`flashinfer-perf bisect`: planted histories, by replayed instruments and by the real clock."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import bisect_acceptance as acceptance
+import gate_acceptance as simulated
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.bisect.answers import Answers
+from pytest_flashinfer_perf.bisect.git_history import GitHistory, git
+from pytest_flashinfer_perf.bisect.question import Answer, PointError
+from pytest_flashinfer_perf.bisect.releases import Releases
+from pytest_flashinfer_perf.bisect.search import TRIES, NoDifferenceError, Search
+from pytest_flashinfer_perf.bisect.times import Times
+from pytest_flashinfer_perf.runs import run_file
+
+
+def test_twenty_planted_histories_are_searched_right(tmp_path):
+    seen = [(planted.name, suspects, right) for planted, _, suspects, _, right in acceptance.replayed(tmp_path)]
+    assert [one for one in seen if not one[-1]] == []
+    assert len(seen) == 20
+    assert sum(suspects is None for _, suspects, _ in seen) == 2
+
+
+# In the place of pytest, which takes seconds to start: what it would write of the cases in the file `level`, of which
+# `clock` is measured here, as the fastest of three calls, which other programs disturb least; others take what it says.
+PYTEST = """
+import json, os, sys, time
+words = dict(word.partition("=")[::2] for word in sys.argv[1:])
+if "--collect-only" in words:
+    print("2 tests collected in 0.01s")
+    sys.exit(0)
+level = json.load(open("level"))
+if "broken" in level:
+    print("level.c:1: error: it does not compile")
+    sys.exit(2)
+only = open(words["--perf-only"]).read().split() if "--perf-only" in words else list(level)
+def measured(seconds):
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        time.sleep(seconds)
+        times.append(time.perf_counter() - start)
+    return min(times)
+rows = []
+for name in only:
+    us = level[name]
+    jitter = 1 + 1e-4 * (os.getpid() % 7)
+    median = measured(us * 1e-6) if name == "clock" else us * jitter * 1e-6
+    stats = {"median": median, "stddev": 1e-3 * median, "iqr": 1e-3 * median, "rounds": 9}
+    extra = {"case": f"own/{name}", "instrument": "wall" if name == "clock" else "cupti", "bound": "memory"}
+    extra |= {"case_s": time.time(), "kernels": [f"kernel_{us:.0f}"], "resolved_backend": "torch"}
+    rows.append({"name": name, "fullname": name, "stats": stats, "extra_info": extra})
+json.dump({"benchmarks": rows}, open(words["--benchmark-json"], "w"))
+"""
+
+
+@pytest.fixture
+def repo(tmp_path, monkeypatch):
+    """Makes a repository of commits with these levels, and goes there; the ids of its commits."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "fake.py").write_text(PYTEST)
+
+    def repo(*of_commits):
+        ids = acceptance.repository(tmp_path / "repo", [{"level": json.dumps(level)} for level in of_commits])
+        monkeypatch.chdir(tmp_path / "repo")
+        return ids
+
+    return repo
+
+
+@pytest.fixture
+def bisect(tmp_path, capsys):
+    """Exit code, standard output in one line, and standard error of the command in a repository."""
+    python = f"--python={shlex.quote(sys.executable)} -S {tmp_path / 'fake.py'}"
+
+    def bisect(*own, pytests=("--perf-device=cpu",)):
+        begun = [] if any(word.startswith("--resume") for word in own) else [python, f"--output={tmp_path / 'out'}"]
+        code = cli.main(["bisect", *begun, *own, "--", *pytests])
+        shown = capsys.readouterr()
+        return code, " ".join(shown.out.split()), shown.err
+
+    return bisect
+
+
+@pytest.mark.parametrize("place", [11, 50])
+def test_a_slow_down_is_found_by_the_real_clock(repo, bisect, place):
+    slower = [{"clock": 40_000 if number < place else 48_000} for number in range(64)]
+    ids = repo(*slower[: place - 1], {"broken": 0} if place == 50 else slower[place - 1], *slower[place:])
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", "--pairs=3", "--most-pairs=6")
+    named = [f"{git(Path(), 'log', '-1', '--format=%h', ids[at])} Commit {at}" for at in (place - 1, place)]
+    assert named[1] in shown
+    assert code == (1 if place == 50 else 0)
+    assert (named[0] in shown) == (place == 50)
+    assert shown.startswith(f"own/clock first slower in {'one of these 2' if place == 50 else named[1]}")
+
+
+def test_cases_share_steps_and_the_checkout_stays_as_it_was(repo, bisect, tmp_path):
+    levels = [{"a": 100, "b": 50, "c": 70} for _ in range(16)]
+    for level in levels[9:]:
+        level["a"] = 120
+    for level in levels[10:]:
+        level["b"] = 60
+    ids = repo(*levels)
+    (tmp_path / "repo" / "level").write_text("changed by hand")
+    code, shown, told = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert code == 0
+    for case, at in (("a", 9), ("b", 10)):
+        assert f"own/{case} first slower in {ids[at][:7]} Commit {at} (A, 2023-11-14)" in shown
+    assert "own/c first" not in shown
+    assert "time +20.0" in shown
+    assert "now runs another kernel: kernel_100 -> kernel_120" in shown
+    assert "2 cases to search for, in about 4 steps and a verification" in told
+    entries = json.loads((tmp_path / "out" / "findings.json").read_text())
+    assert [(entry["stage"], sorted(entry["cases"])) for entry in entries][:2] == [
+        ("ends", ["own/a", "own/b", "own/c"]),
+        ("step", ["own/a", "own/b"]),
+    ]
+    assert len(entries) <= 1 + 5 + 2
+    assert git(Path(), "status", "--short") == "M level"
+    assert git(Path(), "worktree", "list").count("\n") == 0
+    assert git(Path(), "for-each-ref", "refs/bisect") == ""
+    assert "git bisect bad" in (tmp_path / "out" / "git-bisect-1.log").read_text()
+
+
+def test_every_figure_of_a_step_is_said_again_by_compare(repo, bisect, tmp_path, capsys):
+    ids = repo(*({"a": 100 if number < 3 else 130} for number in range(6)))
+    assert bisect("--repo=.", f"--good={ids[0]}", "--bad=main")[0] == 0
+    for folder in sorted(tmp_path.glob("out/0*")):
+        verdicts = json.loads((folder / "verdicts.json").read_text())
+        sides = (sorted(map(str, folder.glob(f"pair-*-{side}.json"))) for side in ("base", "head"))
+        words = [word for side, files in zip(("--base", "--head"), sides, strict=True) for word in (side, *files)]
+        again = tmp_path / "again.json"
+        config = f"--perf-config={folder / 'thresholds.toml'}"
+        cli.main(["compare", "--paired", config, "--perf-gate-allow=library", f"--json={again}", *words])
+        [said], [case] = json.loads(again.read_text())["cases"], verdicts["cases"]
+        assert said["effects"] == case["effects"]
+        assert said["threshold"] == pytest.approx(case["threshold"], rel=1e-9)
+    capsys.readouterr()
+
+
+def test_an_interrupted_search_goes_on_where_it_was(repo, bisect, tmp_path, monkeypatch):
+    ids = repo(*({"a": 100 if number < 11 else 120} for number in range(16)))
+    started = []
+    run = subprocess.run
+
+    def interrupted(words, **how):
+        if "--benchmark-json" in str(words):
+            started.append(words)
+            if len(started) == 23:
+                raise KeyboardInterrupt
+        return run(words, **how)
+
+    monkeypatch.setattr(subprocess, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    known = json.loads((tmp_path / "out" / "findings.json").read_text())
+    git(Path(), "tag", "-f", "later", "main~1")
+    code, shown, _ = bisect(f"--resume={tmp_path / 'out'}", pytests=())
+    assert code == 0
+    assert f"first slower in {ids[11][:7]} Commit 11" in shown
+    entries = json.loads((tmp_path / "out" / "findings.json").read_text())
+    assert 1 < len(known) < len(entries)
+    assert entries[: len(known)] == known
+    assert bisect(f"--resume={tmp_path / 'out'}", "--find=faster", pytests=())[0] == 2
+    monkeypatch.chdir(tmp_path)
+    assert "it was begun in" in bisect("--resume=out", pytests=())[2]
+
+
+def test_faster_is_found_where_that_is_searched_for(repo, bisect):
+    levels = [100] * 3 + [130] * 3 + [80] * 3
+    ids = repo(*({"a": level} for level in levels))
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", "--find=faster")
+    assert code == 0
+    assert f"first faster in {ids[6][:7]} Commit 6" in shown
+    assert "130.0 us -> 80.0" in shown
+    assert "time -38.4" in shown
+    assert "now runs another kernel: kernel_130 -> kernel_80" in shown
+
+
+def test_ends_that_do_not_differ_are_refused(repo, bisect, tmp_path):
+    ids = repo({"a": 100}, {"a": 120}, {"a": 100})
+    code, shown, told = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert (code, shown) == (2, "")
+    assert "the ends do not differ in what is searched for:\n  own/a: " in told
+    assert not (tmp_path / "out" / "trees" / "base").exists()
+
+
+def test_a_commit_that_does_not_build_is_skipped_and_its_log_is_kept(repo, bisect, tmp_path):
+    levels = [{"a": 100 if number < 6 else 120} for number in range(9)]
+    levels[4]["b"] = 1
+    ids = repo(*levels)
+    code, shown, told = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", "--build=! grep b level")
+    assert code == 0
+    assert f"first slower in {ids[6][:7]} Commit 6" in shown
+    assert "skip: sh -c '! grep b level' ended with code 1, all of it in " in " ".join(told.split())
+    assert (tmp_path / "out" / "builds" / f"head-{ids[4]}.log").read_text() == '{"a": 100, "b": 1}\n'
+
+
+def test_a_dry_run_of_commits_touches_nothing(repo, bisect, tmp_path):
+    ids = repo(*({"a": number} for number in range(9)))
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", "--dry-run", "--most-pairs=4")
+    assert code == 0
+    assert "points: 8, so about 3 steps after the ends, and a verification cases: 2, in 3 to 4 pairs" in shown
+    assert not (tmp_path / "out").exists()
+    assert git(Path(), "worktree", "list").count("\n") == 0
+
+
+def test_an_end_that_does_not_build_is_an_error(repo, bisect):
+    ids = repo({"broken": 1}, {"a": 100}, {"a": 120})
+    code, shown, told = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert (code, shown) == (2, "")
+    assert "level.c:1: error: it does not compile" in told
+
+
+@pytest.mark.parametrize(
+    ("own", "pytests", "sentence"),
+    [
+        (["--repo=.", "--good=main"], [], "--repo needs both --good=REV and --bad=REV"),
+        (["--repo=.", "--good=main", "--bad=main"], [], "--good=main and --bad=main are one commit"),
+        (["--repo=.", "--good=main", "--bad=main~1"], [], "--good=main is no ancestor of --bad=main~1"),
+        (["--repo=.", "--good=maim", "--bad=main"], [], "git rev-parse --verify maim^{commit} in "),
+        (["--repo=.", "--good=main~1", "--bad=main"], ["{cwd}/level"], "is in the checkout itself: start this in"),
+        (["--releases", "1.0", "2.0"], [], "with --releases it must be a virtual environment or a Python"),
+        (["--resume=nowhere"], [], "--resume=nowhere: no search was begun there"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(repo, bisect, own, pytests, sentence):
+    repo({"a": 1}, {"a": 2})
+    words = [word.format(cwd=Path.cwd()) for word in pytests]
+    code, shown, told = bisect(*own, pytests=words)
+    assert (code, shown) == (2, "")
+    assert sentence in told
+
+
+KERNELS = simulated.even(3, 0.002)
+VERSIONS = Releases(tuple(f"1.{number}" for number in range(17)))
+
+
+class Levels:
+    """A replayed instrument over releases: each case's time by version, as a factor of the first."""
+
+    def __init__(self, levels, broken=()):
+        self.levels, self.broken, self.asked = levels, broken, []
+        self.rng = simulated.random.Random(7)
+
+    def __call__(self, question, side, nth, cases):
+        point = question.point(side)
+        self.asked.append((question.stage, point, nth))
+        if point in self.broken:
+            raise PointError(point, "it is not installed")
+        number = VERSIONS.versions.index(point)
+        chosen = [kernel for kernel in KERNELS[: len(self.levels)] if cases is None or kernel.name in cases]
+        changes = {f"case-{nth}": of_case[number] - 1 for nth, of_case in enumerate(self.levels)}
+        return simulated.process(chosen, self.rng, changes)
+
+    def search(self, sign=1):
+        return Search(VERSIONS, Times(self, simulated.rules(), lambda *_: None, sign)).run()
+
+
+def step_at(place, factor=1.2):
+    return [1.0 if number < place else factor for number in range(17)]
+
+
+def test_a_search_in_releases_skips_what_cannot_be_installed():
+    trails = {trail.case: trail for trail in Levels([step_at(5), step_at(12)], broken={"1.8", "1.11"}).search()}
+    assert (trails["case-0"].suspects, trails["case-0"].found) == (("1.5",), True)
+    assert trails["case-1"].suspects == ("1.11", "1.12")
+    assert trails["case-1"].verified
+    assert not trails["case-1"].found
+
+
+def test_what_crept_blames_nobody():
+    crept = [1.012**number for number in range(17)]
+    [trail] = Levels([crept]).search()
+    assert trail.verified is None
+    assert len(trail.cleared) == TRIES
+
+
+def test_an_innocent_release_is_cleared_and_the_search_goes_on():
+    class Hot(Levels):
+        """The first time that 1.8 is looked at, something else slows it down."""
+
+        def __call__(self, question, side, nth, cases):
+            hot = question.stage == "step" and question.point(side) == "1.8" and question.number == 2
+            levels, self.levels = self.levels, [[1.2] * 17] if hot else self.levels
+            try:
+                return super().__call__(question, side, nth, cases)
+            finally:
+                self.levels = levels
+
+    [trail] = Hot([step_at(12)]).search()
+    assert [point for point, _ in trail.cleared] == ["1.8"]
+    assert (trail.suspects, trail.found) == (("1.12",), True)
+
+
+def test_a_point_that_stops_being_measured_at_the_good_end_ends_the_search():
+    class Gone(Levels):
+        def __call__(self, question, side, nth, cases):
+            if question.stage == "step" and side == "base":
+                raise PointError(question.base, "the GPU is gone")
+            return super().__call__(question, side, nth, cases)
+
+    with pytest.raises(PointError, match="the GPU is gone"):
+        Gone([step_at(3)]).search()
+
+
+@given(st.integers(1, 16), st.sets(st.integers(1, 15)))
+def test_releases_narrow_down_to_the_change(place, broken):
+    answers = {}
+    while (looked := VERSIONS.next(answers)).point is not None:
+        assert looked.point not in answers
+        number = VERSIONS.versions.index(looked.point)
+        answers[looked.point] = Answer.SKIP if number in broken else Answer(int(number >= place))
+    suspects = [VERSIONS.versions.index(point) for point in looked.suspects]
+    assert place in suspects
+    assert set(suspects[:-1]) <= broken
+    assert VERSIONS.parents(looked.suspects) == [VERSIONS.versions[suspects[0] - 1]]
+
+
+class Checked:
+    """What a process says of answers by version: right, wrong, or nothing."""
+
+    def __init__(self, **by_version):
+        self.by_version = by_version
+        self.processes = 0
+
+    def __call__(self, question, side, nth, _cases):
+        self.processes += 1
+        said = self.by_version[question.point(side).replace(".", "_")]
+        said = said[nth % len(said)]
+        stats = {"median": 1, "mean": 1, "stddev": 0, "iqr": 0, "rounds": 1}
+        row = {"name": "t", "fullname": "t.py::t", "stats": stats}
+        row["extra_info"] = {"case": "own/t", "status": "ok", "instrument": "wall", "refcheck": said}
+        failed = [{"case": "own/t", "outcome": "failed", "reason": "Failed: wrong answer: output 0"}]
+        is_row = said in ("passed", "not checked")
+        beside = {"schema": 2, "unmeasured": failed if said == "wrong" else []}
+        return run_file.parse({"benchmarks": [row] if is_row else [], "flashinfer_perf": beside}, f"{nth}")
+
+
+def test_the_first_wrong_answer_is_found():
+    right, wrong, unclear = ("passed",), ("wrong",), ("passed", "wrong")
+    checked = Checked(v0=right, v1=right, v2=unclear, v3=wrong, v4=wrong)
+    versions = Releases(("v0", "v1", "v2", "v3", "v4"))
+    [trail] = Search(versions, Answers(checked)).run()
+    assert trail.suspects == ("v2", "v3")
+    assert "wrong answer: output 0" in trail.verified.sentence
+    assert checked.processes == 2 * 5
+    with pytest.raises(NoDifferenceError, match="own/t: right"):
+        Search(Releases(("v0", "v1")), Answers(checked)).run()
+    with pytest.raises(NoDifferenceError, match="its answer is not compared: not checked"):
+        Search(Releases(("v0", "v1")), Answers(Checked(v0=right, v1=("not checked",)))).run()
+    with pytest.raises(NoDifferenceError, match="not right to begin with: Failed: wrong answer"):
+        Search(Releases(("v0", "v1")), Answers(Checked(v0=wrong, v1=right))).run()
+
+
+def test_a_merge_is_verified_against_each_parent_within_the_ends(tmp_path):
+    folder = tmp_path / "repo"
+    ids = acceptance.repository(folder, [{"level": str(number)} for number in range(4)])
+    name = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for branch, start in (("old", ids[0]), ("side", ids[2])):
+        git(folder, "checkout", "--quiet", "-b", branch, start)
+        git(folder, *name, "commit", "--quiet", "--allow-empty", "--message", branch)
+    git(folder, "checkout", "--quiet", "main")
+    git(folder, *name, "merge", "--quiet", "--no-edit", "side", "old")
+    history = GitHistory(folder, folder, ids[1], git(folder, "rev-parse", "main"))
+    assert history.parents([history.bad]) == [ids[3], git(folder, "rev-parse", "side"), git(folder, "rev-parse", "old")]
+    assert history.parents([ids[2]]) == [ids[1]]

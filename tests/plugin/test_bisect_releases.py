@@ -1,0 +1,156 @@
+"""`flashinfer-perf bisect --releases`: wheels from a folder or an index, installed before what is there already."""
+
+import shlex
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.bisect import estimate, places
+from pytest_flashinfer_perf.bisect.places import Installed
+
+# In the place of pytest: what it would write of one case that takes as long as the installed release says.
+PYTEST = """
+import json, os, sys, time
+words = dict(word.partition("=")[::2] for word in sys.argv[1:])
+if "--collect-only" in words:
+    print("1/3 tests collected (2 deselected)")
+    sys.exit(0)
+import flashinfer
+median = flashinfer.US * (1 + 1e-4 * (os.getpid() % 7)) * 1e-6
+stats = {"median": median, "stddev": 1e-9, "iqr": 1e-9, "rounds": 9}
+extra = {"case": "own/a", "instrument": "cupti", "bound": "memory", "case_s": time.time()}
+rows = [{"name": "a", "fullname": "a", "stats": stats, "extra_info": extra}]
+machine = {"flashinfer": flashinfer.__version__}
+json.dump({"benchmarks": rows, "machine_info": machine}, open(words["--benchmark-json"], "w"))
+"""
+
+
+def wheel(folder, version, us):
+    """Of a FlashInfer that says how long its kernel takes; not a wheel at all where that is not known."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"flashinfer_python-{version}-py3-none-any.whl"
+    if us is None:
+        path.write_text("lost on the way")
+        return path
+    info = f"flashinfer_python-{version}.dist-info"
+    files = {
+        "flashinfer/__init__.py": f"__version__ = {version!r}\nUS = {us}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: flashinfer-python\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return path
+
+
+@pytest.fixture
+def bisect(tmp_path, monkeypatch, capsys):
+    """Exit code, standard output in one line, and standard error; its Python starts the program above as pytest."""
+    for name in ("PIP_FIND_LINKS", "PIP_CONSTRAINT", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fake.py").write_text(PYTEST)
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    real = shlex.quote(sys.executable)
+    fake = f'shift 2; exec {real} -S {tmp_path / "fake.py"} "$@"'
+    python.write_text(f'#!/bin/sh\nif [ "$2" = pytest ]; then {fake}; fi\nexec {real} "$@"\n')
+    python.chmod(0o755)
+
+    def bisect(*own):
+        words = ["bisect", "--releases", *own, f"--python={tmp_path / 'venv'}", "--", "--perf-device=cpu"]
+        code = cli.main(words)
+        shown = capsys.readouterr()
+        return code, " ".join(shown.out.split()), shown.err
+
+    return bisect
+
+
+LEVELS = {"0.9": 50, "1.0": 100, "1.1": 100, "1.2": None, "1.3rc1": 500, "1.3.post1": 120, "1.10": 120, "2.0": 10}
+
+
+def test_the_release_is_found_in_a_folder_of_wheels(bisect, tmp_path):
+    for version, us in LEVELS.items():
+        wheel(tmp_path / "wheels", version, us)
+    (tmp_path / "wheels" / "torch-2.11.0-py3-none-any.whl").write_text("of another project")
+    code, shown, told = bisect("1.0", "1.10", "--wheels=wheels", "--output=out")
+    assert code == 1
+    assert "own/a first slower in one of these 2, of which only the last could be measured: 1.2 1.3.post1" in shown
+    assert "flashinfer 1.1 -> 1.3.post1" in shown
+    assert "4 points from 1.0 to 1.10" in told
+    assert "ended with code 1, all of it in" in told
+    used = {path.stem for path in Path("out/builds").glob("*.log")}
+    assert used == {"1.0", "1.1", "1.2", "1.3.post1", "1.10"}
+    assert not Path("out/releases").exists()
+
+
+def test_releases_of_an_index_are_listed_and_installed_by_pip(bisect, tmp_path, monkeypatch):
+    page = tmp_path / "simple" / "flashinfer-python"
+    names = [wheel(page, version, LEVELS[version]).name for version in ("1.0", "1.1", "1.3rc1", "1.3.post1")]
+    (page / "index.html").write_text("".join(f'<a href="{name}">{name}</a>\n' for name in names))
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{tmp_path / 'simple'}")
+    code, shown, told = bisect("1.0", "1.3.post1", "--output=out")
+    assert code == 0
+    assert "own/a first slower in 1.3.post1 (release of flashinfer-python)" in shown
+    assert "2 points from 1.0 to 1.3.post1" in told
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{tmp_path / 'nowhere'}")
+    code, _, told = bisect("1.0", "1.3.post1", "--output=other")
+    assert code == 2
+    assert "pip cannot list the releases of flashinfer-python: " in told
+
+
+def test_a_dry_run_prints_what_it_would_cost_and_makes_nothing(bisect, tmp_path):
+    for version in ("1.0", "1.1", "1.3.post1"):
+        wheel(tmp_path / "wheels", version, LEVELS[version])
+    before = sorted(tmp_path.rglob("*"))
+    code, shown, told = bisect("1.0", "1.3.post1", "--wheels=wheels", "--dry-run")
+    assert (code, told) == (0, "")
+    assert "points: 2, so about 1 step after the ends, and a verification" in shown
+    assert "cases: 1, in 3 to 10 pairs" in shown
+    assert "disk: 0.00 GiB" in shown
+    assert "minutes: 3 to 12 at 10 s a process and 1.5 s a case" in shown
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_disk_is_that_of_what_is_installed_where_no_wheel_is_there_to_be_looked_at(monkeypatch):
+    of_one = estimate.disk_of_releases(1)
+    assert of_one > 100 * 2**20
+    assert estimate.disk_of_releases(3) == 3 * of_one
+    monkeypatch.setattr(estimate, "PROJECT", "no-such-project")
+    assert estimate.disk_of_releases(3) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        (("1.3.post1", "1.0"), "the older release comes first"),
+        (("1.0", "1.0"), "the older release comes first"),
+        (("1.0", "x"), "'x' is no version, as in 0.7.1"),
+        (("1.0", "1.2"), "flashinfer-python 1.2 is not in wheels, which has 1.0, 1.3.post1"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(bisect, tmp_path, own, sentence):
+    for version in ("1.0", "1.3.post1"):
+        wheel(tmp_path / "wheels", version, 1)
+    code, shown, told = bisect(*own, "--wheels=wheels")
+    assert (code, shown) == (2, "")
+    assert sentence in told
+    assert "there is no such folder" in bisect("1.0", "1.1", "--wheels=nowhere")[2]
+
+
+def test_what_is_installed_stays_and_the_release_comes_before_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/already/there")
+    made = wheel(tmp_path / "wheels", "1.0", 1)
+    command = (sys.executable, "-c", "import flashinfer, pytest; print(flashinfer.US, pytest.__name__)")
+    install = places.installer(command[:1])
+    where = Installed(tmp_path, command, install, {"1.0": made}).prepared("head", "1.0")
+    assert where.command[:2] == ("env", f"PYTHONPATH={tmp_path / 'releases' / '1.0'}:/already/there")
+    places.logged(where.command, tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "1 pytest\n"
