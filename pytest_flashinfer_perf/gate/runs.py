@@ -31,7 +31,7 @@ def verify_once(found: Iterable[Run]) -> None:
 
 def _read_one(name: str | Path, storage: Path) -> list[Run]:
     if not str(name):
-        raise RunError("empty name: is a shell variable unset?")
+        raise RunError("the name of a run is empty: is a shell variable not set?")
     path = Path(name)
     if path.is_dir():
         return _read_folder(path)

@@ -205,7 +205,9 @@ def test_a_file_that_cannot_be_written_and_an_empty_name_are_no_verdict(files, c
     assert "7 SAME: nothing got worse" in told.out
     assert told.err.startswith("flashinfer-perf compare: [Errno 21] Is a directory: ")
     assert cli.main(["compare", "--base", "", "--head", "head.json"]) == 2
-    assert capsys.readouterr().err == "flashinfer-perf compare: empty name: is a shell variable unset?\n"
+    assert (
+        capsys.readouterr().err == "flashinfer-perf compare: the name of a run is empty: is a shell variable not set?\n"
+    )
 
 
 def test_the_same_files_give_the_same_document(files):

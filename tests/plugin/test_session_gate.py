@@ -204,7 +204,7 @@ def test_a_baseline_is_saved_with_its_samples_and_is_a_file_a_folder_or_a_name(s
     ("option", "code", "sentence"),
     [
         ("--perf-gate=mian", 2, "--perf-gate: mian: no such file or folder, and no such name in *.benchmarks"),
-        ("--perf-gate=", 2, "--perf-gate: empty name: is a shell variable unset?"),
+        ("--perf-gate=", 2, "--perf-gate: the name of a run is empty: is a shell variable not set?"),
         ("--perf-gate=said.json", 2, "--perf-gate: said.json: not a file of pytest-benchmark*"),
         ("--perf-gate-allow=gpus", 4, "*unknown name 'gpus', did you mean gpu?*"),
         ("--perf-save-baseline=a/b", 4, "*must be letters, digits and*"),
