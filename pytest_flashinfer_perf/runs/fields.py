@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
 T = TypeVar("T")
 Reader = Callable[[Any, str], Any]
 
@@ -21,7 +23,7 @@ SCALARS: dict[Any, tuple[str, tuple[type, ...]]] = {
 }
 
 
-class FieldError(ValueError):
+class FieldError(FlashinferPerfError):
     """A value that does not fit its field; the sentence names both."""
 
 
