@@ -1,7 +1,7 @@
 """What the gate's verdicts are worth, on simulated processes: python benchmarks/gate_acceptance.py
 
-Rows as pytest-benchmark writes them, with the noise that eight processes showed on one H200 (docs/measurement.md and
-docs/gate.md). The tests run the same simulations, smaller. At full size they take 9 minutes on one core.
+Rows as pytest-benchmark writes them, with the noise that eight processes showed on one H200
+(evidence/method-h200.md). The tests run the same simulations, smaller. At full size they take 9 minutes on one core.
 """
 
 import argparse

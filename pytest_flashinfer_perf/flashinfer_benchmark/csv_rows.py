@@ -11,46 +11,48 @@ import pytest
 
 from pytest_flashinfer_perf.config.usage import not_written, verify_output
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.flashinfer_benchmark import upstream_columns
 from pytest_flashinfer_perf.running import attempts, reports
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.row import Row
 
-UPSTREAM = """
-    routine median_time std_time tflops tb_per_sec backend resolved_backend
-    s_qo s_kv head_dim_qk head_dim_vo head_dim_ckv head_dim_kpe causal q_dtype kv_dtype avg_actual_seq_len
-    random_actual_seq_len is_var_seq cute_dsl_impl
-    n group_size tile_size scale_major_mode mma_sm use_128x4_sf_layout use_nvfp4 bias
-    num_tokens intermediate_size num_experts top_k n_group topk_group routed_scaling_factor local_expert_offset
-    local_num_experts routing_method use_shuffled_weight weight_layout use_routing_bias use_routing_scales_on_input
-    weight_dtype activation_type fp4_mode cold_l2_cache cutlass_variant quantized_input tp_size tp_rank ep_size ep_rank
-    batch_size hidden_size input_dtype out_dtype quant_dtype m k num_qo_heads num_kv_heads page_size enable_pdl
-    is_sf_swizzled_layout refcheck no_cuda_graph use_cupti allow_output_mismatch random_seed case_tag
-    generate_repro_command repro_command
-""".split()  # noqa: SIM905 - as upstream groups them
 OURS = """
-    case status spread sol_pct bound flops bytes instrument cold_l2 refcheck_worst_abs refcheck_worst_rel tactic
+    case status spread sol_pct bound flops bytes instrument cold_l2 refcheck_worst_abs refcheck_worst_rel
     active_experts largest_load sm_ghz device_name gpu_uuid repro
 """.split()  # noqa: SIM905 - one line for each kind
+COLUMNS = (*upstream_columns.NAMES, *OURS)
+ANSWERS = {"passed": True, "sampled": True, "wrong": False}
 
 
 def columns(row: Row) -> dict[str, Any]:
     """Times in milliseconds; empty where a column does not apply to a routine."""
-    how = row.provenance
+    how, checked = row.provenance, row.check.refcheck or ""
     cells = {
         **row.params,
         **row.extra_info(),
         "median_time": 1e3 * row.median,
         "std_time": 1e3 * row.stats.stddev,
-        "spread": row.spread,
         "cold_l2_cache": how.cold_l2 != "none",
-        "refcheck": row.check.refcheck in ("passed", "sampled", "wrong"),
+        "refcheck": checked in ANSWERS,
         "no_cuda_graph": not how.cuda_graph,
         "use_cupti": how.instrument == "cupti",
         "random_seed": row.setup.seed,
         "generate_repro_command": True,
         "repro_command": row.setup.repro_upstream,
+        "is_var_seq": row.params.get("mla_is_var_seq"),
+        "cute_dsl_impl": row.params.get("mla_cute_dsl_impl"),
+        "refcheck_passed": ANSWERS.get(checked),
+        **_tuned(row),
     }
-    return {name: cells.get(name) for name in (*UPSTREAM, *OURS)}
+    return {name: cells.get(name) for name in COLUMNS}
+
+
+def _tuned(row: Row) -> dict[str, str]:
+    """Nothing of a row that was not tuned, as upstream has it."""
+    if not row.setup.autotuned or not row.setup.tactic:
+        return {}
+    winner, _, tactic = row.setup.tactic.partition(" ")
+    return {"autotune_winner": winner, "autotune_tactic": tactic}
 
 
 def _written(cells: Any) -> str:
@@ -73,7 +75,7 @@ class CsvFile:
         self._write()
 
     def _write(self) -> None:
-        write_whole(self._path, "".join([_written((*UPSTREAM, *OURS)), *self._lines.values()]))
+        write_whole(self._path, "".join([_written(COLUMNS), *self._lines.values()]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if self._lost is None:

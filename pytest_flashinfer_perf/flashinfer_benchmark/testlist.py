@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,6 +54,12 @@ def read(path: Path, said_of_all: str = "", instead: Sequence[str] = ()) -> list
     return list(_numbered(found))
 
 
+def default_backends(line: Line) -> Iterable[str]:
+    """Upstream's, where it is one of the routine's."""
+    usual = upstream.DEFAULT_BACKEND.get(line.routine.family, "")
+    return [usual] if usual in line.routine.backends else line.routine.backends
+
+
 def _lines(path: Path) -> list[str]:
     return path.read_text(encoding=_encoding(path), errors="replace").splitlines()
 
@@ -64,7 +70,14 @@ def _encoding(path: Path) -> str:
         return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
-def _entries(line: str, where: str, instead: Sequence[str]) -> list[Entry]:
+def of_one(line: str, where: str) -> list[Entry]:
+    """An entry for each backend of a line, or for each of its routine's."""
+    return _entries(line, where, (), lambda read: read.routine.backends)
+
+
+def _entries(
+    line: str, where: str, instead: Sequence[str], usual: Callable[[Line], Iterable[str]] = default_backends
+) -> list[Entry]:
     try:
         read = cases.parse(flags.split(line), all_routines())
     except ParamError as error:
@@ -72,13 +85,7 @@ def _entries(line: str, where: str, instead: Sequence[str]) -> list[Entry]:
             missing = f"{error.name} is a routine that this project does not have"
             return [Entry(_slug(line), missing=missing, where=where)]
         return [Entry(_slug(line), problem=str(error), where=where)]
-    return [_entry(read, name, where) for name in instead or read.backends or _default(read)]
-
-
-def _default(line: Line) -> Iterable[str]:
-    """Upstream's, where it is one of the routine's."""
-    usual = upstream.DEFAULT_BACKEND.get(line.routine.family, "")
-    return [usual] if usual in line.routine.backends else line.routine.backends
+    return [_entry(read, name, where) for name in instead or read.backends or usual(read)]
 
 
 def _entry(line: Line, backend: str, where: str) -> Entry:
@@ -86,7 +93,7 @@ def _entry(line: Line, backend: str, where: str) -> Entry:
     try:
         case = line.case(backend)
     except ParamError as error:
-        if backend in capability.HARDWARE or backend in all_backends():
+        if backend in {*capability.HARDWARE, *all_backends(), *upstream.BACKENDS}:
             missing = f"{line.routine.name} has no backend {backend} in this project"
             return Entry(name, missing=missing, where=where)
         return Entry(name, problem=str(error), where=where)

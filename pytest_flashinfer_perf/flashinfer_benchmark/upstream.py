@@ -1,9 +1,15 @@
-"""What `flashinfer_benchmark.py` has and this project has not, and what it measures where a line does not say."""
+"""What `flashinfer_benchmark.py` has, and what each side has alone."""
 
 from __future__ import annotations
 
+SCRIPT = "flashinfer_benchmark.py"
+# What no routine here measures, in 0.6.18 and since.
 ROUTINES = frozenset(
     [
+        "trtllm_batch_decode_sparse_mla_dsv4",
+        "cute_dsl_bf16_moe",
+        "alphamoe_nvfp4_aligned_moe",
+        "unified_moe",
         "bmm_mxfp8",
         "mm_bf16_fp4",
         "mm_mxfp8",
@@ -66,4 +72,32 @@ ROUTINES = frozenset(
         "MSAPipeline",
     ]
 )
+# Of families whose lines may name backends.
 DEFAULT_BACKEND = {"attention": "fa2", "gemm": "cudnn"}
+# Which backends the script times of what is measured here, in 0.6.18 or since.
+RUNS: dict[str, frozenset[str]] = {
+    routine: frozenset(backends.split())
+    for routine, backends in {
+        "BatchDecodeWithPagedKVCacheWrapper": "fa2 fa2_tc auto cudnn trtllm-gen trtllm-native prims-ts",
+        "BatchPrefillWithPagedKVCacheWrapper": "fa2 fa3 auto cudnn cudnn-native trtllm-gen trtllm-native "
+        "trtllm-fmha-v2 prims-ts",
+        "BatchPrefillWithRaggedKVCacheWrapper": "fa2 fa3 cudnn cudnn-native cutlass cute-dsl trtllm-native "
+        "trtllm-fmha-v2 prims-ts",
+        "BatchMLAPagedAttentionWrapper": "fa2 fa3 cutlass trtllm-native cute-dsl auto prims-ts",
+        "gemm_fp8_nt_groupwise": "cutlass trtllm cutile",
+        "group_gemm_fp8_nt_groupwise": "cutlass",
+        "bmm_fp8": "cudnn cublas cutlass cute-dsl auto",
+        "bmm_bf16": "cudnn cutlass auto",
+        "mm_fp8": "trtllm_low_latency",
+        "mm_fp4": "cudnn cutlass trtllm cute-dsl b12x auto",
+        "mm_bf16": "cudnn cutlass tgv cublaslt tinygemm cutile cute-dsl auto",
+        "trtllm_fp4_block_scale_moe": "trtllm",
+        "trtllm_fp8_block_scale_moe": "trtllm",
+        "trtllm_fp8_per_tensor_scale_moe": "trtllm",
+        "cutlass_fused_moe": "cutlass",
+    }.items()
+}
+# Names of backends that no routine here has, and that its parser or a routine of its own takes.
+BACKENDS = frozenset(["cute-dsl-prims", "alphamoe", "unified", "cuda", "flashinfer", "triton", "fla"])
+FLAGS_HERE_ONLY = frozenset(["return_lse", "empty_first", "ragged", "expert_load"])
+VALUES_HERE_ONLY: dict[str, tuple[str, ...]] = {"cutlass_variant": ("deepseek_fp8_block_scale",)}

@@ -60,7 +60,8 @@ def _about(row: Row, verbose: int) -> Iterator[str]:
     yield f"[INFO] FlashInfer version: {versions['flashinfer']}"
     if verbose > 1:
         yield f"[VVERBOSE] gpu_name = {str(row.identity.device_name).replace(' ', '_')!r}"
-    yield f"[INFO] To reproduce this test case, run the following command: {row.setup.repro_upstream}"
+    command = row.setup.repro_upstream or row.identity.repro
+    yield f"[INFO] To reproduce this test case, run the following command: {command}"
     yield from _lengths(row)
     for described in row.setup.inputs or ():
         yield f"[VVERBOSE] {described}"

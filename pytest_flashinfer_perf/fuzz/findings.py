@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case
@@ -28,7 +29,7 @@ class Finding:
     module: str
     example: str
     pytest: str
-    upstream: str
+    upstream: str | None
     log: str
     steady: bool
     versions: Mapping[str, Any]
@@ -41,7 +42,7 @@ class Finding:
             f"from {self.module}",
             self.example,
             self.pytest,
-            self.upstream,
+            *([self.upstream] if self.upstream else []),
             *(f"  | {line}" for line in self.log.splitlines()),
         ]
 
@@ -63,7 +64,7 @@ def of(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, steady: boo
         module=f"{params.__module__} import {params.__qualname__}",
         example=f"@example({pasteable(case.params)}, {case.seed})",
         pytest=flags.join(["pytest", "--perf-fuzz", f"--perf-case={flags.join(case.words)}"]),
-        upstream=case.repro_upstream,
+        upstream=upstream_repro.command(case),
         log=outcome.log,
         steady=steady,
         versions={name: version for name, version in versions.items() if version is not None},

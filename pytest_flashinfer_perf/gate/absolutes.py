@@ -54,8 +54,8 @@ def _host(case: ComparedCase, asked: Threshold) -> Iterator[Broken]:
             yield from _at_most(field, most, hosts)
     if asked.no_sync:
         yield from _never_waits(hosts)
-    if asked.slower_host is not None and not all(row.host for row in case.rows):
-        yield Broken(f"slower_host: {NOT_WRITTEN}", unknown=True)
+    if asked.slower_host is not None:
+        yield from _comparable([row.host for row in case.rows])
 
 
 def _at_most(field: str, most: float, hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
@@ -66,6 +66,14 @@ def _at_most(field: str, most: float, hosts: Sequence[HostTime | None]) -> Itera
         yield Broken(f"max_{field} = {most:g}: {NOT_WRITTEN}", unknown=True)
     elif known and statistics.median(known) > most:
         yield Broken(f"max_{field} = {most:g}: it has {statistics.median(known):.4g}")
+
+
+def _comparable(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
+    planned = {host.plan_us is not None for host in hosts if host}
+    if None in hosts:
+        yield Broken(f"slower_host: {NOT_WRITTEN}", unknown=True)
+    elif len(planned) > 1:
+        yield Broken("slower_host: some of its rows have a plan and others have none", unknown=True)
 
 
 def _never_waits(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:

@@ -14,14 +14,9 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
 
 def told(judgement: Judgement) -> Iterator[str]:
     """Annotations, for standard output, once the summary is written; nothing where the variable is not set."""
-    summary = os.environ.get(SUMMARY)
-    if not summary:
+    if not os.environ.get(SUMMARY):
         return
-    try:
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(markdown.text(judgement))
-    except OSError as error:
-        yield _annotation("warning", f"no {SUMMARY}", str(error))
+    yield from summarized(markdown.text(judgement))
     for problem in words.problems(judgement):
         yield _annotation("error", "refused", problem)
     for judged in judgement.cases:
@@ -30,6 +25,15 @@ def told(judgement: Judgement) -> Iterator[str]:
             yield _annotation("error", title, words.sentence(judged))
         elif judged.verdict is Verdict.AMBIGUOUS:
             yield _annotation("warning", title, words.sentence(judged))
+
+
+def summarized(text: str) -> Iterator[str]:
+    """Appends to the summary; an annotation where it cannot be written."""
+    try:
+        with Path(os.environ[SUMMARY]).open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        yield _annotation("warning", f"no {SUMMARY}", str(error))
 
 
 def _annotation(level: str, title: str, message: str) -> str:

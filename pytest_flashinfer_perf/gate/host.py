@@ -6,7 +6,7 @@ They decide the verdict of a case only where `slower_host` is asked of it, and a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pytest_flashinfer_perf.gate import effects
@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.gate.decide import decide
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.sides import ComparedCase
 from pytest_flashinfer_perf.gate.verdict import Judged, Verdict
+from pytest_flashinfer_perf.runs import host_time
 from pytest_flashinfer_perf.runs.host_time import HostTime
 from pytest_flashinfer_perf.runs.row import Row
 
@@ -95,3 +96,12 @@ def _sentence(judged: Judged, verdict: Verdict, sentence: str, effect: Effect) -
         return f"{what}: {sentence}"
     alone = " on the host alone" if judged.verdict in (Verdict.SAME, Verdict.FASTER) else ""
     return f"{verdict.value.lower()}{alone}: {what} changed by more than slower_host"
+
+
+def remarks(case: ComparedCase) -> Iterator[str]:
+    """What a call does now that it did not do, or not as often, with the lines that do it."""
+    before, after = ([row.host for row in side if row.host] for side in (case.before, case.after))
+    for what, field in host_time.COUNTED.items():
+        was, now = ([count for host in side if (count := getattr(host, field)) is not None] for side in (before, after))
+        if was and now and min(now) > max(was):
+            yield f"{field} of a call {max(was)} -> {min(now)}: {', '.join(host_time.places(after[-1], what))}"

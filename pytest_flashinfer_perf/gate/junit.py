@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 from xml.etree import ElementTree as ET
 
 from pytest_flashinfer_perf.gate import words
@@ -18,18 +20,25 @@ def text(judgement: Judgement) -> str:
         ET.SubElement(_test(suite, "the comparison"), "error", message=_clean(problem))
     for judged in judgement.cases:
         outcome = _outcome(judged, strict=judgement.rules.strict)
-        test = _test(suite, judged.name)
+        test = _test(suite, judged.name, _seconds(judged))
         if outcome:
             ET.SubElement(test, outcome, message=_clean(f"{judged.verdict.value} {words.sentence(judged)}"))
     suite.set("tests", str(len(suite)))
+    suite.set("time", f"{sum(map(_seconds, judgement.cases)):.9f}")
     for plural, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(plural, str(len(suite.findall(f"*/{outcome}"))))
     ET.indent(suite)
     return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suite, encoding='unicode')}\n"
 
 
-def _test(suite: ET.Element, name: str) -> ET.Element:
-    return ET.SubElement(suite, "testcase", classname=SUITE, name=_clean(name))
+def _test(suite: ET.Element, name: str, seconds: float = 0.0) -> ET.Element:
+    return ET.SubElement(suite, "testcase", classname=SUITE, name=_clean(name), time=f"{seconds:.9f}")
+
+
+def _seconds(judged: Judged) -> float:
+    """A call's median in head; 0 where head has none."""
+    medians = [row.median for row in judged.case.after if math.isfinite(row.median)]
+    return statistics.median(medians) if medians else 0.0
 
 
 def _clean(text: str) -> str:

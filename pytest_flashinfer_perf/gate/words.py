@@ -6,10 +6,9 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import advice, moved
+from pytest_flashinfer_perf.gate import advice, host, moved
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.figures import gigahertz
-from pytest_flashinfer_perf.gate.host import QUANTITIES
 from pytest_flashinfer_perf.gate.likeness import changed_libraries
 from pytest_flashinfer_perf.gate.verdict import (
     COULD_NOT_JUDGE,
@@ -76,7 +75,7 @@ def notes(judgement: Judgement) -> Iterator[str]:
 
 def times(judged: Judged) -> str:
     """On the GPU, or on the host where that decided the verdict."""
-    if judged.primary and judged.primary.seen.domain in QUANTITIES:
+    if judged.primary and judged.primary.seen.domain in host.QUANTITIES:
         seen = judged.primary.seen
         return f"{duration(statistics.median(seen.before))} -> {duration(statistics.median(seen.after))}"
     return f"{_median(judged.case.before)} -> {_median(judged.case.after)}"
@@ -110,6 +109,7 @@ def remarks(judged: Judged) -> Iterator[str]:
     for broken in judged.broken:
         yield f"{'unknown' if broken.unknown else 'broken'}: {broken.sentence}"
     if judged.verdict in (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS):
+        yield from host.remarks(judged.case)
         yield from _kernels(judged)
         yield from _clock(judged)
     noisy = dict.fromkeys(noise(row.provenance.instrument) for row in judged.case.after if row.status == "noisy")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pytest_flashinfer_perf.config.settings import PeaksChoice
+from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks
 from pytest_flashinfer_perf.measuring.measurement import Measurement
@@ -48,7 +49,7 @@ def of_case(case: Case, walked: Walked, peaks_choice: PeaksChoice) -> Row:
         seed=case.seed,
         verbose=case.said.verbose or None,
         inputs=walked.inputs,
-        repro_upstream=case.repro_upstream,
+        repro_upstream=upstream_repro.command(case),
     )
     return replace(row, setup=setup, facts=walked.facts)
 
@@ -57,6 +58,7 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
     throughput, limit_pct = _throughput(m, cost, peaks_choice)
     execution = Execution(
         status="wrong" if m.verdict.faults else _status(m.timing, limit_pct),
+        spread=m.timing.spread,
         notes=(*m.timing.notes, *_host(m.timing), *m.verdict.notes),
         peak_memory_bytes=m.peak_memory_bytes,
         planted_us=m.planted * 1e6 or None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,10 @@ from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
 from pytest_flashinfer_perf.plugin import confirmation, options, read_options, trace_set_arguments
 from pytest_flashinfer_perf.plugin.board import Board
 from pytest_flashinfer_perf.plugin.rowless import Rowless
-from pytest_flashinfer_perf.running import replay, reports, stash, unmeasured, workers
+from pytest_flashinfer_perf.running import neighbours, replay, reports, stash, stored, unmeasured, workers
 from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
+from pytest_flashinfer_perf.runs import properties
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -67,6 +69,8 @@ def _configure(config: pytest.Config) -> None:
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
     """In the process that sees all rows: a worker of xdist has a part of them."""
     config.pluginmanager.register(Rowless(board), "flashinfer-perf-rowless")
+    if stored.copies(config):
+        config.pluginmanager.register(stored.SmallDocuments(config), "flashinfer-perf-stored")
     if confirmation.confirms():
         return
     if not config.option.collectonly:
@@ -75,6 +79,10 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         from pytest_flashinfer_perf.plugin import gate
 
         gate.start(config, settings.project)
+    elif os.environ.get("GITHUB_STEP_SUMMARY") and not config.option.collectonly:
+        from pytest_flashinfer_perf.plugin.job_summary import JobSummary
+
+        config.pluginmanager.register(JobSummary(board), "flashinfer-perf-summary")
 
 
 def _open_files(config: pytest.Config, board: Board) -> None:
@@ -179,6 +187,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     for asked, shared in config.stash.get(TRACE_SETS, ()):
         items.extend(trace_set_arguments.items(session, asked, shared))
+    if config.stash[SETTINGS].cases:
+        from pytest_flashinfer_perf.plugin.items import WithoutCase
+
+        items.extend(session.genitems(WithoutCase.from_parent(session, name="--perf-case", nodeid="--perf-case")))
     if config.getoption("perf_only"):
         from pytest_flashinfer_perf.plugin import collection
 
@@ -198,8 +210,11 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if session.config.option.collectonly or not any(_needs_device(item) for item in session.items):
         return
     settings = session.config.stash[SETTINGS]
+    measuring = sum(map(measures, session.items))
+    if measuring:
+        neighbours.refuse_codspeed(session.config, measuring)
     device = session.config.stash[DEVICE] = _device(settings)
-    if any(map(measures, session.items)):
+    if measuring:
         running.ready(session, settings, device)
 
 
@@ -282,9 +297,22 @@ def _add_outcome(item: pytest.Item, report: pytest.TestReport) -> None:
     if stash.ROW in item.stash:
         row, options = replay.finished(item, item.stash[stash.ROW])
         reports.add(report, row=row, options=options, roofs=item.stash[stash.ROOFS])
+        for known in (item.user_properties, report.user_properties):
+            properties.put(row, known)
     reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
     if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search says what to run again itself
-        report.sections.append(("run it again", stash.repeat(item)))
+        report.sections.append(("run it again", "\n".join(_commands(item))))
+
+
+def _commands(item: pytest.Item) -> Iterator[str]:
+    """This project's, and upstream's where its script has the case."""
+    from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
+
+    yield stash.repeat(item)
+    case = stash.case_of(item)
+    upstream = upstream_repro.command(case) if case else None
+    if upstream is not None:
+        yield upstream
 
 
 def _fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:

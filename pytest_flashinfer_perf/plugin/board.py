@@ -11,10 +11,10 @@ import pytest
 
 from pytest_flashinfer_perf.config.usage import not_written
 from pytest_flashinfer_perf.report import host, search, terminal, vllm
-from pytest_flashinfer_perf.running import attempts, reports
+from pytest_flashinfer_perf.running import attempts, neighbours, reports
 from pytest_flashinfer_perf.runs.formatting import duration
 from pytest_flashinfer_perf.runs.row import Row
-from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, Block, Roof, Unmeasured
+from pytest_flashinfer_perf.runs.run_file import FAILED, SCHEMA_KEY, Block, Roof, Unmeasured
 
 NOTHING = "nothing was measured, for the reasons above"
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
@@ -71,6 +71,11 @@ class Board:
         """Which are the same wherever in a file they are met."""
         return [case.reason.removeprefix(f"{case.line}: ") for case in self.unmeasured if case.outcome == outcome]
 
+    def _not_understood(self) -> list[str]:
+        """Lines of testlists."""
+        failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
+        return [case.reason.removeprefix("Failed: ") for case in failed]
+
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With -v a measured case says its time where others say PASSED."""
         row = reports.of(report).row
@@ -80,6 +85,7 @@ class Board:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.notes += neighbours.notes(session.config) if self._rows else ()
         folder = session.config.getoption("perf_vllm_csv")
         if folder is None or session.config.option.collectonly or hasattr(session.config, "workerinput"):
             return
@@ -95,10 +101,13 @@ class Board:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         rows, checked, searches = self.rows, list(self._checked.values()), list(self._searches.values())
         skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
-        if not (rows or skips or xfailed or checked or searches or self.notes):
+        not_understood = self._not_understood()
+        if not (rows or skips or xfailed or not_understood or checked or searches or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
         for line in terminal.lines(rows, skips, _known() if rows else {}, checked, xfailed):
+            terminalreporter.write_line(line)
+        for line in terminal.left("not understood", not_understood, "line"):
             terminalreporter.write_line(line)
         for line in host.lines(rows) if terminalreporter.config.getoption("perf_host") else ():
             terminalreporter.write_line(line)

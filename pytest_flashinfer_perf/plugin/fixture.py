@@ -80,7 +80,7 @@ class Perf:
 
     def _measured(self, case: Case) -> Measurement:
         self._node.stash[IDENTITY] = row.located(case.identity, self._device)
-        self._node.stash[REPEAT] = case.repeat
+        self._node.stash[REPEAT] = case.repro
         known = quarantined(case, self._settings.quarantine, all_routines())
         if known:
             pytest.skip(known.sentence)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 import pytest
 
 from pytest_flashinfer_perf.config.usage import not_written, verify_output
-from pytest_flashinfer_perf.machine import provenance
+from pytest_flashinfer_perf.plugin import this_run
 from pytest_flashinfer_perf.plugin.board import Board
 from pytest_flashinfer_perf.report.html import page
-from pytest_flashinfer_perf.runs.run_file import Commit, Run
 
 
 class HtmlFile:
@@ -30,21 +27,10 @@ class HtmlFile:
         if not (self._board.rows or self._board.unmeasured):
             return
         try:
-            page.write(self._path, [self._run(session.config)])
+            page.write(self._path, [this_run.of(session.config, self._board)])
             self._note = f"wrote {self._path}"
         except OSError as error:
             self._note = not_written(session, "--perf-html", error)
-
-    def _run(self, config: pytest.Config) -> Run:
-        commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
-        return Run(
-            source="this run",
-            when=datetime.now(timezone.utc),
-            machine=provenance.machine(config),
-            commit=Commit.of(commit),
-            rows=tuple(self._board.rows),
-            block=self._board.block,
-        )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(self._note)

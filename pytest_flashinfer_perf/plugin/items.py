@@ -9,7 +9,7 @@ import pytest
 
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.fuzz import findings
-from pytest_flashinfer_perf.plugin import collection
+from pytest_flashinfer_perf.plugin import collection, suite
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running.stash import CASE, IDENTITY, LINE, SETTINGS
 from pytest_flashinfer_perf.spec import case as cases
@@ -27,17 +27,25 @@ class Testlist(pytest.File):
         entries = testlist.read(self.path, settings.flags, settings.backends)
         if not entries:
             raise self.CollectError(f"{self.path}: no line asks for anything; one is --routine NAME and its flags")
-        return [self._item(entry) for entry in entries]
+        return [_item(self, entry) for entry in entries]
 
-    def _item(self, entry: Entry) -> pytest.Function:
-        item = pytest.Function.from_parent(self, name=entry.name, callobj=_call(entry))
-        if entry.case is None:
-            item.stash[IDENTITY], item.stash[LINE] = entry.identity, entry.where
-            return item
-        item.stash[CASE] = entry.case
-        for mark in collection.marks(entry.case):
-            item.add_marker(mark)
+
+class WithoutCase(pytest.Collector):
+    """What `--perf-case` asks for and only upstream has: skips, as in a testlist."""
+
+    def collect(self) -> list[pytest.Function]:
+        return [_item(self, entry) for entry in suite.without_case(self.config.stash[SETTINGS])]
+
+
+def _item(parent: pytest.Collector, entry: Entry) -> pytest.Function:
+    item = pytest.Function.from_parent(parent, name=entry.name, callobj=_call(entry))
+    if entry.case is None:
+        item.stash[IDENTITY], item.stash[LINE] = entry.identity, entry.where
         return item
+    item.stash[CASE] = entry.case
+    for mark in collection.marks(entry.case):
+        item.add_marker(mark)
+    return item
 
 
 def _call(entry: Entry) -> Callable[..., None]:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.routines import all_backends, all_routines
-from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED, Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
@@ -59,14 +60,21 @@ def _model_shapes(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
 
 def asked_for(settings: Settings) -> list[Case]:
     """The cases of `--perf-case`."""
-    return [case for line in settings.cases for case in _read(line)]
+    return [entry.case for entry in _entries(settings) if entry.case is not None]
 
 
-def _read(line: str) -> list[Case]:
-    try:
-        return cases.read(flags.split(line), all_routines())
-    except ParamError as error:
-        raise ParamError(f"--perf-case={line!r}: {error}") from error
+def without_case(settings: Settings) -> list[Entry]:
+    """What `--perf-case` asks for and only upstream has."""
+    return [entry for entry in _entries(settings) if entry.missing]
+
+
+def _entries(settings: Settings) -> Iterator[Entry]:
+    for line in settings.cases:
+        entries = testlist.of_one(line, "--perf-case")
+        problem = next((entry.problem for entry in entries if entry.problem), "")
+        if problem:
+            raise ParamError(f"--perf-case={line!r}: {problem}")
+        yield from entries
 
 
 def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str] = ()) -> list[Case]:

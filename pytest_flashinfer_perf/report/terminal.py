@@ -49,8 +49,8 @@ def lines(
             yield from _backends(side_by_side)
     yield from vllm.lines(rows)
     yield from _checked(checked)
-    yield from _left("skipped", skips)
-    yield from _left("failed as expected", xfailed)
+    yield from left("skipped", skips)
+    yield from left("failed as expected", xfailed)
     yield from _warnings(rows)
 
 
@@ -96,10 +96,10 @@ def _checked(answers: Sequence[str]) -> Iterator[str]:
         yield from wrapped(f"{counted(len(answers), 'answer')} checked, none timed (--perf-refcheck=only): {results}")
 
 
-def _left(outcome: str, reasons: Sequence[str]) -> Iterator[str]:
+def left(outcome: str, reasons: Sequence[str], what: str = "case") -> Iterator[str]:
     if reasons:
         yield ""
-        yield f"{counted(len(reasons), 'case')} {outcome}"
+        yield f"{counted(len(reasons), what)} {outcome}"
     for reason, count in Counter(reasons).most_common():
         yield from wrapped(f"{count:>5}  {reason}", 7)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pytest_flashinfer_perf.gate import runs
+from pytest_flashinfer_perf.gate import github, runs
 from pytest_flashinfer_perf.running import alone, probe
 from pytest_flashinfer_perf.running.probe import ProbeError
 from pytest_flashinfer_perf.runs.formatting import last_lines
@@ -67,7 +68,7 @@ def measured(where: Environment, arguments: Sequence[str], stem: Path, only: Seq
         named.write_text("".join(f"{test}\n" for test in only), encoding="utf-8")
         words.append(f"--perf-only={named}")
     with log.open("w", encoding="utf-8") as file:
-        code = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, check=False).returncode  # noqa: S603
+        code = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, check=False, env=_alone()).returncode  # noqa: S603
     if code not in (PASSED, TESTS_FAILED):
         raise RunError(f"{shlex.join(words)} exited with code {code}, full log: {log}\n{_end(log)}")
     is_written = output.is_file() and output.stat().st_size  # pytest-benchmark writes no file for a run without rows
@@ -75,6 +76,11 @@ def measured(where: Environment, arguments: Sequence[str], stem: Path, only: Seq
     if code == PASSED and not run.rows:
         raise RunError(f"{shlex.join(words)} measured nothing, full log: {log}\n{_end(log)}")
     return Done(run, failed=code == TESTS_FAILED, log=log)
+
+
+def _alone() -> dict[str, str]:
+    """It is the command that summarizes, not each of its processes."""
+    return {name: value for name, value in os.environ.items() if name != github.SUMMARY}
 
 
 def _end(log: Path) -> str:

@@ -38,6 +38,7 @@ def write(benchmark: Any, clock: ReplayClock, row: Row) -> None:
         raise RuntimeError("pytest-benchmark is off and would lose this row: unset PYTEST_XDIST_WORKER, or say -n 1")
     benchmark.extra_info.update(checked(row))
     clock.load(row.provenance.instrument, row.stats.data)
+    benchmark.cprofile = False  # it would be of the replay, which nobody asks about
     benchmark.pedantic(lambda: None, rounds=row.stats.rounds, iterations=1)
 
 

@@ -46,7 +46,7 @@ def add(config: pytest.Config, row: Row, options: Options) -> None:
     session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
     clock = ReplayClock()
     clock.load(row.provenance.instrument, row.stats.data)
-    given = {**session.options, **options.marker, "timer": SimpleNamespace(target=clock)}
+    given = {**session.options, **options.marker, "timer": SimpleNamespace(target=clock), "cprofile": False}
     how = {"add_stats": session.benchmarks.append, "logger": session.logger, "warner": None, "disabled": False}
     fixture = BenchmarkFixture(_stand_in(row, options), **how, **given)
     fixture.group, fixture.params = options.group, dict(row.params) or None

@@ -11,6 +11,7 @@ import pytest
 from pytest_flashinfer_perf.running import reports
 from pytest_flashinfer_perf.running.journal import Past
 from pytest_flashinfer_perf.running.stash import repeat
+from pytest_flashinfer_perf.runs import properties
 from pytest_flashinfer_perf.runs.formatting import counted
 
 
@@ -57,7 +58,11 @@ class Restorer:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if reports.of(report).is_kept:
             self._kept.add(report.nodeid)
-            setattr(report, reports.NAME, replace(self._past.finished[report.nodeid], is_kept=True))
+            finished = replace(self._past.finished[report.nodeid], is_kept=True)
+            setattr(report, reports.NAME, finished)
+        row = self._past.finished[report.nodeid].row if report.nodeid in self._kept else None
+        if row is not None:
+            properties.put(row, report.user_properties)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:

@@ -56,7 +56,7 @@ def repeat(item: pytest.Item) -> str:
     from pytest_flashinfer_perf.spec import flags
 
     case = case_of(item)
-    return item.stash.get(REPEAT, case.repeat if case else flags.join(["pytest", item.nodeid]))
+    return item.stash.get(REPEAT, case.repro if case else flags.join(["pytest", item.nodeid]))
 
 
 def forget(item: pytest.Item) -> None:

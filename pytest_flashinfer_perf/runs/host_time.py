@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
+COUNTED = {ALLOCATION: "allocations", SYNCHRONISATION: "synchronisations", COPY_TO_HOST: "copies_to_host"}
 
 
 @dataclass(frozen=True)

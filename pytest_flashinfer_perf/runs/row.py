@@ -56,7 +56,11 @@ class Setup:
     seed: Annotated[int | None, "of the inputs"] = None
     verbose: Annotated[int | None, "how often `-v` is given on the case's line"] = None
     inputs: Annotated[tuple[str, ...] | None, "each input's shape and type, with `-vv`"] = None
-    repro_upstream: Annotated[str | None, "a `flashinfer_benchmark.py` line that runs this case again"] = None
+    repro_upstream: Annotated[
+        str | None,
+        "a `flashinfer_benchmark.py` line that runs this case again; `null` where "
+        "[that script has no such case](formats.md#lines-for-the-old-script)",
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +175,9 @@ class Execution:
         Status | None,
         "`noisy`: spread above 5 %, or by the host's clock a [median](measurement.md#noise) not known to 5 %; "
         "`invalid`: faster than the larger of the measured and the datasheet's roof; `wrong`, where that is allowed",
+    ] = None
+    spread: Annotated[
+        float | None, "the standard deviation of the samples over their mean; `null` for a single one"
     ] = None
     notes: Annotated[tuple[str, ...], "where it differs from what was asked for, and other remarks"] = ()
     peak_memory_bytes: Annotated[int | None, "allocated by torch at most, reference included"] = None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pytest_flashinfer_perf.runs.row import Identity, Row
 
 SCHEMA_KEY = "flashinfer_perf"
 SCHEMA = 2
+DISTRIBUTION = "pytest-flashinfer-perf"
 READABLE = (1, SCHEMA)
 LIBRARIES = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend")
 FAILED = "failed"  # the outcome of a test that did not skip and did not pass
@@ -81,13 +83,22 @@ class Block:
     """What this plugin writes beside the rows."""
 
     schema: int = SCHEMA
+    plugin: str | None = None  # its version
     roofs: Roofs = field(default_factory=dict)
     unmeasured: tuple[Unmeasured, ...] = ()
     shard: ShardOfRun | None = None
 
     def written(self) -> dict[str, Any]:
         values: dict[str, Any] = {**fields.written(self), "unmeasured": [one.written() for one in self.unmeasured]}
+        values |= {"schema": SCHEMA, "plugin": metadata.version(DISTRIBUTION)}
         return values if self.shard else {name: value for name, value in values.items() if name != "shard"}
+
+
+def brief(own: Mapping[str, Any]) -> dict[str, Any]:
+    """For a storage that copies it into the document of each row: nothing that grows with the run."""
+    left = {name: value for name, value in own.items() if name not in ("unmeasured", "shard")}
+    shard = {name: value for name, value in own.get("shard", {}).items() if name != "tests"}
+    return {**left, "unmeasured_count": len(own["unmeasured"]), **({"shard": shard} if shard else {})}
 
 
 @dataclass(frozen=True)

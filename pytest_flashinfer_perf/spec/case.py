@@ -87,23 +87,19 @@ class Case:
     @property
     def words(self) -> list[str]:
         """The case as flags, in upstream's syntax; `read` gives it back."""
+        return ["--routine", self.routine.name, "--backends", self.backend_name, *self.words_beside]
+
+    @property
+    def words_beside(self) -> list[str]:
+        """Those that name neither routine nor backend."""
         extras = ["--random_seed", str(self.seed)] if self.seed != DEFAULT_SEED else []
         extras += ["--case_tag", self.tag] if self.tag is not None else []
         extras += ["--autotune_cache", self.autotune_cache] if self.autotune_cache is not None else []
-        known = ["--routine", self.routine.name, "--backends", self.backend_name]
-        return [*known, *flags.write(self.params), *extras, *self.said.words]
+        return [*flags.write(self.params), *extras, *self.said.words]
 
     @property
     def repro(self) -> str:
         return flags.join(["pytest", f"--perf-case={flags.join(self.words)}"])
-
-    @property
-    def repeat(self) -> str:
-        return f"{self.repro}\n{self.repro_upstream}"
-
-    @property
-    def repro_upstream(self) -> str:
-        return flags.join(["python3", "flashinfer_benchmark.py", *self.words])
 
     @property
     def identity(self) -> Identity:
@@ -149,14 +145,29 @@ def read(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
 
 
 def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
-    known, rest = _general().parse_known_args(list(line))
+    words = list(line)
+    routine = _routine_of(words, routines)
+    beside = flags_of_family(routine, routines)
+    spelled = [
+        *(name for names in GENERAL for name in names),
+        *(f"--{name}" for name in {*beside, *routine.params.ignores}),
+    ]
+    known, rest = _general().parse_known_args(flags.expanded(words, spelled))
+    shape = Shape(flags.read(routine.params, rest, beside, [names[0] for names in GENERAL]))
+    said = Said(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
+    return Line(
+        routine, shape, tuple(known.backends or ()), (known.random_seed, known.case_tag, known.autotune_cache, said)
+    )
+
+
+def _routine_of(words: list[str], routines: dict[str, AnyRoutine]) -> AnyRoutine:
+    """It is looked for by itself: which flags there are, so that a short one can be told, depends on it."""
+    named = flags.parser(shortened=True)
+    named.add_argument("--routine", "-R")
+    known, rest = named.parse_known_args(words)
     if known.routine is None:
         raise ParamError(_without_routine(rest))
-    routine = routine_named(known.routine, routines)
-    shape = Shape(flags.read(routine.params, rest, flags_of_family(routine, routines), [names[0] for names in GENERAL]))
-    said = Said(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
-    beside = (known.random_seed, known.case_tag, known.autotune_cache, said)
-    return Line(routine, shape, tuple(known.backends or ()), beside)
+    return routine_named(known.routine, routines)
 
 
 # Upstream's flags of any routine, and how argparse reads them.

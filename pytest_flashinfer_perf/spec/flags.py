@@ -20,9 +20,20 @@ class _Parser(argparse.ArgumentParser):
         raise ParamError(message)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(*, shortened: bool = False) -> argparse.ArgumentParser:
     """A parser that raises ParamError where argparse would end the process."""
-    return _Parser(add_help=False, allow_abbrev=False)
+    return _Parser(add_help=False, allow_abbrev=shortened)
+
+
+def expanded(words: Iterable[str], known: Collection[str]) -> list[str]:
+    """The first letters of one flag alone are that flag, as argparse has it in upstream's script."""
+    return [_expanded(word, known) for word in words]
+
+
+def _expanded(word: str, known: Collection[str]) -> str:
+    name, equals, value = word.partition("=")
+    meant = {flag for flag in known if flag.startswith(name)} if name.startswith("--") and name not in known else ()
+    return "".join([*meant, equals, value]) if len(meant) == 1 else word
 
 
 def _params_parser(params: type[Params], says_nothing: Collection[str]) -> argparse.ArgumentParser:

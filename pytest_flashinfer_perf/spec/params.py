@@ -153,8 +153,15 @@ class Params:
         return dataclasses.asdict(self)
 
     def as_json(self) -> dict[str, Value]:
-        """Only what JSON consumers can use as a tag: strings, numbers, booleans."""
-        return {name: value for name, value in self.as_dict().items() if value is not None}
+        """Only what JSON consumers can use as a tag: strings, numbers, booleans; the same however a shape was said."""
+        said = self.as_dict()
+        unsaid = {f.name: self.unsaid(f) for f in fields_of(type(self)) if f.flag.same_as and said[f.name] is None}
+        return {name: value for name, value in {**said, **unsaid}.items() if value is not None}
+
+    def unsaid(self, field: Field) -> Value:
+        """What a field that is the same as another by default is, where nobody says."""
+        value: Value = getattr(self, field.flag.same_as)
+        return value
 
     def slug(self, covered: Mapping[str, Value] | None = None) -> str:
         """The id's words for this problem, without those that a model's name already covers."""

@@ -33,19 +33,29 @@ COUNTS, BYTES = "allocation.all.allocated", "requested_bytes.all.allocated"
 
 def counted(call: Call, device: Device) -> tuple[dict[str, Any], str]:
     """Fields of a HostTime, and why some are missing."""
-    fields, lines = _allocations(call, device)
-    why_not = INSTRUMENTS["cupti"].missing(device)
-    if why_not is None:
-        from cupti import cupti
+    allocations = _unless_it_fails("torch's allocator", lambda: _allocations(call, device))
+    blind = INSTRUMENTS["cupti"].missing(device)
+    calls = ({}, [], blind) if blind else _unless_it_fails("cupti", lambda: _driver_calls(call, device))
+    why_not = "; ".join(reason for *_, reason in (allocations, calls) if reason)
+    return {**allocations[0], **calls[0], "lines": (*allocations[1], *calls[1])}, why_not
 
-        try:
-            seen = Driver(cupti, device.synchronize).calls_of(call)
-        except Exception as error:  # noqa: BLE001 - an instrument that fails takes no time away from the case
-            why_not = f"cupti counts no calls of the driver: {type(error).__name__}: {error}"
-        else:
-            fields |= seen.fields
-            lines += seen.lines
-    return {**fields, "lines": tuple(lines)}, why_not or ""
+
+Counts = tuple[dict[str, int], list[Line]]
+
+
+def _unless_it_fails(instrument: str, count: Callable[[], Counts]) -> tuple[dict[str, int], list[Line], str]:
+    """The case has its time whatever becomes of these counts."""
+    try:
+        return (*count(), "")
+    except Exception as error:  # noqa: BLE001 - whatever stops it is the reason
+        return {}, [], f"{instrument} counts nothing of the host: {type(error).__name__}: {error}"
+
+
+def _driver_calls(call: Call, device: Device) -> Counts:
+    from cupti import cupti
+
+    seen = Driver(cupti, device.synchronize).calls_of(call)
+    return seen.fields, seen.lines
 
 
 @dataclass(frozen=True)
@@ -109,7 +119,8 @@ class Driver:
         """The activities of the instrument that times, so that both see the same."""
         cupti, kinds = self.cupti, self.cupti.ActivityKind
         enabled = (kinds.RUNTIME, kinds.DRIVER, kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
-        subscriber = cupti.subscribe(self._called, None)
+        called = self._called  # kept here, in case that CUPTI does not
+        subscriber = cupti.subscribe(called, None)
         try:
             for domain in (cupti.CallbackDomain.RUNTIME_API, cupti.CallbackDomain.DRIVER_API):
                 cupti.enable_domain(1, subscriber, domain)
@@ -132,7 +143,7 @@ class Driver:
         self._depth[thread] += 1
         if not self._counting:
             return
-        line = self._lines.setdefault(data.correlation_id, python_line(sys._getframe(1)))  # noqa: SLF001 - the caller's
+        line = self._lines.setdefault(data.correlation_id, python_line(sys._getframe().f_back))  # noqa: SLF001
         if self._depth[thread] == 1 and waits(data.function_name):
             self._waited.append(line)
 
@@ -172,11 +183,11 @@ def described(file: str, line: int, function: str) -> str:
     return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{line} in {function}"
 
 
-def _allocations(call: Call, device: Device) -> tuple[dict[str, int], list[Line]]:
+def _allocations(call: Call, device: Device) -> Counts:
     before = torch.cuda.memory_stats(device.torch)
     call()
     after = torch.cuda.memory_stats(device.torch)
-    count, size = (after.get(name, 0) - before.get(name, 0) for name in (COUNTS, BYTES))
+    count, size = (after[name] - before[name] for name in (COUNTS, BYTES))
     lines = by_line(ALLOCATION, allocated(_history(call, device))) if count else []
     return {"allocations": count, "allocated_bytes": size}, lines
 
@@ -196,6 +207,5 @@ def allocated(history: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str | None
     """Line and bytes of each allocation; stacks are innermost first."""
     for entry in history:
         if entry["action"] == "alloc":
-            known = (f for f in entry.get("frames", ()) if Path(f["filename"]).is_file() and is_callers(f["filename"]))
-            frame = next(known, None)
+            frame = next((one for one in entry.get("frames", ()) if is_callers(one["filename"])), None)
             yield frame and described(frame["filename"], frame["line"], frame["name"]), entry["size"]

@@ -3,6 +3,7 @@ import importlib
 import os
 import pkgutil
 
+import decode_cases
 import pytest
 import torch
 from hypothesis import settings
@@ -14,9 +15,11 @@ from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
+from pytest_flashinfer_perf.routines.moe.cutlass import cutlass_moe
 from pytest_flashinfer_perf.spec.routine import How
 
 os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are nobody's workers
+os.environ.pop("GITHUB_STEP_SUMMARY", None)  # and no job's
 for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
     importlib.import_module(module.name)  # what pytester finds imported, it leaves: a class is one object in all tests
 capability.flashinfer_import_error()  # and its modules in C++ end a process that imports them twice
@@ -82,3 +85,28 @@ class OnCpu:
 @pytest.fixture(scope="session")
 def on_cpu():
     return OnCpu
+
+
+@pytest.fixture(scope="session")
+def moe(on_cpu):
+    return on_cpu(cutlass_moe)
+
+
+@pytest.fixture
+def suite(pytester):
+    """A test file with two small cases of decode."""
+    pytester.makepyfile(test_decode=decode_cases.TEST)
+    return pytester
+
+
+@pytest.fixture
+def build_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path_factory.getbasetemp() / "builds"))
+
+
+@pytest.fixture
+def gemm(pytester):
+    """A set with one workload of a GEMM, and no solution yet."""
+    import traceset_runs  # which needs flashinfer_bench
+
+    return traceset_runs.gemm(pytester.path / "set")

@@ -2,6 +2,7 @@
 
 import json
 
+OPTED_IN = ("-o", "perf_gpu_workers=true")
 GPUS = """
 import os
 from dataclasses import replace
@@ -18,7 +19,6 @@ def gpu(index):
 torch.cuda.device_count = lambda: len(visible())
 devices._gpu = gpu
 """
-
 CASES = """
 import ctypes, os
 import pytest, torch
@@ -41,7 +41,6 @@ def test_decode(perf, benchmark, case):
     benchmark.extra_info["visible"] = os.environ.get("CUDA_VISIBLE_DEVICES")
     perf(case)
 """
-
 ENDED = {19: "abort", 23: "timeout", 27: "out-of-memory", 31: "illegal-access"}
 
 
@@ -58,7 +57,18 @@ def rows(pytester, name="run.json"):
 
 
 OF_A_RUN = (
-    *("worker", "case_s", "gpu_uuid", "visible", "tflops", "tb_per_sec", "sol_pct", "status", "peak_memory_bytes"),
+    *(
+        "worker",
+        "case_s",
+        "gpu_uuid",
+        "visible",
+        "tflops",
+        "tb_per_sec",
+        "spread",
+        "sol_pct",
+        "status",
+        "peak_memory_bytes",
+    ),
     *("placements", "placement_spread", "stopped"),
 )
 

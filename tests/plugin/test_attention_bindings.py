@@ -59,6 +59,13 @@ def test_calls_fit_the_librarys_signatures(routine, backend, hopper, blackwell, 
         x = routine.inputs(p, torch.Generator().manual_seed(1), torch.device("cpu"))
         built = backend.build(p, x, How(backend.name, cuda_graph=True))
         built.launch(x if built.takes is None else built.takes)
+        plan = api.return_value.plan
+        assert (built.plan is not None) == plan.called, "whatever is planned can be planned again"
+        if built.plan is not None:
+            built.plan()
+            first, again = plan.call_args_list[-2:]
+            assert all(one is other for one, other in zip(first.args, again.args, strict=True))
+            assert all(first.kwargs[name] is again.kwargs[name] for name in (*first.kwargs, *again.kwargs))
     assert api.call_count == len(shapes) >= 3
 
 

@@ -1,5 +1,6 @@
 import csv
 import io
+import json
 import re
 import shlex
 import subprocess
@@ -116,7 +117,7 @@ LINES = r"""
 ^\[INFO\] Running testBmmFp8$
 ^\[INFO\] FlashInfer version:\ .
 ^\[VVERBOSE\] gpu_name = '.+'$
-^\[INFO\] To reproduce this test case, run the following command: python3 flashinfer_benchmark.py --routine bmm_fp8
+^\[INFO\] To reproduce this test case, run the following command: pytest '--perf-case=--routine bmm_fp8
 ^\[VVERBOSE\] a.shape = torch.Size\(\[1, 4, 16\]\)$
 ^\[PERF\] torch          :: median time \d+\.\d{3} ms; std \d+\.\d{3} ms; achieved tflops \d+\.\d{3} TFLOPs/sec;
 ^\[INFO\] test_bmm_fp8\[m4-n16-k16-cudnn\]: cudnn needs .*\. Skipping\.$
@@ -165,6 +166,23 @@ def test_a_line_without_a_case_has_a_line_too(pytester, capsys):
     assert cli.main(shlex.split("run --testlist my.txt -- --perf-device=cpu")) == 0
     sentence = "my.txt:1: rmsnorm is a routine that this project does not have. Skipping."
     assert f"[INFO] line[rmsnorm_--batch_size_1]: {sentence}" in capsys.readouterr().out.splitlines()
+
+
+def test_what_only_upstream_has_is_the_same_skip_without_a_list(pytester, capsys):
+    pytester.chdir()
+    assert (
+        cli.main(shlex.split("run --routine rmsnorm --batch_size 1 -- --perf-device=cpu --benchmark-json=run.json"))
+        == 5
+    )
+    shown = capsys.readouterr().out.splitlines()
+    sentence = "rmsnorm is a routine that this project does not have"
+    assert f"[INFO] line[rmsnorm_--batch_size_1]: --perf-case: {sentence}. Skipping." in shown
+    assert f"    1  {sentence}" in shown
+    [one] = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
+    assert (one["line"], one["outcome"], one["reason"]) == ("--perf-case", "skipped", f"--perf-case: {sentence}")
+    assert cli.main(shlex.split(f"run {GEMM} fa2 -n 3 -- --perf-device=cpu")) == 0
+    sentence = "--perf-case: bmm_fp8 has no backend fa2 in this project"
+    assert f"[INFO] bmm_fp8[m4-n16-k16-fa2]: {sentence}. Skipping." in capsys.readouterr().out.splitlines()
 
 
 def test_a_kernel_of_ones_own_beside_them_has_a_line_too(pytester, capsys):

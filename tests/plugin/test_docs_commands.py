@@ -1,5 +1,6 @@
 """Commands, options and settings of the documents are those that there are."""
 
+import importlib
 import re
 import shlex
 import subprocess
@@ -10,7 +11,7 @@ from documents import DOCS, PAGES, QUICK, ROOT, blocks, commands_of, each, help_
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running import shards
+from pytest_flashinfer_perf.running import processes, shards
 from pytest_flashinfer_perf.spec import case, flags
 
 
@@ -41,6 +42,16 @@ def test_help_of_a_subcommand_has_an_example_that_it_takes(name, pytestconfig):
         words = shlex.split(line.partition(">")[0])
         assert words[:2] == ["flashinfer-perf", name]
         verify_command(words, pytestconfig)
+
+
+def test_the_gates_commands_are_parsed():
+    """With their values, which `--help` cannot tell from wrong ones."""
+    commands = [words[1:] for words in commands_of(DOCS / "gate.md") if words[0] == "flashinfer-perf"]
+    assert len(commands) > 5
+    for name, *arguments in commands:
+        module = importlib.import_module(f"pytest_flashinfer_perf.cli.commands.{name}")
+        own, _ = processes.split(arguments)
+        module.parser().parse_args(own)
 
 
 def test_what_the_documents_select_of_the_suite_is_there(pytester):

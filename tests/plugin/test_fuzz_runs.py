@@ -56,7 +56,6 @@ def test_a_crash_is_told_kept_and_seen_again(suite):
             "from pytest_flashinfer_perf.routines.gemm.mm_bf16 import MmBf16",
             "@example(MmBf16(m=45, n=1, k=1), 0)",
             "pytest --perf-fuzz '--perf-case=--routine mm_bf16 --backends planted --m 45 --n 1 --k 1 --random_seed 0'",
-            "python3 flashinfer_benchmark.py --routine mm_bf16 --backends planted --m 45 *",
             "mm_bf16: shapes searched",
             "  torch *25/25 * 0   * 0 *",
             "  planted */25 * 1 *",

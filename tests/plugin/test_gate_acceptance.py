@@ -1,4 +1,4 @@
-"""The simulations of benchmarks/gate_acceptance.py, smaller; what they say at full size is in docs/gate.md."""
+"""The simulations of benchmarks/gate_acceptance.py, smaller; evidence/gate-simulated.md has them at full size."""
 
 import random
 

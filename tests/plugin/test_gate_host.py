@@ -60,6 +60,11 @@ def test_a_case_slower_on_the_host_alone_says_so_and_shows_the_hosts_times():
     assert words.changes(seen) == "host +30.00 %, time +0.00 %"
 
 
+def test_a_slower_host_is_shown_with_what_its_call_does_now():
+    seen, _ = judged(host(50), host(65, **WAITS))
+    assert list(words.remarks(seen)) == ["synchronisations of a call 0 -> 2: 2 x mine.py:7 in call"]
+
+
 def test_the_gpus_slowdown_stays_the_first_thing_to_read():
     seen, _ = judged(host(50), host(65), now=120.0)
     assert (seen.reason, words.times(seen)) == ("slower", "100.0 us -> 120.0 us")
@@ -108,6 +113,12 @@ def test_absolutes_hold_and_what_is_not_planned_has_no_limit(asked):
 def test_what_nobody_saw_is_held_to_nothing_and_is_no_pass(asked, seen):
     one, code = judged(seen, seen, asked)
     assert (one.verdict.value, one.reason, code) == ("INVALID", "no-figure", 2)
+
+
+def test_a_plan_that_one_side_lacks_is_no_pass():
+    one, code = judged(host(50, 100), host(50))
+    assert (one.reason, code) == ("no-figure", 2)
+    assert "some of its rows have a plan and others have none" in one.sentence
 
 
 def test_a_suspect_of_the_host_is_confirmed_on_the_host():

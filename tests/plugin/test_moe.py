@@ -1,4 +1,4 @@
-"""MoE without a GPU: loads, the reference token by token, planted faults, work, and the arguments of each backend."""
+"""cutlass_fused_moe: the reference against sums by hand, the calls against the library, the work, the loads."""
 
 import inspect
 import json
@@ -10,9 +10,9 @@ import torch
 from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from moe_layers import ACT, PLAIN, UNGATED, VARIANTS, by_tiles, rounded, stored
 
 from pytest_flashinfer_perf.fuzz.strategies import params_of
-from pytest_flashinfer_perf.routines._quantise import blocks
 from pytest_flashinfer_perf.routines.moe import _drawn, _experts
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
 from pytest_flashinfer_perf.spec.params import ParamError
@@ -21,49 +21,6 @@ from pytest_flashinfer_perf.timing import cold
 few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
-PLAIN = CutlassFusedMoe(num_tokens=33, hidden_size=64, intermediate_size=64, num_experts=8, top_k=2)
-VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")
-
-
-def cdf(x):
-    return (1 + torch.erf(x / 2**0.5)) / 2
-
-
-def bent(x, limit):
-    return limit * torch.tanh(x / limit)
-
-
-ACT = {
-    "Swiglu": lambda up, gate: up * gate * torch.sigmoid(gate),
-    "SwigluBias": lambda up, gate: up * gate * torch.sigmoid(gate),
-    "Geglu": lambda up, gate: up * gate * cdf(gate),
-    "GegluTanh": lambda up, gate: up * gate * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3))) / 2,
-    "SwigluStep": lambda up, gate: up.clamp(-7, 7) * (gate * torch.sigmoid(gate)).clamp(max=7),
-    "Situ": lambda up, gate: bent(gate, 4) * torch.sigmoid(gate) * bent(up, 25),
-}
-UNGATED = {
-    "Gelu": lambda x: x * cdf(x),
-    "Relu": lambda x: x.clamp_min(0),
-    "Silu": lambda x: x * torch.sigmoid(x),
-    "Relu2": lambda x: x.clamp_min(0) ** 2,
-    "Identity": lambda x: x,
-}
-
-
-@pytest.fixture(scope="session")
-def moe(on_cpu):
-    return on_cpu(cutlass_moe)
-
-
-def rounded(x, unit):
-    q = blocks.nvfp4(x.float(), unit.item())
-    return fp4(q.values, q.scales, 16)
-
-
-def by_tiles(weights, scales):
-    rows, columns = weights.shape[-2:]
-    wide = scales.double().repeat_interleave(128, -2).repeat_interleave(128, -1)
-    return weights.double() * wide[..., :rows, :columns]
 
 
 def layer(p, x):
@@ -140,10 +97,6 @@ def test_work_is_that_of_the_experts_here(moe, p):
     assert sum(t.untyped_storage().nbytes() for t in cold.tensors(x)) <= cutlass_moe.footprint(p) + 4096
 
 
-def stored(x, **changes):
-    return x._replace(stored=x.stored._replace(**changes))
-
-
 @pytest.mark.parametrize("way", ["ep", "tp"])
 def test_the_parts_of_all_gpus_add_up_to_the_whole(moe, way):
     whole = moe.inputs(PLAIN)
@@ -187,95 +140,6 @@ def test_an_activation_is_flashinfers(moe, name):
     x = moe.inputs(p)
     wanted = torch.stack([one_token(p, x, token) for token in range(3)])
     assert torch.allclose(cutlass_moe.reference(p, x)[0].double(), wanted, rtol=1e-4, atol=1e-5)
-
-
-def swapped_experts(x):
-    return stored(x, first=x.stored.first.roll(1, 0))
-
-
-def swapped_gate_and_up(x):
-    return stored(x, first=torch.cat(x.stored.first.chunk(2, 1)[::-1], 1))
-
-
-def another_experts_scale(x):
-    return stored(x, by_first=x.stored.by_first.roll(1))
-
-
-def dropped_scale(x):
-    return stored(x, by_second=torch.ones_like(x.stored.by_second))
-
-
-def another_rows_blocks(x):
-    blocks = x.stored.first_blocks
-    return stored(x, first_blocks=blocks.view(torch.uint8).roll(1, 1).view(blocks.dtype))
-
-
-def another_experts_tiles(x):
-    return stored(x, first_scales=x.stored.first_scales.roll(1, 0))
-
-
-def dropped_tiles(x):
-    return stored(x, second_scales=torch.ones_like(x.stored.second_scales))
-
-
-def equal_weights(x):
-    return x._replace(weights=torch.full_like(x.weights, 0.5))
-
-
-def one_token_lost(x):
-    weights = x.weights.clone()
-    weights[7] = 0
-    return x._replace(weights=weights)
-
-
-def second_choice_lost(x):
-    return x._replace(weights=x.weights * torch.tensor([1.0, 0.0]))
-
-
-def empty_expert_forgotten(x):
-    """Experts after the first that nobody chose are one off."""
-    empty = min(set(range(8)) - set(x.selected.flatten().tolist()))
-    return x._replace(selected=torch.where(x.selected > empty, x.selected - 1, x.selected))
-
-
-FAULTS = (swapped_experts, swapped_gate_and_up, equal_weights, one_token_lost, second_choice_lost)
-
-
-OF_SCALES = (another_experts_scale, dropped_scale)
-PLANTED = [
-    *(("base", fault) for fault in FAULTS),
-    *(("fp8", fault) for fault in FAULTS + OF_SCALES),
-    *(("nvfp4", fault) for fault in (*FAULTS, *OF_SCALES, another_rows_blocks)),
-    *(("deepseek_fp8_block_scale", fault) for fault in (*FAULTS, another_experts_tiles, dropped_tiles)),
-]
-
-
-@pytest.mark.parametrize(("variant", "fault"), PLANTED)
-def test_a_wrong_kernel_is_caught(moe, variant, fault):
-    p = replace(PLAIN, cutlass_variant=variant)
-    wrong = moe.launched(p, fault(moe.inputs(p)))
-    assert moe.rule(p, wrong, moe.inputs(p))
-    assert moe.rule(p, wrong, moe.inputs(p), "cutlass")
-
-
-def test_an_expert_that_nobody_chose_is_not_counted_in(moe):
-    p = replace(PLAIN, num_tokens=3)
-    seed = next(s for s in range(99) if 0 in set(range(7)) - set(moe.inputs(p, s).selected.flatten().tolist()))
-    right = moe.inputs(p, seed)
-    assert moe.rule(p, moe.launched(p, empty_expert_forgotten(moe.inputs(p, seed))), right)
-    unchosen = moe.inputs(p, seed)
-    unchosen.stored.first[0] = float("nan")
-    assert moe.rule(p, moe.launched(p, unchosen), right) == ""
-
-
-@pytest.mark.parametrize("value", [0.0, float("nan"), 1.02])
-def test_a_wrong_output_is_caught(moe, value):
-    for variant in VARIANTS:
-        p = replace(PLAIN, cutlass_variant=variant)
-        x = moe.inputs(p)
-        out = moe.launched(p, x)
-        out *= value
-        assert moe.rule(p, out, x)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_moe import ACT, UNGATED, rounded
+from moe_layers import ACT, UNGATED, rounded
 from test_moe_routing import by_hand
 from test_moe_trtllm import PLAIN, ROUTINES
 

@@ -7,7 +7,7 @@ import torch
 from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_moe import ACT, UNGATED, by_tiles, rounded
+from moe_layers import ACT, UNGATED, by_tiles, rounded
 from test_moe_routing import by_hand
 
 from pytest_flashinfer_perf.fuzz.strategies import params_of

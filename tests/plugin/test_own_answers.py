@@ -7,25 +7,17 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from own_calls import drawn, seen
 
-from pytest_flashinfer_perf import Measuring, measure
+from pytest_flashinfer_perf import Measuring
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking
-from pytest_flashinfer_perf.measuring import changing, measurement
+from pytest_flashinfer_perf.measuring import measurement
 from pytest_flashinfer_perf.timing import cold, graphs
 from pytest_flashinfer_perf.timing.graphs import Replay
 
 CHANGED = r"^of one more call with its input \(8,\) of float32 negated where it is, output 0"
-FEW = Measuring(iters=3, warmup=1, cold_l2="none")
 ONLY = Checking(refcheck="only")
-
-
-def seen(fn, *args, **how):
-    return measure(fn, args, measuring=how.pop("measuring", FEW), device="cpu", **how)
-
-
-def drawn(*shape, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
 def remembering(x, known={}):  # noqa: B006 - it remembers
@@ -270,47 +262,6 @@ def test_an_input_that_is_changed_is_wrong_without_a_reference_too():
     assert seen(scratch, drawn(8), checking=Checking(refcheck="off")).verdict.faults == ()
     with pytest.raises(WrongAnswerError, match=r"^the call changed its input"):
         seen(first_calls_only(3, scratch), drawn(8))
-
-
-def test_rows_that_change_places_are_a_change():
-    x = drawn(64, 2048)
-    with pytest.raises(WrongAnswerError, match=r"^the call changed its input"):
-        seen(lambda x: x.copy_(x.flip(0)) is None, x)
-
-
-def test_what_is_next_to_a_view_is_left_alone():
-    """Others may keep their own beside it."""
-    whole = torch.arange(16.0)
-    kept = []
-    [halved] = changing.of_inputs((whole[4:8],), ())
-    with halved.made():
-        kept.append(whole.clone())
-    assert torch.equal(kept[0][4:8], torch.arange(4.0, 8.0) / 2)
-    assert torch.equal(torch.cat([kept[0][:4], kept[0][8:]]), torch.cat([whole[:4], whole[8:]]))
-    assert torch.equal(whole, torch.arange(16.0))
-
-
-def test_packed_numbers_and_indices_are_never_changed():
-    arena = torch.zeros(64, dtype=torch.uint8)
-    inputs = (arena[:32], arena[32:].view(torch.float32), torch.arange(4), torch.ones(4, dtype=torch.bool))
-    assert list(changing.of_inputs(inputs, ())) == []
-    assert list(changing.of_inputs((torch.ones(4),), ())) != []
-    out = torch.ones(4)
-    assert list(changing.of_inputs((out, out[1:]), (out,))) == []
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16])
-def test_every_value_of_a_type_comes_back(dtype):
-    """Subnormal numbers, which have no half, and NaN."""
-    bits = {1: torch.int8, 2: torch.int16}[dtype.itemsize]
-    every = torch.arange(2 ** (8 * dtype.itemsize)).to(bits)
-    x = every.clone().view(dtype)
-    for change in changing.of_inputs((x,), ()):
-        with change.made():
-            assert not torch.equal(x.view(bits), every)
-        assert torch.equal(x.view(bits), every)
-    assert len(list(changing.of_inputs((x,), ()))) == 2
-    assert len(list(changing.of_inputs((every[every >= 0].view(dtype),), ()))) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
+from pytest_flashinfer_perf.routines.attention.mla import BatchMLA
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case, Said
@@ -46,12 +48,12 @@ any_case = st.sampled_from(list(all_routines().values())).flatmap(
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(any_case)
 def test_both_repro_commands_give_the_case_again(case):
-    pytest_command, upstream_command = shlex.split(case.repro), shlex.split(case.repro_upstream)
+    pytest_command, upstream_command = shlex.split(case.repro), upstream_repro.command(case)
     assert pytest_command[0] == "pytest"
     again = shlex.split(pytest_command[1].removeprefix("--perf-case="))
     assert cases.read(again, all_routines()) == [case]
-    assert upstream_command[:2] == ["python3", "flashinfer_benchmark.py"]
-    assert cases.read(upstream_command[2:], all_routines()) == [case]
+    if upstream_command is not None:
+        assert case in cases.read(shlex.split(upstream_command)[2:], all_routines())
 
 
 DECODE = "--routine BatchDecodeWithPagedKVCacheWrapper --batch_size 1 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 "
@@ -137,6 +139,24 @@ def test_an_alias_is_its_backend():
 def test_without_backends_a_line_means_all_of_them():
     made = cases.read(["-R", decode.name, *flags.write(SMOKE)], all_routines())
     assert [case.backend_name for case in made] == list(decode.backends)
+
+
+@given(params_of(BatchDecode))
+def test_json_params_of_a_shape_are_the_same_however_it_was_said(params):
+    said = replace(params, head_dim_vo=params.head_dim_out, out_dtype=params.out)
+    unsaid = replace(params, head_dim_vo=None, out_dtype=None if params.out == params.q_dtype else params.out)
+    assert said.as_json() == unsaid.as_json() == {**params.as_json(), "head_dim_vo": params.head_dim_qk}
+
+
+def test_json_params_say_what_mla_writes_for_narrow_queries():
+    narrow = flags.read(
+        BatchMLA,
+        shlex.split(
+            "--batch_size 1 --s_kv 8 --num_qo_heads 2 --page_size 4 --q_dtype fp8_e4m3 "
+            "--head_dim_ckv 128 --head_dim_kpe 64"
+        ),
+    )
+    assert narrow.as_json()["out_dtype"] == narrow.out == "bfloat16"
 
 
 def test_json_params_are_scalars():

@@ -7,7 +7,9 @@ from made import plain, row, saved
 
 from pytest_flashinfer_perf.gate import calibration
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.timing import instruments
+from pytest_flashinfer_perf.runs import fields
+from pytest_flashinfer_perf.runs.host_time import HostTime
+from pytest_flashinfer_perf.timing import host, instruments
 
 QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=3", "--perf-device=cpu")
 PROGRAM = """
@@ -56,6 +58,24 @@ class Told:
 
 
 instruments.INSTRUMENTS["wall"] = Told()
+"""
+
+
+HOSTS = """
+import json
+import os
+import pathlib
+
+from pytest_flashinfer_perf.runs.host_time import HostTime
+from pytest_flashinfer_perf.timing import host
+
+
+def told(_target, _device, _on_device, _launches):
+    us = json.loads(pathlib.Path("hosts.json").read_text())["FLASHINFER_PERF_CONFIRMS" in os.environ]
+    return HostTime(us, (0.99 * us, us, 1.01 * us), False), ""
+
+
+host.measured = told
 """
 
 
@@ -118,6 +138,20 @@ def test_a_run_is_judged_and_its_exit_code_is_the_verdict(session, baseline, opt
     done = session(baseline, *options, **cases)
     assert done.ret == code
     done.stdout.fnmatch_lines([line])
+
+
+def test_a_case_slower_on_the_host_alone_is_measured_again_there(session, pytester, monkeypatch):
+    monkeypatch.setattr(host, "measured", host.measured)
+    pytester.makeconftest(TOLD + HOSTS)
+    asked = '[thresholds]\n"*" = { slower = "50%", slower_host = "10%" }\n'
+    pytester.makefile(".toml", **{"flashinfer-perf": asked})
+    (pytester.path / "hosts.json").write_text(json.dumps([65, 65]))
+    before = as_told("a", 100)
+    before["extra_info"]["host"] = fields.written(HostTime(50.0, (49.5, 50.0, 50.5), waits=False))
+    saved(pytester.path / "base.json", before, machine={})
+    done = session("--perf-gate=base.json", a=100)
+    assert done.ret == 1
+    done.stdout.fnmatch_lines(["*slower-host: slower on the host alone*", "*measured again: +30.00 %, +30.00 %"])
 
 
 def test_reasons_come_from_the_run(session, baseline):

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import reports
+import upstream_parsers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import mutated
 
-from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
+from pytest_flashinfer_perf.flashinfer_benchmark import csv_rows, testlist, upstream
 from pytest_flashinfer_perf.routines import all_routines
 
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
@@ -81,12 +83,30 @@ def test_a_line_that_cannot_be_understood_fails_and_stops_no_other(run, line, se
 
 TYPED = [
     (GEMM.replace("--k 16", "--kk 16"), "unknown flag --kk (did you mean --k?)"),
-    (GEMM.replace("--m 4 --n 16", "--mm 4"), "unknown flag --mm (did you mean --m?)"),
-    (GEMM.replace("--batch_size", "--batch"), "unknown flag --batch (did you mean --batch_size?)"),
-    (GEMM.replace("--backends", "--backend"), "unknown flag --backend (did you mean --backends?)"),
-    (f"{GEMM} --num_iter 3", "unknown flag --num_iter (did you mean --num_iters?)"),
-    (GEMM.replace("--routine", "--routin"), "unknown flag --routin (did you mean --routine?)"),
+    (GEMM.replace("--m 4 --n 16", "--mn 4"), "unknown flag --mn (did you mean --n?)"),
+    (GEMM.replace("--batch_size", "--batches"), "unknown flag --batches (did you mean --batch_size?)"),
+    (GEMM.replace("--batch_size", "--b"), "unknown flag --b (did you mean --n?)"),
+    (GEMM.replace("--backends", "--backend_"), "unknown flag --backend_ (did you mean --backends?)"),
+    (f"{GEMM} --num_itres 3", "unknown flag --num_itres (did you mean --num_iters?)"),
+    (GEMM.replace("--routine", "--rotuine"), "unknown flag --rotuine (did you mean --routine?)"),
 ]
+SHORTENED = [
+    GEMM.replace("--backends", "--backend").replace("--batch_size", "--batch"),
+    GEMM.replace("--routine", "--rout").replace("--backends torch", "--back=torch"),
+]
+
+
+@pytest.mark.parametrize("line", SHORTENED)
+def test_the_first_letters_of_one_flag_alone_are_that_flag_as_upstreams_parser_has_it(line):
+    assert [entry.case for entry in _read(line)] == [entry.case for entry in _read(GEMM)] != [None]
+
+
+MOE = "--routine cutlass_fused_moe --num_tokens 8 --hidden_size 64 --intermediate_size 64 --num_experts 8 --top_k 2"
+
+
+def test_flags_of_upstreams_other_moe_routines_say_nothing():
+    wider = f"{MOE} --use_functional_api --b12x_quant_mode w4a16 --rank 8 --num_loras 2 --num_slices 2"
+    assert [entry.case for entry in _read(wider)] == [entry.case for entry in _read(MOE)] != [None, None]
 
 
 @pytest.mark.parametrize(("line", "sentence"), TYPED)
@@ -103,12 +123,22 @@ def test_what_only_upstream_has_is_skipped_with_a_sentence(run):
     result.stdout.fnmatch_lines(["*lines.txt:2: bmm_fp8 has no backend fa2 in this project*"])
 
 
+@pytest.mark.parametrize("name", [*upstream_parsers.ROUTINES_SINCE, "cute_dsl_fp4_block_scale_moe", "b12x_fused_moe"])
+def test_newer_routines_and_backends_of_upstream_are_known_names(name):
+    [entry] = _read(f"--routine {name} --num_tokens 8")
+    assert entry.missing == f"{name} is a routine that this project does not have"
+    [entry] = _read(GEMM.replace("torch", "cute-dsl-prims"))
+    assert entry.missing == "bmm_fp8 has no backend cute-dsl-prims in this project"
+
+
 def test_lines_without_a_case_are_in_the_summary_and_beside_the_rows(run, pytester):
     norm = "--routine rmsnorm --batch_size 1 --hidden_size 64\n"
     result = run(f"{norm}{GEMM} fa2 -n 1\n{norm}{GEMM} --what 1\n", "lines.txt", "--benchmark-json=run.json")
     result.assert_outcomes(passed=1, skipped=3, failed=1)
     counts = ["    2  rmsnorm is a routine that *", "    1  bmm_fp8 has no backend fa2 in this project"]
-    result.stdout.fnmatch_lines(["3 cases skipped", *counts])
+    result.stdout.fnmatch_lines(
+        ["3 cases skipped", *counts, "1 line not understood", "    1  lines.txt:4: unknown flag*"]
+    )
     kept = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
     assert [(one["line"].partition(":")[2], one["outcome"]) for one in kept] == [
         ("1", "skipped"),
@@ -226,7 +256,7 @@ def test_pandas_reads_the_csv_without_options(run, pytester):
     table = pd.read_csv(pytester.path / "run.csv")
     assert table["median_time"].dtype.kind == "f"
     assert list(table["case_tag"])[2] == "two words"
-    assert table["repro_command"].str.startswith("python3 flashinfer_benchmark.py --routine").all()
+    assert table["repro"].str.startswith("pytest '--perf-case=--routine").all()
 
 
 def _rows(path):
@@ -239,6 +269,7 @@ def test_a_csv_is_read_as_any_other(run, pytester):
     made = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
     assert list(rows[0])[:4] == ["routine", "median_time", "std_time", "tflops"]
     assert len(set(rows[0])) == len(rows[0])
+    assert (rows[0]["refcheck_passed"], rows[0]["autotuned"], rows[0]["autotune_winner"]) == ("True", "False", "")
     assert [float(row["median_time"]) for row in rows] == pytest.approx([1e3 * b["stats"]["median"] for b in made])
     assert [row["avg_actual_seq_len"] for row in rows] == ["", "", "8"]
     assert (rows[2]["case_tag"], rows[2]["s_kv"], rows[2]["n"]) == ("two words", "8", "")
@@ -248,7 +279,29 @@ def test_a_csv_is_read_as_any_other(run, pytester):
         "False",
         "True",
     )
-    assert rows[0]["repro_command"].startswith("python3 flashinfer_benchmark.py --routine bmm_fp8 ")
+    assert rows[0]["repro_command"] == ""  # upstream has no backend torch
+
+
+@pytest.mark.parametrize("columns", upstream_parsers.COLUMNS.values(), ids=upstream_parsers.COLUMNS)
+def test_the_csv_has_the_columns_of_upstream_in_its_order(columns):
+    once = list(dict.fromkeys(columns.split()))
+    assert [name for name in csv_rows.COLUMNS if name in once] == once
+
+
+def test_a_tuned_row_names_its_tactic_as_upstream_does():
+    row = {
+        **reports.benchmark()["extra_info"],
+        "median": 1e-5,
+        "std": 1e-7,
+        "params": {},
+        "autotuned": True,
+        "tactic": "CutlassFp8Runner (64, 128)",
+        "refcheck": "wrong",
+        "allow_output_mismatch": True,
+    }
+    said = csv_rows.columns(row)
+    assert (said["autotune_winner"], said["autotune_tactic"]) == ("CutlassFp8Runner", "(64, 128)")
+    assert (said["refcheck"], said["refcheck_passed"], said["tactic"]) == (True, False, "CutlassFp8Runner (64, 128)")
 
 
 def test_own_kernels_are_rows_of_the_csv_too(pytester):

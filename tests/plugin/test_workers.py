@@ -1,28 +1,17 @@
-"""xdist's workers: one for each GPU, one native JSON, and nothing lost when one dies."""
+"""xdist's workers: one for each GPU, on one host or on many, one native JSON, and nothing lost when one dies."""
 
-import fcntl
-import fnmatch
-import os
-import subprocess
-import sys
-import tempfile
-import threading
-import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import execnet
 import pytest
 import torch
-from sessions import CASES, ENDED, GPUS, case, document, rows, sameness
+from sessions import CASES, ENDED, GPUS, OPTED_IN, case, document, rows, sameness
 
-from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.running import alone, compiling, journal, outcomes, session, workers
+from pytest_flashinfer_perf.running import compiling, journal, session, workers
 from pytest_flashinfer_perf.running.workers import Told
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-timeout=20")
-OPTED_IN = ("-o", "perf_gpu_workers=true")
 
 
 @pytest.fixture
@@ -154,152 +143,6 @@ def test_workers_stay_inside_of_the_callers_gpus(monkeypatch, visible, device, k
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert workers.gpus(device) == known
-
-
-FATAL = """Fatal Python error: Segmentation fault
-
-Thread 0x1 (most recent call first):
-  File "/a/reader.py", line 5 in read
-
-Current thread 0x2 (most recent call first):
-  File "/a/kernel.py", line 1 in launch
-  File "/a/_pytest/python.py", line 187 in pytest_pyfunc_call
-  File "/a/pluggy/_callers.py", line 1 in _multicall
-
-Extension modules: numpy (total: 1)
-"""
-
-
-@pytest.mark.parametrize(
-    ("end", "outcome", "sentence"),
-    [
-        ("exit 0", "exited", "its process exited with code 0: *os._exit*"),
-        ("exit 3", "exited", "its process exited with code 3: *"),
-        ("kill -KILL $$", "killed", "*by SIGKILL*out of memory*"),
-        ("kill -TERM $$", "killed", "its process was ended by SIGTERM"),
-        ("kill -40 $$", "killed", "its process was ended by signal 40"),
-        ("sleep 0.1; kill -TERM $$", "killed", "its process was ended by SIGTERM"),
-    ],
-)
-def test_a_death_without_words_is_known_by_its_code_which_stays(end, outcome, sentence):
-    with subprocess.Popen(["sh", "-c", end]) as process:
-        death = outcomes.of_death("", 4.0, outcomes.exit_code(process.pid))
-        assert death.outcome == outcome
-        assert fnmatch.fnmatch(death.sentence, sentence)
-        assert outcomes.exit_code(process.pid) == process.wait() == process.returncode
-    assert outcomes.of_death("", 4.0, outcomes.exit_code(process.pid)).sentence == "its process ended without a word"
-
-
-def test_a_case_that_exits_says_with_which_code(pytester):
-    pytester.makepyfile("""
-        import os, signal, pytest
-
-        @pytest.mark.parametrize("end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), 9)], ids=["exits", "killed"])
-        def test_it(perf, end): end()
-    """)
-    done = pytester.runpytest_subprocess("--perf-device=cpu", *OPTED_IN, "-n1", "--benchmark-json=run.json")
-    done.assert_outcomes(failed=2)
-    done.stdout.fnmatch_lines_random(
-        ["exited: its process exited with code 0: *", "killed: its process was ended by SIGKILL, *out of memory"]
-    )
-
-
-@pytest.mark.parametrize(
-    ("words", "outcome", "frames"),
-    [
-        (FATAL, "segfault", '  File "/a/kernel.py", line 1 in launch'),
-        (FATAL.replace("Segmentation fault", "Aborted"), "abort", '  File "/a/kernel.py", line 1 in launch'),
-        (FATAL.replace("Segmentation fault", "Bus error"), "bus-error", '  File "/a/kernel.py", line 1 in launch'),
-        (
-            'Timeout (0:00:04)!\nThread 0x1 (most recent call first):\n  File "a", line 1 in b\n',
-            "timeout",
-            '  File "a", line 1 in b',
-        ),
-        ("", "killed", ""),
-    ],
-)
-def test_a_death_is_known_by_its_last_words(words, outcome, frames):
-    death = outcomes.of_death(words, 4.0, None)
-    assert (death.outcome, death.words) == (outcome, frames)
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (
-            RuntimeError(
-                "CUDA error: an illegal memory access was encountered\n"
-                "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
-            ),
-            "illegal-access",
-        ),
-        (RuntimeError("Triton Error [CUDA]: device-side assert triggered"), "device-assert"),
-        (RuntimeError("CUDA error: misaligned address"), "illegal-access"),
-        (RuntimeError("CUDA error: unspecified launch failure"), "launch-failure"),
-        (Exception("CUDA_ERROR_ILLEGAL_ADDRESS: a kernel"), "illegal-access"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), "out-of-memory"),
-        (RuntimeError("CUDA error: out of memory"), "out-of-memory"),
-        (MemoryError(), "out-of-memory"),
-        (RuntimeError("CUDA error: invalid argument"), None),
-        (AssertionError("2 != 3"), None),
-    ],
-)
-def test_an_error_is_known_by_its_text(error, outcome):
-    assert outcomes.of_error(error) == outcome
-
-
-@pytest.fixture
-def taken(tmp_path, monkeypatch):
-    """A lock that somebody else has; called, they let go of it."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    opened = []
-
-    def take(name):
-        opened.append((tmp_path / f"flashinfer-perf-{name}.lock").open("w"))
-        fcntl.flock(opened[0], fcntl.LOCK_EX)
-        return opened[0].close
-
-    yield take
-    opened[0].close()
-
-
-def test_a_session_waits_for_its_gpu_and_says_so(pytester, taken, monkeypatch, hopper):
-    config, let_go, said = pytester.parseconfigure(), taken("GPU-0"), []
-    terminal = config.pluginmanager.get_plugin("terminalreporter")
-    monkeypatch.setattr(terminal, "write_line", lambda line: (said.append(line), let_go()))
-    session.be_alone(config, hopper)
-    assert said == [f"waiting for NVIDIA H200: another run holds {tempfile.gettempdir()}/flashinfer-perf-GPU-0.lock"]
-    with (Path(tempfile.gettempdir()) / "flashinfer-perf-GPU-0.lock").open() as another, pytest.raises(BlockingIOError):
-        fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_workers_of_a_cpu_take_turns_unless_told(pytester, taken, cpu):
-    config, let_go = pytester.parseconfigure(), taken("cpu")
-    config.workerinput = {}
-    with session.turn(config, Settings(device="cpu:any"), cpu):
-        pass
-    released = threading.Timer(0.2, let_go)
-    released.start()
-    since = time.monotonic()
-    with session.turn(config, Settings(device="auto"), cpu):
-        assert time.monotonic() - since > 0.15
-
-
-def test_every_user_of_a_machine_can_wait_for_its_lock(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    usual = os.umask(0o077)
-    with alone.alone_on("GPU-0", print):
-        os.umask(usual)
-    assert (tmp_path / "flashinfer-perf-GPU-0.lock").stat().st_mode & 0o777 == 0o644
-
-
-def test_what_a_process_starts_measures_under_its_lock(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    program = "from pytest_flashinfer_perf.running.alone import alone_on\nwith alone_on('GPU-0', print): print('in')"
-    with alone.alone_on("GPU-0", print):
-        child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert child.stdout == "in\n"
-    assert "GPU-0" not in os.environ[alone.HOLDS]
 
 
 def test_workers_behind_two_gateways_are_one_session(many):

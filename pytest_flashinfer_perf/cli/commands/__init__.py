@@ -18,6 +18,7 @@ HELP = {
     "prebuild": "Compile the FlashInfer modules that cases need, before a run or for another machine.",
     "merge": "Join the JSON files of shards into the file of one run.",
     "report": "Write a report of runs as an HTML page or as Markdown.",
+    "export": "Write a run as CSV, or as github-action-benchmark, Bencher or Prometheus read it.",
     "doctor": "Show what can be measured on this machine, and why the rest cannot.",
     "list": "List routines with their backends, tiers, models and flags.",
 }

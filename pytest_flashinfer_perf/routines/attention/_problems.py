@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.routines.attention._params import (
     one_head_size,
 )
 from pytest_flashinfer_perf.spec.dtypes import HALF, is_fp8
-from pytest_flashinfer_perf.spec.params import Fault, flag
+from pytest_flashinfer_perf.spec.params import Fault, Field, Value, flag
 
 QK_NOPE = 128  # of the queries before they are absorbed: what the softmax is scaled by
 
@@ -56,10 +56,11 @@ class BatchMLA(AttentionParams):
     It is causal whether `causal` is given or not, and `num_kv_heads` says nothing: upstream takes both flags too.
     """
 
+    ignores: ClassVar[tuple[str, ...]] = ("num_kv_heads",)
+
     page_size: int = flag("tokens per KV page", default=0, letter="p", usual=32, minimum=1, draw=(1, 7, 16, 32, 64))
     head_dim_ckv: int = flag("size of the latents", letter="d", usual=512, minimum=1, draw=(128, 512))
     head_dim_kpe: int = flag("size of the rotary part", letter="pe", usual=64, minimum=0, draw=(64,))
-    num_kv_heads: int | None = flag("taken, and not used", default=None, letter="kv", minimum=1)
     mla_is_var_seq: str | None = flag(
         "native API: schedule for lengths that vary", default=None, letter="var", choices=("true", "false", "auto")
     )
@@ -71,6 +72,9 @@ class BatchMLA(AttentionParams):
     @property
     def out(self) -> str:
         return self.out_dtype or (HALF[0] if is_fp8(self.q_dtype) else self.q_dtype)
+
+    def unsaid(self, field: Field) -> Value:
+        return self.out if field.name == "out_dtype" else super().unsaid(field)
 
     @property
     def masked(self) -> bool:

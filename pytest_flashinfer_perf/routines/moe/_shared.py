@@ -24,7 +24,14 @@ from pytest_flashinfer_perf.spec.routine import Built, How, Routine
 
 @dataclass(frozen=True)
 class Moe(Params):
-    ignores: ClassVar[tuple[str, ...]] = ("tile_tokens_dim",)
+    ignores: ClassVar[tuple[str, ...]] = (
+        "tile_tokens_dim",
+        "use_functional_api",
+        "b12x_quant_mode",
+        "rank",
+        "num_loras",
+        "num_slices",
+    )
 
     num_tokens: int = flag("tokens", letter="t", minimum=1, draw=(1, 7, 33), most=1024, tiles=(8, 64, 128))
     hidden_size: int = flag("width of a token", letter="h", minimum=16, draw=(128, 160), most=2048, step=128)

@@ -1,0 +1,55 @@
+"""`flashinfer-perf export`: a run as other tools read it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.report import exports, runs
+from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.runs.run_file import Run
+
+EXAMPLE = """examples:
+  flashinfer-perf export run.json --to github-action-benchmark -o benchmarks.json
+  flashinfer-perf export run.json --to bencher -o bmf.json
+  flashinfer-perf export run.json --to openmetrics > /var/lib/node_exporter/flashinfer_perf.prom
+  flashinfer-perf export run.json --to csv -o run.csv
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    said = _parser().parse_args(list(arguments))
+    [run] = runs.read([said.run])
+    text = exports.FORMATS[said.to](run)
+    if said.output is None:
+        sys.stdout.write(text)
+    else:
+        write_whole(said.output, text)
+    sys.stderr.writelines(f"flashinfer-perf export: {note}\n" for note in _notes(run))
+    return 0
+
+
+def _notes(run: Run) -> list[str]:
+    """Of what is no plain time."""
+    statuses = Counter(str(row.status) for row in run.ours if row.status != "ok")
+    said = [(count, "case", status) for status, count in statuses.items()]
+    said += [(len(run.unmeasured), "case", "without a time")]
+    said += [(len(run.rows) - len(run.ours), "benchmark", "without the perf fixture left out")]
+    return [f"{counted(count, what)} {how}" for count, what, how in said if count]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "flashinfer-perf export",
+        description="Write device medians of a run in microseconds, TFLOP/s, and what has no time, for other tools.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, metavar="RUN.json", help="A file written by pytest --benchmark-json.")
+    parser.add_argument("--to", required=True, choices=exports.FORMATS, help="The format to write.")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="File to write. Default: the terminal.")
+    return parser

@@ -1,0 +1,21 @@
+"""The tables of a run in the summary of GitHub's job; of one that is judged, the gate writes the verdicts."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_flashinfer_perf.gate import github
+from pytest_flashinfer_perf.plugin import this_run
+from pytest_flashinfer_perf.plugin.board import Board
+from pytest_flashinfer_perf.report import markdown
+
+
+class JobSummary:
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._board.rows or self._board.unmeasured:
+            text = "\n".join(markdown.lines([this_run.of(session.config, self._board)])) + "\n"
+            self._board.notes += github.summarized(text)

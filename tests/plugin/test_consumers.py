@@ -1,0 +1,137 @@
+"""What this project writes, as the tools read it that it is for; the table of them is in docs/formats.md."""
+
+import json
+import xml.etree.ElementTree as ET
+from importlib import metadata
+
+import pytest
+
+OWN = """
+import pytest
+import torch
+
+def test_neg(perf): perf.time(torch.neg, torch.ones(1 << 12), flops=1 << 12, bytes=1 << 15)
+def test_without_work(perf): perf.time(torch.neg, torch.ones(8))
+def test_skips(perf): pytest.skip("not here")
+def test_plain(): pass
+"""
+QUICK = ("--perf-device=cpu", "--perf-iters=3", "--perf-warmup=0", "-p", "no:cacheprovider")
+
+
+@pytest.fixture
+def own(pytester):
+    pytester.makepyfile(test_own=OWN)
+    return pytester
+
+
+def properties(path):
+    """As junit's readers have them: strings beside each test."""
+    tests = ET.parse(path).getroot().iter("testcase")
+    return {test.get("name"): {p.get("name"): p.get("value") for p in test.iter("property")} for test in tests}
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+def test_junit_shows_a_rows_numbers_beside_its_test(own, workers):
+    own.runpytest(*QUICK, *workers, "--junitxml=run.xml", "--benchmark-json=run.json").assert_outcomes(
+        passed=3, skipped=1
+    )
+    shown = properties(own.path / "run.xml")
+    assert list(shown["test_neg"]) == ["perf_median_us", "perf_tflops", "perf_tb_per_sec", "perf_status"]
+    assert float(shown["test_neg"]["perf_median_us"]) > 0
+    assert list(shown["test_without_work"]) == ["perf_median_us", "perf_status"]
+    assert shown["test_skips"] == shown["test_plain"] == {}
+
+
+def test_junit_shows_them_of_a_test_that_is_not_run_again(own):
+    own.runpytest(*QUICK, "--benchmark-json=run.json", "--junitxml=first.xml")
+    own.runpytest(*QUICK, "--benchmark-json=run.json", "--junitxml=again.xml", "--perf-resume")
+    first, again = (properties(own.path / f"{name}.xml") for name in ("first", "again"))
+    assert again["test_neg"] == first["test_neg"] != {}
+
+
+def test_a_plain_run_writes_its_tables_to_githubs_summary(own, monkeypatch):
+    summary = own.path / "summary.md"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    own.runpytest(*QUICK).assert_outcomes(passed=3, skipped=1)
+    text = summary.read_text()
+    assert text.startswith("before\n### FlashInfer performance: ")
+    assert r"| test\_own.py::test\_neg |" in text
+    assert "| 1 | not here |" in text
+    own.runpytest(*QUICK, "--collect-only")
+    own.runpytest(*QUICK, "-k", "plain")
+    assert summary.read_text() == text
+
+
+def test_a_summary_that_cannot_be_written_is_said_and_costs_nothing(own, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(own.path / "test_own.py" / "summary.md"))
+    done = own.runpytest(*QUICK)
+    assert done.ret == pytest.ExitCode.OK
+    done.stdout.fnmatch_lines(["::warning title=no GITHUB_STEP_SUMMARY::*Not a directory*"])
+
+
+ELASTICSEARCH = """
+import json
+
+class Elasticsearch:
+    indices = property(lambda self: self)
+    def __init__(self, hosts, serializer): pass
+    def create(self, **said): pass
+    def index(self, body, **said):
+        with open("documents.jsonl", "a") as file:
+            file.write(json.dumps(body) + chr(10))
+"""
+
+
+def test_a_document_of_elasticsearch_has_nothing_that_grows_with_the_run(own):
+    """By pytest-benchmark's own storage, which copies a file's keys into each document; the client only writes them."""
+    client = own.mkpydir("elasticsearch")
+    (client / "__init__.py").write_text(ELASTICSEARCH)
+    (client / "serializer.py").write_text("class JSONSerializer: pass")
+    storage = "--benchmark-storage=elasticsearch+http://localhost:9200/index/type?project_name=p"
+    own.syspathinsert()
+    done = own.runpytest(*QUICK, storage, "--benchmark-save=night", "--benchmark-json=run.json")
+    done.assert_outcomes(passed=3, skipped=1)
+    documents = [json.loads(line) for line in (own.path / "documents.jsonl").read_text().splitlines()]
+    assert [document["name"] for document in documents] == ["test_neg", "test_without_work"]
+    for document in documents:
+        assert set(document["flashinfer_perf"]) == {"schema", "plugin", "roofs", "unmeasured_count"}
+        assert document["flashinfer_perf"]["unmeasured_count"] == 1
+    kept = json.loads((own.path / "run.json").read_text())["flashinfer_perf"]
+    assert [one["reason"] for one in kept["unmeasured"]] == ["not here"]
+    assert kept["plugin"] == metadata.version("pytest-flashinfer-perf")
+
+
+CODSPEED = """
+class Active:
+    is_codspeed_enabled = {enabled}
+
+def pytest_configure(config):
+    config.pluginmanager.register(Active(), "codspeed_plugin")
+"""
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_codspeed_that_is_active_is_one_sentence_with_the_remedy(own, enabled):
+    """It registers itself so: src/pytest_codspeed/plugin.py of https://github.com/CodSpeedHQ/pytest-codspeed, 5.0.4."""
+    own.makeconftest(CODSPEED.format(enabled=enabled))
+    done = own.runpytest(*QUICK)
+    if enabled:
+        assert done.ret == pytest.ExitCode.USAGE_ERROR
+        done.stderr.fnmatch_lines(
+            ["ERROR: pytest-codspeed is active (*of 3 tests with perf here: run these with -p no:codspeed*"]
+        )
+        own.runpytest(*QUICK, "-k", "plain").assert_outcomes(passed=1, deselected=3)
+    else:
+        done.assert_outcomes(passed=3, skipped=1)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+def test_a_profile_is_of_plain_benchmarks_and_never_of_a_placeholder(own, workers):
+    own.makepyfile(test_plain="def test_sorted(benchmark): benchmark(sorted, [2, 1])")
+    done = own.runpytest(*QUICK, *workers, "--benchmark-cprofile=tottime", "--benchmark-json=run.json")
+    done.assert_outcomes(passed=4, skipped=1)
+    rows = json.loads((own.path / "run.json").read_text())["benchmarks"]
+    profiled = [row["name"] for row in rows if row.get("cprofile")]
+    assert profiled == ([] if workers else ["test_sorted"])
+    done.stdout.fnmatch_lines(["--benchmark-cprofile: nothing of tests with perf,*"])

@@ -1,0 +1,164 @@
+"""Cases are selected by options, ids, markers and flags; what is not understood is one clear error."""
+
+import re
+import shlex
+
+import pytest
+from decode_cases import DECODE, QUICK, TINY, rows
+
+from pytest_flashinfer_perf.routines.attention.decode import decode
+
+SMOKE_SHAPES = len(list(decode.tiers["smoke"]()))
+
+
+def test_strict_skips_fail(suite):
+    result = suite.runpytest(*QUICK, "--perf-backends=fa3,fa2", "--perf-strict-skips=*-fa3")
+    result.assert_outcomes(failed=2, skipped=2)
+    result.stdout.fnmatch_lines(["--perf-strict-skips=[*]-fa3 does not allow this skip: fa3 needs an NVIDIA GPU*"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--perf-backends=fa2,fa9"], "--perf-backends: unknown name 'fa9', did you mean fa3? known are auto,"),
+        (["--perf-device=cuda:9"], "--perf-device=cuda:9: there is no such device, this machine has cpu"),
+        (["--perf-device=gpu"], "--perf-device=gpu: there is no such device"),
+        (["--perf-instrument=cupti"], "--perf-instrument=cupti: cupti needs an NVIDIA GPU, this run is on the CPU"),
+        (["--perf-cuda-graph=on"], "--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU"),
+        (["--perf-max-memory=-1"], "must be a number of GiB above 0, got '-1'"),
+        (["--perf-max-memory=nan"], "must be a number of GiB above 0, got 'nan'"),
+        (["--perf-iters=0"], "must be a whole number of at least 1, got '0'"),
+        (["--perf-suite=huge"], "invalid choice: 'huge'"),
+        ([f"--perf-case=--routine {DECODE} {TINY} --num_qo_heads 5"], "num_qo_heads: 5 is not a multiple of"),
+        ([f"--perf-case=--routine {DECODE} {TINY} --page_size 0"], "page_size: must be at least 1, got 0"),
+        ([f"--perf-case=--routine {DECODE} {TINY} --s_qo 17 --causal"], "s_qo: 17 is more than s_kv 16"),
+        ([f"--perf-case=--routine {DECODE} {TINY} --backends fa9"], "backends: unknown name 'fa9'"),
+        ([f"--perf-case=--routine {DECODE} {TINY} --foo 1"], "unknown flag --foo"),
+        (["--perf-case=--routine 'x"], "No closing quotation"),
+    ],
+)
+def test_bad_input_is_one_clear_error(suite, arguments, sentence):
+    result = suite.runpytest(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert sentence in result.stderr.str()
+    assert "Traceback" not in result.stderr.str() + result.stdout.str()
+
+
+def test_a_bad_shape_in_a_test_file_names_the_parameter(pytester):
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.perf_cases({DECODE!r}, {TINY!r} + " --num_kv_heads 3")
+        def test_decode(perf, case): perf(case)
+        """
+    )
+    result = pytester.runpytest(*QUICK)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*num_qo_heads: 4 is not a multiple of num_kv_heads 3*"])
+
+
+def test_repro_reruns_exactly_this_case(suite):
+    suite.runpytest(*QUICK, "--perf-backends=torch", "--perf-seed=7", "--benchmark-json=run.json")
+    for row in rows(suite):
+        command = shlex.split(row["extra_info"]["repro"])
+        again = suite.runpytest(*QUICK, "--import-mode=importlib", *command[1:], "--benchmark-json=again.json")
+        again.assert_outcomes(passed=1)
+        again = rows(suite, "again.json")[0]
+        for name in ("case", "seed", "flops", "bytes", "refcheck_worst_abs"):
+            assert again["extra_info"][name] == row["extra_info"][name]
+        assert again["params"] == row["params"]
+
+
+def collected(result):
+    return [line.partition("[")[2].rstrip("]") for line in result.outlines if "::" in line]
+
+
+@pytest.mark.parametrize(
+    ("selection", "count"),
+    [
+        (["-k", "decode and fa3 and llama"], 1),
+        (["-k", "fa2"], 2 * SMOKE_SHAPES),
+        (["-m", "attention"], len(decode.backends) * SMOKE_SHAPES),
+        (["-m", 'perf(backend="fa2")'], SMOKE_SHAPES),
+        (["-m", 'perf(backend="fa3", batch_size=4, s_kv=256, s_qo=1)'], 8),
+        (["-m", 'perf(model="llama-3.1-8b-tp8", backend="torch")'], 1),
+        (["-m", "perf(random_actual_seq_len=True) and not perf(backend='torch')"], 8),
+        (["--perf-backends=fa2 trtllm-gen-native"], 2 * SMOKE_SHAPES),
+    ],
+)
+def test_cases_are_selected_by_id_and_by_marker(pytester, selection, count):
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.perf_cases({DECODE!r})
+        def test_decode(perf, case): perf(case)
+        """
+    )
+    ids = collected(pytester.runpytest("--perf-suite=smoke", "--collect-only", "-q", *selection))
+    assert len(ids) == len(set(ids)) == count
+    assert all(re.fullmatch(r"[a-z0-9._-]+", name) for name in ids)
+
+
+def test_another_routines_case_deselects_a_test(pytester):
+    pytester.makepyfile(
+        f"""
+        import dataclasses, pytest
+        from pytest_flashinfer_perf.routines.attention.decode import decode
+
+        @pytest.mark.perf_cases({DECODE!r})
+        def test_decode(perf, case): perf(case)
+
+        @pytest.mark.perf_cases(dataclasses.replace(decode, name="Other"))
+        def test_other(perf, case): perf(case)
+        """
+    )
+    wanted = f"--routine {DECODE} {TINY} --s_kv 32 --backends torch"
+    result = pytester.runpytest(*QUICK, "test_another_routines_case_deselects_a_test.py", "--perf-case", wanted, "-v")
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.re_match_lines([r".*test_decode\[b2-s32-h4-kv2-d16-p4-torch\] [0-9.]+ .?s .*"])
+
+
+def test_a_case_needs_no_test_file(pytester):
+    wanted = f"--routine {DECODE} {TINY} --backends torch"
+    result = pytester.runpytest(*QUICK, "--import-mode=importlib", f"--perf-case={wanted}", "--benchmark-json=run.json")
+    result.assert_outcomes(passed=1)
+    assert rows(pytester)[0]["extra_info"]["case"] == f"{DECODE}/b2-s16-h4-kv2-d16-p4-torch"
+
+
+def test_markers_for_people_s_own_tests(pytester):
+    pytest.importorskip("flashinfer")
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.requires_sm("90", "100+")
+        def test_sm(): raise AssertionError
+
+        @pytest.mark.requires_backend("fa3")
+        def test_backend(): raise AssertionError
+
+        @pytest.mark.requires_flashinfer("no_such_kernel")
+        def test_flashinfer(): raise AssertionError
+        """
+    )
+    result = pytester.runpytest("-rs", "--perf-device=cpu")
+    result.assert_outcomes(skipped=3)
+    result.stdout.fnmatch_lines_random(
+        ["*this test needs an NVIDIA GPU*", "*fa3 needs an NVIDIA GPU*", "*flashinfer*no_such_kernel*"]
+    )
+
+
+def test_an_unknown_backend_in_a_marker_is_an_error(pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.requires_backend("fa9")
+        def test_backend(): pass
+        """
+    )
+    result = pytester.runpytest("--perf-device=cpu")
+    assert result.ret != 0
+    assert "unknown name 'fa9', did you mean fa3?" in result.stdout.str() + result.stderr.str()
