@@ -45,8 +45,8 @@ class Calibration:
     def noise(self, row: Row, domain: str) -> Noise | None:
         """Of one process; nothing for a case that was not calibrated as it is measured now."""
         known = self.cases.get(row.case, {})
-        said = known.get(domain) if known.get("how") == how(row) else None
-        return Noise(said["sd"] ** 2, said["df"], "calibrated") if said else None
+        figures = known.get(domain) if known.get("how") == how(row) else None
+        return Noise(figures["sd"] ** 2, figures["df"], "calibrated") if figures else None
 
     def is_of(self, run: Run, row: Row) -> bool:
         return (self.gpu, self.model) == (row.identity.gpu_uuid, run.model(row))
@@ -81,9 +81,9 @@ def kept(gpu: str | None) -> Path:
 
 def read(path: Path) -> Calibration:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        facts = {name: said[name] for name in ("gpu", "model", "driver", "processes", "cases")}
-        return Calibration(path=path, when=datetime.fromisoformat(said["when"]), **facts)
+        document = json.loads(path.read_text(encoding="utf-8"))
+        facts = {name: document[name] for name in ("gpu", "model", "driver", "processes", "cases")}
+        return Calibration(path=path, when=datetime.fromisoformat(document["when"]), **facts)
     except (OSError, ValueError, KeyError, TypeError) as error:
         cure = "make it again with flashinfer-perf calibrate"
         raise CalibrationError(f"{path}: not a calibration ({type(error).__name__}: {error}), {cure}") from error

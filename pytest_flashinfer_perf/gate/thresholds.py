@@ -57,11 +57,11 @@ class Thresholds:
     entries: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def of(self, row: Row) -> Threshold:
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for glob, entry in self.entries:
             if _fits(glob, row):
-                said.update(entry)
-        return replace(Threshold(), **said)
+                fields.update(entry)
+        return replace(Threshold(), **fields)
 
     def idle(self, rows: Iterable[Row]) -> list[str]:
         """Globs that no case fits: mistyped, or not of this run."""
@@ -90,10 +90,10 @@ def _reader(name: str, where: str) -> Callable[[Any, str], Any]:
 
 def share(value: Any, where: str) -> float:
     """With its sign, so that 2 and 0.02 cannot be taken for each other."""
-    said = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
-    if said is None or float(said[1]) == 0:
+    percent = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if percent is None or float(percent[1]) == 0:
         raise ProjectFileError(f'{where}: must be a percentage above zero, as in "2%", got {value!r}')
-    return float(said[1]) / 100
+    return float(percent[1]) / 100
 
 
 def _number(value: Any, where: str) -> float:

@@ -1,4 +1,4 @@
-"""How verdicts are said to people; what terminal, Markdown and annotations share."""
+"""Verdicts in sentences; what terminal, Markdown and annotations share."""
 
 from __future__ import annotations
 

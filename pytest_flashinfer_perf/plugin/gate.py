@@ -143,7 +143,7 @@ class Gate:
         if not self.base:
             return NOTHING_WORSE
         judgement = confirm(self.judged(), self._changes_again(), self.not_again)
-        self.lines += (*table.lines(judgement), *github.told(judgement))
+        self.lines += (*table.lines(judgement), *github.publish(judgement))
         return judgement.exit_code
 
     def _changes_again(self) -> dict[str, list[float]]:

@@ -171,8 +171,10 @@ def _compared(runs: Sequence[Run], judged: Mapping[str, ShownVerdict]) -> str:
     if not judged:
         return f"{len(runs)} runs, not compared."
     verdicts = Counter(one.verdict for one in judged.values())
-    said = sorted(verdicts.items(), key=lambda pair: (pair[0] not in WORSE, pair[0]))
-    return f"The newest against {counted(len(runs) - 1, 'run')}: {', '.join(f'{n} {verdict}' for verdict, n in said)}."
+    ordered = sorted(verdicts.items(), key=lambda pair: (pair[0] not in WORSE, pair[0]))
+    return (
+        f"The newest against {counted(len(runs) - 1, 'run')}: {', '.join(f'{n} {verdict}' for verdict, n in ordered)}."
+    )
 
 
 WORSE = ("SLOWER", "MISSING", "INVALID", "AMBIGUOUS")

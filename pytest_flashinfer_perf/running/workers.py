@@ -31,7 +31,7 @@ from pytest_flashinfer_perf.runs.row import Identity
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OPT_IN = "perf_gpu_workers"
-TOLD, REFUSED = "flashinfer_perf", "flashinfer_perf_refused"
+BRIEF, REFUSED = "flashinfer_perf", "flashinfer_perf_refused"
 AS_OFTEN_AS_NEEDED = "1000000"  # each worker that dies has cost a case, and there are no more of them than cases
 MOST_STILLBORN = 3
 NOTICED_S = 1.0  # the connection to a host ends with the worker that is heard of through it, or a moment later
@@ -45,7 +45,7 @@ DIST = {
 
 
 @dataclass(frozen=True)
-class Told:
+class WorkerBrief:
     """What the controller tells a worker, and knows itself: its run, which cases are finished, which modules do not
     compile, what to refuse, where to leave last words.
     """
@@ -60,12 +60,12 @@ class Told:
     is_elsewhere: bool = False
 
     @classmethod
-    def of(cls, config: pytest.Config) -> Told | None:
+    def of(cls, config: pytest.Config) -> WorkerBrief | None:
         """Nothing in a process that is no worker."""
-        said = getattr(config, "workerinput", None)
-        if said is None:
+        given = getattr(config, "workerinput", None)
+        if given is None:
             return None
-        return cls(**{name: _frozen(value) for name, value in json.loads(said.get(TOLD, "{}")).items()})
+        return cls(**{name: _frozen(value) for name, value in json.loads(given.get(BRIEF, "{}")).items()})
 
 
 def _frozen(value: Any) -> Any:
@@ -87,8 +87,8 @@ def gpus(device: str) -> list[str]:
     import torch
 
     count = torch.cuda.device_count()
-    said = os.environ.get(VISIBLE, "")
-    named = said.split(",")[:count] if said else [str(index) for index in range(count)]
+    visible = os.environ.get(VISIBLE, "")
+    named = visible.split(",")[:count] if visible else [str(index) for index in range(count)]
     return named if device in ("auto", "cuda") else named[:1]
 
 
@@ -127,9 +127,9 @@ def obstacle(spec: Any, specs: Sequence[Any], names: Sequence[str], *, opted_in:
 class Controller:
     """In the process that starts the workers and gathers what they report."""
 
-    def __init__(self, config: pytest.Config, told: Told) -> None:
+    def __init__(self, config: pytest.Config, brief: WorkerBrief) -> None:
         self._config = config
-        self._told = told
+        self._brief = brief
         self._opted_in = bool(config.getini(OPT_IN))
         self._specs: Sequence[Any] = ()
         self._gpus: list[str] = []
@@ -169,15 +169,15 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         spec, here = node.gateway.spec, _is_here(node.gateway.spec)
-        told = replace(
-            self._told,
+        brief = replace(
+            self._brief,
             broken=dict(compiling.broken()) if here else {},
             dist=refusal(self._config.option.dist),
             gpu=obstacle(spec, self._specs, self._gpus, opted_in=self._opted_in),
             words=str(self._words / f"{node.gateway.id}.txt") if here else None,
             is_elsewhere=not here,
         )
-        node.workerinput[TOLD] = json.dumps(asdict(told))
+        node.workerinput[BRIEF] = json.dumps(asdict(brief))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:
@@ -190,7 +190,7 @@ class Controller:
             raise pytest.UsageError(refused)
         self._stillborn += bool(error) and node.gateway.id not in self._collected
         if self._opted_in and self._stillborn >= MOST_STILLBORN:
-            raise pytest.UsageError(f"{self._stillborn} workers died before they had collected, the last said: {error}")
+            raise pytest.UsageError(f"{self._stillborn} workers died before they had collected, the last with: {error}")
         if error and self._opted_in:
             _verify_host(node.nodemanager.group, node.gateway.spec.via)
 
@@ -210,7 +210,7 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
-        """xdist's report of a case that ended its worker: it says more, or nothing where the worker has said it."""
+        """The report of a case that ended its worker gets the cause, or is dropped if the worker has reported it."""
         if crashitem in self._poisoned:
             report.outcome, report.when, report.longrepr = "passed", "teardown", None
             return

@@ -37,7 +37,7 @@ def read(kind: Callable[..., T], values: Any, where: str) -> T:
 
 @functools.cache
 def types_of(kind: Any) -> dict[str, Any]:
-    """The type of each field; what is said of it beside the type stays."""
+    """The type of each field, with its description if it has one."""
     return typing.get_type_hints(kind, include_extras=True)
 
 

@@ -18,4 +18,4 @@ def of(row: Row) -> list[tuple[str, object]]:
 
 def put(row: Row, into: list[tuple[str, object]]) -> None:
     """Instead of those of an earlier attempt."""
-    into[:] = [*(said for said in into if not said[0].startswith(PREFIX)), *of(row)]
+    into[:] = [*(known for known in into if not known[0].startswith(PREFIX)), *of(row)]

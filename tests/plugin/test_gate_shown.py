@@ -257,7 +257,7 @@ def test_ambiguous_is_an_error_when_strict():
 def test_github_gets_a_summary_and_annotations(files, monkeypatch, capsys):
     summary = files / "summary.md"
     summary.write_text("before\n")
-    assert list(github.told(judge([run(row())], [run(row())], Rules()))) == []
+    assert list(github.publish(judge([run(row())], [run(row())], Rules()))) == []
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     compare("--head", "head.json")
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
