@@ -18,13 +18,14 @@ import pytest
 from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
 from pytest_flashinfer_perf.running import alone, compiling, journal, reports, resume
 from pytest_flashinfer_perf.running.beside import Beside
+from pytest_flashinfer_perf.running.gatherer import Gatherer
 from pytest_flashinfer_perf.running.journal import Journal, Past
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.resume import Keeper, Restorer
 from pytest_flashinfer_perf.running.shards import Sharding
 from pytest_flashinfer_perf.running.stash import measures
 from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival
-from pytest_flashinfer_perf.running.workers import Controller, Gatherer, Spokesman, WorkerBrief
+from pytest_flashinfer_perf.running.workers import Controller, Spokesman, WorkerBrief
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
