@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from pytest_flashinfer_perf.apis import discovery, support
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
@@ -47,7 +48,7 @@ def declared_for(backend):
     return ", ".join(f"{a}.{b}" for a, b in GPUS if where(device((a, b))) is None) or "none"
 
 
-ROUTINE = re.compile(r"(\w+) on cuda:\d+ NVIDIA H200:")
+ROUTINE = re.compile(r"([\w.:]+) on cuda:\d+ NVIDIA H200:")
 ROW = re.compile(r"[* ] (\S+)(?: \(\S+\))? +[\d.]+ [mu]?s +[\d.]+%")
 PAIR = re.compile(r"  \S+ +[\d.]+ [mu]?s +[\d.]+ [mu]?s +-?[\d.]+%")  # of vllm_decode's table
 
@@ -88,6 +89,37 @@ def lines():
             api = f"`{backend.api}`" if backend.api else ""
             yield f"| {backend.name} | {api} | {declared_for(backend)} | {ran(seen, routine.name, backend.name)} |"
         yield ""
+    yield from api_lines(seen)
+
+
+APIS = """## APIs with a trace template
+
+{count} templates of FlashInfer {version}, each [a case](apis.md). *Declared for*: by the API's own decorators; where
+it has none, the library says when it is called.
+"""
+
+
+def api_lines(seen):
+    found = discovery.registry()
+    yield APIS.format(count=len(found.apis), version=found.version)
+    yield "| API | backends | declared for | ran on an H200, cases |\n|---|---|---|---|"
+    for api in found.usable:
+        ran_on = "; ".join(f"{name}: {ran(seen, api.name, name)}" for name in api.backends)
+        where = "; ".join(sorted({api_declared_for(api, name) for name in api.backends}))
+        seen_here = ran_on if "with" in ran_on else "CPU only"
+        yield f"| `{api.name}` | {', '.join(api.backends)} | {where} | {seen_here} |"
+    yield ""
+    yield "| API without a case | reason |\n|---|---|"
+    for api in found.apis:
+        if api.missing:
+            yield f"| `{api.name}` | {api.missing} |"
+
+
+def api_declared_for(api, backend):
+    where = support.declared(api, backend)
+    refused = [name for name in GPUS if where(device(name))]
+    accepted = ", ".join(f"{a}.{b}" for a, b in GPUS if (a, b) not in refused)
+    return (accepted or "none") if refused else "not stated"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Write files atomically: they appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Read by whom any file that is made here can be read. A link stays one, and /dev/stdout what it is."""
+    """Write a file with the usual permissions. A link is followed, a device such as /dev/stdout is written to."""
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
@@ -21,7 +21,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def verify_writable(path: Path) -> None:
-    """Raise the OSError of a `write_whole` that could not begin; leaves nothing but the folders above."""
+    """Raise the OSError that `write_whole` would raise; leaves nothing but the folders above the file."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not path.exists() or path.is_file():
@@ -34,12 +34,12 @@ def _new_beside(path: Path) -> IO[str]:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         return tempfile.NamedTemporaryFile("w", dir=folder, delete=False, newline="", encoding="utf-8")
-    except OSError as error:  # which names a file that nobody asked for
+    except OSError as error:  # its own message names the temporary file
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _umask() -> int:
-    """It can only be read by setting it."""
+    """The process's umask, which can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

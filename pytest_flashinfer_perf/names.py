@@ -1,4 +1,4 @@
-"""What to say of a name that nobody has."""
+"""The message for an unknown name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Says what is known in the order in which it is given."""
+    """Suggest the closest known name, and list all of them in the given order."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]}? " if close else ""

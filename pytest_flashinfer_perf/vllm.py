@@ -8,7 +8,7 @@ import torch
 
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.measuring.walk import walk
+from pytest_flashinfer_perf.measuring.walk import run_case
 from pytest_flashinfer_perf.report.vllm import Compared
 from pytest_flashinfer_perf.routines.attention.vllm_decode import NVFP4, VllmDecode, to_float8, vllm_decode
 from pytest_flashinfer_perf.running import replay
@@ -37,10 +37,10 @@ def benchmark_decode(  # noqa: PLR0913, PLR0917 - the signature is vLLM's
     warmup: int = 10,
     trials: int = 20,
 ) -> dict[str, Any]:
-    """Measure TRT-LLM's decode and the unquantised baseline; what cannot run here raises with the reason.
+    """Measure TRT-LLM's decode and the unquantised baseline; raises with the reason if they cannot run here.
 
-    The answers are checked, L2 is cold, and times are those of the kernels where CUPTI is there: they are shorter
-    than what events around a call say.
+    The answers are checked and the L2 is cold. With CUPTI the times are those of the kernels alone, which are shorter
+    than those of CUDA events around a call.
     """
     types: dict[str, Any] = dict(
         zip(("q_dtype", "kv_dtype", "out_dtype"), (NAMES[t or dtype] for t in quant_dtypes), strict=True)
@@ -62,6 +62,6 @@ def benchmark_decode(  # noqa: PLR0913, PLR0917 - the signature is vLLM's
 
 def _measured(params: VllmDecode, backend: str, measuring: Measuring) -> Row:
     case = Case(vllm_decode, Shape(params), backend)
-    walked = walk(case, measuring, Checking(), devices.find("auto"))
-    stats = replay.statistics(walked.measurement.samples)
+    result = run_case(case, measuring, Checking(), devices.find("auto"))
+    stats = replay.statistics(result.measurement.samples)
     return Row(name=case.id, fullname=case.id, identity=case.identity, params=case.json_params, stats=stats)

@@ -39,7 +39,7 @@ def toml(thresholds: Thresholds) -> str:
 
 def _fields(entry: object) -> str:
     """Only what decides whether a case changed."""
-    said = dict(entry) if isinstance(entry, dict) else {}
-    fields = [f'slower = "{100 * said["slower"]:.12f}%"'] if "slower" in said else []
-    fields += [f"floor_us = {said['floor_us']!r}"] if "floor_us" in said else []
+    values = dict(entry) if isinstance(entry, dict) else {}
+    fields = [f'slower = "{100 * values["slower"]:.12f}%"'] if "slower" in values else []
+    fields += [f"floor_us = {values['floor_us']!r}"] if "floor_us" in values else []
     return ", ".join(fields)

@@ -40,7 +40,7 @@ class Journal:
     def _recorded(self, entry: Mapping[str, Any], question: Question) -> Mapping[str, Finding]:
         if {name: entry[name] for name in _identity(question)} != _identity(question):
             raise RunError(f"{self.path}: question {question.number} is another one there: start a new search")
-        return {case: _finding(said) for case, said in entry["cases"].items()}
+        return {case: _finding(document) for case, document in entry["cases"].items()}
 
     @property
     def seconds(self) -> Sequence[float]:
@@ -54,14 +54,14 @@ def read(path: Path, compare: Compare) -> Journal:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         for entry in entries:
-            (entry["seconds"], [_finding(said) for said in entry["cases"].values()])
+            (entry["seconds"], [_finding(document) for document in entry["cases"].values()])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: no findings of a search: {type(error).__name__}: {error}") from error
     return Journal(path, compare, entries)
 
 
-def _finding(said: Mapping[str, Any]) -> Finding:
-    return Finding(**{**said, "answer": Answer(said["answer"]), "facts": tuple(said["facts"])})
+def _finding(document: Mapping[str, Any]) -> Finding:
+    return Finding(**{**document, "answer": Answer(document["answer"]), "facts": tuple(document["facts"])})
 
 
 def _identity(question: Question) -> dict[str, Any]:

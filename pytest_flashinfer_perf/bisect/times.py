@@ -76,6 +76,8 @@ class Times:
         sure = self.sign * judged.primary.bound(-1) if answer is Answer.CHANGED else None
         shown = replace(judged, case=case)
         sentence = f"{words.times(shown)}: {judged.primary.seen.domain} {words.percent(change)}"
+        if answer is Answer.SKIP:
+            sentence = f"{sentence}; {judged.verdict.value}: {judged.reason}: {judged.sentence}"
         return Finding(answer, sentence, test, change, sure, judged.threshold, tuple(_others(shown)))
 
 

@@ -1,4 +1,4 @@
-"""Is the answer right: a call's outputs against the fp32 reference, with what is needed to see what went wrong."""
+"""Compare a call's outputs with the fp32 reference, and collect what helps to explain a difference."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Tolerance:
     a fixed 1e-2 would accept zeros for them. It is that of the row (the last dimension), since a causal prefill has
     rows of all contexts: what rounds the first ones is larger than the last ones are.
 
-    Where kernels round on the way as nobody says, `matched` is the share of elements that must be within these bounds;
-    the others may be out by BEYOND times as much, so that a row that is missing is still seen.
+    For kernels with undocumented intermediate rounding, `matched` is the share of elements that must be within these
+    bounds; the others may be out by BEYOND times as much, so that a missing row is still found.
 
-    A logarithm is off by the same wherever it lies: `absolute` is allowed on top.
+    `absolute` is allowed in addition, for outputs such as logarithms whose error does not depend on their size.
     """
 
     rtol: float
@@ -58,7 +58,7 @@ class WrongAnswerError(FlashinferPerfError, AssertionError):
 
 @dataclass(frozen=True)
 class Worst:
-    """The element that is furthest off, by one measure of that."""
+    """The element with the largest error, absolute or relative."""
 
     error: float
     where: tuple[int, ...]
@@ -76,7 +76,7 @@ def _digits(value: complex) -> str:
 
 @dataclass(frozen=True)
 class Check:
-    """What a comparison saw; `rule` is empty where the answer is right, `report` has the rest where it is not."""
+    """The result of a comparison. `rule` is the violated bound, empty if the answer is right; `report` tells more."""
 
     rule: str
     absolute: Worst
@@ -98,12 +98,12 @@ class Check:
 
     @property
     def _percent(self) -> str:
-        """Never 100 where one is wrong."""
+        """Below 100 if a single element is wrong, however many there are."""
         return f"{100 * self.matched if self.matched == 1 else min(100 * self.matched, 99.99):.4g}"
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """All of it; of a shape that is another one there is no more than the rule."""
+        """All lines of the message; only the rule if the shape differs."""
         if self.absolute is UNKNOWN:
             return (self.rule,)
         worst = f"worst against the rms of its row, {self.worst_rel:.3g} times it, {self.relative.sentence}"
@@ -123,10 +123,10 @@ def compare(
     *,
     poisoned: bool = True,
 ) -> Check:
-    """`expected` is the reference, in fp32; the tolerance is the output dtype's where none is given.
+    """`expected` is the reference, in fp32; the default tolerance is that of the output's dtype.
 
-    `locate` says where the nth element is, if these are some elements of an output. An output that was not `poisoned`
-    before the call has its NaN from the call itself.
+    If these are only some elements of an output, `locate` gives the index of the nth one in the output. NaN in an
+    output that was not `poisoned` before the call was written by the call itself.
     """
     if actual.shape != expected.shape:
         rule = f"shape {tuple(actual.shape)} instead of {tuple(expected.shape)}"
@@ -155,7 +155,7 @@ def compare(
 
 
 def _alike(actual: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
-    """In one type that has the values of both: integers stay integers, and complex numbers keep both parts."""
+    """Convert both to a type that holds the values of both; integers and complex numbers stay what they are."""
     if _is_integral(actual) and _has_integers_only(expected):
         return actual.to(torch.int64), expected.to(torch.int64)
     part = actual.dtype.itemsize / (2 if actual.is_complex() else 1)
@@ -181,7 +181,7 @@ def _distance(got: Tensor, want: Tensor) -> Tensor:
 
 
 def _solid(values: Tensor, known: Tensor) -> Tensor:
-    """With zeros where the reference is not finite; to calculate with."""
+    """The values with zeros where the reference is not finite."""
     kept = values.double() if _is_integral(values) else values
     return kept if bool(known.all()) else kept.masked_fill(~known, 0.0)
 
@@ -200,7 +200,7 @@ NARROW, FLOOR = 16, 0.25
 
 
 def _row_rms(want: Tensor, known: Tensor) -> Tensor:
-    """A row of few elements may happen to have small ones alone: it is taken for no less than a part of all."""
+    """The rms of each row; for narrow rows, which may hold small elements only, at least FLOOR times the output's."""
     squares = _solid(want, known).abs().square()
     overall = (squares.sum() / known.sum().clamp_min(1)).sqrt()
     if want.dim() < 2:
@@ -210,10 +210,10 @@ def _row_rms(want: Tensor, known: Tensor) -> Tensor:
 
 
 def _strange(got: Tensor, want: Tensor, same: Tensor) -> str:
-    """An infinity is right where the reference has the same one; NaN is no answer."""
+    """Find NaN and infinities; an infinity is right if the reference has the same one."""
     unknown = int(want.isnan().sum())
     if unknown:
-        return f"the reference has {unknown} NaN, for which no answer is right"
+        return f"the reference has {unknown} NaN, so that no answer can be right"
     strange = int((~got.isfinite() & ~same).sum())
     return f"{_elements(strange, 'is', 'are')} NaN or infinite" if strange else ""
 
@@ -244,7 +244,7 @@ def _scaled(got: Tensor, want: Tensor, allowed: Tolerance) -> str:
 
 
 def index(flat: int, shape: torch.Size) -> tuple[int, ...]:
-    """As torch.unravel_index, whose first call imports sympy."""
+    """Like torch.unravel_index, whose first call imports sympy."""
     place: list[int] = []
     for size in reversed(shape):
         flat, at = divmod(flat, size)
@@ -253,7 +253,7 @@ def index(flat: int, shape: torch.Size) -> tuple[int, ...]:
 
 
 def poison(outputs: tuple[Tensor, ...]) -> None:
-    """Fill with what no kernel computes, so that an element nobody wrote is seen; a bool has no such value."""
+    """Fill with values that no kernel computes, so that unwritten elements are found; a bool is inverted instead."""
     for out in outputs:
         if out.is_floating_point() and out.dtype.itemsize == 1:
             out.view(torch.uint8).fill_(0x7F)

@@ -1,4 +1,4 @@
-"""What a wrong answer looks like: how far off it is, and whether something simple explains it."""
+"""Describe a wrong answer: how far it is off, and whether a scale, transposition, shift or region explains it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Observed(NamedTuple):
 
 
 def report(seen: Observed, *, poisoned: bool) -> tuple[str, ...]:
-    """Sentences; what is NaN in an output that was `poisoned` may be what no call has written."""
+    """Lines about the differences. NaN in an output that was `poisoned` may be elements that the call did not write."""
     size, nan, infinite = seen.output.numel(), int(seen.output.isnan().sum()), int(seen.output.isinf().sum())
-    said = [_percentiles(seen.relative), f"{nan} NaN, {infinite} infinite of {size} element{'s' * (size != 1)}"]
+    summary = [_percentiles(seen.relative), f"{nan} NaN, {infinite} infinite of {size} element{'s' * (size != 1)}"]
     try:
         found = next(_explanations(seen, poisoned=poisoned), "no scale, transposition, shift or region explains it")
     except torch.OutOfMemoryError:
-        found = "not explained: that takes more memory than there is"
-    return (*said, found)
+        found = "not explained: out of memory while looking for an explanation"
+    return (*summary, found)
 
 
 def _percentiles(relative: Tensor) -> str:
@@ -53,7 +53,7 @@ def _explanations(seen: Observed, *, poisoned: bool) -> Iterator[str]:
 
     yield from _region(seen, poisoned=poisoned)
     if seen.wrong.double().mean().item() <= 1 - EXPLAINS:
-        yield "a few elements alone: nothing that is common to all explains it"
+        yield "only a few elements are wrong: no scale, transposition or shift explains it"
     factor = common_factor(got, want)
     if math.isfinite(factor) and f"{factor:.5g}" != "1" and share(factor * want, abs(factor) * bound) >= EXPLAINS:
         yield f"explained by a scale: everything is multiplied by {factor:.5g}"
@@ -67,7 +67,7 @@ def _explanations(seen: Observed, *, poisoned: bool) -> Iterator[str]:
 
 
 def _is_shifted(got: Tensor, want: Tensor, bound: Tensor, dim: int, by: int) -> bool:
-    """Around the end or not: what would have come from beyond it is not looked at."""
+    """Whether the output is shifted along a dimension; elements shifted in at its ends are ignored."""
     kept = want.shape[dim] - abs(by)
     if kept < 1:
         return False
@@ -77,15 +77,15 @@ def _is_shifted(got: Tensor, want: Tensor, bound: Tensor, dim: int, by: int) -> 
 
 
 def _region(seen: Observed, *, poisoned: bool) -> Iterator[str]:
-    """All that is wrong is zero, or all is NaN, which is what an output is filled with before the call."""
-    nan = "NaN, as before the call: nobody wrote it" if poisoned else "NaN"
+    """Whether all wrong elements are zero, or all are NaN, with which outputs are filled before the call."""
+    nan = "NaN, as before the call: it was not written" if poisoned else "NaN"
     for name, strange in (("zero", seen.output == 0), (nan, seen.output.isnan())):
         if bool(seen.wrong.any()) and bool(strange[seen.wrong].all()):
             yield f"explained by a region, {_box(seen.wrong)}, that is {name}"
 
 
 def _box(wrong: Tensor) -> str:
-    """The least part that holds all that is wrong, as an index has it."""
+    """The smallest slice that holds all wrong elements."""
     held = []
     for dim, size in enumerate(wrong.shape):
         seen = wrong.movedim(dim, 0).reshape(size, -1).any(1).nonzero()

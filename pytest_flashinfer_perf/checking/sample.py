@@ -1,4 +1,4 @@
-"""Which rows of an answer are compared, where the reference for all of them would be too much work."""
+"""Choose the rows of an answer to compare, if computing the reference for all rows would take too long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUDGET_CPU, BUDGET_GPU = 4e10, 4e12
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a routine's outputs: how many, and those where its parts begin and end."""
+    """The number of rows of a routine's outputs, and the rows at which requests or groups begin and end."""
 
     count: int
     edges: Tensor
@@ -24,17 +24,17 @@ class Rows:
 
 @dataclass(frozen=True)
 class Sample:
-    """Some of these rows, in order."""
+    """The chosen rows, in ascending order."""
 
     chosen: Tensor
     count: int
 
     def of(self, output: Tensor, like: Tensor) -> Tensor:
-        """The output's elements that a reference for the chosen rows is compared with."""
+        """The output's elements in the chosen rows, in the shape of `like`."""
         return output.reshape(self.count, -1)[self.chosen].reshape(like.shape)
 
     def locate(self, nth: int, output: Tensor) -> tuple[int, ...]:
-        """Where in the output the nth element of the sample is."""
+        """The index in the output of the sample's nth element."""
         row, column = divmod(nth, output.numel() // self.count)
         flat = int(self.chosen[row]) * (output.numel() // self.count) + column
         return index(flat, output.shape)
@@ -45,7 +45,7 @@ def budget(device: Device) -> float:
 
 
 def within(allowed: float, flops: float, rows: Rows, seed: int) -> Sample | None:
-    """As many rows as the allowed work is enough for, the first and the last among them; nothing where all are."""
+    """As many rows as the allowed work permits, including the first and the last; None if that is all rows."""
     wanted = max(2, int(rows.count * min(1.0, allowed / flops))) if flops else rows.count
     if wanted >= rows.count:
         return None

@@ -41,8 +41,6 @@ def _parser() -> argparse.ArgumentParser:
     installed = metadata.version("pytest-flashinfer-perf")
     parser.add_argument("--version", action="version", version=f"pytest-flashinfer-perf {installed}")
     known = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, sentence in commands.HELP.items():
-        known.add_parser(name, help=sentence, add_help=False)
     known.add_parser(
         "bench",
         usage="flashinfer-perf bench [PYTEST_ARGS]",
@@ -61,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         "pytest.",
         epilog=RUN_EXAMPLE,
     )
+    for name, sentence in commands.HELP.items():
+        known.add_parser(name, help=sentence, add_help=False)
     return parser
 
 
@@ -142,7 +142,8 @@ def of_suite(arguments: Sequence[str]) -> list[str]:
     """The suite's root as rootdir, for the same ids as in a checkout; caches stay in the current folder."""
     here = Path.cwd()
     outputs = ["-o", f"cache_dir={here / '.pytest_cache'}", f"--benchmark-storage=file://{here / '.benchmarks'}"]
-    tests = [str(path) for path in suite.paths()]
+    cases = [word for word in arguments if word.startswith("--perf-case")]
+    tests = [str(path) for path in suite.asked_paths(api="--perf-api" in arguments, cases=cases)]
     return [*tests, f"--rootdir={suite.root()}", *QUIETLY, *outputs, *arguments]
 
 

@@ -37,7 +37,7 @@ def facts_about(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -
         "flashinfer": capability.flashinfer_import_error(),
         "instruments": {name: one.missing(device) for name, one in INSTRUMENTS.items()},
         "clock_pass": capability.missing((capability.gpu("the clock pass"), nvrtc.missing), device),
-        "caches": {"roof": _path(peaks.kept(device)), "kernels": _kernels()},
+        "caches": {"roof": _path(peaks.cache_path(device)), "kernels": _kernels()},
         "routines": routines,
     }
 

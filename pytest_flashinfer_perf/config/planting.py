@@ -1,4 +1,4 @@
-"""The file that names tests to slow down, and by how many seconds of extra work behind each timed call."""
+"""The file of `--perf-plant`: tests to slow down, with the seconds of extra work after each timed call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_flashinfer_perf.files import write_whole
 
 
 class PlantError(FlashinferPerfError):
-    """A file that does not say what to plant; the sentence names it."""
+    """The file of `--perf-plant` is not valid; the message names it."""
 
 
 def write(path: Path, seconds: Mapping[str, float]) -> None:
@@ -24,7 +24,7 @@ def read(path: Path) -> dict[str, float]:
     try:
         plants = {test: float(seconds) for test, seconds in json.loads(path.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise PlantError(f"{path}: not seconds by test id: {error}") from error
+        raise PlantError(f"{path}: must hold seconds by test id: {error}") from error
     for test, seconds in plants.items():
         if not 0 < seconds < math.inf:
             raise PlantError(f"{path}: {test}: seconds must be above zero, got {seconds}")

@@ -21,26 +21,26 @@ SECTIONS = ("tolerances", "thresholds", "quarantine")
 
 
 class ProjectFileError(FlashinferPerfError):
-    """What the file says cannot be used; the sentence names file and field."""
+    """The settings file is not valid; the message names file and field."""
 
 
 @dataclass(frozen=True)
 class ProjectFile:
-    """What a project has settled; a file that is not there settles nothing."""
+    """A project's settings; empty if there is no file."""
 
     path: Path | None = None
     sections: Mapping[str, Any] = field(default_factory=dict)
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """A table of tables: what is matched, and what is said of it."""
-        said = self.sections.get(name, {})
-        if not isinstance(said, dict) or not all(isinstance(entry, dict) for entry in said.values()):
+        """The entries of a section, each a table, by what they match."""
+        entries = self.sections.get(name, {})
+        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
             raise ProjectFileError(f'{self.path}: [{name}] must hold lines like "glob" = {{ name = value }}')
-        return dict(said)
+        return dict(entries)
 
 
 def find(folder: Path, named: str | None = None) -> ProjectFile:
-    """The named file, else the one in the folder."""
+    """Read the named file, or the one in the folder if none is named."""
     if named is not None:
         return read(folder / named)
     own, shared = folder / OWN, folder / "pyproject.toml"
@@ -51,10 +51,10 @@ def find(folder: Path, named: str | None = None) -> ProjectFile:
 
 def read(path: Path) -> ProjectFile:
     try:
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ProjectFileError(f"{path}: {error}") from error
-    sections = said.get("tool", {}).get("flashinfer-perf", {}) if path.name == "pyproject.toml" else said
+    sections = document if path.name != "pyproject.toml" else document.get("tool", {}).get("flashinfer-perf", {})
     for name in sections:
         if name not in SECTIONS:
             raise ProjectFileError(f"{path}: sections: {unknown(name, SECTIONS)}")

@@ -1,4 +1,4 @@
-"""Cases that a project knows to crash: `[quarantine]` of its settings file. They are never launched, always counted."""
+"""`[quarantine]` of the settings file: cases known to crash, which are never launched and always counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEEDS = ("reason", "link")
 
 @dataclass(frozen=True)
 class Quarantined:
-    """Cases by a glob over `routine/id`, or by flags that all of them have."""
+    """Cases selected by a glob over `routine/id` or by flags, with the reason and a link."""
 
     which: str
     reason: str
@@ -26,15 +26,17 @@ class Quarantined:
 
 
 def read(project: ProjectFile) -> tuple[Quarantined, ...]:
-    return tuple(_entry(project, which, said) for which, said in project.section("quarantine").items())
+    return tuple(_entry(project, which, entry) for which, entry in project.section("quarantine").items())
 
 
-def _entry(project: ProjectFile, which: str, said: Mapping[str, Any]) -> Quarantined:
+def _entry(project: ProjectFile, which: str, entry: Mapping[str, Any]) -> Quarantined:
     where = f'{project.path}: [quarantine] "{which}"'
-    for name in said:
+    for name in entry:
         if name not in NEEDS:
             raise ProjectFileError(f"{where}: {unknown(name, NEEDS)}")
     for name in NEEDS:
-        if not isinstance(said.get(name), str) or not said[name].strip():
-            raise ProjectFileError(f"{where}: needs a {name}, what is not launched must say why and where that is told")
-    return Quarantined(which, said["reason"], said["link"])
+        if not isinstance(entry.get(name), str) or not entry[name].strip():
+            raise ProjectFileError(
+                f"{where}: needs a {name}: give the reason for the quarantine and a link to the issue"
+            )
+    return Quarantined(which, entry["reason"], entry["link"])

@@ -1,4 +1,4 @@
-"""What a run was asked to do: read once from pytest's options, never changed."""
+"""The settings of a run: read once from pytest's options, never changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RefcheckChoice = Literal["on", "off", "only"]
 
 @dataclass(frozen=True)
 class Measuring:
-    """How a call is timed; `max_time` is pytest-benchmark's, for all timed calls together, and `iters` wins."""
+    """How calls are timed. `max_time` is pytest-benchmark's, for all timed calls of a case; `iters` overrides it."""
 
     instrument: str = "auto"
     cuda_graph: GraphChoice = "auto"
@@ -28,12 +28,12 @@ class Measuring:
     warmup: int | None = None
     max_time: float = 1.0
     peaks: PeaksChoice = "measured"
-    plant: float = 0.0  # seconds of extra work behind each timed call, to see whether it is found
+    plant: float = 0.0  # seconds of extra work after each timed call
 
 
 @dataclass(frozen=True)
 class TraceSets:
-    """Data sets of FlashInfer-Bench, and what was said of their evaluation; `output` is their own traces/ if None."""
+    """FlashInfer-Bench data sets and how they are evaluated. With `output` None, traces go into the data set."""
 
     sets: tuple[str, ...] = ()
     trust: bool = False
@@ -42,13 +42,13 @@ class TraceSets:
     output: str | None = None
 
     def traces(self, root: Path) -> Path | None:
-        """The folder for those of this data set."""
+        """The folder for the traces of this data set, None to write none."""
         return root / "traces" if self.output is None else Path(self.output) if self.output else None
 
 
 @dataclass(frozen=True)
 class Checking:
-    """Whether answers are compared with the reference, whether a wrong one may stay, and what counts as wrong."""
+    """Whether answers are compared with the reference, with which tolerances, and whether wrong ones are recorded."""
 
     refcheck: RefcheckChoice = "on"
     allow_output_mismatch: bool = False
@@ -65,7 +65,7 @@ class Checking:
 
 @dataclass(frozen=True)
 class Fuzzing:
-    """Whether shapes are searched, which are drawn, for how long, and where findings go."""
+    """Whether shapes are searched, which ones, for how long, and the folder for findings."""
 
     on: bool = False
     flags: tuple[str, ...] = ()
@@ -75,9 +75,10 @@ class Fuzzing:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured, and where."""
+    """All settings of a run."""
 
     suite: str = "default"
+    api: bool = False
     backends: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     testlists: tuple[str, ...] = ()
@@ -86,6 +87,7 @@ class Settings:
     tp: int | None = None
     dp: int | None = None
     ep: int | None = None
+    step: str | None = None
     device: str = "auto"
     max_memory: float | None = None
     seed: int | None = None

@@ -1,4 +1,4 @@
-"""How far answers may be off where a project says otherwise: `[tolerances]` of its settings file."""
+"""`[tolerances]` of the settings file: bounds that replace those of routines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BESIDE = ("output", "reason")
 
 @dataclass(frozen=True)
 class Override:
-    """Some bounds of one output, of the routines and backends that a glob names."""
+    """Bounds for one output of the routines and backends that a glob matches."""
 
     glob: str
     bounds: Mapping[str, float]
@@ -31,38 +31,38 @@ class Override:
 
 
 def read(project: ProjectFile) -> tuple[Override, ...]:
-    return tuple(_override(project, glob, said) for glob, said in project.section("tolerances").items())
+    return tuple(_override(project, glob, entry) for glob, entry in project.section("tolerances").items())
 
 
-def _override(project: ProjectFile, glob: str, said: Mapping[str, Any]) -> Override:
+def _override(project: ProjectFile, glob: str, entry: Mapping[str, Any]) -> Override:
     where = f'{project.path}: [tolerances] "{glob}"'
-    for name, value in said.items():
+    for name, value in entry.items():
         if name not in (*BOUNDS, *BESIDE):
             raise ProjectFileError(f"{where}: {unknown(name, (*BOUNDS, *BESIDE))}")
         if name in BOUNDS and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
             raise ProjectFileError(f"{where}: {name} must be a number of at least 0, got {value!r}")
-    output = said.get("output", 0)
+    output = entry.get("output", 0)
     if not isinstance(output, int) or isinstance(output, bool) or output < 0:
-        raise ProjectFileError(f"{where}: output must be which of its outputs, counted from 0, got {output!r}")
-    bounds = {name: float(said[name]) for name in BOUNDS if name in said}
+        raise ProjectFileError(f"{where}: output must be the index of an output, counted from 0, got {output!r}")
+    bounds = {name: float(entry[name]) for name in BOUNDS if name in entry}
     if not bounds:
-        raise ProjectFileError(f"{where}: says nothing, give it one of {', '.join(BOUNDS)}")
+        raise ProjectFileError(f"{where}: has no bound, give it one of {', '.join(BOUNDS)}")
     return Override(glob, bounds, output)
 
 
 def applied(
     overrides: Iterable[Override], routine: str, backend: str, own: tuple[Tolerance, ...]
 ) -> tuple[Tolerance, ...]:
-    """The routine's own, with what the project says; of several that name it the last one wins."""
-    settled = list(own)
+    """The routine's own tolerances with the project's overrides; the last one that matches wins."""
+    bounds = list(own)
     for override in overrides:
-        if override.names(routine, backend) and override.output < len(settled):
-            settled[override.output] = replace(settled[override.output], **override.bounds)
-    return tuple(settled)
+        if override.names(routine, backend) and override.output < len(bounds):
+            bounds[override.output] = replace(bounds[override.output], **override.bounds)
+    return tuple(bounds)
 
 
-def of_nobody(overrides: Iterable[Override], known: Mapping[str, Iterable[str]]) -> Iterator[str]:
-    """Globs that name none of these routines' backends."""
+def without_match(overrides: Iterable[Override], known: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """The globs that match no backend of these routines."""
     for override in overrides:
         if not any(override.names(routine, backend) for routine, backends in known.items() for backend in backends):
             yield override.glob

@@ -1,4 +1,4 @@
-"""What a user said or wrote and cannot be used: pytest ends with the sentence alone, without a traceback."""
+"""Errors in what the user wrote end pytest with their message alone, without a traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.files import verify_writable
 
 @contextmanager
 def errors_of_use(*others: type[Exception]) -> Iterator[None]:
-    """Of this package's errors, and of others that are named."""
+    """Turn this package's errors, and others that are named, into pytest's UsageError."""
     kinds: tuple[type[Exception], ...] = (FlashinferPerfError, *others)
     try:
         yield
@@ -24,7 +24,7 @@ def errors_of_use(*others: type[Exception]) -> Iterator[None]:
 
 
 def verify_output(option: str, path: Path) -> None:
-    """Before anything is measured: what it is written to can be written."""
+    """Raise, before anything is measured, if the file of an option cannot be written."""
     try:
         verify_writable(path)
     except OSError as error:
@@ -32,7 +32,7 @@ def verify_output(option: str, path: Path) -> None:
 
 
 def not_written(session: pytest.Session, option: str, error: OSError) -> str:
-    """When all is measured: a sentence, and no exit code that says all went well."""
+    """After the run: the message for a file that could not be written, and an exit code other than 0."""
     if session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
     return f"{option}: not written: {error}"

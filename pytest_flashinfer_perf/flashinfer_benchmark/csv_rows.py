@@ -1,4 +1,4 @@
-"""Rows as `flashinfer_benchmark.py` writes them: its columns, each once, and ours behind them."""
+"""CSV rows with the columns of `flashinfer_benchmark.py`, each once, followed by ours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANSWERS = {"passed": True, "sampled": True, "wrong": False}
 
 
 def columns(row: Row) -> dict[str, Any]:
-    """Times in milliseconds; empty where a column does not apply to a routine."""
+    """The cells of a row, with times in milliseconds; None in columns that do not apply to its routine."""
     how, checked = row.provenance, row.check.refcheck or ""
     cells = {
         **row.params,
@@ -48,7 +48,7 @@ def columns(row: Row) -> dict[str, Any]:
 
 
 def _tuned(row: Row) -> dict[str, str]:
-    """Nothing of a row that was not tuned, as upstream has it."""
+    """The autotuner's choice; empty for a row that was not tuned, as in upstream's CSV."""
     if not row.setup.autotuned or not row.setup.tactic:
         return {}
     winner, _, tactic = row.setup.tactic.partition(" ")
@@ -62,7 +62,7 @@ def _written(cells: Any) -> str:
 
 
 class CsvFile:
-    """Each row is there as soon as it is measured: what a killed run had is kept."""
+    """Writes each row as soon as it is measured, so that a killed run leaves its rows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

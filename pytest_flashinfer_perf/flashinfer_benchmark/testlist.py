@@ -1,4 +1,4 @@
-"""A file of `flashinfer_benchmark.py` lines: what each of them asks for, or why it cannot be had."""
+"""Read a file of `flashinfer_benchmark.py` lines: the cases of each line, or why it has none."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.flashinfer_benchmark import upstream
+from pytest_flashinfer_perf.apis.upstream_names import NotAnApiError
+from pytest_flashinfer_perf.flashinfer_benchmark import lines, upstream
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import all_backends, all_routines
 from pytest_flashinfer_perf.runs.row import Identity
-from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case, Line, UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import ParamError
 
-STARTS = re.compile(r"\s*(--routine|-R)\b")
+STARTS = re.compile(r"\s*(--routine|-R|--api)\b")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A case; or what this project has not got, which is a skip; or what cannot be understood, which is a failure."""
+    """A case; or `missing`, if this project lacks it, which is a skip; or `problem`, a failure, if it is not valid."""
 
     name: str
     case: Case | None = None
@@ -33,24 +33,24 @@ class Entry:
 
     @property
     def identity(self) -> Identity:
-        """Of a line without a case."""
+        """The identity of a line without a case."""
         return Identity(case=self.name)
 
 
 def is_testlist(path: Path) -> bool:
-    """Whether any line names a routine; a text that is something else is left to others."""
+    """Whether any line names a routine; other text files are not testlists."""
     return any(map(STARTS.match, _lines(path)))
 
 
-def read(path: Path, said_of_all: str = "", instead: Sequence[str] = ()) -> list[Entry]:
-    """An entry for each backend of each line, or each one `instead`; one for each line that has none.
+def read(path: Path, flags_of_all: str = "", backends: Sequence[str] = ()) -> list[Entry]:
+    """An entry for each line and backend, or for each of `backends`; one for each line without a case.
 
-    Equal ones are numbered.
+    Equal entries are numbered.
     """
     found: list[Entry] = []
     for number, line in enumerate(_lines(path), 1):
         if line.strip() and not line.lstrip().startswith("#"):
-            found += _entries(f"{said_of_all} {line}".strip(), f"{path.name}:{number}", instead)
+            found += _entries(f"{flags_of_all} {line}".strip(), f"{path.name}:{number}", backends)
     return list(_numbered(found))
 
 
@@ -65,27 +65,29 @@ def _lines(path: Path) -> list[str]:
 
 
 def _encoding(path: Path) -> str:
-    """Windows' editors begin a file with a mark, and its shell writes UTF-16."""
+    """The encoding by the byte order mark: Windows' editors write one, and its shell writes UTF-16."""
     with path.open("rb") as file:
         return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
-def of_one(line: str, where: str) -> list[Entry]:
-    """An entry for each backend of a line, or for each of its routine's."""
+def read_line(line: str, where: str) -> list[Entry]:
+    """The entries of a single line: one for each of its backends, or for each of the routine's."""
     return _entries(line, where, (), lambda read: read.routine.backends)
 
 
 def _entries(
-    line: str, where: str, instead: Sequence[str], usual: Callable[[Line], Iterable[str]] = default_backends
+    line: str, where: str, backends: Sequence[str], usual: Callable[[Line], Iterable[str]] = default_backends
 ) -> list[Entry]:
     try:
-        read = cases.parse(flags.split(line), all_routines())
+        read = lines.parse(flags.split(line), all_routines())
+    except NotAnApiError as error:
+        return [Entry(_slug(line), missing=str(error), where=where)]
     except ParamError as error:
-        if isinstance(error, UnknownRoutineError) and error.name in upstream.ROUTINES:
+        if isinstance(error, UnknownRoutineError) and error.name in upstream.COMMUNICATION:
             missing = f"{error.name} is a routine that this project does not have"
             return [Entry(_slug(line), missing=missing, where=where)]
         return [Entry(_slug(line), problem=str(error), where=where)]
-    return [_entry(read, name, where) for name in instead or read.backends or usual(read)]
+    return [_entry(read, name, where) for name in backends or read.backends or usual(read)]
 
 
 def _entry(line: Line, backend: str, where: str) -> Entry:
@@ -93,7 +95,8 @@ def _entry(line: Line, backend: str, where: str) -> Entry:
     try:
         case = line.case(backend)
     except ParamError as error:
-        if backend in {*capability.HARDWARE, *all_backends(), *upstream.BACKENDS}:
+        known = {*capability.HARDWARE, *all_backends(), *upstream.BACKENDS}
+        if line.routine.option == "--api" or backend in known:
             missing = f"{line.routine.name} has no backend {backend} in this project"
             return Entry(name, missing=missing, where=where)
         return Entry(name, problem=str(error), where=where)

@@ -1,9 +1,10 @@
-"""What `flashinfer_benchmark.py` has, and what each side has alone."""
+"""Routines of `flashinfer_benchmark.py`, and those that only one side has."""
 
 from __future__ import annotations
 
 SCRIPT = "flashinfer_benchmark.py"
-# What no routine here measures, in 0.6.18 and since.
+COMMUNICATION = ("moe_a2a_dispatch_combine", "allreduce_fusion", "mixed_comm")  # between several GPUs
+# What no routine here measures, in 0.6.18 and since; those of one GPU may be APIs with a trace template.
 ROUTINES = frozenset(
     [
         "trtllm_batch_decode_sparse_mla_dsv4",
@@ -18,9 +19,7 @@ ROUTINES = frozenset(
         "b12x_fused_moe",
         "unified_nvfp4_moe",
         "bgmv_moe",
-        "moe_a2a_dispatch_combine",
-        "allreduce_fusion",
-        "mixed_comm",
+        *COMMUNICATION,
         "rmsnorm",
         "fused_add_rmsnorm",
         "gemma_rmsnorm",
@@ -101,3 +100,8 @@ RUNS: dict[str, frozenset[str]] = {
 BACKENDS = frozenset(["cute-dsl-prims", "alphamoe", "unified", "cuda", "flashinfer", "triton", "fla"])
 FLAGS_HERE_ONLY = frozenset(["return_lse", "empty_first", "ragged", "expert_load"])
 VALUES_HERE_ONLY: dict[str, tuple[str, ...]] = {"cutlass_variant": ("deepseek_fp8_block_scale",)}
+
+
+def may_be_api(routine: str) -> bool:
+    """Whether the script has it on a single GPU, and no routine here has that name."""
+    return routine in ROUTINES and routine not in COMMUNICATION

@@ -1,4 +1,4 @@
-"""What `flashinfer_benchmark.py` prints of each case, for the scripts that read it."""
+"""Print the lines that `flashinfer_benchmark.py` prints for each case, for scripts that parse them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFILL = {"avg_actual_seq_len": "qo seq len", "avg_actual_kv_len": "kv seq len"
 
 
 class UpstreamLines:
-    """A plugin of `flashinfer-perf run`: lines as soon as there is something to say."""
+    """A plugin of `flashinfer-perf run` that prints the lines of each test when it ends."""
 
     def __init__(self) -> None:
         self._shape: tuple[Any, ...] = ()
@@ -41,12 +41,13 @@ class UpstreamLines:
             yield from self._measured(carried.row)
         elif report.failed:
             yield f"[ERROR] Error running test: {name}"
-            yield f"[ERROR] Error: {unmeasured.reason(report).strip().partition(chr(10))[0]}"
+            error = unmeasured.reason(report).strip().partition("\n")[0]
+            yield f"[ERROR] Error: {error}"
         elif report.skipped and carried.unmeasured:
             yield f"[INFO] {name}: {carried.unmeasured.reason}. Skipping."
 
     def _measured(self, row: Row) -> Iterator[str]:
-        """What a shape's backends have in common is written once, before the first of them."""
+        """The line of a row; facts that the backends of a shape share are printed once, before the first of them."""
         shape = (row.identity.routine, row.identity.shape)
         if shape != self._shape and row.setup.verbose:
             yield from _about(row, row.setup.verbose)
@@ -75,7 +76,7 @@ def _lengths(row: Row) -> Iterator[str]:
 
 
 def performance(row: Row) -> str:
-    """Nobody says how much work a solution of a data set does: there are no rates of it."""
+    """The [PERF] line; without rates if the work is not known, as for solutions of data sets."""
     times = f"median time {1e3 * row.median:.3f} ms; std {1e3 * row.stats.stddev:.3f} ms"
     work = row.throughput
     known = (("tflops", work.tflops, "TFLOPs/sec"), ("tb_per_sec", work.tb_per_sec, "TB/sec"))

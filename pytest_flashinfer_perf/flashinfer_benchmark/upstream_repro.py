@@ -8,7 +8,7 @@ from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import fields_of
 
 PROGRAM = ("python3", upstream.SCRIPT)
-# Its parser asks for them, and no kernel is told: the latents of MLA are one head that all queries share.
+# Required by its parser and passed to no kernel: the latents of MLA are one head that all queries share.
 REQUIRED = {"BatchMLAPagedAttentionWrapper": ["--num_kv_heads", "1"]}
 
 

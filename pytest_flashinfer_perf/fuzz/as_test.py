@@ -1,4 +1,4 @@
-"""Searches and single trials as pytest's tests do them: a skip, a failure with all that is needed, or a report."""
+"""Run searches and single cases as tests, which are skipped, fail with their findings, or pass with a report."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from pytest_flashinfer_perf.config.settings import Checking, Settings
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.fuzz import findings
-from pytest_flashinfer_perf.fuzz.child import Home
+from pytest_flashinfer_perf.fuzz.child import ChildSetup
 from pytest_flashinfer_perf.fuzz.kept import ChildError, KeptChild
-from pytest_flashinfer_perf.fuzz.search import Hunt, NothingLaunchedError, Search, kept
+from pytest_flashinfer_perf.fuzz.search import Hunt, NothingLaunchedError, Search, write_findings
 from pytest_flashinfer_perf.machine import capability, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring.walk import obstacle
@@ -31,11 +31,11 @@ PACKAGE = __name__.partition(".")[0]
 
 
 def search(asked: Search, item: pytest.Item, settings: Settings, device: Device) -> dict[str, Any]:
-    """What the terminal tells of it; a finding fails the test."""
+    """Search, and return the report; a finding fails the test."""
     missing = capability.missing(asked.backend.requires, device)
     if missing:
         pytest.skip(missing)
-    with closing(KeptChild(_home(item, asked.backend, settings))) as child:
+    with closing(KeptChild(_setup(item, asked.backend, settings))) as child:
         hunt = Hunt(asked, settings, device, child)
         try:
             steady = hunt.run()
@@ -43,23 +43,23 @@ def search(asked: Search, item: pytest.Item, settings: Settings, device: Device)
             raise pytest.fail.Exception(str(error), pytrace=False) from None
     versions = {"device": device.name, **provenance.versions()}
     folder = settings.fuzzing.findings
-    made = kept(hunt, folder, versions, steady=steady)
+    made = write_findings(hunt, folder, versions, steady=steady)
     report = hunt.report({kind: path for kind, (_, path) in made.items()}, {"versions": versions})
     write_whole(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", json.dumps(report, indent=1) + "\n")
     item.stash[SEARCH] = report
     if made:
-        told = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in made.values()]
-        pytest.fail("\n\n".join(told), pytrace=False)
+        messages = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in made.values()]
+        pytest.fail("\n\n".join(messages), pytrace=False)
     return report
 
 
 def attempt(case: Case, item: pytest.Item, settings: Settings, device: Device) -> None:
-    """Launch one case as a search does, and check it."""
+    """Launch one case in a child process, as a search does, and check it."""
     known = quarantined(case, settings.quarantine, all_routines())
     reason = known.sentence if known else obstacle(case, device)
     if reason:
         pytest.skip(reason)
-    with closing(KeptChild(_home(item, case.backend, settings))) as child:
+    with closing(KeptChild(_setup(item, case.backend, settings))) as child:
         try:
             outcome = child.attempt(case.words)
         except ChildError as error:
@@ -67,15 +67,15 @@ def attempt(case: Case, item: pytest.Item, settings: Settings, device: Device) -
     if outcome.kind in ("skipped", "refused"):
         pytest.skip(outcome.sentence)
     if outcome.is_finding:
-        pytest.fail("\n".join(findings.of(case, outcome, {}, steady=True).lines), pytrace=False)
+        pytest.fail("\n".join(findings.describe(case, outcome, {}, steady=True).lines), pytrace=False)
 
 
-def _home(item: pytest.Item, backend: Backend[Any, Any], settings: Settings) -> Home:
-    """With the modules that are not ours, where the backend is not: its own, the test's, and each conftest.py."""
+def _setup(item: pytest.Item, backend: Backend[Any, Any], settings: Settings) -> ChildSetup:
+    """The child's setup; for a user's backend with its module, the test's, and each conftest.py."""
     declared_in = backend.build.__module__
     own = () if declared_in.partition(".")[0] == PACKAGE else tuple(dict.fromkeys(_modules(item, declared_in)))
-    looking = Checking(refcheck="only", tolerances=settings.checking.tolerances)
-    return Home(tuple(sys.path), own, settings.device, settings.measuring, looking)
+    checking = Checking(refcheck="only", tolerances=settings.checking.tolerances)
+    return ChildSetup(tuple(sys.path), own, settings.device, settings.measuring, checking)
 
 
 def _modules(item: pytest.Item, declared_in: str) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""The process that examples are launched in.
+"""The process in which examples are launched.
 
-It imports torch and the routines, then forks a worker, which alone uses the device; when that dies it says how, and
-forks the next. So a crash costs as much as opening the device, not as much as starting over.
+It imports torch and the routines, then forks a worker, the only process that uses the device. If the worker dies, it
+reports how and forks another one, so that a crash costs no more than opening the device again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ RETIRED, OVER = 17, 18
 
 
 @dataclass(frozen=True)
-class Home:
-    """What the child needs to be as its parent is: where modules are, those that declare backends, how to try cases."""
+class ChildSetup:
+    """Sent by the parent: sys.path, modules that declare backends, the device, how to run cases."""
 
     path: tuple[str, ...]
     modules: tuple[tuple[str, str], ...]
@@ -44,7 +44,7 @@ class Died:
 
 @dataclass(frozen=True)
 class Unable:
-    """Why a worker cannot try anything."""
+    """The reason why a worker cannot run any example."""
 
     sentence: str
 
@@ -53,24 +53,24 @@ def main(descriptor: int) -> None:
     faulthandler.enable()
     warnings.simplefilter("ignore")
     connection = Connection(descriptor)
-    home = connection.recv()
-    routines = _routines(home)
-    gc.freeze()  # workers collect what examples leave, not all that was imported
-    if _device_is_in_use():  # by a module that was loaded: a fork could not use it
-        os._exit(_serve(connection, home, routines))
-    while (status := _status_of_a_worker(connection, home, routines)) != OVER:
+    setup = connection.recv()
+    routines = _routines(setup)
+    gc.freeze()  # exclude imported modules from the workers' garbage collection
+    if _device_is_in_use():  # by an imported module: a forked worker could not use it
+        os._exit(_serve(connection, setup, routines))
+    while (status := _status_of_a_worker(connection, setup, routines)) != OVER:
         if status != RETIRED:
             connection.send(Died(status))
 
 
-def _routines(home: Home) -> dict[str, AnyRoutine]:
-    """The package's, with the backends that these modules add, and routines of their own."""
+def _routines(setup: ChildSetup) -> dict[str, AnyRoutine]:
+    """The package's routines, with backends and routines that the modules declare."""
     from pytest_flashinfer_perf.routines import all_routines
     from pytest_flashinfer_perf.spec.routine import Routine
 
-    sys.path[:] = home.path
+    sys.path[:] = setup.path
     known = all_routines()
-    own = [value for name, path in home.modules for value in vars(_loaded(name, path)).values()]
+    own = [value for name, path in setup.modules for value in vars(_loaded(name, path)).values()]
     return known | {value.name: value for value in own if isinstance(value, Routine) and value.name not in known}
 
 
@@ -89,38 +89,38 @@ def _loaded(name: str, path: str) -> object:
     return module
 
 
-def _status_of_a_worker(connection: Connection, home: Home, routines: dict[str, AnyRoutine]) -> int:
+def _status_of_a_worker(connection: Connection, setup: ChildSetup, routines: dict[str, AnyRoutine]) -> int:
     worker = os.fork()
     if worker == 0:
-        os._exit(_serve(connection, home, routines))
+        os._exit(_serve(connection, setup, routines))
     return os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
 
 
-def _serve(connection: Connection, home: Home, routines: dict[str, AnyRoutine]) -> int:
+def _serve(connection: Connection, setup: ChildSetup, routines: dict[str, AnyRoutine]) -> int:
     try:
-        return _try_all(connection, _trial(home), routines)
+        return _try_all(connection, _trial(setup), routines)
     except EOFError:
         return OVER
-    except Exception as error:  # noqa: BLE001 - the parent ends the search with it
+    except Exception as error:  # noqa: BLE001 - the parent ends the search with this message
         connection.send(Unable(f"{type(error).__name__}: {error}"))
         return OVER
 
 
 def _try_all(connection: Connection, trial: Trial, routines: dict[str, AnyRoutine]) -> int:
-    from pytest_flashinfer_perf.spec import case as cases
+    from pytest_flashinfer_perf.flashinfer_benchmark import lines
 
     while True:
-        outcome = trial.of(cases.read(connection.recv(), routines)[0])
+        outcome = trial.run(lines.read(connection.recv(), routines)[0])
         connection.send(outcome)
         if outcome.kind == "failed" and not _is_sound(trial):
             return RETIRED
 
 
-def _trial(home: Home) -> Trial:
+def _trial(setup: ChildSetup) -> Trial:
     from pytest_flashinfer_perf.fuzz.trial import Trial
     from pytest_flashinfer_perf.machine import devices
 
-    trial = Trial(home.measuring, home.checking, devices.find(home.device))
+    trial = Trial(setup.measuring, setup.checking, devices.find(setup.device))
     _touch(trial)
     return trial
 
@@ -133,9 +133,9 @@ def _touch(trial: Trial) -> None:
 
 
 def _is_sound(trial: Trial) -> bool:
-    """After an error: one of CUDA's stays, and every later call fails with it."""
+    """Whether the device still works after an error; a CUDA error makes every later call fail."""
     try:
         _touch(trial)
-    except Exception:  # noqa: BLE001 - then this process is of no more use
+    except Exception:  # noqa: BLE001 - then another worker is needed
         return False
     return True

@@ -1,4 +1,4 @@
-"""A finding: what it is, how to see it again, and its file."""
+"""A finding: its description, the commands that reproduce it, and its file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY, SCHEMA = "flashinfer_perf_finding", 1
 
 @dataclass(frozen=True)
 class Finding:
-    """All that a reader of its file needs."""
+    """The content of a finding's file."""
 
     kind: str
     sentence: str
@@ -54,7 +54,7 @@ class Finding:
         return path
 
 
-def of(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, steady: bool) -> Finding:
+def describe(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, steady: bool) -> Finding:
     params = type(case.params)
     return Finding(
         kind=outcome.kind,
@@ -72,9 +72,9 @@ def of(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, steady: boo
 
 
 def pasteable(params: Any) -> str:
-    """The call that makes it again; what equals its default goes without saying."""
-    said = [(f, getattr(params, f.name)) for f in fields(params)]
-    words = (f"{f.name}={value!r}" for f, value in said if f.default is MISSING or value != f.default)
+    """The Python call that makes these Params, without values that equal their default."""
+    values = [(f, getattr(params, f.name)) for f in fields(params)]
+    words = (f"{f.name}={value!r}" for f, value in values if f.default is MISSING or value != f.default)
     return f"{type(params).__name__}({', '.join(words)})"
 
 
@@ -84,7 +84,7 @@ def is_finding(path: Path) -> bool:
 
 def line_of(path: Path) -> list[str]:
     """The flags of a finding's case."""
-    said = json.loads(path.read_text(encoding="utf-8"))
-    if said.get(KEY) != SCHEMA or not isinstance(said.get("line"), list):
-        raise ValueError(f"a finding of schema {SCHEMA} has a line, this is {said.get(KEY)!r}")
-    return [str(word) for word in said["line"]]
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if document.get(KEY) != SCHEMA or not isinstance(document.get("line"), list):
+        raise ValueError(f"must be a finding of schema {SCHEMA} with a line, got schema {document.get(KEY)!r}")
+    return [str(word) for word in document["line"]]

@@ -1,4 +1,4 @@
-"""A kept child: examples go in, outcomes come out, and its death is one of them."""
+"""A child process for many examples: each is sent to it and gives an outcome, also if the child dies."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.fuzz.child import Died, Home, Unable, main
+from pytest_flashinfer_perf.fuzz.child import ChildSetup, Died, Unable, main
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
 from pytest_flashinfer_perf.runs.formatting import last_lines
 
-SECONDS = 300.0  # that an example may take: the first of a kind may compile its kernel
+SECONDS = 300.0  # limit for an example, whose kernel may have to be compiled
 LOG_LINES = 25
 
 
 class ChildError(FlashinferPerfError):
-    """The child cannot try anything at all: the search would say nothing of the backend."""
+    """The child cannot run any example."""
 
 
 class KeptChild:
-    """One process for many examples; it is started when it is needed, and again when it is gone."""
+    """One process for many examples, started when it is needed, and again after it has died."""
 
-    def __init__(self, home: Home, seconds: float = SECONDS) -> None:
-        self._home, self._seconds = home, seconds
+    def __init__(self, setup: ChildSetup, seconds: float = SECONDS) -> None:
+        self._setup, self._seconds = setup, seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed with the child
-        self._said_before = 0
+        self._log_start = 0
         self._has_answered = False
 
     def close(self) -> None:
@@ -40,31 +40,31 @@ class KeptChild:
         self._log.close()
 
     def attempt(self, words: list[str]) -> Outcome:
-        """The case that these flags say, launched and checked there."""
+        """Launch and check the case with these flags in the child."""
         connection = self._connection or self._started()
-        self._said_before = os.fstat(self._log.fileno()).st_size
+        self._log_start = os.fstat(self._log.fileno()).st_size
         try:
             connection.send(words)
             if not connection.poll(self._seconds):
                 self._stop()
-                return Outcome("hung", f"no answer within {self._seconds:g} s", log=self._said())
+                return Outcome("hung", f"no answer within {self._seconds:g} s", log=self._output())
             answer = connection.recv()
         except (EOFError, OSError):
             return self._gone()
         self._has_answered = True
         if isinstance(answer, Unable):
             self._stop()
-            raise ChildError(f"the child cannot use {self._home.device}: {answer.sentence}")
+            raise ChildError(f"the child process cannot use {self._setup.device}: {answer.sentence}")
         return self._crashed(answer.status) if isinstance(answer, Died) else answer
 
     def _gone(self) -> Outcome:
-        """The example ended more than a worker, or the child has never got as far as trying one."""
+        """The outcome if the whole child died: of the example, or an error if it has not run any yet."""
         assert self._process is not None
         status = self._process.wait()
         self._stop()
         if self._has_answered:
             return self._crashed(status)
-        raise ChildError(f"the child is gone:\n{self._said()}") from None
+        raise ChildError(f"the child process died:\n{self._output()}") from None
 
     def _started(self) -> Connection:
         here, there = Pipe()
@@ -79,7 +79,7 @@ class KeptChild:
                 start_new_session=True,
             )
         self._connection = here
-        here.send(self._home)
+        here.send(self._setup)
         return here
 
     def _stop(self) -> None:
@@ -93,9 +93,9 @@ class KeptChild:
 
     def _crashed(self, status: int) -> Outcome:
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
-        return Outcome("crashed", f"the process {how}", log=self._said())
+        return Outcome("crashed", f"the process {how}", log=self._output())
 
-    def _said(self) -> str:
-        """What the child has printed since the example was sent."""
-        self._log.seek(self._said_before)
+    def _output(self) -> str:
+        """The output of the child since the example was sent."""
+        self._log.seek(self._log_start)
         return last_lines(self._log.read().decode(errors="replace"), LOG_LINES)

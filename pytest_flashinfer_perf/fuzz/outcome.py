@@ -1,4 +1,4 @@
-"""What became of one example: right, rejected in a way that says why, or a finding."""
+"""The outcome of one example: right, rejected with a reason, or a finding."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ FINDINGS: Sequence[Kind] = ("wrong", "failed", "crashed", "hung", "broken")
 
 @dataclass(frozen=True)
 class Outcome:
-    """`skipped` is by what is known of the backend, `refused` by a clean error of the library; `failed` is by another
-    one, `crashed` with the process; `broken` is our own part: inputs, or the reference.
+    """`skipped`: known limits of the backend; `refused`: a documented error of the library; `failed`: another error;
+    `crashed`: the process died; `hung`: no answer in time; `broken`: an error in our inputs or reference.
     """
 
     kind: Kind

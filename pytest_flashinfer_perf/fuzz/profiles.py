@@ -1,4 +1,4 @@
-"""Hypothesis profiles of searches, registered when hypothesis is imported, which is why it is not imported here."""
+"""Hypothesis profiles for searches, registered by hypothesis when it is imported; so this module does not import it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ DEFAULT, CI, NIGHTLY = "perf", "perf-ci", "perf-nightly"
 
 
 def register() -> None:
-    """A kernel compiles when it is first used, so that there is no deadline; and what is rejected costs little.
+    """Register the profiles: no deadline, since the first use of a kernel compiles it, and no health checks.
 
-    Explaining would run as many examples again as shrinking does, and each is a launch. hypothesis calls this wherever
-    it is imported: the database is the default profile's, and is not looked at here.
+    The phase `explain` would launch as many examples again as shrinking does. The database is left to the default
+    profile, since hypothesis calls this function wherever it is imported.
     """
     from hypothesis import HealthCheck, Phase, settings
 
@@ -35,7 +35,7 @@ def register() -> None:
 
 
 def chosen() -> settings:
-    """The profile that the run has loaded; ours where it is hypothesis's own."""
+    """The profile that the run has loaded, or ours instead of hypothesis's defaults."""
     from hypothesis import settings
     from hypothesis.errors import InvalidArgument
 

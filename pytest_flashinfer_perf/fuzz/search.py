@@ -1,4 +1,4 @@
-"""A search: hypothesis draws shapes of one backend here, a kept child launches and checks them."""
+"""A search: hypothesis draws shapes for one backend here, and a child process launches and checks them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from pytest_flashinfer_perf.spec.params import Params
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
 from pytest_flashinfer_perf.spec.selection import quarantined
 
-# An example's memory, beyond that of the routine's least smoke shape.
+# An example's memory in addition to that of the routine's smallest smoke shape.
 BYTES_CPU, BYTES_GPU = 32 << 20, 4 << 30
 
 
 @dataclass(frozen=True)
 class Search:
-    """What one test does when shapes are searched."""
+    """A search of one routine with one backend, which is one test."""
 
     routine: AnyRoutine
     backend_name: str
@@ -62,18 +62,18 @@ class Search:
 
 
 class FoundError(FlashinferPerfError):
-    """What the property raises: hypothesis takes each class for a failure of its own, and shrinks it by itself."""
+    """Raised by the property; hypothesis takes each subclass for a separate failure and shrinks it separately."""
 
 
 FOUND = {kind: type(f"{kind.title()}Error", (FoundError,), {}) for kind in FINDINGS}
 
 
 class NothingLaunchedError(FlashinferPerfError):
-    """No example could be launched: the search says nothing of the backend."""
+    """No example could be launched, so that the search has no result."""
 
 
 class Hunt:
-    """One search, from its first draw to what is known in the end."""
+    """Runs one search and collects its findings."""
 
     def __init__(self, search: Search, settings: Settings, device: Device, child: KeptChild) -> None:
         self.tally, self.findings = Tally(), dict[str, tuple[Case, Outcome]]()
@@ -87,7 +87,7 @@ class Hunt:
         self._least = min((search.routine.footprint(shape.params) for shape in smoke), default=0)
 
     def run(self) -> bool:
-        """Whether each finding was one every time it was tried."""
+        """Search; returns whether every finding was reproducible."""
         try:
             with suppress(SkipTest):
                 self._property()()
@@ -103,12 +103,19 @@ class Hunt:
             raise NothingLaunchedError(self._why_not())
         return True
 
-    def report(self, kept: Mapping[str, Path], versions: Mapping[str, Any]) -> dict[str, Any]:
+    def report(self, files: Mapping[str, Path], versions: Mapping[str, Any]) -> dict[str, Any]:
         seconds = max(monotonic() - self._started, 1e-9)
-        said = {"routine": self._search.routine.name, "backend": self._search.backend_name}
+        search = {"routine": self._search.routine.name, "backend": self._search.backend_name}
         asked = {"wanted": self._profile.max_examples, "flags": list(self._settings.fuzzing.flags)}
-        found = {kind: str(path) for kind, path in kept.items()}
-        return {**said, **asked, "stopped": self.stopped, "findings": found, **self.tally.as_json(seconds), **versions}
+        found = {kind: str(path) for kind, path in files.items()}
+        return {
+            **search,
+            **asked,
+            "stopped": self.stopped,
+            "findings": found,
+            **self.tally.as_json(seconds),
+            **versions,
+        }
 
     def _property(self) -> Callable[[], None]:
         def holds(params: Params, seed: int) -> None:
@@ -120,8 +127,8 @@ class Hunt:
         for before in self._left_running():
             drawn = hypothesis.example(params=before.params, seed=before.seed)(drawn)
         phases = [phase for phase in self._profile.phases if phase is not Phase.explain]
-        settled: Callable[[], None] = hypothesis.settings(self._profile, phases=phases)(drawn)
-        return settled
+        run: Callable[[], None] = hypothesis.settings(self._profile, phases=phases)(drawn)
+        return run
 
     def _params(self) -> st.SearchStrategy[Params]:
         routine, backend = self._search.routine, self._search.backend_name
@@ -151,7 +158,7 @@ class Hunt:
         spent = monotonic() - self._started
         if self._settings.fuzzing.seconds is not None and spent > self._settings.fuzzing.seconds and not self.findings:
             self.stopped = True
-            raise SkipTest("time is up")  # which hypothesis takes for the end of all examples
+            raise SkipTest("time is up")  # ends all examples of hypothesis
         write_whole(self._running, json.dumps({"line": case.words}))
         outcome = self._child.attempt(case.words)
         self.tally.add(case, outcome)
@@ -162,21 +169,25 @@ class Hunt:
             raise FOUND[outcome.kind](outcome.sentence)
 
     def _left_running(self) -> Iterator[Case]:
-        """What a search that was itself ended had launched: it is tried first."""
-        from pytest_flashinfer_perf.spec import case as cases
+        """The example that an interrupted search had launched last, which is tried first."""
+        from pytest_flashinfer_perf.flashinfer_benchmark import lines
 
         if self._running.is_file():
             line = json.loads(self._running.read_text())["line"]
-            yield from cases.read(line, {**all_routines(), self._search.routine.name: self._search.routine})
+            yield from lines.read(line, {**all_routines(), self._search.routine.name: self._search.routine})
 
     def _why_not(self) -> str:
         reasons = self.tally.skipped + self.tally.refused + self.tally.quarantined
-        told = [f"{count} x {reason}" for reason, count in reasons.most_common(5)] or ["no valid shape has these flags"]
+        counts = [f"{count} x {reason}" for reason, count in reasons.most_common(5)] or [
+            "no valid shape has these flags"
+        ]
         name, backend = self._search.routine.name, self._search.backend_name
-        return "\n  ".join((f"no example of {name} was launched and checked with {backend}:", *told))
+        return "\n  ".join((f"no example of {name} was launched and checked with {backend}:", *counts))
 
 
-def kept(hunt: Hunt, folder: Path, versions: Mapping[str, Any], *, steady: bool) -> dict[str, tuple[Finding, Path]]:
-    """Each finding, as it was last seen, which is shrunk, and the file it is written to."""
-    made = {kind: findings.of(*seen, versions, steady=steady) for kind, seen in hunt.findings.items()}
+def write_findings(
+    hunt: Hunt, folder: Path, versions: Mapping[str, Any], *, steady: bool
+) -> dict[str, tuple[Finding, Path]]:
+    """Write the last, shrunk example of each kind of finding; returns findings and files."""
+    made = {kind: findings.describe(*example, versions, steady=steady) for kind, example in hunt.findings.items()}
     return {kind: (finding, finding.write(folder)) for kind, finding in made.items()}

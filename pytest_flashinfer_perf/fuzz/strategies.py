@@ -1,4 +1,4 @@
-"""Hypothesis strategies over Params, derived from what each field declares: draw shapes, never tensor data."""
+"""Hypothesis strategies for Params, derived from the declarations of fields; tensors are not drawn."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def params_of(params: type[P]) -> st.SearchStrategy[P]:
-    """Small valid Params, from the values that their fields say are worth trying; simple ones come first."""
+    """Small valid Params from the values that their fields declare; simple ones come first."""
     return _drawn(params, _small, {})
 
 
 def strategies_for(routine: str | AnyRoutine, **fixed: Value) -> st.SearchStrategy[Any]:
-    """Valid Params of a routine, small to large, often where kernels change; some fields may be fixed."""
+    """Valid Params of a routine from small to large, often at the edges of tiles; fields may be fixed."""
     found = routine_named(routine, all_routines()) if isinstance(routine, str) else routine
     return _drawn(found.params, _sizes, fixed)
 
@@ -44,14 +44,14 @@ def _small(field: Field) -> Values:
 
 
 def _sizes(field: Field) -> Values:
-    """In order, so that a finding shrinks to the smallest."""
+    """Values in ascending order, so that findings shrink to the smallest."""
     if field.flag.most is not None:
         return st.sampled_from(sizes(field))
     return st.sampled_from(field.flag.draw) if field.type is bool and field.flag.draw else _small(field)
 
 
 def sizes(field: Field) -> list[int]:
-    """What small problems have, the edges of tiles, and as many of each octave: odd ones, and twice those in steps."""
+    """Sizes of small problems, edges of tiles, and values in each octave: odd ones, and multiples of `step` twice."""
     least, most, step = field.flag.minimum or 0, field.flag.most or 0, field.flag.step
     small = [value for value in field.flag.draw if isinstance(value, int)]
     edges = [tile + by for tile in field.flag.tiles for by in (-1, 0, 1)]

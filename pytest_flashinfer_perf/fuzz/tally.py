@@ -1,4 +1,4 @@
-"""What a search did, counted."""
+"""Count the examples of a search."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytest_flashinfer_perf.spec.case import Case
 
 @dataclass
 class Tally:
-    """Of examples: how many were launched, how many of these were right, and why others were not launched or refused.
+    """How many examples were launched and right, and the reasons why others were skipped or refused.
 
-    `drawn` has for each field how often each value was launched and checked.
+    `drawn` counts for each field how often each value was launched and checked.
     """
 
     launched: int = 0

@@ -1,4 +1,4 @@
-"""One example, launched and checked, in the process that may die of it."""
+"""Launch and check one example, in the process that may die of it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.walk import CannotRunError, walk
+from pytest_flashinfer_perf.measuring.walk import run_case
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.routine import Backend, Built, How
+from pytest_flashinfer_perf.spec.routine import Backend, Built, CannotRunError, LaunchOptions
 
-# What the library raises to say that it will not do this, by name where a class is its own or cuDNN's.
+# Errors by which the library rejects a problem, by name, since some classes are its own or cuDNN's.
 CLEAN = (
     *("ValueError", "NotImplementedError"),
     *("BackendSupportedError", "GPUArchitectureError", "LibraryError", "cudnnGraphNotSupportedError"),
 )
 LINES = 12
-# A call's work, which the routine's inputs decide: a second on a slow core, and on a GPU.
+# Limits for the FLOPs of a call: about a second on a slow core, and on a GPU.
 FLOPS_CPU, FLOPS_GPU = 4e9, 2e14
 
 
@@ -38,15 +38,15 @@ class RaisedError(FlashinferPerfError):
 
 @dataclass(frozen=True)
 class Trial:
-    """How cases are tried, and where."""
+    """How, and on which device, examples are run."""
 
     measuring: Measuring
     checking: Checking
     device: Device
 
-    def of(self, case: Case) -> Outcome:
+    def run(self, case: Case) -> Outcome:
         try:
-            seen = walk(self._watched(case), self.measuring, self.checking, self.device).measurement
+            seen = run_case(self._watched(case), self.measuring, self.checking, self.device).measurement
             self.device.synchronize()
         except CannotRunError as reason:
             return Outcome("skipped", str(reason))
@@ -54,8 +54,8 @@ class Trial:
             return Outcome("wrong", str(wrong))
         except RaisedError as raised:
             return _raised(raised.error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
-            return Outcome("failed" if _of_the_device(error) else "broken", _told(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
+            return Outcome("failed" if _of_the_device(error) else "broken", _with_traceback(error))
         return Outcome("right", sampled=seen.sample is not None)
 
     def _watched(self, case: Case) -> Case:
@@ -72,17 +72,17 @@ class Trial:
 
 
 def _watched(case: Case) -> Iterator[tuple[str, Backend[Any, Any]]]:
-    """The case's backend, so that what it raises can be told from what our own code does."""
+    """The case's backend, wrapped so that its errors can be distinguished from those of our own code."""
     backend = case.backend
 
-    def build(p: Any, x: Any, how: How) -> Built[Any]:
-        built = _telling(backend.build)(p, x, how)
-        return replace(built, launch=_telling(built.launch))
+    def build(p: Any, x: Any, options: LaunchOptions) -> Built[Any]:
+        built = _marking_errors(backend.build)(p, x, options)
+        return replace(built, launch=_marking_errors(built.launch))
 
     yield case.backend_name, replace(backend, build=build)
 
 
-def _telling(function: Callable[..., Any]) -> Callable[..., Any]:
+def _marking_errors(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         try:
             return function(*arguments)
@@ -96,15 +96,15 @@ def _telling(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _raised(error: Exception) -> Outcome:
     clean = any(base.__name__ in CLEAN for base in type(error).__mro__) and not _of_the_device(error)
-    return Outcome("refused", _first_line(error)) if clean else Outcome("failed", _told(error))
+    return Outcome("refused", _first_line(error)) if clean else Outcome("failed", _with_traceback(error))
 
 
 def _of_the_device(error: Exception) -> bool:
-    """An asynchronous error of a kernel shows wherever the device is next waited for."""
+    """Whether it is an error of a kernel, which may be raised by any later call that waits for the device."""
     return isinstance(error, RuntimeError) and "CUDA" in str(error)
 
 
-def _told(error: Exception) -> str:
+def _with_traceback(error: Exception) -> str:
     frames = "".join(traceback.format_tb(error.__traceback__)).splitlines()[-LINES:]
     return "\n".join((_first_line(error), *frames))
 

@@ -1,6 +1,6 @@
-"""Can it run here, and if not, the sentence that says why and what would help.
+"""Whether something can run here, and if not, a message with the reason and a remedy.
 
-What the library says itself (its decorators, its signatures, whether it imports) is asked; HARDWARE is for the rest.
+What the library declares (by decorators, signatures and imports) is read from it; HARDWARE is for the rest.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 Requirement = Callable[["Device"], "str | None"]
 
-# Where each backend's kernels exist, for APIs without a capability decorator and for tests that name a backend alone:
-# "9.0" is that one, "8.0+" it and later.
+# Compute capabilities of backends, for APIs without a capability decorator and for tests that only name a backend:
+# "9.0" is that one, "8.0+" that and later ones.
 HARDWARE: dict[str, tuple[str, ...]] = {
     "fa2": ("7.5+",),
     "fa2_tc": ("8.0+",),
@@ -71,14 +71,14 @@ def missing(requirements: tuple[Requirement, ...], device: Device) -> str | None
 
 
 def backend(name: str, *apis: str) -> tuple[Requirement, ...]:
-    """Everything that a backend needs wherever it is used, and what the library says of the APIs it calls."""
+    """The requirements of a backend, and those that the library declares for the APIs it calls."""
     packages = tuple(package(module, dist, name) for module, dist in PACKAGES.get(name, ()))
     compilers = (tile_compiler,) if name == "cutile" else ()
     return (gpu(name), hardware(name, *apis), *packages, *compilers, flashinfer(*apis))
 
 
 def hardware(name: str, *apis: str) -> Requirement:
-    """What the APIs' decorators say of this backend; what HARDWARE says where they have none."""
+    """The compute capability that the APIs' decorators declare, or else that of HARDWARE."""
 
     def require(device: Device) -> str | None:
         declaring = [declared_by(a, name if _chooses(api(a), name) else None) for a in apis if _declares(api(a))]
@@ -102,7 +102,7 @@ def gpu(what: str) -> Requirement:
 
 
 def compute_capability(what: str, *wanted: str) -> Requirement:
-    """`9.0` or `90` for one compute capability, `10.0+` or `100+` for it and all later ones."""
+    """Require a compute capability: `9.0` or `90` for exactly that one, `10.0+` or `100+` for that and later ones."""
     accepted = [_parse_capability(word) for word in wanted]
 
     def require(device: Device) -> str | None:
@@ -141,7 +141,7 @@ def package(module: str, distribution: str, what: str) -> Requirement:
 
 
 def tile_compiler(_device: Device) -> str | None:
-    """cuda.tile's own, of its extra or of CUDA 13.1: on the path, or in the toolkit."""
+    """Require cuda.tile's compiler: from its extra, or from CUDA 13.1 in PATH or in the toolkit."""
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")
     found = shutil.which("tileiras") or shutil.which("tileiras", path=str(toolkit))
     if found or any(importlib.metadata.distributions(name="nvidia-cuda-tileiras")):
@@ -162,15 +162,15 @@ def flashinfer_import_error() -> str | None:
         return "flashinfer is not installed: pip install 'pytest-flashinfer-perf[gpu]'"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what it warns of while it is imported is no reason not to use it
+            warnings.simplefilter("ignore")  # warnings during the import are no reason not to use it
             importlib.import_module("flashinfer")
-    except Exception as error:  # noqa: BLE001 - whatever its import raises is the reason, not our crash
+    except Exception as error:  # noqa: BLE001 - whatever the import raises is the reason
         return f"flashinfer failed to import: {type(error).__name__}: {error}"
     return None
 
 
 def flashinfer(*names: str) -> Requirement:
-    """FlashInfer imports here, and has these names (`bmm_fp8`, `decode.cudnn_batch_decode_with_kv_cache`)."""
+    """Require that FlashInfer imports and has these names (`bmm_fp8`, `decode.cudnn_batch_decode_with_kv_cache`)."""
 
     def require(_device: Device) -> str | None:
         broken = flashinfer_import_error()
@@ -184,7 +184,7 @@ def flashinfer(*names: str) -> Requirement:
 
 
 def api(name: str) -> Any | None:
-    """A FlashInfer function by its path below `flashinfer`, wherever in its top modules it lives."""
+    """A FlashInfer function by its path below `flashinfer`; a name alone is looked up in the top modules."""
     head, _, tail = name.rpartition(".")
     modules = [head] if head else ["", *TOP_MODULES]
     return next((found for m in modules if (found := _attribute(m, tail)) is not None), None)
@@ -201,7 +201,7 @@ def _attribute(module: str, name: str) -> Any | None:
 
 
 def declared_by(name: str, backend_name: str | None = None) -> Requirement:
-    """What the decorators of a FlashInfer API say of this backend and device."""
+    """Require what the decorators of a FlashInfer API declare for this backend and device."""
 
     def require(device: Device) -> str | None:
         unmet = missing((gpu(backend_name or name), flashinfer(name)), device)
@@ -223,18 +223,18 @@ def _declared(function: Any, name: str, backend_name: str | None, capability: tu
 
 
 def listed(name: str, backend_name: str) -> bool:
-    """Whether the installed API's `backend` may be this one, by its annotation."""
+    """Whether the annotation of the API's parameter `backend` has this name."""
     annotation = inspect.signature(api(name)).parameters["backend"].annotation  # type: ignore[arg-type] # it is there
     return backend_name in typing.get_args(annotation)
 
 
 def documented(name: str, words: str) -> bool:
-    """Whether the installed API's documentation says so, where neither its signature nor its decorators do."""
+    """Whether the API's docstring contains these words, for facts that nothing else declares."""
     return words in " ".join((inspect.getdoc(api(name)) or "").split())
 
 
 def accepts(function: Any, parameter: str) -> bool:
-    """Whether a FlashInfer function has this parameter, behind its decorators and its `_plan_impl`."""
+    """Whether a FlashInfer function, or its `_plan_impl`, has this parameter."""
     return any(parameter in inspect.signature(f).parameters for f in _implementations(function))
 
 
@@ -248,7 +248,7 @@ def _implementations(function: Any) -> Iterator[Any]:
 
 @functools.cache
 def dispatched(macro: str, variable: str) -> frozenset[int]:
-    """The values that a dispatch macro of the installed headers has kernels for; none where it is not found."""
+    """The values that a dispatch macro of the installed headers has kernels for; empty if it is not found."""
     header = Path(importlib.import_module("flashinfer").__file__ or "").parent / "data/include/flashinfer/utils.cuh"
     body = header.read_text().partition(f"define {macro}(")[2].partition("Unsupported")[0] if header.exists() else ""
     return frozenset(map(int, re.findall(rf"\({variable} == (\d+)\)", body)))

@@ -1,4 +1,4 @@
-"""The device a run measures: found by name, described once, asked for its memory."""
+"""The device of a run: find it by name, describe it, ask for its free memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 
 
 class DeviceError(FlashinferPerfError):
-    """The device that was asked for is not in this machine."""
+    """The requested device is not in this machine."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,19 @@ class Device:
             torch.cuda.synchronize(self.torch)
 
     def touch(self) -> None:
-        """Raise where it can no longer be used: an error of CUDA stays, and every later call meets it."""
+        """Raise if the device can no longer be used: after a CUDA error every later call fails."""
         torch.zeros(1, device=self.torch)
         self.synchronize()
 
     def give_back_memory(self) -> None:
-        """What nobody holds any more, to whoever asks next how much is free."""
+        """Release unused memory, so that it counts as free."""
         gc.collect()
         if self.is_gpu:
             torch.cuda.empty_cache()
 
 
 def freeze_imports() -> None:
-    """What was imported stays: to look for garbage among torch and FlashInfer takes 0.2 s each time."""
+    """Exclude imported modules from garbage collection: with torch and FlashInfer each collection takes 0.2 s."""
     _frozen(len(sys.modules))
 
 
@@ -64,7 +64,7 @@ def _frozen(_modules: int) -> None:
 
 
 def find(spec: str) -> Device:
-    """`auto` is the first GPU, or the CPU where there is none."""
+    """The device of this name; `auto` is the first GPU, or the CPU without one."""
     gpus = torch.cuda.device_count()
     if spec == "auto":
         spec = "cuda:0" if gpus else "cpu"
@@ -77,7 +77,7 @@ def find(spec: str) -> Device:
     return _gpu(index)
 
 
-def of(tensor: torch.Tensor) -> Device:
+def device_of(tensor: torch.Tensor) -> Device:
     return find(str(tensor.device))
 
 
@@ -116,10 +116,10 @@ def _cpu_name() -> str:
 
 
 def _last_level_cache() -> int:
-    """The largest cache that the kernel lists, which of a virtual machine may be all that its host has."""
+    """The largest cache that the kernel lists, limited per core: a virtual machine may list that of its host."""
     sizes = [_kib(p.read_text()) for p in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    believed = CACHE_OF_A_CORE_KIB * (os.cpu_count() or 1)
-    return min(max(sizes, default=CACHE_OF_A_CORE_KIB), believed) << 10
+    most = CACHE_OF_A_CORE_KIB * (os.cpu_count() or 1)
+    return min(max(sizes, default=CACHE_OF_A_CORE_KIB), most) << 10
 
 
 def _kib(size: str) -> int:

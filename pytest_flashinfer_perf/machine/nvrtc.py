@@ -1,4 +1,4 @@
-"""Small CUDA kernels of our own, compiled once per device by NVRTC and launched on torch's current stream."""
+"""Compile small CUDA kernels by NVRTC, once per device, and launch them on torch's current stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which machine and which software produced a number."""
+"""The machine and the software that produced a result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DISTRIBUTIONS = {
 
 
 def machine(config: pytest.Config) -> dict[str, Any]:
-    """As pytest-benchmark has it in its file, with what plugins add."""
+    """The machine_info of pytest-benchmark, with what plugins add."""
     made: dict[str, Any] = config.hook.pytest_benchmark_generate_machine_info(config=config)
     config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=made)
     return made
@@ -25,7 +25,7 @@ def machine(config: pytest.Config) -> dict[str, Any]:
 
 @functools.cache
 def versions() -> dict[str, Any]:
-    """Null for what is not installed; imports torch, so only ask where a case ran."""
+    """Versions, null for what is not installed. Imports torch, so call it only if a case ran."""
     import torch
 
     from pytest_flashinfer_perf.machine.telemetry import driver_version

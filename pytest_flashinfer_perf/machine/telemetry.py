@@ -1,4 +1,4 @@
-"""What NVML says beside a measurement: power, reasons for a lowered clock, versions; nothing where it is not there."""
+"""Values from NVML: power, reasons for a lowered clock, versions; all None if NVML is not available."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.machine.devices import Device
 
-# NVML's bits, without those that only say that the card is idle or runs at the clocks somebody set.
+# NVML's bits, without those for an idle card and for clocks set by the user.
 REASONS = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -44,12 +44,12 @@ def _reason_bits(nvml: Any, handle: Any) -> int:
 
 @functools.cache
 def _nvml() -> Any | None:
-    """NVML, started; None where it is not there, and what it would have read is null in the row."""
+    """NVML, initialised; None if it is not available."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - without a driver it raises errors of its own
+    except Exception:  # noqa: BLE001 - without a driver it raises its own errors
         return None
     return pynvml
 
@@ -66,7 +66,7 @@ def _handle(uuid: str | None) -> Any | None:
 
 
 def health(uuid: str | None) -> dict[str, Any]:
-    """How a GPU is set and who else is on it; null for what this card, or its driver, does not tell."""
+    """Clocks, power and processes of a GPU; null for what the card or its driver does not report."""
     nvml, handle = _nvml(), _handle(uuid)
     if nvml is None or handle is None:
         return {}
@@ -81,10 +81,10 @@ def health(uuid: str | None) -> dict[str, Any]:
         "throttle": lambda: reasons(_reason_bits(nvml, handle)),
         "processes": lambda: [_process(nvml, p) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)],
     }
-    return {name: _told(nvml, ask) for name, ask in asked.items()}
+    return {name: _or_none(nvml, ask) for name, ask in asked.items()}
 
 
-def _told(nvml: Any, ask: Callable[[], Any]) -> Any:
+def _or_none(nvml: Any, ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except nvml.NVMLError:
@@ -92,12 +92,12 @@ def _told(nvml: Any, ask: Callable[[], Any]) -> Any:
 
 
 def _process(nvml: Any, process: Any) -> dict[str, Any]:
-    name = _told(nvml, lambda: nvml.nvmlSystemGetProcessName(process.pid))
+    name = _or_none(nvml, lambda: nvml.nvmlSystemGetProcessName(process.pid))
     return {"pid": process.pid, "name": name, "bytes": process.usedGpuMemory}
 
 
 def uuids() -> list[str]:
-    """Of the GPUs that the driver has, whether or not torch can use them."""
+    """The UUIDs of the driver's GPUs, whether or not torch can use them."""
     nvml = _nvml()
     count = nvml.nvmlDeviceGetCount() if nvml else 0
     return [str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(i))) for i in range(count)] if nvml else []

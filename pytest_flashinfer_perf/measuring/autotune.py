@@ -1,4 +1,4 @@
-"""FlashInfer's autotuner: tune before a call is timed, keep cases apart, and say which kernel was chosen."""
+"""FlashInfer's autotuner: tune before a call is timed, keep cases independent, and record the chosen kernel."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pytest_flashinfer_perf.files import verify_writable
 
 
 class CacheError(FlashinferPerfError):
-    """A cache of tactics that is asked for and cannot be used."""
+    """The file of --perf-autotune-cache cannot be used."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the tuner answered when it was asked: a runner's class, and one of its tactics; -1 is its default."""
+    """The tuner's choice: the class of a runner and one of its tactics, -1 for the runner's default."""
 
     runner: str
     tactic: Any
@@ -30,14 +30,14 @@ class Choice:
         return f"{self.runner} {'default' if self.tactic == -1 else self.tactic}"
 
     def backend(self, known: Iterable[str]) -> str:
-        """The backend that this runner is: the longest name that its own begins with."""
+        """The backend of this runner: the longest backend name that the runner's name begins with."""
         runner = self.runner.lower()
         fitting = [name for name in known if runner.startswith(name.lower().replace("-", "").replace("_", ""))]
         return max(fitting, key=len, default=self.runner)
 
 
-def settle(call: Callable[[], object], *, tune: bool, cache: str | None) -> Choice | None:
-    """Tune the call, or let it use a cache's tactics, or nothing of earlier cases; the choice of its next run."""
+def choose_kernel(call: Callable[[], object], *, tune: bool, cache: str | None) -> Choice | None:
+    """Tune the call, or load the cache file, or forget earlier cases; returns the choice for the calls that follow."""
     library = importlib.import_module("flashinfer.autotuner")
     library.AutoTuner.get().clear_cache()
     if tune or cache:
@@ -50,7 +50,7 @@ def settle(call: Callable[[], object], *, tune: bool, cache: str | None) -> Choi
 
 @contextmanager
 def _watched(tuner: Any) -> Iterator[list[Choice]]:
-    """The tuner's own `choose_one`, with a note of what it answers."""
+    """Record the answers of the tuner's `choose_one`."""
     choices: list[Choice] = []
     ask = tuner.choose_one
 
@@ -67,7 +67,7 @@ def _watched(tuner: Any) -> Iterator[list[Choice]]:
 
 
 def verify(cache: str, *, tune: bool) -> None:
-    """Raise CacheError where there is nothing to read; a run that tunes may write a new one."""
+    """Raise CacheError if the file cannot be read; a case that tunes may write a new one."""
     path = Path(cache)
     try:
         if tune and path.parent.is_dir():
@@ -78,4 +78,6 @@ def verify(cache: str, *, tune: bool) -> None:
     except OSError as error:
         raise CacheError(f"{cache}: {error.strerror}; a case with --autotune writes it") from error
     except ValueError as error:
-        raise CacheError(f"{cache} is no cache of tactics: {error}; a case with --autotune writes one") from error
+        raise CacheError(
+            f"{cache} is not an autotuner cache file: {error}; a case with --autotune writes one"
+        ) from error

@@ -1,4 +1,4 @@
-"""Changes what a call reads, where it lies, for as long as it takes to see whether the answer follows."""
+"""Change inputs in place for a moment, to verify that a call's answer depends on them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import BY_DTYPE
-from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.spec.nested import has_both_signs, tensors
 from pytest_flashinfer_perf.timing.cold import storage
 
 
 class InputChange(NamedTuple):
-    """What is different while it is made, and what makes it; when that is left, the inputs are as they were.
+    """A description, and a context manager that makes the change and undoes it.
 
-    `followed` is known of a routine's reference, and looked at where it is somebody else's.
+    `followed` states that the reference depends on the change; otherwise that is verified first.
     """
 
     what: str
@@ -26,17 +26,17 @@ class InputChange(NamedTuple):
     followed: bool = False
 
 
-def of_activations(parts: Callable[[Any], Tensor], *holders: Any) -> InputChange:
-    """A routine's, of each holder, negated once where they are the same."""
+def negated_activations(parts: Callable[[Any], Tensor], *holders: Any) -> InputChange:
+    """The change that negates a routine's activations, once where holders share them."""
     values = {storage(part): part for part in map(parts, holders) if part.numel()}
     made = partial(_negated, values.values())
-    return InputChange("with its activations negated where they are", made, followed=True)
+    return InputChange("with its activations negated in place", made, followed=True)
 
 
-def of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[InputChange]:
-    """For each storage of numbers with fractions: integers may be indices, and other types may be packed ones.
+def changes_of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[InputChange]:
+    """Changes for each storage of floating-point inputs; integers may be indices, and other types packed values.
 
-    What has one sign keeps it, since it may be a scale, a variance or a probability.
+    Inputs of one sign keep it, since they may be scales, variances or probabilities.
     """
     found: dict[int, list[Tensor]] = {}
     for tensor in tensors(arguments):
@@ -46,13 +46,13 @@ def of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[InputChan
         first = views[0]
         if key not in written and first.numel() and {view.dtype for view in views} <= {first.dtype} & BY_DTYPE.keys():
             values, which = _covered(first), f"with its input {describe(first)}"
-            if _has_both_signs(values):
-                yield InputChange(f"{which} negated where it is", partial(_negated, (values,)))
-            yield InputChange(f"{which} halved where it is", partial(_halved, values))
+            if has_both_signs(values):
+                yield InputChange(f"{which} negated in place", partial(_negated, (values,)))
+            yield InputChange(f"{which} halved in place", partial(_halved, values))
 
 
 def _covered(tensor: Tensor) -> Tensor:
-    """Each element of its memory once, which a view may show several times."""
+    """The memory that a view covers, each element once."""
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return flat.set_(tensor.untyped_storage(), tensor.storage_offset(), (reach + 1,), (1,))
@@ -69,12 +69,6 @@ def _negated(parts: Iterable[Tensor]) -> Iterator[None]:
             negate(part)
 
 
-def _has_both_signs(values: Tensor) -> bool:
-    parts = torch.view_as_real(values) if values.is_complex() else values
-    bits = parts.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[parts.itemsize])
-    return bool(bits.min() < 0) and bool(bits.max() > 0)
-
-
 @contextmanager
 def _halved(values: Tensor) -> Iterator[None]:
     kept = values.clone()
@@ -86,7 +80,7 @@ def _halved(values: Tensor) -> Iterator[None]:
 
 
 def negate(values: Tensor) -> None:
-    """Where they are, exactly, in any type that values are stored in: packed pairs of e2m1 are bytes."""
+    """Negate in place and exactly, in any storage type; bytes are packed pairs of e2m1."""
     if values.dtype == torch.uint8:
         values.bitwise_xor_(0x88)
     elif values.itemsize == 1:

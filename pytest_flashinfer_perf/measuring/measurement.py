@@ -1,4 +1,4 @@
-"""Measurement: what a timed call was, was worth, and answered. `measure` is the same for a script outside pytest."""
+"""Measurement: the time, the rates and the checked answer of a call. `measure` gives one in a script without pytest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pytest_flashinfer_perf.timing.instruments import Work
 from pytest_flashinfer_perf.timing.run import NOT_TIMED, Timing, run, uses_graph
 from pytest_flashinfer_perf.timing.target import Target
 
-NOTHING_SEEN, CHECKING = CheckResult(), Checking()
+NO_CHECKS, CHECKING = CheckResult(), Checking()
 Reference = Outputs | Callable[[], Outputs]
 
 
@@ -36,7 +36,7 @@ Reference = Outputs | Callable[[], Outputs]
 class Measurement:
     """A timed call; times in seconds of device time, rates where the work was declared.
 
-    Nothing was timed where its answer alone was asked for; it is wrong only where that is allowed.
+    With --perf-refcheck=only there are no times. An answer is wrong only if wrong ones are allowed.
     """
 
     timing: Timing
@@ -44,7 +44,7 @@ class Measurement:
     flops: float | None = None
     bytes: float | None = None
     flops_dtype: str | None = None
-    verdict: CheckResult = NOTHING_SEEN
+    verdict: CheckResult = NO_CHECKS
     sample: Sample | None = None
     checking: Checking = CHECKING
     peak_memory_bytes: int | None = None
@@ -79,13 +79,13 @@ class Measurement:
         return None if self.bytes is None else self.bytes / self.median / 1e12
 
 
-def measure(  # noqa: PLR0913 - what there is to say about a call
+def measure(  # noqa: PLR0913 - one argument per property of a call
     fn: Callable[..., object],
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     flops: float | None = None,
-    bytes: float | None = None,  # noqa: A002 - the word for it
+    bytes: float | None = None,  # noqa: A002 - the usual name
     flops_dtype: str | None = None,
     reference: Reference = None,
     out: Outputs = None,
@@ -94,12 +94,12 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
     device: str | None = None,
     name: str = "",
 ) -> Measurement:
-    """Time `fn(*args, **kwargs)` with a cold L2, and check `out` (or what it returns) where a reference is given.
+    """Time `fn(*args, **kwargs)` with a cold L2, and compare `out`, or what it returns, with a reference.
 
     `out` names the tensors that the call writes: they are filled with NaN first, and are not rotated as inputs. They
-    are passed on as `out=` to a function that takes it, unless they are among its arguments already. `device` is for
-    a call without tensors among its arguments, `name` for the NVTX range around the timed calls. `flops_dtype` is what
-    the FLOPs are done in, where that is not the type of the arguments.
+    are passed on as `out=` to a function that takes it, unless they are among its arguments already. `device` is needed
+    if no argument is a tensor, `name` is that of the NVTX range around the timed calls, and `flops_dtype` is the type
+    in which the FLOPs are computed, if that is not the type of the arguments.
     """
     computed_in = dtypes.computed_in(flops_dtype, tensors((args, kwargs)))
     _verify_work(flops=flops, bytes=bytes)
@@ -107,10 +107,10 @@ def measure(  # noqa: PLR0913 - what there is to say about a call
     passed_on = {"out": out} if outputs and _takes_out(fn, (args, kwargs), outputs) else {}
     target = Target(fn, args, {**(kwargs or {}), **passed_on}, outputs, name)
     where = devices.find(_device_of(target) or device or "auto")
-    how, looked_at = measuring or Measuring(), checking or Checking()
-    expected = Expected(()) if looked_at.off else _expected(reference, target)
-    graph = uses_graph(how, where, by_default=False)
-    measured = measure_target(target, expected, how, looked_at, where, cuda_graph=graph)
+    measuring, checking = measuring or Measuring(), checking or Checking()
+    expected = Expected(()) if checking.off else _expected(reference, target)
+    graph = uses_graph(measuring, where, by_default=False)
+    measured = measure_target(target, expected, measuring, checking, where, cuda_graph=graph)
     return replace(measured, flops=flops, bytes=bytes, flops_dtype=computed_in)
 
 
@@ -132,56 +132,58 @@ def _expected(reference: Reference, target: Target) -> Expected:
         return Expected(())
     if not callable(reference):
         return Expected(_apart(_tensors("reference must be", reference), target))
-    asked = partial(_asked, reference, target)
-    changes = changing.of_inputs((target.args, dict(target.kwargs)), target.outputs)
-    return Expected(asked(), again=partial(_again, asked), changes=tuple(changes))
+    answer = partial(_answer, reference, target)
+    changes = changing.changes_of_inputs((target.args, dict(target.kwargs)), target.outputs)
+    return Expected(answer(), again=partial(_again, answer), changes=tuple(changes))
 
 
-def _asked(reference: Callable[[], Outputs], target: Target) -> tuple[Tensor, ...]:
+def _answer(reference: Callable[[], Outputs], target: Target) -> tuple[Tensor, ...]:
     return _apart(_tensors("reference must return", reference()), target)
 
 
 def _apart(answer: tuple[Tensor, ...], target: Target) -> tuple[Tensor, ...]:
-    """What shares memory with the call's own tensors would change with them."""
+    """Copy tensors of the answer that share memory with those of the call, which would change them."""
     shared = {storage(t) for t in tensors((target.args, dict(target.kwargs), target.outputs))}
     return tuple(t.clone() if storage(t) in shared else t for t in answer)
 
 
-def _again(asked: Callable[[], tuple[Tensor, ...]]) -> Expected | None:
-    """None where it has no answer to changed inputs, as a factorisation may not."""
+def _again(answer: Callable[[], tuple[Tensor, ...]]) -> Expected | None:
+    """The answer to changed inputs; None if the reference fails for them, as a factorisation may."""
     try:
-        return Expected(asked())
-    except Exception:  # noqa: BLE001 - whatever it is, it had an answer to the inputs as they were
+        return Expected(answer())
+    except Exception:  # noqa: BLE001 - it succeeded for the original inputs
         return None
 
 
-def measure_target(  # noqa: PLR0913 - all there is to know
+def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
     target: Target, expected: Expected, measuring: Measuring, checking: Checking, device: Device, *, cuda_graph: bool
 ) -> Measurement:
-    """Check an answer, time the call, check the answer of a timed call: a wrong one is never recorded as fast."""
-    settled: Callable[[CheckResult], CheckResult] = (
-        (lambda seen: seen) if checking.allow_output_mismatch else CheckResult.right
-    )
+    """Check the answer, time the call, and check the answer of a timed call: a wrong answer never gets a time."""
+    results: list[CheckResult] = []
+
+    def record(result: CheckResult) -> None:
+        results.append(result if checking.allow_output_mismatch else result.raise_if_wrong())
+
     examined = Examination(target, expected, device, {} if checking.off else verification.fingerprint(target))
-    seen = [settled(examined.first())]
+    record(examined.first())
     more = extra.planned(measuring, device, cuda_graph=cuda_graph)
     slowed = more.behind(target)
 
     def verify(timed: Target, work: Work) -> None:
-        """A graph's first call alone keeps what it returned."""
-        seen.append(settled(examined.last(timed, None if cuda_graph else tuple(tensors(work.last.returned)))))
+        """Check the last timed call; of calls in CUDA graphs, only the first one keeps what it returns."""
+        record(examined.last(timed, None if cuda_graph else tuple(tensors(work.last.returned))))
         if timed is slowed:
-            seen.append(settled(examined.once_more(work.calls[0])))
+            record(examined.once_more(work.calls[0]))
 
     if checking.only:
-        seen.append(settled(examined.once_more(target)))
+        record(examined.once_more(target))
         timing = NOT_TIMED
     else:
         timing = _on_host(slowed, device, run(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify))
     return Measurement(
         timing,
         device,
-        verdict=sum(seen, NOTHING_SEEN),
+        verdict=sum(results, NO_CHECKS),
         sample=expected.sample,
         checking=checking,
         peak_memory_bytes=_peak_memory(device),
@@ -208,7 +210,7 @@ def _takes_out(fn: Callable[..., object], arguments: Any, out: tuple[Tensor, ...
 
 
 def _device_of(target: Target) -> str | None:
-    """Where the arguments are: on a GPU if one of them is, since indices and lengths may stay on the host."""
+    """The device of the arguments: the GPU if one of them is there, since indices and lengths may be on the host."""
     seen = [str(t.device) for t in tensors((target.args, dict(target.kwargs), target.outputs))]
     return next((device for device in seen if device != "cpu"), seen[0] if seen else None)
 

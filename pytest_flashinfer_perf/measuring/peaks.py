@@ -1,4 +1,4 @@
-"""A device's roof: measured once per GPU and kept in the user's cache, with the vendor's datasheet beside it."""
+"""A device's roof: measured once per GPU and stored in the user's cache, and that of the vendor's datasheet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_flashinfer_perf.spec.cost import Peaks
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Work
 
-# Dense rates by the vendor's datasheets: TB/s, then TFLOP/s of fp32 by CUDA cores, tf32, bf16 and fp16, fp8, fp4.
+# Dense rates from the vendor's datasheets: TB/s, then TFLOP/s of fp32 by CUDA cores, tf32, bf16 and fp16, fp8, fp4.
 DATASHEET = {
     "NVIDIA A100-SXM4-80GB": (2.039, 19.5, 156.0, 312.0, None, None),
     "NVIDIA L40S": (0.864, 91.6, 183.0, 362.0, 733.0, None),
@@ -37,7 +37,7 @@ Product = tuple[int, int, int]
 # m, n, k: no one product is the fastest of every type, and a large square one already meets the power cap.
 PRODUCTS = ((8192, 8192, 8192), (4096, 4096, 7168), (4096, 8192, 8192), (4096, 8192, 28672))
 FP32_PRODUCTS = ((4096, 4096, 4096), (4096, 8192, 4096))  # smaller, since CUDA cores take ten times as long
-METHOD = 3  # of measuring: a roof kept from another one is not used
+METHOD = 3  # version of the measurement: roofs stored by another version are not used
 ROUNDS, CALLS = 10, 10  # an idle GPU's clock takes a while to rise, a busy one's falls at the power cap
 FP32_ROUNDS = 3
 READ_BLOCKS_PER_SM = 4
@@ -66,26 +66,26 @@ def datasheet(device: Device) -> Peaks | None:
 
 
 def roofs(device: Device) -> dict[str, Peaks]:
-    """All that are known of a device, by their source."""
+    """The known roofs of a device, by their source."""
     return {peaks.source: peaks for peaks in (measured(device), datasheet(device)) if peaks is not None}
 
 
 @functools.cache
 def measured(device: Device) -> Peaks | None:
-    """None on a CPU, whose roof moves with its neighbours."""
+    """The measured roof; None on a CPU, whose rates depend on what else it runs."""
     if not device.is_gpu:
         return None
-    path = kept(device)
+    path = cache_path(device)
     if path is not None:
         return Peaks(**json.loads(path.read_text()))
     peaks = _measure(device)
-    with suppress(OSError):  # of a home that cannot be written: every run measures it
+    with suppress(OSError):  # without a writable cache every run measures it
         files.write_whole(_cache_file(device), json.dumps(peaks.__dict__))
     return peaks
 
 
-def kept(device: Device) -> Path | None:
-    """Where this device's roof is kept, once it was measured."""
+def cache_path(device: Device) -> Path | None:
+    """The file with this device's measured roof, None if there is none."""
     path = _cache_file(device)
     return path if device.is_gpu and os.access(path, os.R_OK) else None
 
@@ -96,13 +96,13 @@ def _cache_file(device: Device) -> Path:
 
 
 def _measure(device: Device) -> Peaks:
-    """Random data: zeros draw less power and run faster than any real case."""
+    """Measure with random data: zeros draw less power and run faster than any real case."""
     half = {name: _matmul_rate(TORCH[name], device, PRODUCTS) for name in HALF}
     return Peaks(_memory_rate(device), {**half, **_fp8_rates(device), **_fp32_rates(device)}, "measured")
 
 
 def _memory_rate(device: Device) -> float:
-    """The better of a copy and a read: a kernel that mostly reads must not pass for one above the roof."""
+    """The faster of a copy and a read, so that a kernel that mostly reads does not exceed the roof."""
     source = torch.zeros(COPY_BYTES // 4, dtype=torch.int32, device=device.torch)
     target = torch.empty_like(source)
     copied = 2 * COPY_BYTES / _seconds(lambda: target.copy_(source), device)
@@ -114,7 +114,7 @@ def _memory_rate(device: Device) -> float:
 
 
 def _fp32_rates(device: Device) -> dict[str, float]:
-    """By CUDA cores, and by tensor cores that have TF32."""
+    """The rates of CUDA cores, and of tensor cores in TF32."""
     rates = {}
     for name, precision, since in (("float32", "ieee", (0, 0)), ("tf32", "tf32", (8, 0))):
         if device.capability is not None and device.capability >= since:
@@ -125,7 +125,7 @@ def _fp32_rates(device: Device) -> dict[str, float]:
 
 @contextmanager
 def fp32_products(precision: str) -> Iterator[None]:
-    """torch multiplies fp32 matrices as IEEE says ("ieee") or in TF32 ("tf32"); afterwards as the user has set."""
+    """Let torch multiply fp32 matrices in IEEE fp32 ("ieee") or TF32 ("tf32"), then restore the user's setting."""
     before = _set_precision(precision)
     try:
         yield
@@ -134,7 +134,7 @@ def fp32_products(precision: str) -> Iterator[None]:
 
 
 def _set_precision(wanted: str) -> str:
-    """Returns what it was. From 2.9 on torch has a newer setting, and refuses to read the older one besides."""
+    """Set the precision and return the previous one. From 2.9 on torch has a newer setting and refuses to mix both."""
     matmul = torch.backends.cuda.matmul
     if hasattr(matmul, "fp32_precision"):
         before, matmul.fp32_precision = str(matmul.fp32_precision), wanted
@@ -154,7 +154,7 @@ def _matmul_rate(dtype: torch.dtype, device: Device, products: Sequence[Product]
 
 
 def _fp8_rates(device: Device) -> dict[str, float]:
-    """Of e4m3; tensor cores multiply either type as fast, and torch no two matrices of e5m2."""
+    """The rate of e4m3, used for e5m2 as well: hardware is as fast, but torch cannot multiply two e5m2 matrices."""
     if device.capability is None or device.capability < (8, 9):
         return {}
     one = torch.ones((), device=device.torch)
@@ -171,7 +171,7 @@ def _fp8_rates(device: Device) -> dict[str, float]:
 
 
 def _seconds(call: Call, device: Device, rounds: int = ROUNDS) -> float:
-    """The fastest, since it is a roof; by the instrument of the cases, between whose calls a GPU cools as well."""
+    """The fastest call, since it is a roof; by CUPTI if possible, as cases are, with pauses between calls."""
     cupti = INSTRUMENTS["cupti"]
     if cupti.missing(device) is None:
         work = Work((call,), flush=False, device=device)
@@ -181,7 +181,7 @@ def _seconds(call: Call, device: Device, rounds: int = ROUNDS) -> float:
 
 
 def _by_events(call: Call) -> float:
-    """Each call is a millisecond: a launch's microseconds do not show."""
+    """The time by CUDA events; calls take a millisecond, so that the microseconds of a launch do not matter."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     call()

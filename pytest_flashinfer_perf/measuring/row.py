@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks
 from pytest_flashinfer_perf.measuring.measurement import Measurement
-from pytest_flashinfer_perf.measuring.walk import Walked
+from pytest_flashinfer_perf.measuring.walk import CaseResult
 from pytest_flashinfer_perf.running import replay
 from pytest_flashinfer_perf.runs import host_time
 from pytest_flashinfer_perf.runs.formatting import duration
@@ -38,20 +38,20 @@ NO_WORK = Cost(0.0, 0.0, "")
 REMEDY_FOR_LAUNCHES = "--perf-cuda-graph=on replays them without the host"
 
 
-def of_case(case: Case, walked: Walked, peaks_choice: PeaksChoice) -> Row:
-    identity = located(case.identity, walked.measurement.device)
-    row = of_measurement(identity, walked.measurement, walked.cost, peaks_choice)
+def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice) -> Row:
+    identity = located(case.identity, result.measurement.device)
+    row = of_measurement(identity, result.measurement, result.cost, peaks_choice)
     setup = Setup(
-        resolved_backend=walked.resolved,
+        resolved_backend=result.resolved,
         autotuned=getattr(case.params, "autotune", False),
         autotune_cache=case.autotune_cache if case.backend.tunes else None,
-        tactic=walked.choice.sentence if walked.choice else None,
+        tactic=result.choice.sentence if result.choice else None,
         seed=case.seed,
-        verbose=case.said.verbose or None,
-        inputs=walked.inputs,
+        verbose=case.options.verbose or None,
+        inputs=result.inputs,
         repro_upstream=upstream_repro.command(case),
     )
-    return replace(row, setup=setup, facts=walked.facts)
+    return replace(row, setup=setup, facts=result.facts)
 
 
 def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice) -> Row:
@@ -129,7 +129,7 @@ def _host(timing: Timing) -> Iterator[str]:
     trace = timing.seen.trace
     if trace is not None and timing.host_bound:
         busy = f"the GPU works in {100 * trace.busy_s / trace.span_s:.0f} % of a call"
-        yield f"the host's time is seen: {busy}, which has {trace.launches} launches: {REMEDY_FOR_LAUNCHES}"
+        yield f"limited by the host: {busy}, which has {trace.launches} launches: {REMEDY_FOR_LAUNCHES}"
     host = timing.seen.host
     if host is not None and host_time.outlasts(host, timing.median):
         yield (
@@ -175,6 +175,6 @@ def refcheck(m: Measurement) -> Refcheck:
 
 
 def _largest(errors: Iterable[float]) -> float | None:
-    """JSON has no infinity: an error that is no number is null, as one that nobody has looked for."""
+    """The largest error; null, since JSON has no infinity, if one of them is not finite or there is none."""
     known = list(errors)
     return max(known) if known and all(map(math.isfinite, known)) else None

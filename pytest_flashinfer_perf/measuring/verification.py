@@ -1,4 +1,4 @@
-"""Calls a function to look at its answer: outputs that nobody wrote, inputs that somebody did, answers of before."""
+"""Call a function to check its answer, and to find unwritten outputs, changed inputs and remembered answers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pytest_flashinfer_perf.timing.instruments import Call
 from pytest_flashinfer_perf.timing.target import Target
 
 COLUMNS = 1024
-MOST_CHANGES = 3  # each asks the reference once more
-FIRST_ALONE = "the call changes its inputs: its answer was compared in its first call alone"
+MOST_CHANGES = 3  # each calls the reference once more
+FIRST_ONLY = "the call changes its inputs: only the answer of its first call was checked"
 Outputs = Tensor | Sequence[Tensor] | None
 
 
@@ -33,10 +33,9 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a call should answer, how far it may be off, what its outputs mean, and which rows of them are looked at.
+    """The answer to compare with, its tolerances, how outputs are decoded, and the rows to compare.
 
-    `again` is what it should answer to the inputs as they are when that is asked, None where that cannot be said, and
-    `changes` are ways to make them others.
+    `again` computes the answer to the current inputs, None if there is none; `changes` are ways to change the inputs.
     """
 
     answer: tuple[Tensor, ...]
@@ -49,7 +48,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What was seen of one or more calls: a comparison for each output, what is wrong, and what to know beside it."""
+    """The result of checking one or more calls: a comparison for each output, faults, and notes."""
 
     checks: tuple[Check, ...] = ()
     faults: tuple[str, ...] = ()
@@ -61,8 +60,8 @@ class CheckResult:
     def of(self, which: str) -> CheckResult:
         return CheckResult(self.checks, tuple(f"{which}, {fault}" for fault in self.faults), self.notes)
 
-    def right(self) -> CheckResult:
-        """Itself; a wrong answer is an error."""
+    def raise_if_wrong(self) -> CheckResult:
+        """Raise WrongAnswerError if there are faults, else return self."""
         if self.faults:
             raise WrongAnswerError("\n".join(self.faults))
         return self
@@ -70,13 +69,13 @@ class CheckResult:
 
 @dataclass
 class Examination:
-    """The answers of a call's first run, of the last one that was timed, and of one more, to other inputs."""
+    """Checks a call's first answer, that of the last timed call, and one more to changed inputs."""
 
     target: Target
     expected: Expected
     device: Device
     before: Fingerprint
-    own: set[int] = field(default_factory=set)  # the inputs that it returns
+    own: set[int] = field(default_factory=set)  # inputs that the call returns
     in_place: bool = False
     dtypes: tuple[torch.dtype, ...] = ()
 
@@ -88,25 +87,25 @@ class Examination:
         return self._compared(answer, self.expected) + self._unharmed(changed)
 
     def last(self, timed: Target, returned: tuple[Tensor, ...] | None) -> CheckResult:
-        """Of the timed calls; outputs hold what it wrote, what it returned is None where nobody knows."""
+        """Check the last timed call, whose answer is in its outputs or in `returned`, None if that is not known."""
         answer = timed.outputs or returned
         if self.in_place or answer is None:
             return CheckResult()
         return self._compared(answer, self.expected).of("of a timed call")
 
     def once_more(self, call: Call) -> CheckResult:
-        """By what was timed: it may have answered from memory, or stopped to work."""
+        """Check one more call of what was timed, which may have returned a remembered answer or stopped working."""
         if not self.expected.answer:
             return self._unharmed(self._changed())
         with self._other_inputs() as (what, expected):
             if expected is None:
-                return CheckResult(notes=(FIRST_ALONE,))
+                return CheckResult(notes=(FIRST_ONLY,))
             seen = self._compared(self._called(call)[0], expected)
         return seen.of(f"of one more call {what}".rstrip()) + self._unharmed(self._changed())
 
     @contextmanager
     def _other_inputs(self) -> Iterator[tuple[str, Expected | None]]:
-        """By the first change that the reference follows; what a call changes itself is followed, or nothing known."""
+        """Make the first change that changes the reference's answer; in-place calls change inputs themselves."""
         changes = (InputChange("", nullcontext),) if self.in_place else self.expected.changes[:MOST_CHANGES]
         for change in changes:
             with change.made():
@@ -117,13 +116,13 @@ class Examination:
         yield "", None if self.in_place else self.expected
 
     def _follows(self, other: Expected) -> bool:
-        """Is another answer, and one that the outputs' types can hold."""
+        """Whether the answer differs from the first one, and fits into the types of the outputs."""
         fits = all(_largest(a) <= _most(d) for a, d in zip(other.answer, self.dtypes, strict=False))
         pairs = zip(other.answer, self.expected.answer, strict=False)
         return fits and any(new.shape != old.shape or not torch.equal(new, old) for new, old in pairs)
 
     def _called(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """What it answered, and what it returned."""
+        """Call it, and return its outputs and what it returned."""
         check.poison(self.target.outputs)
         returned = tuple(tensors(call()))
         self.device.synchronize()
@@ -137,7 +136,7 @@ class Examination:
         return {key for key, sums in self.before.items() if after[key] != sums}
 
     def _unharmed(self, changed: set[int]) -> CheckResult:
-        """What a call is given it must leave alone, but for its outputs: what it is told to write, or returns."""
+        """A fault if the call changed an input that it neither returns nor has as `out`."""
         given = tensors((self.target.args, dict(self.target.kwargs)))
         which = [describe(tensor) for tensor in given if storage(tensor) in changed - self.own]
         faults = (f"the call changed its input {which[0]}: return it, or name it by out=",) if which else ()
@@ -145,7 +144,7 @@ class Examination:
 
 
 def _largest(values: Tensor) -> float:
-    """Infinite where there is NaN; an infinity has no size."""
+    """The largest absolute value; infinite if there is NaN, infinities ignored."""
     if values.numel() == 0:
         return 0.0
     sizes = (values if values.is_complex() else values.float()).abs()
@@ -191,14 +190,14 @@ Fingerprint = dict[int, tuple[int, ...]]
 
 
 def fingerprint(target: Target) -> Fingerprint:
-    """A checksum of each storage that the call reads, those of its outputs left out."""
+    """A checksum of each storage that the call reads, except its outputs."""
     written = {storage(t) for t in target.outputs}
     read = {storage(t): t for t in tensors((target.args, dict(target.kwargs))) if t.numel()}
     return {key: _sums(tensor) for key, tensor in read.items() if key not in written}
 
 
 def _sums(tensor: Tensor) -> tuple[int, ...]:
-    """Of all the storage's bytes, 8 at a time, by columns and by rows: values that change places are seen as well."""
+    """Checksums of a storage by columns and by rows of 8-byte words, which change if values are swapped, too."""
     raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
     return tuple(int(part) for part in _parts(raw))
 

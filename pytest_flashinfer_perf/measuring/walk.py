@@ -1,4 +1,4 @@
-"""The walk of one case: capability, memory, inputs, build, check, measure, check again."""
+"""Run one case: capability, memory, inputs, build, check, measure, check again."""
 
 from __future__ import annotations
 
@@ -25,24 +25,20 @@ from pytest_flashinfer_perf.running import compiling, outcomes
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.spec.case import Case, backend_named, routine_named
 from pytest_flashinfer_perf.spec.cost import Cost
-from pytest_flashinfer_perf.spec.routine import AnyRoutine, How, Shape
-from pytest_flashinfer_perf.timing import cold
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, CannotRunError, LaunchOptions, Shape
+from pytest_flashinfer_perf.timing import cold, graphs
 from pytest_flashinfer_perf.timing.run import uses_graph
 from pytest_flashinfer_perf.timing.target import Target
 
 
 class OutOfMemoryError(FlashinferPerfError):
-    """It was estimated to fit."""
+    """Out of memory, although the case was estimated to fit."""
 
     outcome = outcomes.OUT_OF_MEMORY
 
 
-class CannotRunError(FlashinferPerfError):
-    """Hardware, the library or memory does not allow this case here: a skip, with its reason."""
-
-
 @dataclass(frozen=True)
-class Walked:
+class CaseResult:
     measurement: Measurement
     cost: Cost
     resolved: str
@@ -52,7 +48,7 @@ class Walked:
 
 
 def obstacle(case: Case, device: Device, most_gib: float | None = None) -> str | None:
-    """Why this case cannot run here, in the order in which a user would mend it."""
+    """Why this case cannot run here, None if it can; the reason to fix first comes first."""
     reason = capability.missing(case.backend.requires, device)
     if reason is None:
         reason = next(iter(case.backend.limits(case.params, case.backend_name, device)), None)
@@ -76,18 +72,21 @@ def _too_large(case: Case, device: Device, most_gib: float | None) -> str | None
 
 
 def _footprint(case: Case) -> float:
-    """In GiB."""
+    """The estimated memory in GiB."""
     return case.routine.footprint(case.params) / 2**30
 
 
 def check_answer(routine: str | AnyRoutine, backend: str, params: Any, seed: int = 0, device: str = "auto") -> None:
-    """Call a backend, untimed: WrongAnswerError where it is wrong, CannotRunError where it cannot be called here."""
+    """Check a backend's answer, untimed; raises WrongAnswerError, or CannotRunError if it cannot run."""
     known = routine_named(routine, all_routines()) if isinstance(routine, str) else routine
     case = Case(known, Shape(params), backend_named(backend, known), seed)
-    walk(case, Measuring(), Checking(refcheck="only"), devices.find(device))
+    run_case(case, Measuring(), Checking(refcheck="only"), devices.find(device))
 
 
-def walk(case: Case, measuring: Measuring, checking: Checking, device: Device, most_gib: float | None = None) -> Walked:
+def run_case(
+    case: Case, measuring: Measuring, checking: Checking, device: Device, most_gib: float | None = None
+) -> CaseResult:
+    """Check a case and measure it; raises CannotRunError, WrongAnswerError or OutOfMemoryError."""
     reason = obstacle(case, device, most_gib)
     if reason:
         raise CannotRunError(reason)
@@ -102,42 +101,51 @@ def walk(case: Case, measuring: Measuring, checking: Checking, device: Device, m
         if outcomes.of_error(error) != outcomes.OUT_OF_MEMORY:
             raise
         ran_out = str(error).partition("\n")[0]
-        traceback.clear_frames(error.__traceback__)  # they hold what there is no memory for
+        traceback.clear_frames(error.__traceback__)  # they hold tensors
     finally:
-        if device.is_gpu:  # elsewhere when it is short: to look for what nobody holds takes longer than a small case
+        if device.is_gpu:  # on a CPU only when memory is short: collecting garbage takes longer than a small case
             device.give_back_memory()
     device.give_back_memory()
-    raise OutOfMemoryError(f"out of memory, where {_footprint(case):.1f} GiB were expected to do: {ran_out}")
+    raise OutOfMemoryError(f"out of memory, where {_footprint(case):.1f} GiB were estimated: {ran_out}")
 
 
-def _measured(case: Case, measuring: Measuring, checking: Checking, device: Device) -> Walked:
+def _measured(case: Case, measuring: Measuring, checking: Checking, device: Device) -> CaseResult:
     routine, p = case.routine, case.params
     if device.is_gpu:
         torch.cuda.reset_peak_memory_stats(device.torch)
     x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
     graph = uses_graph(measuring, device, routine.cuda_graph)
     target, resolved, takes = _built(case, x, graph)
-    choice = _settled(case, target)
+    graph = graph and not (routine.graph_if_possible and graphs.refusal(target))
+    choice = _tune(case, target)
     cost = routine.cost(p, x)
-    expected = Expected(()) if checking.off else _Posed(case, x, cost, checking).expected(takes, device)
+    expected = Expected(()) if checking.off else _Expectation(case, x, cost, checking).expected(takes, device)
     measurement = measure_target(target, expected, measuring, checking, device, cuda_graph=graph)
     if choice and resolved == "auto":
         resolved = choice.backend(routine.backends)
-    inputs = tuple(_described(x)) if case.said.verbose > 1 else None
+    inputs = tuple(_described(x)) if case.options.verbose > 1 else None
     measurement = replace(measurement, flops=cost.flops, bytes=cost.bytes)
-    return Walked(measurement, cost, resolved, choice, routine.facts(p, x), inputs)
+    return CaseResult(measurement, cost, resolved, choice, routine.facts(p, x), inputs)
 
 
 def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
-    """What to time, the backend that it became, and the inputs in the form in which it takes them."""
-    built = case.backend.build(case.params, x, How(case.backend_name, graph))
+    """The call to time, the backend that it resolved to, and the inputs as that backend expects them."""
+    built = case.backend.build(case.params, x, LaunchOptions(case.backend_name, graph))
     takes = x if built.takes is None else built.takes
 
     def rebuilt() -> Target:
-        """On copies of the inputs, with another workspace and plan."""
+        """Build it again, on copies of the inputs and with another workspace and plan."""
         return _built(case, cold.clone(x, set()), graph)[0]
 
-    target = Target(built.launch, (takes,), {}, case.routine.outputs(x), case.id, rebuilt, built.plan)
+    target = Target(
+        built.launch,
+        (takes,),
+        outputs=case.routine.outputs(x),
+        name=case.id,
+        rebuilt=rebuilt,
+        plan=built.plan,
+        changed=lambda arguments: case.routine.changed(arguments[0]),
+    )
     return target, built.resolved, takes
 
 
@@ -149,12 +157,12 @@ def _described(tree: Any, name: str = "") -> Iterator[str]:
         yield from _described(getattr(tree, field_name), f"{name}.{field_name}".lstrip("."))
 
 
-LOOK_AGAIN = 8  # the second look may take this share of the first one's work
+SECOND_CHECK = 8  # the second check gets this fraction of the first one's work
 
 
 @dataclass(frozen=True)
-class _Posed:
-    """A case's inputs, and what to compare its answer with."""
+class _Expectation:
+    """A case's inputs, from which the answer to compare with is computed."""
 
     case: Case
     x: Any
@@ -162,12 +170,12 @@ class _Posed:
     checking: Checking
 
     def expected(self, takes: Any, device: Device) -> Expected:
-        """For as many rows as the budget allows; and for fewer of them once the activations are negated."""
+        """The reference for as many rows as the budget allows, and for fewer once the activations are negated."""
         activations, allowed = self.case.routine.activations, sample.budget(device)
         if activations is None:
             return self._answer(allowed)
-        less = min(allowed, self.cost.flops) / LOOK_AGAIN
-        changes = (changing.of_activations(activations, self.x, takes),)
+        less = min(allowed, self.cost.flops) / SECOND_CHECK
+        changes = (changing.negated_activations(activations, self.x, takes),)
         return replace(self._answer(allowed), again=partial(self._answer, less), changes=changes)
 
     def _answer(self, allowed: float) -> Expected:
@@ -175,15 +183,15 @@ class _Posed:
         rows = routine.rows(p, x) if routine.rows is not None else None
         part = sample.within(allowed, self.cost.flops, rows, self.case.seed) if rows else None
         answer = routine.reference(p, x, part.chosen) if part else routine.reference(p, x)
-        own = tolerances.applied(self.checking.tolerances, routine.name, backend, routine.tolerances(p, backend))
-        return Expected(answer, own, partial(routine.decoded, p), part)
+        own = tolerances.applied(self.checking.tolerances, routine.name, backend, routine.allowed(p, x, backend))
+        return Expected(answer, own, partial(routine.read, p, x), part)
 
 
-def _settled(case: Case, target: Target) -> Choice | None:
-    """Which kernel FlashInfer's autotuner has chosen, before anything is timed."""
+def _tune(case: Case, target: Target) -> Choice | None:
+    """Let FlashInfer's autotuner choose the kernel before anything is timed, and return its choice."""
     if not case.backend.tunes:
         return None
     tune = getattr(case.params, "autotune", False)
     if case.autotune_cache:
         autotune.verify(case.autotune_cache, tune=tune)
-    return autotune.settle(target, tune=tune, cache=case.autotune_cache)
+    return autotune.choose_kernel(target, tune=tune, cache=case.autotune_cache)

@@ -1,4 +1,4 @@
-"""pytest's face of the package: options, hooks, fixtures. What they do is elsewhere, and imported when it is needed."""
+"""Entry point for pytest: options, hooks, fixtures. The modules that do the work are imported when they are needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ TRACE_SETS = pytest.StashKey[list[tuple[trace_set_arguments.Asked, "Evaluations"
 
 MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
-    "perf(**params): a case's parameters, for -m 'perf(backend=\"fa3\", batch_size=16)'",
+    "perf_apis: parametrize `case` with the cases of all of FlashInfer's APIs that have a trace template",
+    "api: cases of FlashInfer's APIs that have a trace template",
+    "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
     "attention: cases of the attention family",
     "gemm: cases of the GEMM family",
     "moe: cases of the MoE family",
@@ -67,7 +69,7 @@ def _configure(config: pytest.Config) -> None:
 
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
-    """In the process that sees all rows: a worker of xdist has a part of them."""
+    """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
     config.pluginmanager.register(Rowless(board), "flashinfer-perf-rowless")
     if stored.copies(config):
         config.pluginmanager.register(stored.SmallDocuments(config), "flashinfer-perf-stored")
@@ -86,7 +88,7 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
 
 
 def _open_files(config: pytest.Config, board: Board) -> None:
-    """What cannot be written ends the run before anything is measured."""
+    """Open the output files, so that one that cannot be written ends the run before anything is measured."""
     if config.getoption("perf_html"):
         from pytest_flashinfer_perf.plugin.html import HtmlFile
 
@@ -101,14 +103,15 @@ def _open_files(config: pytest.Config, board: Board) -> None:
 
 
 def _set_arguments(config: pytest.Config, settings: Settings) -> None:
-    """Cases without a named file are looked for in the suite; testlists are arguments of their own."""
+    """Add the suite's folders for --perf-case, and the files of --perf-testlist, to pytest's arguments."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if settings.cases and not named:
+    if (settings.cases or settings.api) and not named:
         from pytest_flashinfer_perf.plugin import suite
 
-        config.args[:] = map(str, suite.paths())
+        config.args[:] = map(str, suite.asked_paths(api=settings.api, cases=settings.cases))
     if settings.testlists:
-        config.args[:] = [*(config.args if named or settings.cases else ()), *settings.testlists]
+        asked = named or settings.cases or settings.api
+        config.args[:] = [*(config.args if asked else ()), *settings.testlists]
 
 
 def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:
@@ -131,18 +134,29 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection(session: pytest.Session) -> None:
     settings = session.config.stash[SETTINGS]
-    if settings.backends or settings.cases or settings.model or settings.tp or settings.dp or settings.ep:
+    if any((settings.backends, settings.cases, settings.model, settings.tp, settings.dp, settings.ep, settings.step)):
         from pytest_flashinfer_perf.plugin import suite
 
         with errors_of_use():
             suite.verify(settings)
 
 
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Which part of a model has cases."""
+    if config.stash[SETTINGS].model is None:
+        return []
+    from pytest_flashinfer_perf.plugin import suite
+    from pytest_flashinfer_perf.routines import model_step
+
+    step = suite.planned(config.stash[SETTINGS])
+    return [] if step is None else list(model_step.summary(step))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """A finding or a testlist that was asked for; instead of doctest's, which takes any .txt that was."""
+    """Collect a finding or a testlist that is named as an argument; doctest would take any .txt file."""
     others = yield
     if not parent.session.isinitpath(file_path):
         return others
@@ -181,6 +195,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from pytest_flashinfer_perf.plugin import collection
 
         collection.parametrize(metafunc, marker, metafunc.config.stash[SETTINGS])
+    if metafunc.definition.get_closest_marker("perf_apis") is not None:
+        from pytest_flashinfer_perf.plugin import collection
+
+        with errors_of_use():
+            collection.parametrize_apis(metafunc, metafunc.config.stash[SETTINGS])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -206,7 +225,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Find the device and the instrument before the first test: what is not there is one error, not one per case."""
+    """Find the device and the instrument before the first test, so that a missing one is one error, not many."""
     if session.config.option.collectonly or not any(_needs_device(item) for item in session.items):
         return
     settings = session.config.stash[SETTINGS]
@@ -255,7 +274,7 @@ def perf(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
     from pytest_flashinfer_perf.plugin.fixture import Perf
 
     if "perf" not in request.node.fixturenames:
-        raise pytest.UsageError("perf must be an argument of the test itself: that is where the run looks for it")
+        raise pytest.UsageError("perf must be an argument of the test itself, not of another fixture")
     settings, device = request.config.stash[SETTINGS], request.config.stash[DEVICE]
     with running.turn(request.config, settings, device):
         yield Perf(request, benchmark, settings, device)
@@ -267,7 +286,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if measures(item):
         from pytest_flashinfer_perf.plugin.fixture import Perf
 
-        given = item.funcargs.get("perf")  # type: ignore[attr-defined] # of an item that has fixtures
+        given = item.funcargs.get("perf")  # type: ignore[attr-defined] # items with fixtures have it
         if isinstance(given, Perf):
             given.verify_used()
     return done
@@ -279,7 +298,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     measured = measures(item)
     if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
-        from pytest_flashinfer_perf import tracebacks
+        from pytest_flashinfer_perf.timing import tracebacks
 
         tracebacks.hide_ours(call.excinfo)
     report = yield
@@ -300,12 +319,12 @@ def _add_outcome(item: pytest.Item, report: pytest.TestReport) -> None:
         for known in (item.user_properties, report.user_properties):
             properties.put(row, known)
     reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
-    if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search says what to run again itself
+    if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
         report.sections.append(("run it again", "\n".join(_commands(item))))
 
 
 def _commands(item: pytest.Item) -> Iterator[str]:
-    """This project's, and upstream's where its script has the case."""
+    """The command of this project, and that of upstream's script if it has the case."""
     from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 
     yield stash.repeat(item)

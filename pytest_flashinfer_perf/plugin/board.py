@@ -1,4 +1,4 @@
-"""What a session measured, gathered from its reports, and shown when it ends."""
+"""Gather what a session measured from its test reports, and show it at the end."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Board:
             self._checked[test] = carried.checked
 
     def _forget(self, test: str, *, row: bool) -> None:
-        """What an earlier attempt left."""
+        """Drop the results of an earlier attempt."""
         self._unmeasured.pop(test, None)
         self._searches.pop(test, None)
         self._checked.pop(test, None)
@@ -77,7 +77,7 @@ class Board:
         return [case.reason.removeprefix("Failed: ") for case in failed]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """With -v a measured case says its time where others say PASSED."""
+        """With -v, show a measured case's time instead of PASSED."""
         row = reports.of(report).row
         if report.when != "call" or not report.passed or row is None:
             return None
@@ -132,14 +132,14 @@ class Board:
     def pytest_benchmark_compare_machine_info(
         self, machine_info: dict[str, Any], compared_benchmark: dict[str, Any]
     ) -> None:
-        """Before anything ran, what is compared with says whether this machine's GPU and versions belong to it."""
+        """Add this machine's GPU and versions before pytest-benchmark compares them with those of a saved run."""
         if SCHEMA_KEY in compared_benchmark:
             _ours(machine_info)
 
 
 def _ours(machine_info: dict[str, Any]) -> None:
     machine_info |= _known()
-    for reading in ("hz_actual", "hz_actual_friendly"):  # differs at every start, and warns at every compare
+    for reading in ("hz_actual", "hz_actual_friendly"):  # differs at every start, which would warn at every comparison
         machine_info.get("cpu", {}).pop(reading, None)
 
 

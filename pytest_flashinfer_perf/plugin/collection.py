@@ -1,14 +1,16 @@
-"""From markers to items: a test's cases, their marks and clocks, and what a user's own markers require."""
+"""From markers to items: cases of tests with their marks and clocks, and the requires_* markers of users."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config import tolerances
 from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.names import unknown
@@ -35,8 +37,20 @@ def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settin
     metafunc.parametrize("case", [_param(case) for case in made] or [pytest.param(None, id=NO_CASE)])
 
 
+def parametrize_apis(metafunc: pytest.Metafunc, settings: Settings) -> None:
+    """With the cases of all of FlashInfer's APIs that have a template, each under its API's name."""
+    made = [(case, f"{name}-{case.id}") for name, api in all_apis().items() for case in _made(api, settings)]
+    params = [pytest.param(case, id=id_, marks=marks(case)) for case, id_ in made]
+    metafunc.parametrize("case", params or [pytest.param(None, id=NO_CASE)])
+
+
+def _made(routine: AnyRoutine, settings: Settings) -> Sequence[Case | Search]:
+    searches = settings.fuzzing.on and not settings.cases
+    return _searches(routine, settings) if searches else suite.cases_of(routine, settings)
+
+
 def _searches(routine: AnyRoutine, settings: Settings) -> list[Search]:
-    """One for each backend, whatever shapes a test lists."""
+    """One search for each backend; a search ignores the shapes that a test lists."""
     from pytest_flashinfer_perf.fuzz.search import Search
 
     return [Search(routine, backend) for backend in suite.backends_of(routine, settings)]
@@ -47,11 +61,11 @@ def _param(case: Case | Search) -> object:
 
 
 def marks(case: Case | Search) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.family)]
+    return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.mark)]
 
 
 def give_clocks(items: list[pytest.Item]) -> None:
-    """pytest-benchmark reads only the closest marker: ours keeps the user's options, `max_time` among them."""
+    """Add a benchmark marker with the replay clock and the user's options: pytest-benchmark reads one marker only."""
     ours = {"min_rounds": stopping.FEWEST, "disable_gc": True, "warmup": False}
     for item in items:
         own = item.get_closest_marker("benchmark")
@@ -60,7 +74,7 @@ def give_clocks(items: list[pytest.Item]) -> None:
 
 
 def keep_only(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What `--perf-only` names; all else is deselected."""
+    """Deselect all tests but those that the file of `--perf-only` lists."""
     path = config.invocation_params.dir / config.getoption("perf_only")
     try:
         asked = set(path.read_text(encoding="utf-8").splitlines())
@@ -72,7 +86,7 @@ def keep_only(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A routine that this run asks nothing of is not a skip: its tests are deselected."""
+    """Deselect, rather than skip, tests of routines that have no case in this run."""
     empty = [item for item in items if isinstance(item, pytest.Function) and _is_empty(item)]
     if empty:
         items[:] = [item for item in items if item not in empty]
@@ -85,19 +99,27 @@ def _is_empty(item: pytest.Function) -> bool:
 
 
 def verify_project(items: list[pytest.Item], settings: Settings) -> None:
-    """Raise for what the settings file says of routines and backends that nobody has, this run's own among them."""
+    """Raise for names of routines and backends in the settings file that neither the package nor this run has."""
     routines = dict(all_routines())
     for item in items:
         case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
         routine = getattr(case, "routine", None)
         if isinstance(routine, Routine):
             routines[routine.name] = routine
+    if any("flashinfer." in text for text in _selections(settings)):
+        with errors_of_use():
+            routines.update(all_apis())
     _verify_quarantine(settings, routines)
     known = {name: list(routine.backends) for name, routine in routines.items()}
-    for glob in tolerances.of_nobody(settings.checking.tolerances, known):
+    for glob in tolerances.without_match(settings.checking.tolerances, known):
         name, _, backend = glob.partition("/")
         sentence = unknown(backend, sorted(known[name])) if name in known else unknown(name, sorted(known))
         raise pytest.UsageError(f'{settings.project.path}: [tolerances] "{glob}": {sentence}')
+
+
+def _selections(settings: Settings) -> Iterator[str]:
+    yield from (entry.which for entry in settings.quarantine)
+    yield from (override.glob for override in settings.checking.tolerances)
 
 
 def _verify_quarantine(settings: Settings, routines: Mapping[str, AnyRoutine]) -> None:
@@ -113,7 +135,7 @@ def _verify_quarantine(settings: Settings, routines: Mapping[str, AnyRoutine]) -
 
 
 def unmet(item: pytest.Item, device: Device) -> str | None:
-    """The first of a test's requires_* markers that this machine does not meet."""
+    """The first requirement of a test's requires_* markers that this machine does not meet."""
     return capability.missing(tuple(_requirements(item, device)), device)
 
 

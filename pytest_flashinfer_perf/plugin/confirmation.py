@@ -1,4 +1,4 @@
-"""A suspect is measured again in processes of its own: the same one has the same clock, memory and neighbours."""
+"""Measure cases that look slower again, in new processes: in the same process they would meet the same conditions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.runs.formatting import last_lines
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 PROCESSES = 2
-CONFIRMS = "FLASHINFER_PERF_CONFIRMS"  # set for such a process: it measures, and judges and writes nothing else
+CONFIRMS = "FLASHINFER_PERF_CONFIRMS"  # set in such a process, which only measures
 
 
 def confirms() -> bool:
@@ -24,7 +24,7 @@ def confirms() -> bool:
 
 
 def measured(config: pytest.Config, tests: Sequence[str]) -> list[Run]:
-    """These tests alone, run as this session is; a RunError where they cannot be."""
+    """Run these tests alone, with the options of this session; raises RunError if they cannot be measured."""
     with tempfile.TemporaryDirectory(prefix="flashinfer-perf-") as folder:
         return [_one(config, tests, Path(folder, str(nth))) for nth in range(PROCESSES)]
 
@@ -44,7 +44,7 @@ def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
     )
     if not output.is_file() or not output.stat().st_size:
         last = last_lines(done.stdout + done.stderr, 1)
-        raise RunError(f"not measured again, its process ended with code {done.returncode}: {last}")
+        raise RunError(f"not measured again, its process exited with code {done.returncode}: {last}")
     run = runs.read([output])[0]
     if not set(tests) <= {row.fullname for row in run.rows}:
         raise RunError("not measured again: its process has no row of it")
@@ -52,7 +52,7 @@ def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
 
 
 def _elsewhere(config: pytest.Config, folder: Path) -> Iterator[str]:
-    """What this session writes stays as it is."""
+    """Options that keep the new process from overwriting the files of this session."""
     yield f"--benchmark-storage=file://{folder}"
     if config.pluginmanager.hasplugin("cacheprovider"):
         yield f"--override-ini=cache_dir={folder}"

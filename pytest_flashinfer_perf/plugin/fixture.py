@@ -1,4 +1,4 @@
-"""The `perf` fixture: a case, or anybody's own call, measured and recorded as this test's row."""
+"""The `perf` fixture: measure a case or a call of your own, and record it as the row of this test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.measuring import peaks, row
 from pytest_flashinfer_perf.measuring.autotune import CacheError
 from pytest_flashinfer_perf.measuring.measurement import Measurement, Reference, measure
 from pytest_flashinfer_perf.measuring.verification import Outputs
-from pytest_flashinfer_perf.measuring.walk import CannotRunError, OutOfMemoryError, walk
+from pytest_flashinfer_perf.measuring.walk import OutOfMemoryError, run_case
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running import compiling, record
 from pytest_flashinfer_perf.running.compiling import CompileError
@@ -25,13 +25,14 @@ from pytest_flashinfer_perf.running.stash import CHECKED, IDENTITY, OUTCOME, REP
 from pytest_flashinfer_perf.runs.row import Identity, Row
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.routine import CannotRunError
 from pytest_flashinfer_perf.spec.selection import quarantined
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.fuzz.search import Search
 
 Evaluate = Callable[[bool, Device], tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]]
-NOTHING_MEASURED = "nothing was measured: call perf(case) or perf.time(...), pytest.skip(reason), or do without perf"
+NOTHING_MEASURED = "nothing was measured: call perf(case) or perf.time(...), or pytest.skip(reason), or remove perf"
 
 
 class Perf:
@@ -54,9 +55,9 @@ class Perf:
         self._measuring = replace(asked, iters=1, warmup=0) if asked_not_to else asked
 
     def __call__(self, case: Case | Search) -> Measurement | None:
-        """Run a case: skip it where it cannot run, fail it where its answer is wrong, else record its row.
+        """Run a case: skip it if it cannot run here, fail it if its answer is wrong, else record its row.
 
-        Where shapes are searched nothing is timed: a search, or the one case, is launched and checked in a child.
+        With --perf-fuzz nothing is timed: the search, or the case, is launched and checked in a child process.
         """
         with self._row_or_nothing():
             if isinstance(case, Case) and not self._settings.fuzzing.on:
@@ -65,7 +66,7 @@ class Perf:
             return None
 
     def attempt(self, case: Case) -> None:
-        """Launch a case in a child and check it, whatever the run does with others."""
+        """Launch a case in a child process and check it, with or without --perf-fuzz."""
         with self._row_or_nothing():
             self._launched_and_checked(case)
 
@@ -85,31 +86,31 @@ class Perf:
         if known:
             pytest.skip(known.sentence)
         how = (self._measuring_of(case), self._checking_of(case))
-        walked = walk(case, *how, self._device, self._settings.max_memory)
+        result = run_case(case, *how, self._device, self._settings.max_memory)
         if self._settings.checking.only:
-            self._checked(walked.measurement)
+            self._checked(result.measurement)
         else:
             self._benchmark.params = case.json_params
-            self._record(walked.measurement, row.of_case(case, walked, self._settings.measuring.peaks))
-        return walked.measurement
+            self._record(result.measurement, row.of_case(case, result, self._settings.measuring.peaks))
+        return result.measurement
 
     def _checking_of(self, case: Case) -> Checking:
-        return case.said.allowing(self._settings.checking)
+        return case.options.applied_to_checks(self._settings.checking)
 
     def _checked(self, seen: Measurement) -> None:
-        """Nothing was timed, so that there is no row: the report says how much was looked at."""
+        """Record the result of the check; without a time there is no row."""
         record.leave_out(self._benchmark)
         self._node.stash[CHECKED] = row.refcheck(seen)
 
     def _measuring_of(self, case: Case) -> Measuring:
-        return self._measuring if self._only_once else case.said.over(self._measuring, self._device)
+        return self._measuring if self._only_once else case.options.applied_to(self._measuring, self._device)
 
-    def time(  # noqa: PLR0913 - what there is to say about a call
+    def time(  # noqa: PLR0913 - one argument per property of a call
         self,
         fn: Callable[..., object],
         *args: Any,
         flops: float | None = None,
-        bytes: float | None = None,  # noqa: A002 - the word for it
+        bytes: float | None = None,  # noqa: A002 - the usual name
         flops_dtype: str | None = None,
         reference: Reference = None,
         out: Outputs = None,
@@ -138,13 +139,13 @@ class Perf:
         return measured
 
     def verify_used(self) -> None:
-        """Raise where a test measured nothing and would pass for one that did."""
+        """Fail a test that did not use the fixture: it would pass without having measured anything."""
         if not self._used:
             record.leave_out(self._benchmark)
             pytest.fail(NOTHING_MEASURED, pytrace=False)
 
     def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement:
-        """Record what a process of its own has measured and checked; `evaluate` is told whether once is enough."""
+        """Record what a child process measured and checked. `evaluate` gets True if one call is enough."""
         self._node.stash[REPEAT] = repeat
         self._node.stash[IDENTITY] = self._identity
         with self._row_or_nothing():
@@ -155,7 +156,7 @@ class Perf:
 
     @property
     def _identity(self) -> Identity:
-        """Of a test that is no case of a routine."""
+        """The identity of a test without a case of a routine."""
         return row.located(Identity(case=self._node.nodeid, case_tag=self._settings.case_tag), self._device)
 
     def _own_row(self, measured: Measurement, cost: Cost | None) -> Row:
@@ -188,7 +189,7 @@ class Perf:
 
     @contextmanager
     def _sentences(self) -> Iterator[None]:
-        """What is known to happen needs no lines of this package."""
+        """Turn expected errors into skips and failures without a traceback."""
         try:
             yield
         except CannotRunError as reason:

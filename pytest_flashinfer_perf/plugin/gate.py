@@ -1,4 +1,4 @@
-"""The gate in a run of pytest: this session judged against a baseline, suspects measured again, the exit code set."""
+"""`--perf-gate`: compare this session with a baseline, measure suspects again, and set the exit code."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
 
 
 def _save_as(config: pytest.Config, name: str) -> None:
-    """A baseline is what pytest-benchmark saves, samples included; it reads these when it is configured, after us."""
+    """Set pytest-benchmark's options to save the run with its samples; it reads them later."""
     if config.getoption("benchmark_save"):
         raise pytest.UsageError("--perf-save-baseline is --benchmark-save with samples: use one of them")
     config.option.benchmark_save = name
@@ -55,7 +55,7 @@ def _save_as(config: pytest.Config, name: str) -> None:
 
 @dataclass(eq=False)  # before pytest 9.1 a plugin has to be hashable
 class Gate:
-    """Gathers rows from reports, by their tests, and judges them when the session ends."""
+    """Gathers the rows of tests from their reports, and compares them at the end of the session."""
 
     config: pytest.Config
     rules: Rules
@@ -67,7 +67,7 @@ class Gate:
     lines: list[str] = field(default_factory=list)
 
     def pytest_sessionstart(self) -> None:
-        """Before anything is measured: a baseline that cannot be read is no reason to measure for an hour."""
+        """Read the baseline before anything is measured, so that an error in it shows at once."""
         baseline = self.config.getoption("perf_gate")
         if baseline is None:
             return
@@ -132,7 +132,7 @@ class Gate:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """pytest's own codes stand."""
+        """Set the exit code, unless pytest has set one itself."""
         if session.config.option.collectonly or session.exitstatus not in JUDGED:
             return
         code = self._judge() or self._saved()
@@ -147,7 +147,7 @@ class Gate:
         return judgement.exit_code
 
     def _changes_again(self) -> dict[str, list[float]]:
-        """Of what each suspect was suspected for."""
+        """The changes of each suspect in the measurements that made it one."""
         domains = {one.name: one.primary.seen.domain for one in self.judged().cases if one.primary}
         changes: dict[str, list[float]] = {}
         for run in self.again:
@@ -176,11 +176,11 @@ def _left_out(test: str) -> Unmeasured:
 
 
 def _unmeasured(report: pytest.TestReport) -> Unmeasured:
-    """As the file of this run has it; a test without the perf fixture is known by its id."""
+    """The entry of a test that was not measured, as in the JSON file; without the perf fixture it has only an id."""
     return reports.of(report).unmeasured or unmeasured.of(report, Identity(case=report.nodeid))
 
 
 def _plain(item: pytest.Item) -> Row | None:
-    """What pytest-benchmark will write of a test without the perf fixture, without the samples."""
+    """The row that pytest-benchmark will write for a test without the perf fixture, without the samples."""
     stats = getattr((getattr(item, "funcargs", None) or {}).get("benchmark"), "stats", None)
     return rows.read(stats.as_dict(include_data=False), "pytest-benchmark's record") if stats else None

@@ -1,4 +1,4 @@
-"""`--perf-html`: the page of the session that measured."""
+"""`--perf-html`: write the report of this session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.report.html import page
 
 
 class HtmlFile:
-    """Says what it lacks before anything is measured."""
+    """Verifies what it needs before anything is measured, and writes the page at the end."""
 
     def __init__(self, config: pytest.Config, board: Board) -> None:
         absent = page.missing()

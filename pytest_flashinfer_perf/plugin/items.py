@@ -1,4 +1,4 @@
-"""Items of files: an ordinary test function for each line of a testlist, and for the case of a finding."""
+"""Tests from files: a test function for each line of a testlist, and one for the case of a finding."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.flashinfer_benchmark import lines, testlist
 from pytest_flashinfer_perf.fuzz import findings
 from pytest_flashinfer_perf.plugin import collection, suite
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running.stash import CASE, IDENTITY, LINE, SETTINGS
-from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec.params import ParamError
 
 if TYPE_CHECKING:
@@ -26,12 +25,12 @@ class Testlist(pytest.File):
         settings = self.config.stash[SETTINGS]
         entries = testlist.read(self.path, settings.flags, settings.backends)
         if not entries:
-            raise self.CollectError(f"{self.path}: no line asks for anything; one is --routine NAME and its flags")
+            raise self.CollectError(f"{self.path}: has no case: write a line such as --routine NAME with its flags")
         return [_item(self, entry) for entry in entries]
 
 
 class WithoutCase(pytest.Collector):
-    """What `--perf-case` asks for and only upstream has: skips, as in a testlist."""
+    """Cases of `--perf-case` that only upstream has, which are skipped as in a testlist."""
 
     def collect(self) -> list[pytest.Function]:
         return [_item(self, entry) for entry in suite.without_case(self.config.stash[SETTINGS])]
@@ -68,7 +67,7 @@ def _without_case(entry: Entry) -> None:
 class FindingFile(pytest.File):
     def collect(self) -> list[pytest.Function]:
         try:
-            [case] = cases.read(findings.line_of(self.path), all_routines())
+            [case] = lines.read(findings.line_of(self.path), all_routines())
         except (ValueError, ParamError) as error:
             raise self.CollectError(f"{self.path}: {error}") from error
         item = pytest.Function.from_parent(self, name=f"{case.routine.name}[{case.id}]", callobj=_attempt(case))

@@ -46,7 +46,19 @@ def _add_cases(group: pytest.OptionGroup) -> None:
         metavar="NAME",
         help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the number of GPUs "
         "that share its heads (-tp8), of groups that share its requests (-dp2) and of GPUs that share its experts "
-        "(-ep32), as in llama-3.1-70b-tp8. Default of each: 1.",
+        "(-ep32), as in llama-3.1-70b-tp8. Default of each: 1. A config.json, or its folder, gives the kernels of a "
+        "step of that model.",
+    )
+    group.addoption(
+        "--perf-step",
+        metavar="FLAGS",
+        help="Run the kernels of one step of the model: --phase decode or prefill, --batch, --context, --page-size, "
+        "--kv-dtype, --mixed. Default for a config.json: --phase decode --batch 64 --context 8192.",
+    )
+    group.addoption(
+        "--perf-api",
+        action="store_true",
+        help="Run FlashInfer's APIs that have a trace template, instead of the routines of the suite.",
     )
     group.addoption(
         "--perf-backends",
@@ -57,8 +69,8 @@ def _add_cases(group: pytest.OptionGroup) -> None:
         "--perf-case",
         metavar="FLAGS",
         **REPEATABLE,
-        help="Run exactly this case, given by the flags of flashinfer_benchmark.py (repeatable). The field `repro` of "
-        "each row holds the flags of its case.",
+        help="Run exactly this case, given by the flags of flashinfer_benchmark.py, or by --api NAME and the flags of "
+        "an API (repeatable). The field `repro` of each row holds the flags of its case.",
     )
     group.addoption(
         "--perf-testlist",

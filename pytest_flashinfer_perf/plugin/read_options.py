@@ -9,6 +9,7 @@ import pytest
 from pytest_flashinfer_perf.config import planting, project_file, quarantine, tolerances
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
+from pytest_flashinfer_perf.routines.model_configs import shipped
 from pytest_flashinfer_perf.spec import presets
 from pytest_flashinfer_perf.spec.presets import Spread
 
@@ -20,7 +21,7 @@ def _refuse_empty(config: pytest.Config) -> None:
     for option, value in vars(config.option).items():
         values = value if isinstance(value, list) else [value]
         if option.startswith("perf_") and option[5:] not in MAY_BE_EMPTY and any(map(_is_empty, values)):
-            raise pytest.UsageError(f"--{option.replace('_', '-')}: the value is empty: is a shell variable not set?")
+            raise pytest.UsageError(f"--{option.replace('_', '-')}: empty name: is a shell variable unset?")
 
 
 def _is_empty(value: object) -> bool:
@@ -35,6 +36,7 @@ def read(config: pytest.Config) -> Settings:
     bounds, quarantined = tolerances.read(project), quarantine.read(project)
     return Settings(
         suite=config.getoption("perf_suite"),
+        api=config.getoption("perf_api"),
         backends=tuple((config.getoption("perf_backends") or "").replace(",", " ").split()),
         cases=tuple(config.getoption("perf_case")),
         testlists=tuple(config.getoption("perf_testlist")),
@@ -61,13 +63,16 @@ def read(config: pytest.Config) -> Settings:
 
 def _model(config: pytest.Config) -> dict[str, Any]:
     """The model's name and its numbers of GPUs, which are part of the name or options of their own."""
-    given = config.getoption("perf_model")
+    given, step = config.getoption("perf_model"), {"step": config.getoption("perf_step")}
+    if given is not None and shipped.is_path(given):
+        path = config.invocation_params.dir / given
+        return {"model": str(path), **step, **{way: config.getoption(f"perf_{way}") for way in Spread._fields}}
     name, in_name = (None, {}) if given is None else presets.split_name(given)
     own = {way: config.getoption(f"perf_{way}") for way in Spread._fields}
     for way, gpus in in_name.items():
         if own[way] not in (None, gpus):
             raise pytest.UsageError(f"--perf-{way}={own[way]}: --perf-model={given} has another number, leave one out")
-    return {"model": name, **own, **in_name}
+    return {"model": name, **step, **own, **in_name}
 
 
 def _plants(config: pytest.Config) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A run without rows: pytest-benchmark writes no file of it, and an older file would be taken for this run's."""
+"""Write the JSON file of a run without rows: pytest-benchmark writes none, and an older file would be taken for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TE
 
 
 class Rowless:
-    """Writes the file that `--benchmark-json` names, of a session with cases or of a shard, where it has no rows."""
+    """Writes the file of `--benchmark-json` for a session with cases, or a shard, that has no rows."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -30,7 +30,7 @@ class Rowless:
 
     @pytest.hookimpl(specname="pytest_sessionfinish", wrapper=True)
     def pytest_sessionfinish_hushed(self, session: pytest.Session) -> Generator[None, object, object]:
-        """pytest-benchmark warns that it saves nothing, which is true of its storage alone."""
+        """Silence pytest-benchmark's warning that it saves nothing, since this class writes the file."""
         if self._path(session) and not (
             session.config.option.benchmark_save or session.config.option.benchmark_autosave
         ):
@@ -38,7 +38,7 @@ class Rowless:
         return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Behind pytest-benchmark, which writes before any hook that is no wrapper is called."""
+        """Runs after pytest-benchmark's own hook, which is a wrapper."""
         path = self._path(session)
         if path is not None and not self._written:
             write_whole(path, _document(session.config))

@@ -1,16 +1,21 @@
-"""The performance suite: where its test files are, and the cases that a run asks of each."""
+"""The performance suite: its test files, and the cases of each for a run."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config.settings import Settings
-from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
 from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.routines import all_backends, all_routines
+from pytest_flashinfer_perf.routines import all_backends, all_routines, model_step
+from pytest_flashinfer_perf.routines.model_configs import shipped
+from pytest_flashinfer_perf.routines.model_configs.step import parse
+from pytest_flashinfer_perf.routines.model_step import Plan
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED, Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
@@ -21,7 +26,7 @@ FAMILIES = ("attention", "gemm", "moe")
 
 
 def root() -> Path:
-    """Beside the package in a checkout, inside it in a wheel: either way the folder that holds `tests/`."""
+    """The folder that holds `tests/`: next to the package in a checkout, inside it in a wheel."""
     package = Path(__file__).parents[1]
     packed = package / "suite"
     return packed if packed.is_dir() else package.parent
@@ -31,9 +36,26 @@ def paths() -> list[Path]:
     return [found for family in FAMILIES if (found := root() / "tests" / family).is_dir()]
 
 
+def api_path() -> Path:
+    return root() / "tests" / "api"
+
+
+def asked_paths(*, api: bool, cases: Sequence[str]) -> list[Path]:
+    """Where a run without named files looks for what it asks for by `--perf-api` and by `--perf-case`."""
+    if api and not cases:
+        return [api_path()]
+    return [*paths(), *([api_path()] if api or any(map(_may_be_api, cases)) else [])]
+
+
+def _may_be_api(line: str) -> bool:
+    """By its name, or by that of one of upstream's routines that no file here declares."""
+    words = line.replace("=", " ").split()
+    return "--api" in words or any(map(upstream.may_be_api, words))
+
+
 def verify(settings: Settings) -> None:
-    """Raise ParamError for what no routine knows, before anything is collected."""
-    known = all_backends()
+    """Raise ParamError for unknown backends, cases and models, before anything is collected."""
+    known = all_backends() | _api_backends(settings)
     strange = [name for name in settings.backends if name not in known]
     if strange:
         raise ParamError(f"--perf-backends: {unknown(strange[0], sorted(known))}")
@@ -41,36 +63,64 @@ def verify(settings: Settings) -> None:
     _verify_model(settings)
 
 
+def _api_backends(settings: Settings) -> set[str]:
+    return {name for api in all_apis().values() for name in api.backends} if settings.api else set()
+
+
 def _verify_model(settings: Settings) -> None:
     if settings.model is None:
         if settings.tp or settings.dp or settings.ep:
             raise ParamError("--perf-tp, --perf-dp and --perf-ep need --perf-model")
+        if settings.step:
+            raise ParamError("--perf-step needs --perf-model")
         return
-    known = sorted({name for r in all_routines().values() if r.presets for name in r.presets.layers})
-    if settings.model not in known:
+    known = sorted({*_presets(), *shipped.names()})
+    if settings.model not in known and not shipped.is_path(settings.model):
         raise ParamError(f"--perf-model: {unknown(settings.model, known)}")
     for routine in all_routines().values():
         _model_shapes(routine, settings)
 
 
+def _presets() -> set[str]:
+    return {name for routine in all_routines().values() if routine.presets for name in routine.presets.layers}
+
+
+def planned(settings: Settings) -> Plan | None:
+    """The step of a model that is given by its config.json, or with `--perf-step`; other models have sweeps."""
+    if settings.model is None or (settings.step is None and settings.model in _presets()):
+        return None
+    return _plan(settings.model, settings.step or "", _spread(settings))
+
+
+@functools.cache
+def _plan(model: str, step: str, spread: Spread) -> Plan:
+    return model_step.plan(model, parse(step, spread))
+
+
+def _spread(settings: Settings) -> Spread:
+    return Spread(settings.tp or 1, settings.dp or 1, settings.ep or 1)
+
+
 def _model_shapes(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
-    over = Spread(settings.tp or 1, settings.dp or 1, settings.ep or 1)
-    return list(routine.shapes_of_model(settings.model or "", over))
+    step = planned(settings)
+    return (
+        list(routine.shapes_of_model(settings.model or "", _spread(settings))) if step is None else step.shapes(routine)
+    )
 
 
 def asked_for(settings: Settings) -> list[Case]:
-    """The cases of `--perf-case`."""
+    """The cases that `--perf-case` names."""
     return [entry.case for entry in _entries(settings) if entry.case is not None]
 
 
 def without_case(settings: Settings) -> list[Entry]:
-    """What `--perf-case` asks for and only upstream has."""
+    """The entries of `--perf-case` that only upstream has."""
     return [entry for entry in _entries(settings) if entry.missing]
 
 
 def _entries(settings: Settings) -> Iterator[Entry]:
     for line in settings.cases:
-        entries = testlist.of_one(line, "--perf-case")
+        entries = testlist.read_line(line, "--perf-case")
         problem = next((entry.problem for entry in entries if entry.problem), "")
         if problem:
             raise ParamError(f"--perf-case={line!r}: {problem}")
@@ -78,13 +128,13 @@ def _entries(settings: Settings) -> Iterator[Entry]:
 
 
 def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str] = ()) -> list[Case]:
-    """A test's cases: `--perf-case`'s, else its own shapes, else the model's or the tier's; times the backends."""
+    """A test's cases: those of `--perf-case`, else its own shapes, else the model's or the tier's, for each backend."""
     if settings.cases:
         return [case for case in asked_for(settings) if case.routine is routine]
     shapes = [_own(routine, params) for params in own] or _listed(routine, settings)
     asked = list(backends_of(routine, settings))
     wanted = ((s, b) for s in shapes for b in asked if b in (s.backends or asked))
-    return _distinct([Case(routine, s, b, *_said(settings)) for s, b in wanted])
+    return _distinct([Case(routine, s, b, *_settings_of_cases(settings)) for s, b in wanted])
 
 
 def _listed(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
@@ -102,12 +152,12 @@ def backends_of(routine: AnyRoutine, settings: Settings) -> Iterator[str]:
     return iter(dict.fromkeys(backend.name for backend in asked if backend is not None))
 
 
-def _said(settings: Settings) -> tuple[int, str | None, str | None]:
+def _settings_of_cases(settings: Settings) -> tuple[int, str | None, str | None]:
     return (DEFAULT_SEED if settings.seed is None else settings.seed, settings.case_tag, settings.autotune_cache)
 
 
 def _distinct(made: list[Case]) -> list[Case]:
-    """Ids are what results are matched by later: two cases must not share one."""
+    """Raise if two cases share an id, by which results are matched later."""
     seen: dict[str, Case] = {}
     for case in made:
         if seen.setdefault(case.id, case) is not case:

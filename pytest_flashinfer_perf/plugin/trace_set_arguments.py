@@ -1,4 +1,4 @@
-"""Which of pytest's arguments are FlashInfer-Bench data sets: pytest neither walks these nor imports them."""
+"""Find FlashInfer-Bench data sets among pytest's arguments; pytest neither walks nor imports them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INI = {
 
 
 class Asked(NamedTuple):
-    """A data set, and those of its items that were named."""
+    """A data set, and the names of its items if only some are wanted."""
 
     root: Path
     names: tuple[str, ...] = ()
@@ -38,30 +38,30 @@ def is_data_set(path: Path) -> bool:
 
 
 def refuse_foreign(config: pytest.Config) -> None:
-    """Before pytest imports what it finds beside its arguments."""
+    """Refuse data sets with Python or ini files, before pytest would import or read them."""
     here = config.invocation_params.dir
     for name in config.known_args_namespace.file_or_dir or config.getini("testpaths") or ["."]:
         root = here / name.partition("::")[0]
         strange = _foreign(root) if is_data_set(root) else None
         if strange is not None:
             way = f"name the set by --perf-trace-set={name} instead, from a folder outside of it"
-            raise pytest.UsageError(f"{root} is a data set with a {strange}, which pytest would obey: {way}")
+            raise pytest.UsageError(f"{root} is a data set with a {strange}, which pytest would read: {way}")
 
 
 def _foreign(root: Path) -> Path | None:
-    """Not its tests, which nobody collects: the official set has some."""
+    """A file that pytest would read. Tests are not, since they are not collected; the official set has some."""
     code = iter(sorted(root.rglob("conftest.py")))
-    settled = (path for name, said in INI.items() for path in sorted(root.rglob(name)) if _says(path, said))
-    found = next(code, None) or next(settled, None)
+    ini = (path for name, pattern in INI.items() for path in sorted(root.rglob(name)) if _contains(path, pattern))
+    found = next(code, None) or next(ini, None)
     return found.relative_to(root) if found else None
 
 
-def _says(path: Path, pattern: str) -> bool:
+def _contains(path: Path, pattern: str) -> bool:
     return re.search(pattern, path.read_text(errors="replace")) is not None
 
 
 def take(config: pytest.Config, settings: Settings) -> list[Asked]:
-    """Those of the option, and those among the arguments, which are theirs no longer."""
+    """The data sets of --perf-trace-set and those among pytest's arguments, which are removed there."""
     here = config.invocation_params.dir
     asked = [Asked((here / name).absolute()) for name in settings.trace.sets]
     for one in asked:
@@ -99,7 +99,7 @@ def items(session: pytest.Session, asked: Asked, shared: Evaluations) -> Iterato
     from pytest_flashinfer_perf.trace_sets.items import TraceSetItems
 
     outside = not asked.root.is_relative_to(session.config.rootpath)
-    nodeid = asked.root.as_posix() if outside else None  # pytest has none for a place outside of its root
+    nodeid = asked.root.as_posix() if outside else None  # pytest makes none for a path outside its rootdir
     collector = TraceSetItems.from_parent(session, path=asked.root, nodeid=nodeid, shared=shared)
     made = list(session.genitems(collector))
     unknown = set(asked.names) - {item.name for item in made}

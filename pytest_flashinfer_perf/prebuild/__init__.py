@@ -1,1 +1,1 @@
-"""Kernel modules compiled before anything is timed: which ones cases need, and all of them at once."""
+"""Find the kernel modules that cases need, and compile all of them in parallel before anything is timed."""

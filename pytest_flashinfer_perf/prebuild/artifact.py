@@ -1,4 +1,4 @@
-"""Modules for another machine, as the package that FlashInfer looks for: it loads what it finds there."""
+"""Copy modules for another machine, in a package that FlashInfer looks for and loads from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import verify_writable, write_whole
 
 PACKAGE, FOLDER = "flashinfer_jit_cache", "jit_cache"
-# 0.6.18 asks for the folder, 0.7.2 for providers with what they hold and which GPUs it is for.
+# 0.6.18 asks for the folder, 0.7.2 for providers with their modules and architectures.
 INIT = '''"""Made by `flashinfer-perf prebuild`: FlashInfer's modules for {architectures}."""
 
 import pathlib
@@ -44,7 +44,7 @@ class ArtifactError(FlashinferPerfError):
 
 
 def verify(folder: Path) -> None:
-    """It may hold what an earlier run left there, of the same FlashInfer and for the same GPUs."""
+    """Raise if the folder has modules of another FlashInfer or for other GPUs; those of earlier runs are kept."""
     there = folder / PACKAGE / "__init__.py"
     verify_writable(there)
     if there.exists() and there.read_text(encoding="utf-8") != _init():

@@ -1,4 +1,4 @@
-"""Modules compiled all at once: one ninja for all their files, whose notes FlashInfer's own then finds with each."""
+"""Compile modules with one ninja for all files, and leave its logs where FlashInfer's ninja looks for them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from pytest_flashinfer_perf.running.compiling import FAILED, first_error
 
 STEP = re.compile(r"\[(\d+)/(\d+)\] ")
 OF_CUTLASS = re.compile(r"_sm\d+|cutlass|gemm|moe")
-NOTES = (".ninja_log", ".ninja_deps")
+LOGS = (".ninja_log", ".ninja_deps")
 Finished = Callable[[str, "str | None"], None]
 Step = Callable[[int, int], None]
 
 
 class NinjaError(FlashinferPerfError):
-    """There is none."""
+    """ninja is not installed."""
 
 
 def verify_ninja() -> None:
-    """The first on the path is FlashInfer's own; another version would not believe its notes."""
+    """Raise without ninja in PATH. FlashInfer uses the same one; another version would not accept its logs."""
     if shutil.which("ninja") is None:
-        raise NinjaError("there is no ninja on the path: pip install ninja, and have it there for the run as well")
+        raise NinjaError("there is no ninja in PATH: pip install ninja, and keep it in PATH for the run, too")
 
 
 def built(specs: Sequence[Any], finished: Finished, step: Step) -> None:
-    """`finished` is told of each module's end, and of its error; `step` of files compiled and of how many there are."""
+    """Compile modules. Calls `finished(module, error)` for each, and `step(compiled files, all files)` meanwhile."""
     from filelock import FileLock
 
     with ExitStack() as stack:
@@ -51,14 +51,14 @@ def built(specs: Sequence[Any], finished: Finished, step: Step) -> None:
 
 
 def _work(spec: Any) -> int:
-    """What takes longest is begun first: a file of CUTLASS's kernels takes five times as long as another."""
+    """The estimated work: the longest module is started first. A file of CUTLASS kernels takes five times as long."""
     return len(spec.sources) * (5 if OF_CUTLASS.search(spec.name) else 1)
 
 
 def _written(spec: Any) -> str | None:
     try:
         spec.write_ninja()
-    except Exception as error:  # noqa: BLE001 - one module's, as any error of a compiler
+    except Exception as error:  # noqa: BLE001 - an error of this module, like one of the compiler
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -77,20 +77,20 @@ def _compile(specs: Sequence[Any], finished: Finished, step: Step) -> None:
             words, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as running:
             _Follower([spec.name for spec in specs], finished, step).follow(running.stdout or ())
-        written = [path for name in NOTES if (path := Path(folder, name)).exists()]
+        written = [path for name in LOGS if (path := Path(folder, name)).exists()]
         for spec in specs:
-            for notes in written:
-                shutil.copyfile(notes, spec.build_dir / notes.name)
+            for log in written:
+                shutil.copyfile(log, spec.build_dir / log.name)
 
 
 def _jobs() -> list[str]:
-    """FlashInfer's own variable for it."""
-    said = os.environ.get("MAX_JOBS", "")
-    return ["-j", said] if said.isdecimal() else []
+    """The limit of parallel jobs, from FlashInfer's own variable."""
+    jobs = os.environ.get("MAX_JOBS", "")
+    return ["-j", jobs] if jobs.isdecimal() else []
 
 
 class _Follower:
-    """Of what ninja prints: a line for each command that has ended, and below it what the command said."""
+    """Parses ninja's output: a line for each command that has ended, followed by the output of that command."""
 
     def __init__(self, modules: Iterable[str], finished: Finished, step: Step) -> None:
         self._waiting = set(modules)
@@ -101,17 +101,17 @@ class _Follower:
         ended: list[str] = []
         for line in output:
             if STEP.match(line):
-                self._look_at(ended)
+                self._parse(ended)
                 ended = []
             ended.append(line)
-        self._look_at(ended)
+        self._parse(ended)
         for module in sorted(self._waiting):
             self._finished(module, first_error("".join(ended)))
 
-    def _look_at(self, command: list[str]) -> None:
-        told = STEP.match(command[0]) if command else None
-        if told:
-            self._step(int(told[1]), int(told[2]))
+    def _parse(self, command: list[str]) -> None:
+        step = STEP.match(command[0]) if command else None
+        if step:
+            self._step(int(step[1]), int(step[2]))
             failure = next((line for line in command if line.startswith(FAILED)), None)
             written = Path((failure or command[0]).split()[-1])
             module = written.parent.name

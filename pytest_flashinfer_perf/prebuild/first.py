@@ -1,4 +1,4 @@
-"""`--perf-prebuild`: before a session starts its workers or measures anything, in a process of its own."""
+"""`--perf-prebuild`: compile in a child process, before the session starts workers or measures anything."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ALL_THERE, SOME_BROKEN = 0, 1
 
 
 def compile_first(config: pytest.Config) -> None:
-    """What does not compile is known from now on, also to the workers."""
+    """Compile, and remember the modules that fail to compile, also for the workers."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "broken.json")
         code = start.prebuild(config.invocation_params.args, report=report)
         if code not in (ALL_THERE, SOME_BROKEN) or not report.exists():
-            raise pytest.UsageError(f"--perf-prebuild ended with pytest's code {code}, see above")
+            raise pytest.UsageError(f"--perf-prebuild failed with pytest's exit code {code}, see the output above")
         compiling.know(json.loads(report.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""pytest's face of it, named with `-p`: cases are selected as ever, and not run but compiled."""
+"""The pytest plugin of the compiling process (`-p`): tests are selected as usual, and compiled instead of run."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Behind the plugin, whose own loop comes after this one for it."""
+    """Register after the main plugin, so that this test loop comes before its own."""
     pretend_cudnn()
-    config.option.perf_prebuild = False  # said in an ini file, it would start this session again and again
+    config.option.perf_prebuild = False  # in an ini file it would start this process again and again
     config.pluginmanager.register(Prebuild(config), "flashinfer-perf-prebuild")
 
 
 def _cases(items: list[pytest.Item]) -> list[Case]:
     found = [case for item in items if (case := case_of(item)) is not None]
     if not found:
-        raise pytest.UsageError("nothing to prebuild: no case is among the tests that these arguments select")
+        raise pytest.UsageError("nothing to prebuild: these arguments select no test with a case")
     return found
 
 
 class Prebuild:
-    """Instead of the loop over tests."""
+    """Replaces the loop over tests."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        if session.testsfailed:  # pytest itself says what cannot be collected
+        if session.testsfailed:  # pytest itself reports collection errors
             return None
         cases = _cases(session.items)
         output: Path | None = self._config.getoption("prebuild_output")
@@ -66,11 +66,13 @@ class Prebuild:
         return True
 
     def _say_needed(self, needed: Needed, cases: int, others: int) -> None:
-        self._say(f"{counted(cases, 'case')}: {counted(len(needed.modules), 'module')} of FlashInfer's")
+        self._say(f"{counted(cases, 'case')}: {counted(len(needed.modules), 'module')} of FlashInfer")
         self._say_reasons(f"{sum(needed.cannot.values())} of the cases cannot run there", needed.cannot, 1)
-        self._say_reasons("not followed to their end, what else they need is compiled when they run", needed.lost, 0)
+        self._say_reasons(
+            "calls that failed without a GPU; the other modules they need are compiled when they run", needed.lost, 0
+        )
         if others:
-            self._say(f"besides {counted(others, 'test')} without cases: what they call is compiled when they call it")
+            self._say(f"also {counted(others, 'test')} without cases, whose modules are compiled when they run")
 
     def _say_reasons(self, title: str, reasons: Mapping[str, int], verbosity: int) -> None:
         if not reasons:

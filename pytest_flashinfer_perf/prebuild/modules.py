@@ -1,4 +1,4 @@
-"""Which of FlashInfer's modules cases need: each is called with a GPU that is not there, and what it asks for noted."""
+"""Find the FlashInfer modules of cases: call each with a pretended GPU, and record the modules that it loads."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import walk
-from pytest_flashinfer_perf.measuring.walk import CannotRunError
 from pytest_flashinfer_perf.prebuild.pretence import PRETENDED, Anything, Pretence, pretend
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.routine import How
+from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions
 from pytest_flashinfer_perf.spec.selection import quarantined
 from pytest_flashinfer_perf.timing.run import uses_graph
 
 
 @dataclass
 class Needed:
-    """The modules of all cases by their names; which cases cannot run there, and which were not followed to the end."""
+    """The modules of all cases by name, and the reasons of cases that cannot run there or whose call failed."""
 
     modules: dict[str, Any] = field(default_factory=dict)
     cannot: dict[str, int] = field(default_factory=dict)
@@ -36,13 +35,13 @@ class Needed:
 
 
 def needed(cases: list[Case], settings: Settings) -> Needed:
-    """On all the GPUs that FlashInfer compiles for."""
+    """Find the modules for all GPUs that FlashInfer compiles for."""
     broken = capability.flashinfer_import_error()
     if broken:
         raise CannotRunError(broken)
     targets: Any = importlib.import_module("flashinfer.compilation_context").CompilationContext()
     found = Needed()
-    with _noting(found.modules):
+    with _recording(found.modules):
         for major, minor in sorted(targets.TARGET_CUDA_ARCHS):
             device = _pretended(major, int(minor.rstrip("af")))
             for case in cases:
@@ -52,7 +51,7 @@ def needed(cases: list[Case], settings: Settings) -> Needed:
 
 def _pretended(major: int, minor: int) -> Device:
     pretend((major, minor))
-    devices._gpu.cache_clear()  # noqa: SLF001 - it was another one
+    devices._gpu.cache_clear()  # noqa: SLF001 - the cached one is another GPU
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
             _forget(module)
@@ -60,7 +59,7 @@ def _pretended(major: int, minor: int) -> Device:
 
 
 def _forget(module: ModuleType) -> None:
-    """What it has kept of another GPU."""
+    """Clear the module's caches, which belong to another GPU."""
     for value in list(vars(module).values()):
         if hasattr(value, "cache_clear"):
             value.cache_clear()
@@ -76,28 +75,30 @@ def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> No
         with warnings.catch_warnings(), redirect_stdout(None), Pretence():
             warnings.simplefilter("ignore")
             _called(case, device, settings)
-    except Exception as error:  # noqa: BLE001 - whatever a library says of a GPU that is not there
+    except Exception as error:  # noqa: BLE001 - a pretended GPU may cause any error
         _count(found.lost, f"{case.routine.name}, {case.backend_name}: {_first_line(error)}")
 
 
 def _called(case: Case, device: Device, settings: Settings) -> None:
     routine, p = case.routine, case.params
     x = routine.inputs(p, torch.Generator().manual_seed(case.seed), PRETENDED)
-    built = case.backend.build(p, x, How(case.backend_name, uses_graph(settings.measuring, device, routine.cuda_graph)))
+    built = case.backend.build(
+        p, x, LaunchOptions(case.backend_name, uses_graph(settings.measuring, device, routine.cuda_graph))
+    )
     built.launch(x if built.takes is None else built.takes)
 
 
 @contextmanager
-def _noting(modules: dict[str, Any]) -> Iterator[None]:
-    """What FlashInfer's loader is asked for. It asks once for each: wrappers keep what it gives them."""
+def _recording(modules: dict[str, Any]) -> Iterator[None]:
+    """Record the modules that FlashInfer loads. Each is loaded once, since wrappers cache it."""
     spec_type: Any = importlib.import_module("flashinfer.jit.core").JitSpec
     build_and_load = spec_type.build_and_load
 
-    def noted(spec: Any) -> Anything:
+    def record(spec: Any) -> Anything:
         modules[spec.name] = spec
         return Anything(1)
 
-    spec_type.build_and_load = noted
+    spec_type.build_and_load = record
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""A GPU that is not there, for code that only chooses what to call: it may be another one than this machine's, or none.
+"""Pretend a GPU, of any kind and without hardware, for code that only selects the kernels to call.
 
-Tensors say that they are on it. Small ones are the CPU's, so that lengths and page tables can be read; of large ones
-there is only the shape. What is here is for a process that measures nothing.
+Tensors claim to be on it. Small ones are on the CPU, so that lengths and page tables can be read; large ones have a
+shape only. This is for a process that measures nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 HERE, NOWHERE, PRETENDED = torch.device("cpu"), torch.device("meta"), torch.device("cuda", 0)
 LARGEST_HELD = 1 << 20  # bytes
-NEWEST = 1_000_000  # a version of cuDNN, whose graphs are no modules of FlashInfer's
-# An H200's, whatever the capability: none of them decides which module is asked for.
+NEWEST = 1_000_000  # version of cuDNN, whose graphs are not FlashInfer modules
+# Those of an H200 for all capabilities; none of them affects which module is loaded.
 SIZES = {
     "multi_processor_count": 132,
     "L2_cache_size": 50 << 20,
@@ -36,7 +36,7 @@ SIZES = {
 
 
 class Anything(int):
-    """What there is no answer to: a number, a function of anything, an object that has everything."""
+    """A value without meaning that acts as a number, a function and an object with every attribute."""
 
     def __getattr__(self, name: str) -> Anything:
         if name.startswith("__"):
@@ -56,14 +56,14 @@ class Anything(int):
         return None
 
     def __iter__(self) -> Iterator[Anything]:
-        """As many as it is unpacked into."""
-        frame = sys._getframe(1)  # noqa: SLF001 - nobody else knows how many that are
+        """As many values as the caller unpacks."""
+        frame = sys._getframe(1)  # noqa: SLF001 - only the caller's bytecode has the number
         words = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 2]
         return iter([self] * (words[1] if dis.opname[words[0]] == "UNPACK_SEQUENCE" else 0))
 
 
 def pretend(capability: tuple[int, int]) -> None:
-    """From now on torch speaks of one GPU of this capability."""
+    """Make torch report one GPU of this compute capability from now on."""
     major, minor = capability
     name = f"a GPU of compute capability {major}.{minor}"
     seen = SimpleNamespace(name=name, major=major, minor=minor, uuid="none", **SIZES)
@@ -87,7 +87,7 @@ def pretend(capability: tuple[int, int]) -> None:
 
 
 def pretend_cudnn() -> None:
-    """Before FlashInfer is imported."""
+    """Pretend that cuDNN is installed; call it before FlashInfer is imported."""
     cudnn: Any = Anything(NEWEST)
     cudnn.__spec__ = ModuleSpec("cudnn", None)
     sys.modules["cudnn"] = cudnn
@@ -119,7 +119,7 @@ STAYS = (Tensor.cuda, Tensor.cpu, Tensor.pin_memory)
 
 
 class Pretence(TorchFunctionMode):
-    """All that torch is asked for, in a `with`."""
+    """Replaces the functions of torch inside a `with` block."""
 
     def __torch_function__(
         self, function: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -140,7 +140,7 @@ def _done(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function in READ:
             return READ[function](args[0])
         return _without_contents(function, _one_row(args) if function is Tensor.__getitem__ else args, kwargs)
-    with suppress(Exception):  # what makes no tensor has no shape
+    with suppress(Exception):  # functions that return no tensor have no shape
         shape = _without_contents(function, args, kwargs if tensors else {**kwargs, "device": NOWHERE})
         if shape.nbytes > LARGEST_HELD:
             return shape
@@ -148,7 +148,7 @@ def _done(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _one_row(asked: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Instead of those that a mask has, which has no contents."""
+    """Index one row instead of a mask, which has no contents."""
     whole, index = asked
     is_mask = isinstance(index, Tensor) and index.dtype == torch.bool
     return (whole, (torch.zeros(1, dtype=torch.int64),) * index.dim()) if is_mask else asked
@@ -160,7 +160,7 @@ def _without_contents(function: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _placed(tree: Any, where: torch.device) -> Any:
-    """A scalar tensor mixes with those of any device."""
+    """Move tensors and devices; scalar tensors may stay, since they work with any device."""
 
     def placed(leaf: Any) -> Any:
         if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf.startswith(("cuda", "cpu"))):

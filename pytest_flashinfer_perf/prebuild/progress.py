@@ -1,4 +1,4 @@
-"""What is seen of compilers at work: a line for each module that has ended, below them a bar of files on a terminal."""
+"""Show the progress of compilation: a line for each finished module, and on a terminal a bar of files below."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.runs.formatting import counted
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """The bar is tqdm's, which FlashInfer has with it."""
+    """Prints lines and a bar of tqdm, which FlashInfer requires."""
 
     def __init__(self, say: Callable[[str], None], modules: int) -> None:
         from tqdm import tqdm
@@ -26,7 +26,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._bar.close()
         if self._modules:
             there = self._modules - len(self.failed)
-            self._say(f"there after {self._seconds:.1f} s: {there} of {counted(self._modules, 'module')}")
+            self._say(f"compiled {there} of {counted(self._modules, 'module')} in {self._seconds:.1f} s")
 
     @property
     def _seconds(self) -> float:
@@ -40,7 +40,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._ended += 1
         if error is not None:
             self.failed[module] = error
-        said = "is there" if error is None else f"does not compile: {error}"
+        result = "is compiled" if error is None else f"does not compile: {error}"
         self._bar.clear()
-        self._say(f"{self._ended}/{self._modules} {self._seconds:6.1f} s  {module} {said}")
+        self._say(f"{self._ended}/{self._modules} {self._seconds:6.1f} s  {module} {result}")
         self._bar.refresh()

@@ -1,4 +1,4 @@
-"""The process that prebuilds: pytest with the same arguments, which sees no GPU and writes no results."""
+"""Start the compiling process: pytest with the same arguments, without GPUs and without results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if reason: raise SystemExit(reason)
 from flashinfer.compilation_context import CompilationContext
 print(" ".join(f"{major}.{minor}" for major, minor in sorted(CompilationContext().TARGET_CUDA_ARCHS)))
 """
-# What writes results or reads them, and what starts workers: there are none of either.
+# Options that write or read results or start workers, which the compiling process does not.
 OF_RESULTS = ("benchmark-json", "benchmark-save", "junit-xml", "junitxml", "perf-csv", "perf-html")
 OF_THE_GATE = ("perf-gate", "perf-save-baseline")
 OF_WORKERS = ("dist", "tx", "px", "maxprocesses")
@@ -31,13 +31,13 @@ SWITCHES = ("benchmark-autosave", "perf-resume", "perf-prebuild")
 
 
 class PrebuildError(FlashinferPerfError):
-    """There is nothing to compile for, or with."""
+    """There is no GPU to compile for, or no compiler."""
 
 
 def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path | None = None) -> int:
-    """pytest's exit code: 0 where all modules are there, 1 where one does not compile."""
+    """Compile; returns pytest's exit code: 0 if all modules are compiled, 1 if one does not compile."""
     own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
-    alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # whatever an ini file says
+    alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides an ini file
     words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *_selecting(arguments), *alone]
     environment = {**os.environ, ARCHITECTURES: architectures(), VISIBLE: ""}
     return subprocess.run(words, env=environment, check=False).returncode  # noqa: S603
@@ -54,11 +54,11 @@ def _selecting(arguments: Sequence[str]) -> list[str]:
 
 
 def architectures() -> str:
-    """As the variable has them, or FlashInfer's own for the GPUs here; asked in a process that gives them back."""
-    said = os.environ.get(ARCHITECTURES, "").strip()
-    if said:
-        return said
+    """The architectures that the variable names, or those of the GPUs here, which a child process looks up."""
+    named = os.environ.get(ARCHITECTURES, "").strip()
+    if named:
+        return named
     found = probe.answer(PROBE)
     if not found:
-        raise PrebuildError(f"there is no GPU here to compile for: say which, {ARCHITECTURES}=9.0a")
+        raise PrebuildError(f"there is no GPU to compile for: name one, such as {ARCHITECTURES}=9.0a")
     return found

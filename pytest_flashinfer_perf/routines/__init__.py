@@ -1,4 +1,4 @@
-"""One file per routine. The package is scanned: a new file is a new routine, there is no list to edit."""
+"""One file per routine. The package is scanned, so that a new file is a new routine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
 
 
 def all_backends() -> set[str]:
-    """The names of all routines' backends, of today and before."""
+    """The names of all backends, with their earlier names."""
     return {name for routine in all_routines().values() for name in (*routine.backends, *routine.aliases)}
 
 

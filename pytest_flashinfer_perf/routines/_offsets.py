@@ -1,4 +1,4 @@
-"""Where each part of a ragged batch starts, as the APIs' `indptr` say it."""
+"""Offsets of the parts of a ragged batch, as in the APIs' `indptr`."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def slices(indptr: Tensor) -> list[slice]:
 
 
 def edges(indptr: Tensor) -> Rows:
-    """Of a ragged batch: where each part that has rows begins and ends."""
+    """The first and last rows of the parts of a ragged batch."""
     parts = [part for part in slices(indptr) if part.start < part.stop]
     ends = sorted({row for part in parts for row in (part.start, part.stop - 1)})
     return Rows(int(indptr[-1]), torch.tensor(ends, device=indptr.device))
 
 
 class ChosenRows:
-    """Which rows of each part are asked for: all, or those of a sample."""
+    """The wanted rows of each part: all, or those of a sample."""
 
     def __init__(self, rows: Tensor | None) -> None:
         self._rows = rows
         self._sorted = [] if rows is None else rows.tolist()
 
     def of(self, part: slice) -> Tensor | slice:
-        """To index the part's rows with; an empty tensor where none is asked for."""
+        """Indices of the wanted rows of a part; empty if there are none."""
         if self._rows is None:
             return slice(None)
         first, last = bisect_left(self._sorted, part.start), bisect_left(self._sorted, part.stop)

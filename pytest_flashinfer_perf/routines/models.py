@@ -1,4 +1,4 @@
-"""Model presets: a model's name and how it is spread over GPUs give the shapes of its layers on one of them."""
+"""Model presets: from a model's name and its distribution over GPUs to the shapes of its layers on one GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_flashinfer_perf.routines.model_configs import description, shipped
 from pytest_flashinfer_perf.spec.presets import Presets, Spread
 
 
@@ -27,18 +28,18 @@ class Attention(_Heads):
 
 @dataclass(frozen=True)
 class Latent(_Heads):
-    """Multi-head latent attention: DeepSeek's sizes, which its descendants kept."""
+    """Multi-head latent attention."""
 
-    q_lora_rank: int = 1536
-    kv_lora_rank: int = 512
-    qk_nope_head_dim: int = 128
-    qk_rope_head_dim: int = 64
-    v_head_dim: int = 128
+    q_lora_rank: int
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
 
 
 @dataclass(frozen=True)
 class Widths:
-    """What a model's projections lead from and to; `intermediate` is that of its dense layers, if it has any."""
+    """The widths that a model's projections connect; `intermediate` is that of its dense layers, if it has any."""
 
     attention: Attention | Latent
     hidden: int
@@ -51,7 +52,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class Experts:
-    """Those of each layer that has any, and how they are chosen; in few models in groups, or with a bias."""
+    """The experts of a layer, and how they are chosen; in some models in groups, or with a bias."""
 
     hidden: int
     intermediate: int
@@ -108,7 +109,7 @@ def _projections(layer: Widths, over: Spread) -> dict[str, Any]:
 
 
 def _attended(attention: Attention | Latent, over: Spread) -> tuple[int, int]:
-    """How wide the queries, keys and values are together, and the output; each GPU has all of what is latent."""
+    """The width of queries, keys and values together, and of the output; each GPU has the whole latent part."""
     if isinstance(attention, Latent):
         latent = attention.q_lora_rank + attention.kv_lora_rank + attention.qk_rope_head_dim
         return latent, attention.num_qo_heads // over.tp * attention.v_head_dim
@@ -136,90 +137,98 @@ def _experts(layer: Experts, over: Spread) -> dict[str, Any]:
 
 
 def _chosen_experts(layer: Experts, over: Spread) -> dict[str, Any]:
-    """Of a kernel that is told which are chosen."""
+    """The parameters for a kernel that receives the chosen experts."""
     sizes = {"hidden_size": layer.hidden, "intermediate_size": layer.intermediate, "num_experts": layer.count}
     return {**sizes, "top_k": layer.top_k, "tp_size": over.tp, "tp_rank": 0, "ep_size": over.ep, "ep_rank": 0}
 
 
-_ATTENTION = {
-    "llama-3.1-8b": Attention(32, 8, 128),
-    "llama-3.1-70b": Attention(64, 8, 128),
-    "llama-3.1-405b": Attention(128, 8, 128),
-    "llama-4-scout": Attention(40, 8, 128),
-    "llama-4-maverick": Attention(40, 8, 128),
-    "mixtral-8x7b": Attention(32, 8, 128),
-    "mixtral-8x22b": Attention(48, 8, 128),
-    "qwen3-0.6b": Attention(16, 8, 128),
-    "qwen3-1.7b": Attention(16, 8, 128),
-    "qwen3-4b": Attention(32, 8, 128),
-    "qwen3-8b": Attention(32, 8, 128),
-    "qwen3-14b": Attention(40, 8, 128),
-    "qwen3-32b": Attention(64, 8, 128),
-    "qwen3-30b-a3b": Attention(32, 4, 128),
-    "qwen3-235b-a22b": Attention(64, 4, 128),
-    "gpt-oss-20b": Attention(64, 8, 64),
-    "gpt-oss-120b": Attention(64, 8, 64),
-    "gemma-3-12b": Attention(16, 8, 256),
-}
-_LATENT = {
-    "deepseek-v3": Latent(128),
-    "deepseek-r1": Latent(128),
-    "kimi-k2": Latent(64),
+# Models whose config.json is part of the package, in the order of tiers; of hybrid ones only the experts.
+_GROUPED_MODELS = (
+    "llama-3.1-8b",
+    "llama-3.1-70b",
+    "llama-3.1-405b",
+    "llama-4-scout",
+    "llama-4-maverick",
+    "mixtral-8x7b",
+    "mixtral-8x22b",
+    "qwen3-0.6b",
+    "qwen3-1.7b",
+    "qwen3-8b",
+    "qwen3-32b",
+    "qwen3-30b-a3b",
+    "qwen3-235b-a22b",
+    "gpt-oss-20b",
+    "gpt-oss-120b",
+)
+_LATENT_MODELS = ("deepseek-v3", "deepseek-r1", "kimi-k2")
+_HYBRID_MODELS = ("qwen3.5-35b-a3b",)
+
+# Of models without a config.json here: attention, then hidden size, feed-forward size and vocabulary.
+_WRITTEN = {
+    "qwen3-4b": (Attention(32, 8, 128), 2560, 9728, 151936),
+    "qwen3-14b": (Attention(40, 8, 128), 5120, 17408, 151936),
+    "gemma-3-12b": (Attention(16, 8, 256), 3840, 15360, 262208),
 }
 
 UNGROUPED = {"n_group": None, "topk_group": None, "use_routing_bias": False}
-_SOFTMAX = {"routing_method": "renormalize"}
-_SIGMOID = {"routing_method": "llama4"}
-_DEEPSEEK = {"routing_method": "deepseek_v3", "use_routing_bias": True}
-_IN_GROUPS = {**_DEEPSEEK, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5}
 
+
+def _attention_of(name: str) -> Attention | Latent:
+    """That of the first layer: in each of these models all layers have the same heads."""
+    mixer = next(shipped.model(name).mixers())
+    if isinstance(mixer, description.Latent):
+        return Latent(mixer.heads, mixer.q_rank, mixer.kv_rank, mixer.nope_dim, mixer.rope_dim, mixer.v_dim)
+    assert isinstance(mixer, description.Grouped)
+    return Attention(mixer.heads, mixer.kv_heads, mixer.head_dim)
+
+
+def _widths_of(name: str) -> Widths:
+    model = shipped.model(name)
+    dense = next((feed.width for feed in model.feeds() if isinstance(feed, description.Dense)), None)
+    return Widths(_attention_of(name), model.hidden, dense, model.vocabulary)
+
+
+def _experts_of(name: str) -> Experts | None:
+    model = shipped.model(name)
+    found = next((feed for feed in model.feeds() if isinstance(feed, description.Experts)), None)
+    if found is None:
+        return None
+    return Experts(model.hidden, found.width, found.count, found.chosen, _routing(found.routing))
+
+
+def _routing(chosen: description.Routing) -> dict[str, Any]:
+    """What differs from the defaults of the routines."""
+    said = {
+        "routing_method": chosen.method,
+        "use_routing_bias": chosen.biased or None,
+        "n_group": chosen.groups,
+        "topk_group": chosen.groups_chosen,
+        "routed_scaling_factor": chosen.scaling,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+_GROUPED: dict[str, Attention] = {
+    **{name: layer for name in _GROUPED_MODELS if isinstance(layer := _attention_of(name), Attention)},
+    **{name: written[0] for name, written in _WRITTEN.items()},
+}
+_LATENT: dict[str, Latent] = {
+    name: layer for name in _LATENT_MODELS if isinstance(layer := _attention_of(name), Latent)
+}
+_ALL: dict[str, Attention | Latent] = {**_GROUPED, **_LATENT}
 _EXPERTS = {
-    "deepseek-v3": Experts(7168, 2048, 256, 8, _IN_GROUPS),
-    "deepseek-r1": Experts(7168, 2048, 256, 8, _IN_GROUPS),
-    "kimi-k2": Experts(7168, 2048, 384, 8, {**_DEEPSEEK, "routed_scaling_factor": 2.827}),
-    "qwen3-30b-a3b": Experts(2048, 768, 128, 8, _SOFTMAX),
-    "qwen3-235b-a22b": Experts(4096, 1536, 128, 8, _SOFTMAX),
-    "qwen3.5-35b-a3b": Experts(2048, 512, 256, 8, _SOFTMAX),
-    "gpt-oss-20b": Experts(2880, 2880, 32, 4, _SOFTMAX),
-    "gpt-oss-120b": Experts(2880, 2880, 128, 4, _SOFTMAX),
-    "llama-4-scout": Experts(5120, 8192, 16, 1, _SIGMOID),
-    "llama-4-maverick": Experts(5120, 8192, 128, 1, _SIGMOID),
-    "mixtral-8x7b": Experts(4096, 14336, 8, 2, _SOFTMAX),
-    "mixtral-8x22b": Experts(6144, 16384, 8, 2, _SOFTMAX),
+    name: found
+    for name in (*_LATENT_MODELS, *_GROUPED_MODELS, *_HYBRID_MODELS)
+    if (found := _experts_of(name)) is not None
 }
-
-# Hidden size, that of dense feed-forward layers, vocabulary; where all of them are experts there is no second.
-_WIDTHS = {
-    "llama-3.1-8b": (4096, 14336, 128256),
-    "llama-3.1-70b": (8192, 28672, 128256),
-    "llama-3.1-405b": (16384, 53248, 128256),
-    "llama-4-scout": (5120, None, 202048),
-    "llama-4-maverick": (5120, 16384, 202048),
-    "mixtral-8x7b": (4096, None, 32000),
-    "mixtral-8x22b": (6144, None, 32000),
-    "qwen3-0.6b": (1024, 3072, 151936),
-    "qwen3-1.7b": (2048, 6144, 151936),
-    "qwen3-4b": (2560, 9728, 151936),
-    "qwen3-8b": (4096, 12288, 151936),
-    "qwen3-14b": (5120, 17408, 151936),
-    "qwen3-32b": (5120, 25600, 151936),
-    "qwen3-30b-a3b": (2048, None, 151936),
-    "qwen3-235b-a22b": (4096, None, 151936),
-    "gpt-oss-20b": (2880, None, 201088),
-    "gpt-oss-120b": (2880, None, 201088),
-    "gemma-3-12b": (3840, 15360, 262208),
-    "deepseek-v3": (7168, 18432, 129280),
-    "deepseek-r1": (7168, 18432, 129280),
-    "kimi-k2": (7168, 18432, 163840),
-}
+_WIDTHS = {name: Widths(*_WRITTEN[name]) if name in _WRITTEN else _widths_of(name) for name in _ALL}
 
 TOKENS = (1, 8, 64, 512, 4096, 8192)
 _OF_EXPERTS = (*(Spread(ep=ep) for ep in (1, 8, 32)), *(Spread(tp=tp) for tp in (2, 8)))
 experts = Presets(_EXPERTS, _experts, _OF_EXPERTS)
 chosen_experts = Presets(_EXPERTS, _chosen_experts, _OF_EXPERTS)
 
-attention = Presets(_ATTENTION, _grouped)
+attention = Presets(_GROUPED, _grouped)
 latent = Presets(_LATENT, _absorbed)
-_ALL: dict[str, Attention | Latent] = {**_ATTENTION, **_LATENT}
 expanded: Presets[Any] = Presets(_ALL, _expanded)
-projections = Presets({name: Widths(layer, *_WIDTHS[name]) for name, layer in _ALL.items()}, _projections)
+projections = Presets(_WIDTHS, _projections)

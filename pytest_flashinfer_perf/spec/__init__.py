@@ -1,4 +1,4 @@
-"""What a routine's file is written with: `from pytest_flashinfer_perf.spec import Params, Routine, flag`."""
+"""The names that a routine's file imports: `from pytest_flashinfer_perf.spec import Params, Routine, flag`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.spec.nested import tensors
     from pytest_flashinfer_perf.spec.params import Fault, ParamError, Params, flag
     from pytest_flashinfer_perf.spec.presets import Model, Presets, Spread
-    from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+    from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
 
 __all__ = [
     "Built",
     "Cost",
     "Fault",
-    "How",
+    "LaunchOptions",
     "Model",
     "ParamError",
     "Params",
@@ -38,7 +38,7 @@ _HOMES = {
     "spec.cost": ("Cost",),
     "spec.params": ("Fault", "ParamError", "Params", "flag"),
     "spec.presets": ("Model", "Presets", "Spread"),
-    "spec.routine": ("Built", "How", "Routine", "Shape"),
+    "spec.routine": ("Built", "LaunchOptions", "Routine", "Shape"),
     "spec.nested": ("tensors",),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
 
 DEFAULT_SEED = 42
-# Upstream's general flags that say nothing here: checks are made anyway, and repro commands always written.
-SAY_NOTHING = ("--use_cupti", "--refcheck", "--generate_repro_command")
+Translate = Callable[[list[str]], list[str]]
+# Upstream's general flags without effect here: answers are always checked, repro commands always written.
+WITHOUT_EFFECT = ("--use_cupti", "--refcheck", "--generate_repro_command")
 
 
 @dataclass(frozen=True)
-class Said:
-    """How a line of flags wants its case measured, where that is not as the run is."""
+class CaseOptions:
+    """Flags of a line that override the run's own options for its case."""
 
     num_iters: int | None = None
     dry_run_iters: int | None = None
@@ -36,24 +37,24 @@ class Said:
 
     def __post_init__(self) -> None:
         for name, least in (("num_iters", 1), ("dry_run_iters", 0)):
-            said = getattr(self, name)
-            if said is not None and said < least:
-                raise ParamError(f"{name}: must be at least {least}, got {said}")
+            count = getattr(self, name)
+            if count is not None and count < least:
+                raise ParamError(f"{name}: must be at least {least}, got {count}")
 
     @property
     def words(self) -> list[str]:
         counts = ((f"--{name}", str(getattr(self, name))) for name in COUNTS if getattr(self, name) is not None)
-        told = [f"-{'v' * self.verbose}"] * bool(self.verbose)
-        return [w for words in counts for w in words] + [f"--{n}" for n in SWITCHES if getattr(self, n)] + told
+        verbose = [f"-{'v' * self.verbose}"] * bool(self.verbose)
+        return [w for words in counts for w in words] + [f"--{n}" for n in SWITCHES if getattr(self, n)] + verbose
 
-    def over(self, run: Measuring, device: Device) -> Measuring:
-        """CUDA's events are a GPU's: elsewhere there is one clock, and the row says which."""
+    def applied_to(self, run: Measuring, device: Device) -> Measuring:
+        """The run's way to measure with these options; CUDA events are ignored without a GPU."""
         asked: dict[str, Any] = {"iters": self.num_iters, "warmup": self.dry_run_iters}
         asked["cuda_graph"] = "off" if self.no_cuda_graph else None
         asked["instrument"] = "events" if self.use_cuda_events and device.is_gpu else None
         return replace(run, **{name: value for name, value in asked.items() if value is not None})
 
-    def allowing(self, run: Checking) -> Checking:
+    def applied_to_checks(self, run: Checking) -> Checking:
         return replace(run, allow_output_mismatch=True) if self.allow_output_mismatch else run
 
 
@@ -69,8 +70,8 @@ class Case:
     seed: int = DEFAULT_SEED
     tag: str | None = None
     autotune_cache: str | None = None
-    said: Said = Said()
-    nth: int = 1  # of those that a testlist has of it
+    options: CaseOptions = CaseOptions()
+    nth: int = 1  # occurrence in a testlist
 
     @property
     def params(self) -> Any:
@@ -86,16 +87,16 @@ class Case:
 
     @property
     def words(self) -> list[str]:
-        """The case as flags, in upstream's syntax; `read` gives it back."""
-        return ["--routine", self.routine.name, "--backends", self.backend_name, *self.words_beside]
+        """The case as flags in upstream's syntax, which `read` parses."""
+        return [self.routine.option, self.routine.name, "--backends", self.backend_name, *self.words_beside]
 
     @property
     def words_beside(self) -> list[str]:
-        """Those that name neither routine nor backend."""
+        """The flags other than routine and backend."""
         extras = ["--random_seed", str(self.seed)] if self.seed != DEFAULT_SEED else []
         extras += ["--case_tag", self.tag] if self.tag is not None else []
         extras += ["--autotune_cache", self.autotune_cache] if self.autotune_cache is not None else []
-        return [*flags.write(self.params), *extras, *self.said.words]
+        return [*flags.write(self.params), *extras, *self.options.words]
 
     @property
     def repro(self) -> str:
@@ -103,7 +104,7 @@ class Case:
 
     @property
     def identity(self) -> Identity:
-        """What it is known by, whether it was measured or not."""
+        """The fields that identify the case, whether it was measured or not."""
         return Identity(
             case=f"{self.routine.name}/{self.id}",
             routine=self.routine.name,
@@ -116,10 +117,10 @@ class Case:
 
     @property
     def marks(self) -> dict[str, Value]:
-        """What `-m 'perf(name=value)'` can select by; a float is a syntax error there, so it is written as a string."""
-        settled = {name: str(v) if isinstance(v, float) else v for name, v in self.params.as_dict().items()}
+        """The parameters for `-m 'perf(name=value)'`, where a float is a syntax error and therefore a string."""
+        params = {name: str(v) if isinstance(v, float) else v for name, v in self.params.as_dict().items()}
         model = self.shape.model.name if self.shape.model else None
-        return {"routine": self.routine.name, "backend": self.backend_name, "model": model, **settled}
+        return {"routine": self.routine.name, "backend": self.backend_name, "model": model, **params}
 
     @property
     def json_params(self) -> dict[str, Value]:
@@ -127,61 +128,75 @@ class Case:
 
 
 class Line(NamedTuple):
-    """What one testlist line says."""
+    """A parsed line of a testlist."""
 
     routine: AnyRoutine
     shape: Shape[Any]
     backends: tuple[str, ...]
-    beside: tuple[int, str | None, str | None, Said]
+    settings: tuple[int, str | None, str | None, CaseOptions]
 
     def case(self, backend: str) -> Case:
-        return Case(self.routine, self.shape, backend_named(backend, self.routine), *self.beside)
+        return Case(self.routine, self.shape, backend_named(backend, self.routine), *self.settings)
+
+    def cases(self) -> list[Case]:
+        """A case per backend: those that the line names, or all."""
+        return [self.case(name) for name in self.backends or self.routine.backends]
+
+
+def _unchanged(words: list[str]) -> list[str]:
+    return words
 
 
 def read(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
-    """A line's cases, a case per backend."""
-    said = parse(line, routines)
-    return [said.case(name) for name in said.backends or said.routine.backends]
+    """The cases of a line, one for each of its backends."""
+    return parse(line, routines).cases()
 
 
 def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
     words = list(line)
-    routine = _routine_of(words, routines)
-    beside = flags_of_family(routine, routines)
-    spelled = [
+    routine = routine_named(name_in(words), routines)
+    return parse_of(routine, words, flags_of_family(routine, routines))
+
+
+def parse_of(
+    routine: AnyRoutine, words: list[str], accepted: Collection[str], translated: Translate = _unchanged
+) -> Line:
+    """A line of this routine; all but the general flags may be `translated` from those of another program."""
+    spellings = [
         *(name for names in GENERAL for name in names),
-        *(f"--{name}" for name in {*beside, *routine.params.ignores}),
+        *(f"--{name}" for name in {*accepted, *routine.params.ignores}),
     ]
-    known, rest = _general().parse_known_args(flags.expanded(words, spelled))
-    shape = Shape(flags.read(routine.params, rest, beside, [names[0] for names in GENERAL]))
-    said = Said(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
+    known, rest = _general().parse_known_args(flags.expanded(words, spellings))
+    shape = Shape(flags.read(routine.params, translated(rest), accepted, [names[0] for names in GENERAL]))
+    options = CaseOptions(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
     return Line(
-        routine, shape, tuple(known.backends or ()), (known.random_seed, known.case_tag, known.autotune_cache, said)
+        routine, shape, tuple(known.backends or ()), (known.random_seed, known.case_tag, known.autotune_cache, options)
     )
 
 
-def _routine_of(words: list[str], routines: dict[str, AnyRoutine]) -> AnyRoutine:
-    """It is looked for by itself: which flags there are, so that a short one can be told, depends on it."""
+def name_in(words: list[str]) -> str:
+    """The routine of a line, parsed first, since the flags that can be abbreviated depend on it."""
     named = flags.parser(shortened=True)
-    named.add_argument("--routine", "-R")
+    named.add_argument(*NAMING, dest="routine")
     known, rest = named.parse_known_args(words)
     if known.routine is None:
         raise ParamError(_without_routine(rest))
-    return routine_named(known.routine, routines)
+    return str(known.routine)
 
 
+NAMING = ("--routine", "-R", "--api")
 # Upstream's flags of any routine, and how argparse reads them.
 GENERAL: dict[tuple[str, ...], dict[str, Any]] = {
-    ("--routine", "-R"): {},
+    NAMING: {"dest": "routine"},
     ("--backends",): {"nargs": "+"},
     ("--random_seed",): {"type": int, "default": DEFAULT_SEED},
     ("--num_iters", "-n"): {"type": int},
     ("--dry_run_iters", "-d"): {"type": int},
     ("--verbose", "-v"): {"action": "count", "default": 0},
     **{(name,): {} for name in ("--case_tag", "--autotune_cache", "--output_path", "--repro_command")},
-    **{(name,): {"action": "store_true"} for name in (*(f"--{name}" for name in SWITCHES), *SAY_NOTHING)},
+    **{(name,): {"action": "store_true"} for name in (*(f"--{name}" for name in SWITCHES), *WITHOUT_EFFECT)},
 }
-MEASURED = ("--routine", "--testlist")  # by the one or by the other, in a command
+REQUIRED = ("--routine", "--testlist")  # one of them, in a command
 
 
 def _general() -> argparse.ArgumentParser:
@@ -192,12 +207,12 @@ def _general() -> argparse.ArgumentParser:
 
 
 def _without_routine(words: Iterable[str]) -> str:
-    typed = next((word for word in words if difflib.get_close_matches(word, MEASURED, cutoff=0.8)), None)
-    return flags.unknown(typed, MEASURED) if typed else flags.required(["--routine/-R"])
+    typed = next((word for word in words if difflib.get_close_matches(word, REQUIRED, cutoff=0.8)), None)
+    return flags.unknown(typed, REQUIRED) if typed else flags.required(["--routine/-R"])
 
 
 def flags_of_family(routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> set[str]:
-    """Flags that upstream takes in a line of any routine of a family, and of PDL in a line of any."""
+    """Flags that upstream accepts for every routine of a family, and --enable_pdl, accepted for all."""
     family = [r.params for r in routines.values() if r.family == routine.family]
     return {"enable_pdl", *(word for params in family for field in fields_of(params) for word in field.spellings)}
 

@@ -1,4 +1,4 @@
-"""Cost: the work a call really needs, and what share of the device's roof it reached."""
+"""Cost: the minimal work of a call, and the share of the device's roof that its time reaches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.runs.run_file import Roof
 class Cost:
     """Floating-point operations in `dtype`, and bytes that must cross the device's memory once.
 
-    `inferred` where nobody has stated the dtype and it is only that of the inputs.
+    `inferred` if the dtype was not stated and is taken from the inputs.
     """
 
     flops: float
@@ -24,20 +24,22 @@ class Cost:
 
 @dataclass(frozen=True)
 class Peaks(Roof):
+    """The peak rates of a device."""
+
     def covers(self, cost: Cost) -> bool:
         return not cost.flops or cost.dtype in self.flops_per_s
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """How close a time is to the least that the roof allows, and which side of the roof binds."""
+    """The share of the roof that a time reaches, and whether compute or memory is the bound."""
 
     sol_pct: float
     bound: Bound
 
 
 def roofline(cost: Cost, seconds: float, peaks: Peaks | None) -> Roofline | None:
-    """The share of the memory's roof alone where no peak is known for the dtype; None without bytes as well."""
+    """The share of the roof; of the memory roof alone if no peak is known for the dtype, None without bytes as well."""
     if peaks is None or not (cost.bytes or (cost.flops and peaks.covers(cost))):
         return None
     memory = cost.bytes / peaks.bytes_per_s
@@ -48,7 +50,7 @@ def roofline(cost: Cost, seconds: float, peaks: Peaks | None) -> Roofline | None
 
 
 def as_run(cost: Cost, seconds: float, limit: Peaks | None) -> Cost:
-    """FLOPs of fp32 inputs may be done in TF32, and are where they are faster than fp32 can be."""
+    """The cost with the dtype tf32 if fp32 inputs were multiplied faster than fp32 allows."""
     known = limit.flops_per_s if limit else {}
     if not (cost.inferred and cost.dtype == "float32" and {"float32", "tf32"} <= known.keys()):
         return cost
@@ -56,12 +58,12 @@ def as_run(cost: Cost, seconds: float, limit: Peaks | None) -> Cost:
 
 
 def first_that_covers(cost: Cost, preferred: Sequence[Peaks]) -> Peaks | None:
-    """The roof that comes first, unless only a later one has the peak of this dtype."""
+    """The first roof that has the peak of this dtype, or else the first one."""
     return next((peaks for peaks in preferred if peaks.covers(cost)), preferred[0] if preferred else None)
 
 
 def best_of(known: Collection[Peaks]) -> Peaks | None:
-    """The roof nothing can be above: the larger of what was measured and what the vendor states."""
+    """The roof that no result can exceed: for each rate the larger one of measurement and datasheet."""
     if not known:
         return None
     dtypes = {dtype for p in known for dtype in p.flops_per_s}

@@ -1,4 +1,4 @@
-"""FlashInfer's dtype names and torch's."""
+"""FlashInfer's names of dtypes, and torch's."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TORCH = {
     "fp8_e5m2": torch.float8_e5m2,
 }
 
-# What FLOPs may be done in: the types of tensors, and those that no tensor says.
+# Types that FLOPs may be computed in: those of tensors, and those that no tensor has.
 COMPUTED_IN = (*TORCH, "tf32", "fp4", "int8")
 
 
 def computed_in(stated: str | None, tensors: Iterable[torch.Tensor]) -> str:
-    """The type that FLOPs are stated to be in, or else that of the first tensor; empty without any."""
+    """The stated type, or that of the first tensor; empty without tensors."""
     if stated is not None and stated not in COMPUTED_IN:
         raise ValueError(f"flops_dtype: {unknown(str(stated), COMPUTED_IN)}")
     if stated is not None:

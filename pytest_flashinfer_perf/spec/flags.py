@@ -21,12 +21,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(*, shortened: bool = False) -> argparse.ArgumentParser:
-    """A parser that raises ParamError where argparse would end the process."""
+    """A parser that raises ParamError instead of ending the process."""
     return _Parser(add_help=False, allow_abbrev=shortened)
 
 
 def expanded(words: Iterable[str], known: Collection[str]) -> list[str]:
-    """The first letters of one flag alone are that flag, as argparse has it in upstream's script."""
+    """Complete flags that are abbreviated unambiguously, as upstream's argparse does."""
     return [_expanded(word, known) for word in words]
 
 
@@ -36,11 +36,11 @@ def _expanded(word: str, known: Collection[str]) -> str:
     return "".join([*meant, equals, value]) if len(meant) == 1 else word
 
 
-def _params_parser(params: type[Params], says_nothing: Collection[str]) -> argparse.ArgumentParser:
+def _params_parser(params: type[Params], ignored: Collection[str]) -> argparse.ArgumentParser:
     made = parser()
     for field in fields_of(params):
         _add(made, field)
-    for name in says_nothing:
+    for name in ignored:
         made.add_argument(f"--{name}", nargs="?")
     return made
 
@@ -54,36 +54,36 @@ def _add(to: argparse.ArgumentParser, field: Field) -> None:
         to.add_argument(*names, dest=field.name, type=field.reader, default=default, help=field.flag.help)
 
 
-def read(params: type[P], words: Sequence[str], beside: Collection[str] = (), hints: Collection[str] = ()) -> P:
-    """Flags `beside` the routine's own are taken, and say nothing; `hints` are taken by somebody else."""
+def read(params: type[P], words: Sequence[str], accepted: Collection[str] = (), hints: Collection[str] = ()) -> P:
+    """Parse the flags of a routine. Those in `accepted` are ignored; `hints` are known to other parsers."""
     own = {spelling for field in fields_of(params) for spelling in field.spellings}
-    says_nothing = sorted({*params.ignores, *beside} - own)
-    said, strange = _params_parser(params, says_nothing).parse_known_args(list(words))
-    if strange:
-        raise ParamError(unknown(strange[0], [*(f"--{name}" for name in (*own, *says_nothing)), *hints]))
-    missing = [field.spellings for field in fields_of(params) if not hasattr(said, field.name)]
+    ignored = sorted({*params.ignores, *accepted} - own)
+    args, others = _params_parser(params, ignored).parse_known_args(list(words))
+    if others:
+        raise ParamError(unknown(others[0], [*(f"--{name}" for name in (*own, *ignored)), *hints]))
+    missing = [field.spellings for field in fields_of(params) if not hasattr(args, field.name)]
     if missing:
         raise ParamError(required("/".join(f"--{name}" for name in names) for names in missing))
-    return params(**{field.name: getattr(said, field.name) for field in fields_of(params)})
+    return params(**{field.name: getattr(args, field.name) for field in fields_of(params)})
 
 
-def read_some(params: type[P], words: Sequence[str], beside: Collection[str] = ()) -> dict[str, Value]:
-    """What is said of some fields; `--no-return_lse` says that a switch is off."""
+def read_some(params: type[P], words: Sequence[str], accepted: Collection[str] = ()) -> dict[str, Value]:
+    """The values of the fields that are given; `--no-return_lse` gives False for a switch."""
     made = parser()
     for field in fields_of(params):
         names = [f"--{name}" for name in field.spellings]
-        said: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
+        keywords: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
         if field.type is bool:
-            made.add_argument(*names, action=argparse.BooleanOptionalAction, **said)
+            made.add_argument(*names, action=argparse.BooleanOptionalAction, **keywords)
         else:
-            made.add_argument(*names, type=field.reader, **said)
+            made.add_argument(*names, type=field.reader, **keywords)
     own = {spelling for field in fields_of(params) for spelling in field.spellings}
-    for name in sorted({*params.ignores, *beside} - own):
+    for name in sorted({*params.ignores, *accepted} - own):
         made.add_argument(f"--{name}", nargs="?", default=argparse.SUPPRESS)
-    said_of, strange = made.parse_known_args(list(words))
-    if strange:
-        raise ParamError(unknown(strange[0], [f"--{name}" for name in own]))
-    return {field.name: getattr(said_of, field.name) for field in fields_of(params) if hasattr(said_of, field.name)}
+    args, others = made.parse_known_args(list(words))
+    if others:
+        raise ParamError(unknown(others[0], [f"--{name}" for name in own]))
+    return {field.name: getattr(args, field.name) for field in fields_of(params) if hasattr(args, field.name)}
 
 
 def required(flags: Iterable[str]) -> str:
@@ -98,7 +98,7 @@ def unknown(word: str, known: Collection[str]) -> str:
 
 
 def write(params: Params) -> list[str]:
-    """Flags that give these Params again; what equals its default is left out."""
+    """The flags for these Params, which `read` parses; values that equal the default are left out."""
     words: list[str] = []
     for field in fields_of(type(params)):
         value, name = getattr(params, field.name), f"--{field.spellings[0]}"

@@ -1,4 +1,4 @@
-"""The tensors of inputs, however they are nested."""
+"""The tensors of inputs, however they are nested, and the signs of their numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -25,3 +26,10 @@ def _children(tree: Any) -> Sequence[Any]:
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         return [getattr(tree, f.name) for f in dataclasses.fields(tree)]
     return ()
+
+
+def has_both_signs(values: Tensor) -> bool:
+    """By the sign bits, in any type that numbers are stored in."""
+    parts = torch.view_as_real(values) if values.is_complex() else values
+    bits = parts.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[parts.itemsize])
+    return bool(bits.min() < 0) and bool(bits.max() > 0)

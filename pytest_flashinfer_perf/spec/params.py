@@ -15,12 +15,12 @@ Fault = tuple[str, str]
 
 
 class ParamError(FlashinferPerfError, ValueError):
-    """A value that no backend could ever run; the sentence names the parameter."""
+    """A value that no backend can run; the message names the parameter."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """What a field declares beside its type and default."""
+    """The declaration of a field, in addition to its type and default."""
 
     help: str
     letter: str = ""
@@ -50,10 +50,12 @@ def flag(  # noqa: PLR0913 - one argument per fact that a flag has
     step: int = 1,
     spellings: tuple[str, ...] = (),
 ) -> Any:
-    """Declare a field. In ids `letter` stands before its value, and what goes without saying is left out: a `usual`
-    value (nothing does if it is ""), or the one of the field that it is `same_as` by default. `draw` is what small
-    problems are drawn from. A search goes up to `most`, often to the edges of `tiles` that kernels work in, often in
-    steps. `spellings` are the flag's names, upstream's of today first, where they are not the field's.
+    """Declare a field.
+
+    In ids `letter` precedes the value. An id leaves out the `usual` value (none if it is "") and a value equal to that
+    of the field `same_as`. `draw` lists values for small problems. A search tries sizes up to `most`, often around
+    multiples of `tiles` and of `step`. `spellings` are the flag's names, the current upstream one first, if they differ
+    from the field's name.
     """
     declared = Flag(help, letter, usual, same_as, choices, minimum, draw or choices, most, tiles, step, spellings)
     return dataclasses.field(default=default, kw_only=True, metadata={"flag": declared})
@@ -61,7 +63,7 @@ def flag(  # noqa: PLR0913 - one argument per fact that a flag has
 
 @dataclass(frozen=True)
 class Field:
-    """One flag of a routine, as everything derived from it wants to see it."""
+    """A field of Params with its type, default and declaration."""
 
     name: str
     type: type
@@ -79,7 +81,7 @@ class Field:
 
     @property
     def reader(self) -> Callable[[str], Any]:
-        """Of a flag's word; capitals do not matter where there is a choice of words."""
+        """The function that parses the flag's value; for choices it ignores case."""
         by_word = {choice.lower(): choice for choice in self.flag.choices}
         return (lambda word: by_word.get(word.lower(), word)) if by_word else self.type
 
@@ -94,7 +96,7 @@ class Field:
             yield self.name, f"must be at least {self.flag.minimum}, got {value}"
 
     def token(self, value: Value) -> str:
-        """How a value reads in an id: b16, causal, qfp8; nothing where it goes without saying."""
+        """The value's part of an id, such as b16, causal or qfp8; empty for a usual value."""
         if value in (None, False) or value == (self.default if self.flag.usual is None else self.flag.usual):
             return ""
         return self.flag.letter if value is True else f"{self.flag.letter}{SHORT.get(str(value), value)}"
@@ -129,7 +131,7 @@ def _field(declared: dataclasses.Field[Any], hint: Any) -> Field:
 class Params:
     """The shape and types of a problem, validated when they are made.
 
-    `ignores` are upstream's flags that it takes in a line of this routine and that say nothing there.
+    `ignores` are flags that upstream accepts for this routine and ignores.
     """
 
     ignores: ClassVar[tuple[str, ...]] = ()
@@ -141,30 +143,30 @@ class Params:
             raise ParamError("; ".join(f"{name}: {sentence}" for name, sentence in faults))
 
     def faults(self) -> Iterator[Fault]:
-        """What is wrong between parameters that are each right; called when every field is valid by itself."""
+        """Faults in the combination of parameters; called if every field is valid by itself."""
         yield from ()
 
     @classmethod
     def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Values that were drawn field by field, made to fit together, so that few draws are lost."""
+        """Adjust values that were drawn field by field to fit together, so that few draws are rejected."""
         return drawn
 
     def as_dict(self) -> dict[str, Value]:
         return dataclasses.asdict(self)
 
     def as_json(self) -> dict[str, Value]:
-        """Only what JSON consumers can use as a tag: strings, numbers, booleans; the same however a shape was said."""
-        said = self.as_dict()
-        unsaid = {f.name: self.unsaid(f) for f in fields_of(type(self)) if f.flag.same_as and said[f.name] is None}
-        return {name: value for name, value in {**said, **unsaid}.items() if value is not None}
+        """The fields as JSON strings, numbers and booleans, with defaults that other fields give; None is left out."""
+        given = self.as_dict()
+        implied = {f.name: self.implied(f) for f in fields_of(type(self)) if f.flag.same_as and given[f.name] is None}
+        return {name: value for name, value in {**given, **implied}.items() if value is not None}
 
-    def unsaid(self, field: Field) -> Value:
-        """What a field that is the same as another by default is, where nobody says."""
+    def implied(self, field: Field) -> Value:
+        """The value of a field that is not given and by default the same as another one."""
         value: Value = getattr(self, field.flag.same_as)
         return value
 
     def slug(self, covered: Mapping[str, Value] | None = None) -> str:
-        """The id's words for this problem, without those that a model's name already covers."""
+        """The id of this problem, without the fields that a model's name already covers."""
         known = covered or {}
         tokens = (self._token(f) for f in fields_of(type(self)) if f.name not in known or f.flag.usual == "")
         return "-".join(token for token in tokens if token)

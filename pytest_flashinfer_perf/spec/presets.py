@@ -1,4 +1,4 @@
-"""Presets: a model's name and how it is spread over GPUs give the shapes of its layers on one of them."""
+"""Presets: from a model's name and its distribution over GPUs to the shapes of its layers on one GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.spec.params import ParamError
 
 
 class Spread(NamedTuple):
-    """GPUs that share each layer, groups of them that share a model's requests, GPUs that share its experts."""
+    """The numbers of GPUs that share each layer, of groups that share requests, of GPUs that share experts."""
 
     tp: int = 1
     dp: int = 1
@@ -29,7 +29,7 @@ class Model:
     """A model's name, the parameters that it sets on one GPU, and how many groups of GPUs share its requests."""
 
     name: str
-    settles: Mapping[str, Any]
+    parameters: Mapping[str, Any]
     dp: int = 1
 
     def batches(self, *whole: int) -> Iterator[int]:
@@ -39,7 +39,7 @@ class Model:
 
 class Layer(Protocol):
     def shared(self, over: Spread) -> Iterator[tuple[int, str, int]]:
-        """What must divide evenly: (count, what is counted, number of GPUs)."""
+        """The counts that must divide evenly, as (count, what is counted, number of GPUs)."""
         ...
 
 
@@ -51,7 +51,7 @@ class Presets(Generic[L]):
     """The models that have a kind of layer. Call it with a model's name to get that model on one GPU."""
 
     layers: Mapping[str, L]
-    settles: Callable[[L, Spread], dict[str, Any]]
+    parameters: Callable[[L, Spread], dict[str, Any]]
     usual: tuple[Spread, ...] = tuple(Spread(tp) for tp in (1, 2, 4, 8))
 
     def __call__(self, name: str, tp: int = 1, dp: int = 1, ep: int = 1) -> Model:
@@ -59,7 +59,7 @@ class Presets(Generic[L]):
         for count, what, gpus in self._uneven(name, over):
             raise ParamError(f"{name} has {count} {what}, which {gpus} GPUs cannot share evenly")
         spread = "".join(f"-{way}{gpus}" for way, gpus in over._asdict().items() if gpus > 1)
-        return Model(name + spread, self.settles(self.layers[name], over), dp)
+        return Model(name + spread, self.parameters(self.layers[name], over), dp)
 
     def _uneven(self, name: str, over: Spread) -> list[tuple[int, str, int]]:
         return [(count, what, gpus) for count, what, gpus in self.layers[name].shared(over) if count % gpus]

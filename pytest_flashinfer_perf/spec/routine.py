@@ -1,11 +1,12 @@
-"""The words a routine file is written in: Routine, Backend, How, Built, Shape."""
+"""The declarations of a routine file: Routine, Backend, LaunchOptions, Built, Shape."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.capability import Requirement
 from pytest_flashinfer_perf.spec.params import Params
@@ -26,16 +27,20 @@ X_contra = TypeVar("X_contra", contravariant=True)
 
 
 class Reference(Protocol[P_contra, X_contra]):
-    """The answer in fp32, independent of every backend; for some rows alone where the routine has `rows`."""
+    """The answer in fp32, independent of every backend; for the given rows only, if the routine has `rows`."""
 
     def __call__(
         self, params: P_contra, inputs: X_contra, rows: torch.Tensor | None = None, /
     ) -> tuple[torch.Tensor, ...]: ...
 
 
+class CannotRunError(FlashinferPerfError):
+    """Hardware, the library or memory does not allow this case here: a skip, with its reason."""
+
+
 @dataclass(frozen=True)
-class How:
-    """How a backend is going to be called."""
+class LaunchOptions:
+    """The backend's name, and whether its calls will be captured in CUDA graphs."""
 
     backend: str
     cuda_graph: bool
@@ -45,8 +50,8 @@ class How:
 class Built(Generic[X]):
     """A call that is ready to be timed: it takes the inputs, so that each timed call can have cold ones.
 
-    `takes` are the inputs in the form that this backend wants them in, where that is not how they were drawn. `plan`
-    does once more what every new batch needs before it is launched, where it needs something.
+    `takes` are the inputs as this backend expects them, if that is not how they were drawn. `plan` repeats what every
+    new batch needs before it is launched, if it needs anything.
     """
 
     launch: Callable[[X], object]
@@ -57,7 +62,7 @@ class Built(Generic[X]):
 
 @dataclass(frozen=True)
 class Shape(Generic[P]):
-    """Params as a tier lists them, with the model they come from, and the backends they are meant for if not all."""
+    """Params as a tier lists them, with the model they come from, and their backends if not all."""
 
     params: P
     model: Model | None = None
@@ -67,7 +72,7 @@ class Shape(Generic[P]):
     def id(self) -> str:
         if self.model is None:
             return self.params.slug()
-        return f"{self.model.name}-{self.params.slug(self.model.settles)}"
+        return f"{self.model.name}-{self.params.slug(self.model.parameters)}"
 
 
 def _no_limits(_params: Any, _backend: str, _device: Device) -> Iterator[str]:
@@ -84,10 +89,10 @@ def _no_facts(_params: Any, _inputs: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Backend(Generic[P, X]):
-    """One way to run a routine, the FlashInfer API it calls, and what it needs."""
+    """One way to run a routine, the FlashInfer API that it calls, and its requirements."""
 
     name: str
-    build: Callable[[P, X, How], Built[X]]
+    build: Callable[[P, X, LaunchOptions], Built[X]]
     api: str = ""
     requires: tuple[Requirement, ...] = ()
     limits: Callable[[P, str, Device], Iterable[str]] = _no_limits
@@ -97,9 +102,9 @@ class Backend(Generic[P, X]):
 
 @dataclass
 class Routine(Generic[P, X]):
-    """An operation under its FlashInfer name: all that is known about it, declared once in its own file.
+    """An operation under its FlashInfer name, declared in a file of its own.
 
-    `activations` are what the check negates where they are, and looks whether the answer follows.
+    The check negates `activations` in place, and verifies that the answer follows.
     """
 
     name: str
@@ -122,6 +127,25 @@ class Routine(Generic[P, X]):
     presets: Presets[Any] | None = None
     model_shapes: Callable[[Model], Iterable[Shape[P]]] | None = None
 
+    option: ClassVar[str] = "--routine"  # the flag that names it on a command line
+    graph_if_possible: ClassVar[bool] = False  # a call that no graph can hold is timed without one
+
+    @property
+    def mark(self) -> str:
+        """The marker by which `-m` selects its cases."""
+        return self.family
+
+    def read(self, params: P, _inputs: X, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The outputs in the form that the reference's answer has."""
+        return self.decoded(params, outputs)
+
+    def allowed(self, params: P, _inputs: X, backend: str) -> tuple[Tolerance, ...]:
+        return self.tolerances(params, backend)
+
+    def changed(self, _inputs: X) -> tuple[torch.Tensor, ...]:
+        """Tensors that a call both reads and writes: they are restored between timed calls."""
+        return ()
+
     def backend(
         self,
         *names: str,
@@ -129,14 +153,14 @@ class Routine(Generic[P, X]):
         runs_as: str = "",
         limits: Callable[[P, str, Device], Iterable[str]] = _no_limits,
         tunes: bool = False,
-    ) -> Callable[[Callable[[P, X, How], Built[X]]], Callable[[P, X, How], Built[X]]]:
+    ) -> Callable[[Callable[[P, X, LaunchOptions], Built[X]]], Callable[[P, X, LaunchOptions], Built[X]]]:
         """Declare one or more backends that the decorated function builds, by calling this FlashInfer API.
 
-        `runs_as` is the name that capabilities know a backend by, where the routine calls it otherwise. One that
+        `runs_as` is the backend's name in `machine/capability.py`, if the routine uses another one. A backend that
         `tunes` asks FlashInfer's autotuner for its kernel.
         """
 
-        def declare(build: Callable[[P, X, How], Built[X]]) -> Callable[[P, X, How], Built[X]]:
+        def declare(build: Callable[[P, X, LaunchOptions], Built[X]]) -> Callable[[P, X, LaunchOptions], Built[X]]:
             for name in names:
                 known_as = runs_as or name
                 requires = capability.backend(known_as, api) if api else ()
@@ -157,7 +181,7 @@ class Routine(Generic[P, X]):
     def sweep(
         self, presets: Presets[Any]
     ) -> Callable[[Callable[[Model], Iterable[Shape[P]]]], Callable[[Model], Iterable[Shape[P]]]]:
-        """Declare the shapes of any model that has such a layer; those of all models are the tier `full`."""
+        """Declare the shapes of a model that has such a layer; the tier `full` is those of all models."""
 
         def declare(shapes: Callable[[Model], Iterable[Shape[P]]]) -> Callable[[Model], Iterable[Shape[P]]]:
             self.presets, self.model_shapes = presets, shapes
@@ -167,7 +191,7 @@ class Routine(Generic[P, X]):
         return declare
 
     def shapes_of_model(self, name: str, over: Spread) -> Iterable[Shape[P]]:
-        """Nothing for a model that has no such layer."""
+        """The shapes of a model on one GPU; none if it has no such layer."""
         if self.presets is None or self.model_shapes is None or name not in self.presets.layers:
             return ()
         return self.model_shapes(self.presets(name, *over))

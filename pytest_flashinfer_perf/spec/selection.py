@@ -1,4 +1,4 @@
-"""Which cases a line of a file selects: a glob over `routine/id`, or flags that all of them have."""
+"""Select cases by a glob over `routine/id` or by flags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Routines = Mapping[str, AnyRoutine]
 
 
 class Selection(NamedTuple):
-    """The values that a line of flags gives to some fields, and the backends that it names; all if it names none."""
+    """The values of fields and the backends in a line of flags; all backends if it names none."""
 
     backends: tuple[str, ...]
     fields: dict[str, Value]
@@ -28,13 +28,14 @@ class Selection(NamedTuple):
 
 
 def parse(line: str, routine: AnyRoutine, routines: Routines) -> Selection | None:
-    """Nothing if the line names another routine; a line that names none is for all that have its flags."""
+    """Parse the line for this routine, None if it names another one."""
     known = {**routines, routine.name: routine}
     general = flags.parser()
     general.add_argument("--routine", "-R", default=routine.name)
+    general.add_argument("--api", default=routine.name)
     general.add_argument("--backends", nargs="+", default=[])
     given, rest = general.parse_known_args(flags.split(line))
-    if routine_named(given.routine, known) is not routine:
+    if given.api != routine.name or routine_named(given.routine, known) is not routine:
         return None
     backends = tuple(backend_named(name, routine) for name in given.backends)
     return Selection(backends, flags.read_some(routine.params, rest, flags_of_family(routine, known)))
@@ -48,7 +49,7 @@ def selects(line: str, case: Case, routines: Routines) -> bool:
 
 
 def selects_no_routine(line: str, routines: Routines) -> bool:
-    """Flags that cannot be understood raise ParamError."""
+    """Whether no routine is selected; raises ParamError for flags that cannot be parsed."""
     if line.startswith("-"):
         return all(parse(line, routine, routines) is None for routine in routines.values())
     return not any(fnmatch.fnmatchcase(name, line.partition("/")[0]) for name in routines)

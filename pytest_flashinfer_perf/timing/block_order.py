@@ -1,8 +1,8 @@
-"""The order in which a GPU hands the blocks of a launch to its SMs, which stays as earlier launches left it.
+"""Restore the order in which a GPU assigns the blocks of a launch to its SMs.
 
-Kernels that fill the GPU exactly keep that order for ever, and some of them (multi-head latent attention on an H200, by
-5 %) are faster in one order than in another: which one they meet depends on what ran before them. A launch of a few
-blocks on an idle GPU puts it back to one and the same order; one that fills the GPU does not (docs/measurement.md).
+The order is left over from earlier launches, kernels that fill the GPU exactly preserve it, and some of them
+(multi-head latent attention on an H200, by 5 %) are faster in one order than in another. A launch of a few blocks on an
+idle GPU always leads to the same order; one that fills the GPU does not (docs/measurement.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SOURCE = 'extern "C" __global__ void nothing(unsigned long long) {}'
 
 
 def restore(device: Device) -> None:
-    """Put it back; nothing on a CPU, and where small kernels cannot be compiled."""
+    """Restore the order; does nothing on a CPU, or if small kernels cannot be compiled."""
     if not device.is_gpu or nvrtc.missing(device):
         return
     device.synchronize()

@@ -1,6 +1,6 @@
 """The clock pass: calls back to back, each between two stamps that read every SM's cycle counter and the global timer.
 
-Cycles are what a compute-bound kernel needs whatever the power cap does to its clock; NVML samples too coarsely.
+A compute-bound kernel needs the same cycles whatever the power cap does to its clock; NVML samples too rarely to show.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ extern "C" __global__ void hold(unsigned long long ns) {
 
 @dataclass(frozen=True)
 class Clocks:
-    """Per call: SM cycles and the SM clock in GHz while it ran; and what NVML said meanwhile."""
+    """SM cycles and the SM clock in GHz of each call, and what NVML reported meanwhile."""
 
     cycles: tuple[float, ...]
     ghz: tuple[float, ...]
@@ -68,7 +68,7 @@ def joined(passes: Sequence[Clocks]) -> Clocks:
 
 
 def clock_pass(work: Work, each: float) -> Clocks:
-    """Calls of this many seconds; NVML is asked while the device is busy with them."""
+    """Stamp calls of this many seconds each; NVML is read while the device is busy with them."""
     kernels, device = _kernels(work.device), work.device
     stamps = torch.zeros(2, stopping.fitting(CALLS, each), device.processors, 2, dtype=torch.int64, device=device.torch)
     stream = torch.cuda.Stream()
@@ -87,7 +87,7 @@ def clock_pass(work: Work, each: float) -> Clocks:
 
 
 def read(stamps: Tensor) -> Clocks:
-    """[before and after, call, SM, time and cycles] to the median over the SMs that both stamps reached."""
+    """The medians over the SMs that both stamps reached, from [before and after, call, SM, time and cycles]."""
     before, after = stamps.cpu()
     elapsed = (after - before).double()  # nanoseconds since boot do not fit in a double, their differences do
     seen = (before[..., 0] > 0) & (after[..., 0] > 0) & (elapsed[..., 0] > 0)

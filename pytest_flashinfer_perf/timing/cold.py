@@ -1,4 +1,4 @@
-"""Cold caches: copies of everything a call reads, so many that the last use of one has left the cache by its next."""
+"""Cold caches: rotate through so many copies of all inputs that each has left the cache before it is used again."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ALIGNMENT = 512
 
 @dataclass(frozen=True)
 class ColdSets:
-    """The argument sets to go round, the cold-L2 mode they amount to, and why where that is not what was asked for.
+    """The argument sets to rotate through, the resulting cold-L2 mode, and the reason if another mode was requested.
 
-    `used_once` sets are too few to go round: each is for one call, and must leave the cache before the first of them.
+    `used_once` sets are too few to rotate: each is for one call, and must leave the cache before the first call.
     """
 
     sets: tuple[Any, ...]
@@ -32,7 +32,7 @@ class ColdSets:
     used_once: bool = False
 
 
-def prepare(  # noqa: PLR0913 - what decides how many
+def prepare(  # noqa: PLR0913 - one argument per fact that decides the number
     arguments: Any,
     outputs: Sequence[Tensor],
     mode: str,
@@ -41,9 +41,9 @@ def prepare(  # noqa: PLR0913 - what decides how many
     free_bytes: int,
     calls: int | None = None,
 ) -> ColdSets:
-    """Copies for rotation, or the original alone where rotation is not asked for or cannot be had.
+    """Make copies for rotation, or use the original alone if rotation is not requested or not possible.
 
-    No more of them than `calls`, where it is known how many there will be.
+    `calls` limits the number of copies, if the number of calls is known.
     """
     if mode != "rotate":
         return ColdSets((arguments,), mode)
@@ -62,18 +62,18 @@ def prepare(  # noqa: PLR0913 - what decides how many
 
 
 def rotations(read_bytes: int, cache_bytes: int) -> int:
-    """Sets needed for 5 caches' worth of other data between two uses of one; 1 where one set is that much by itself."""
+    """The number of sets with 5 times the cache of other data between two uses of one; 1 if one is that large."""
     enough = CACHE_FACTOR * cache_bytes
     return 1 if read_bytes >= enough else math.ceil(enough / read_bytes) + 1
 
 
 def clone(arguments: Any, kept: set[int]) -> Any:
-    """A deep copy in which views stay views of one storage; tensors of a `kept` storage stay themselves."""
+    """A deep copy in which views of one storage stay views of one; tensors with a `kept` storage are not copied."""
     return copier(arguments, kept)()
 
 
 def copier(arguments: Any, kept: set[int]) -> Callable[[], Any]:
-    """Makes such copies: what they have in common is looked up once."""
+    """A function that makes such copies; what they share is computed once."""
     extents = _extents(arguments, kept)
     parts = {key: _bytes_of(arguments, key, extent) for key, extent in extents.items()}
 
@@ -100,7 +100,7 @@ def _bytes_of(arguments: Any, key: int, extent: tuple[int, int]) -> Tensor:
 
 
 def _extents(arguments: Any, kept: set[int]) -> dict[int, tuple[int, int]]:
-    """The bytes of each storage that its tensors cover, from an aligned start."""
+    """The range of bytes that tensors cover in each storage, from an aligned start."""
     found: dict[int, tuple[int, int]] = {}
     for tensor in tensors(arguments):
         key = storage(tensor)

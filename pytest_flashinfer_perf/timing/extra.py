@@ -1,6 +1,6 @@
-"""Extra work of a known time behind each timed call, to see whether it is found.
+"""Extra work of a known duration after each timed call, to verify that a slowdown is found.
 
-On a GPU it is `torch.cuda._sleep`, a kernel that spins: its time is that of a launch and of its cycles. Elsewhere the
+On a GPU it is `torch.cuda._sleep`, a kernel that spins, whose time is that of a launch plus its cycles. Elsewhere the
 host spins.
 """
 
@@ -24,13 +24,13 @@ CALLS = 100
 
 @dataclass(frozen=True)
 class Extra:
-    """`seconds` is what it should add to a call: on a GPU no less than a launch takes."""
+    """Work that adds `seconds` to a call, on a GPU at least the time of a launch."""
 
     work: Call
     seconds: float
 
     def behind(self, target: Target) -> Target:
-        """At each of its placements."""
+        """The target followed by the work, at each of its placements."""
         if not self.seconds:
             return target
         rebuilt = target.rebuilt
@@ -46,7 +46,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Spin:
-    """What a spinning kernel adds to the kernel before it, in seconds."""
+    """The seconds that a spinning kernel adds to the kernel before it."""
 
     launch: float
     per_cycle: float
@@ -57,7 +57,7 @@ class Spin:
 
 
 def planned(measuring: Measuring, device: Device, *, cuda_graph: bool) -> Extra:
-    """As much as `measuring` asks for."""
+    """The extra work that `measuring` requests."""
     if not measuring.plant or not device.is_gpu:
         return Extra(functools.partial(_busy, measuring.plant), measuring.plant)
     return _spin(device, measuring.instrument, cuda_graph).lasting(measuring.plant)
@@ -65,7 +65,7 @@ def planned(measuring: Measuring, device: Device, *, cuda_graph: bool) -> Extra:
 
 @functools.cache
 def _spin(device: Device, instrument: str, graph: bool) -> Spin:
-    """Measured as the cases are, once for each way to launch."""
+    """Measure the spinning kernel as cases are measured, once for each way to launch."""
     how = Measuring(instrument=instrument, cold_l2="none", iters=CALLS)
 
     def median(*cycles: int) -> float:

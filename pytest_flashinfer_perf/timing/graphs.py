@@ -1,4 +1,4 @@
-"""CUDA graphs: each call captured once, so that replaying it costs the host next to nothing."""
+"""CUDA graphs: capture each call once, so that replaying it takes the host almost no time."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any
 import torch
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.timing import cold
 from pytest_flashinfer_perf.timing.instruments import Call, without_gc
+from pytest_flashinfer_perf.timing.target import Target
 
 WARMUPS = 3
 
 
 class CaptureError(FlashinferPerfError, RuntimeError):
-    """The call does something that a CUDA graph cannot hold."""
+    """The call cannot be captured in a CUDA graph."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A captured call; `returned` is what it returned then, where that is kept, and is written anew each time."""
+    """A captured call. `returned` is what it returned, if that is kept; each replay overwrites it."""
 
     graph: Any
     returned: object = None
@@ -30,11 +32,21 @@ class Replay:
         return self.returned
 
 
-def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """A replay for each call. All graphs share one memory pool: they never run at the same time.
+def refusal(target: Target) -> str | None:
+    """Why no graph can hold this call, which is tried on copies of its arguments."""
+    args, kwargs = cold.clone((target.args, dict(target.kwargs)), set())
+    try:
+        capture((lambda: target.function(*args, **kwargs),))
+    except RuntimeError as error:  # one of a capture that ends with an error of its own among them
+        return str(error)
+    return None
 
-    The first keeps what it returns; the others' answers share memory. Garbage is collected before: a graph that is
-    freed while another is captured ends the capture, and an autotuner leaves some behind.
+
+def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+    """Capture each call. All graphs share one memory pool, since they never run at the same time.
+
+    Only the first keeps what it returns; the answers of the others share memory. Garbage must have been collected: a
+    graph that is freed during a capture ends it, and autotuners leave such graphs behind.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -50,13 +62,13 @@ def capture(calls: tuple[Call, ...]) -> tuple[Call, ...]:
 
 
 def _captured(call: Call, pool: Any) -> Replay:
-    """Without torch.cuda.graph(): it collects garbage and empties the cache for each of hundreds of captures."""
+    """Capture without torch.cuda.graph(), which collects garbage and empties the cache for each capture."""
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(pool=pool)
     try:
         returned = call()
     except Exception as error:
-        with suppress(RuntimeError):  # a capture that failed ends with an error of its own, which says nothing
+        with suppress(RuntimeError):  # ending a failed capture raises an error without information
             graph.capture_end()
         _forget_it()
         reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -66,7 +78,7 @@ def _captured(call: Call, pool: Any) -> Replay:
 
 
 def _forget_it() -> None:
-    """A capture that holds: torch's random numbers believe that the failed one goes on until another has ended."""
+    """Make a capture that succeeds: until then torch's random generator takes the failed one to be running."""
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin()
     torch.zeros(1, device="cuda")

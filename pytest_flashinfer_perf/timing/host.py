@@ -1,8 +1,8 @@
-"""What a call costs the calling thread: the time to enqueue it and to plan it, without a graph and without a profiler.
+"""The host time of a call: the time to enqueue it and to plan it, without a graph and without a profiler.
 
 Calls are timed in rounds. Before a round the queue is empty, and a spinning kernel keeps the GPU busy until the round
 is enqueued: the GPU is never idle, and nothing waits for it. A round is short enough that the queue never fills. A call
-that waits for the GPU itself would wait for the spinning kernel too, so that it is timed without.
+that waits for the GPU would also wait for the spinning kernel, so it is timed without one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ PLANS, FEWEST_PLANS = 10, 5
 SECONDS = 0.02  # of host time or of GPU time, for all rounds, and again for all plans
 QUEUE = 512  # launches: half of those that a stream takes before the next one waits
 UNKNOWN_LAUNCHES = 128  # more than any call here has
-HOLD, SHORTEST_HOLD_S, LONGEST_HOLD_S = 1.5, 0.5e-3, 0.5  # times the round that it has to outlast
+HOLD, SHORTEST_HOLD_S, LONGEST_HOLD_S = 1.5, 0.5e-3, 0.5  # in units of the round that it must outlast
 FASTEST_CLOCK_HZ = 2.2e9  # a slower one holds longer
 
 
 class Queue(Protocol):
-    """Where calls are enqueued."""
+    """The queue in which calls are enqueued."""
 
     def drain(self) -> None: ...
 
     def hold(self, seconds: float) -> Callable[[], bool]:
-        """Keep what is enqueued from starting for so long; the function returned says whether it is still kept."""
+        """Hold the queue for this long; the returned function tells whether it still holds."""
         ...
 
 
@@ -75,7 +75,7 @@ class Timer:
     clock: Callable[[], float] = time.perf_counter
 
     def enqueued(self, call: Call, *, launches: int, on_device: float) -> Rounds:
-        """Calls that launch so many kernels each and keep the GPU busy for so many seconds."""
+        """Time calls that launch `launches` kernels each, and keep the GPU busy for `on_device` seconds."""
         each = statistics.median(self._round(call, WARMUPS)[0])
         rounds, calls = shares(max(each, on_device), launches)
         waits = not any(self._round(call, 1, _hold(each))[1] for _ in range(TRIALS))
@@ -85,7 +85,7 @@ class Timer:
         return Rounds(tuple(map(tuple, kept)), waits)
 
     def planned(self, plan: Call) -> tuple[float, ...]:
-        """Each with an empty queue before it: what it waits for is its own work."""
+        """Time plans, each after an empty queue, so that it waits for its own work only."""
         each = statistics.median(self._alone(plan, WARMUPS))
         return tuple(self._alone(plan, _between(FEWEST_PLANS, PLANS, SECONDS / each)))
 
@@ -105,7 +105,7 @@ class Timer:
 
 
 def shares(each: float, launches: int) -> tuple[int, int]:
-    """Rounds, and calls of each: as many as there is time for, and as the queue takes at once."""
+    """The number of rounds and of calls per round that fit into the time and the queue."""
     calls = _between(1, min(CALLS, max(1, QUEUE // max(1, launches))), SECONDS / ROUNDS / each)
     return _between(FEWEST_ROUNDS, ROUNDS, SECONDS / calls / each), calls
 
@@ -119,7 +119,7 @@ def _hold(seconds: float) -> float:
 
 
 def measured(target: Target, device: Device, on_device: float, launches: int | None) -> tuple[HostTime | None, str]:
-    """None on a CPU, whose calls are its own; and a reason where something could not be counted."""
+    """The host time, None on a CPU; and the reason if calls of the driver could not be counted."""
     if not device.is_gpu:
         return None, ""
     start = time.perf_counter()

@@ -1,7 +1,7 @@
-"""What one eager call asks of the driver and of torch's allocator, and which line of Python asks for it.
+"""Count what an eager call requests from the driver and from torch's allocator, by line of Python.
 
 CUPTI calls back at every API call, whichever library makes it, while the line of Python that led there still stands on
-the stack. torch's allocator counts by itself what it gives out, and is asked for lines where it gave out any.
+the stack. torch's allocator has counters of its own, and is asked for lines if it allocated anything.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf import tracebacks
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.runs.host_time import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, Line
+from pytest_flashinfer_perf.timing import tracebacks
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call
 
 BUFFER_BYTES = 1 << 20
@@ -32,7 +32,7 @@ COUNTS, BYTES = "allocation.all.allocated", "requested_bytes.all.allocated"
 
 
 def counted(call: Call, device: Device) -> tuple[dict[str, Any], str]:
-    """Fields of a HostTime, and why some are missing."""
+    """Fields of a HostTime, and the reason if some are missing."""
     allocations = _unless_it_fails("torch's allocator", lambda: _allocations(call, device))
     blind = INSTRUMENTS["cupti"].missing(device)
     calls = ({}, [], blind) if blind else _unless_it_fails("cupti", lambda: _driver_calls(call, device))
@@ -44,7 +44,7 @@ Counts = tuple[dict[str, int], list[Line]]
 
 
 def _unless_it_fails(instrument: str, count: Callable[[], Counts]) -> tuple[dict[str, int], list[Line], str]:
-    """The case has its time whatever becomes of these counts."""
+    """The counts, or the reason why there are none; a case does not fail for them."""
     try:
         return (*count(), "")
     except Exception as error:  # noqa: BLE001 - whatever stops it is the reason
@@ -60,7 +60,7 @@ def _driver_calls(call: Call, device: Device) -> Counts:
 
 @dataclass(frozen=True)
 class DriverCalls:
-    """`waited` and `copies` have the line of Python of each, where there was one."""
+    """`waited` and `copies` hold the line of Python of each, if there is one."""
 
     launches: int
     waited: Sequence[str | None]
@@ -82,7 +82,7 @@ class DriverCalls:
 
 
 def by_line(what: str, made: Iterable[tuple[str | None, int]]) -> list[Line]:
-    """One entry for each line of Python, with how often it was passed and for how many bytes."""
+    """One entry for each line of Python, with its number of calls and bytes."""
     sizes: dict[str | None, list[int]] = {}
     for line, size in made:
         sizes.setdefault(line, []).append(size)
@@ -116,7 +116,7 @@ class Driver:
 
     @contextmanager
     def _attached(self) -> Iterator[None]:
-        """The activities of the instrument that times, so that both see the same."""
+        """Enable the activities that the timing instrument enables, so that both see the same."""
         cupti, kinds = self.cupti, self.cupti.ActivityKind
         enabled = (kinds.RUNTIME, kinds.DRIVER, kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
         called = self._called  # kept here, in case that CUPTI does not
@@ -135,7 +135,7 @@ class Driver:
             cupti.finalize()
 
     def _called(self, _userdata: object, _domain: int, _id: int, data: Any) -> None:
-        """At the entry of each API call and at its exit, in the thread that makes it."""
+        """Called by CUPTI at the entry and the exit of each API call, in the thread that makes it."""
         thread = threading.get_ident()
         if data.callback_site != self.cupti.ApiCallbackSite.API_ENTER:
             self._depth[thread] = max(0, self._depth[thread] - 1)
@@ -162,7 +162,7 @@ def waits(function: str) -> bool:
 
 
 def python_line(frame: FrameType | None) -> str | None:
-    """The innermost one that is neither torch's nor between the test and the call."""
+    """The innermost line that is neither torch's nor this package's."""
     while frame is not None:
         code = frame.f_code
         if is_callers(code.co_filename):
@@ -176,7 +176,7 @@ def is_callers(file: str) -> bool:
 
 
 def described(file: str, line: int, function: str) -> str:
-    """The file as it is imported, or as it lies below the working directory."""
+    """The line with its file relative to site-packages or to the working directory."""
     _, installed, inside = file.rpartition("/site-packages/")
     path = Path(inside if installed else file)
     here = Path.cwd()
@@ -193,7 +193,7 @@ def _allocations(call: Call, device: Device) -> Counts:
 
 
 def _history(call: Call, device: Device) -> Sequence[Mapping[str, Any]]:
-    """What the allocator did in another call, with the stack of each."""
+    """The allocator's actions in another call, with their stacks."""
     memory = torch.cuda.memory
     memory._record_memory_history("all", context="alloc", stacks="python")  # noqa: SLF001 - documented under this name
     try:

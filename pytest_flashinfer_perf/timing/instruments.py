@@ -1,4 +1,4 @@
-"""How time is read. An instrument gets a call and returns its durations in seconds, or says why it cannot."""
+"""Instruments: each takes a call and returns its durations in seconds, or the reason why it cannot measure here."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from typing import Protocol
 
 import torch
 
-from pytest_flashinfer_perf import tracebacks
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.timing import tracebacks
 
 Call = Callable[[], object]
 CUPTI_INSTALL = "pip install 'cupti-python>=13'"
 
 
 class InstrumentError(FlashinferPerfError, RuntimeError):
-    """The instrument that was asked for by name cannot measure here."""
+    """The requested instrument cannot measure here."""
 
 
 @dataclass
 class Last:
-    """What the last call returned."""
+    """Holds the value that the last call returned."""
 
     returned: object = None
 
 
 @dataclass(frozen=True)
 class Work:
-    """The calls to time, one after the other and round again; `flush` asks for a cold cache before each.
+    """The calls to time in rotation; with `flush` the cache is made cold before each.
 
-    `graph_of` is the number of calls that the instrument is to capture in one CUDA graph, 0 for none.
+    `graph_of` is the number of calls that the instrument captures in one CUDA graph, 0 for no graph.
     """
 
     calls: tuple[Call, ...]
@@ -53,21 +53,21 @@ class Work:
         return itertools.cycle(self.calls)
 
     def __call__(self) -> object:
-        """The next call: a new batch goes on where the last one stopped, since what that has read is not cold.
+        """Make the next call. A new batch continues after the last one, since data that was just read is not cold.
 
-        An answer is let go before the next one, which then has its memory, as if nobody kept it.
+        The last answer is released first, so that the next one can use its memory.
         """
         self.last.returned = None
         self.last.returned = next(self._turn)()
         return self.last.returned
 
     def chill(self) -> None:
-        """Where rotation does not make the cache cold."""
+        """Make the cache cold, if rotation does not."""
         if self.flush:
             self.evict()
 
     def evict(self) -> None:
-        """Read twice the cache: reading leaves no dirty lines to clean."""
+        """Read twice the cache's size; reading leaves no dirty lines to write back."""
         _twice_the_cache(self.device).sum()
 
 
@@ -84,7 +84,7 @@ class Instrument(Protocol):
 
 @dataclass(frozen=True)
 class BenchGpuTime:
-    """`flashinfer.testing.bench_gpu_time`, held to the instrument that was asked for."""
+    """`flashinfer.testing.bench_gpu_time`, without its fallback to another instrument."""
 
     name: str
 
@@ -95,7 +95,7 @@ class BenchGpuTime:
     def sample(self, work: Work, count: int, warmup: int) -> list[float]:
         from flashinfer.testing import bench_gpu_time
 
-        with _no_fallback(self.name), _in_a_sentence():
+        with _no_fallback(self.name), _explained_errors():
             milliseconds = bench_gpu_time(
                 work,
                 dry_run_iters=warmup,
@@ -110,7 +110,7 @@ class BenchGpuTime:
 
 @contextmanager
 def _no_fallback(instrument: str) -> Iterator[None]:
-    """bench_gpu_time returns other instruments' times with no more than a warning: that warning is an error here."""
+    """Raise if bench_gpu_time falls back to another instrument, of which it only warns."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         yield
@@ -121,16 +121,16 @@ def _no_fallback(instrument: str) -> Iterator[None]:
 
 
 NO_SUCH_CALL = {
-    "No kernel activities": "the call launched nothing on the GPU: a view, an answer that is remembered and work "
-    "of the host take no time there; time what computes it, or use --perf-instrument=wall",
-    "Inconsistent kernel names": "the call did not launch the same kernels each time, so that its times are not of one "
-    "thing: let it warm up first, with --perf-warmup=N or by calls of your own",
+    "No kernel activities": "the call launched nothing on the GPU, as a view, a remembered answer or work on the host "
+    "does; time the call that computes, or use --perf-instrument=wall",
+    "Inconsistent kernel names": "the call did not launch the same kernels each time, so that its times cannot be "
+    "compared: warm it up first, with --perf-warmup=N or by calls of your own",
 }
 
 
 @contextmanager
-def _in_a_sentence() -> Iterator[None]:
-    """What bench_gpu_time raises itself; what the call raises is left as it is."""
+def _explained_errors() -> Iterator[None]:
+    """Explain errors of bench_gpu_time itself; errors of the call pass through."""
     try:
         yield
     except Exception as error:
@@ -152,7 +152,7 @@ def _cupti(_device: Device) -> str | None:
 
 @functools.cache
 def _attach_error() -> str | None:
-    """Importing CUPTI proves little: a container without the privilege finds out when it attaches."""
+    """Try to attach CUPTI: in a container without the privilege only that fails, not the import."""
     try:
         from cupti import cupti
 
@@ -166,7 +166,7 @@ def _attach_error() -> str | None:
 
 @dataclass(frozen=True)
 class Wall:
-    """The host's clock around a call and its completion: all there is on a CPU, launch overhead included on a GPU."""
+    """The host's clock around a call and its completion: the only instrument on a CPU; includes launches on a GPU."""
 
     name: str = "wall"
 
@@ -209,14 +209,14 @@ INSTRUMENTS: dict[str, Instrument] = {i.name: i for i in (BenchGpuTime("cupti"),
 
 @dataclass(frozen=True)
 class ChosenInstrument:
-    """An instrument, and the better one that could not be had with its reason."""
+    """An instrument, and the reason if a better one cannot be used."""
 
     instrument: Instrument
     fallback: str = ""
 
 
 def choose(name: str, device: Device) -> ChosenInstrument:
-    """`auto` takes the best that works here and says what a better one is missing; a name is that one or an error."""
+    """The named instrument, or an error; `auto` takes the best that works here."""
     if name != "auto":
         reason = INSTRUMENTS[name].missing(device)
         if reason:

@@ -1,4 +1,4 @@
-"""Placements: the same call again with everything that it touches at other addresses, each timed for itself."""
+"""Placements: the same call with all its memory at other addresses, each timed separately."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.timing.target import Target
 
 @dataclass(frozen=True)
 class Placement:
-    """Durations in seconds, SM cycles where they were counted, and where the memory of each tensor begins."""
+    """Durations in seconds, SM cycles if they were counted, and the address of each tensor's memory."""
 
     samples: tuple[float, ...]
     clocks: Clocks | None = None
@@ -33,20 +33,20 @@ class Placement:
 
 
 def spread(placements: Sequence[Placement]) -> float | None:
-    """How far they lie apart, relative to their mean; None of a single one, which says nothing of it."""
+    """The standard deviation of the medians relative to their mean; None for a single placement."""
     medians = [placement.median for placement in placements]
     return statistics.stdev(medians) / statistics.fmean(medians) if len(medians) > 1 else None
 
 
 def fits(target: Target, free_at_first: int, free: int, placed: int) -> bool:
-    """Whether there is memory for one more: as much as those took that are kept, at least as much as its tensors."""
+    """Whether there is memory for one more placement: as much as each so far took, and at least for its tensors."""
     storages = {_begin(t): t.untyped_storage().nbytes() for t in tensors(_touched(target))}
     taken = (free_at_first - free) // placed if placed else 0
     return max(taken, sum(storages.values())) <= MEMORY_SHARE * free
 
 
 def addresses(target: Target) -> tuple[int, ...]:
-    """Of what it is given and writes, and of what its function holds: a wrapper's workspace, its plan's buffers."""
+    """The addresses of arguments, outputs, and tensors that the function holds, such as a wrapper's workspace."""
     return tuple(dict.fromkeys(_begin(tensor) for tensor in tensors(_touched(target)) if tensor.numel()))
 
 

@@ -1,11 +1,11 @@
-"""One call, timed: placements until there are enough, each with cold argument sets and CUDA graphs; then a trace."""
+"""Time a call: as many placements as needed, each with cold argument sets and CUDA graphs; then trace it."""
 
 from __future__ import annotations
 
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -18,10 +18,20 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.telemetry import Telemetry
 from pytest_flashinfer_perf.runs import scatter
 from pytest_flashinfer_perf.runs.host_time import HostTime
-from pytest_flashinfer_perf.timing import block_order, clocks, cold, graphs, instruments, placements, stopping
+from pytest_flashinfer_perf.timing import (
+    block_order,
+    clocks,
+    cold,
+    graphs,
+    instruments,
+    placements,
+    restoring,
+    stopping,
+)
 from pytest_flashinfer_perf.timing.clocks import Clocks, clock_pass
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrument, Work
 from pytest_flashinfer_perf.timing.placements import Placement
+from pytest_flashinfer_perf.timing.restoring import Restore
 from pytest_flashinfer_perf.timing.stopping import Sampling
 from pytest_flashinfer_perf.timing.target import Target
 from pytest_flashinfer_perf.timing.trace import Trace, trace
@@ -41,7 +51,7 @@ class Observations:
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples in seconds, and what the instrument really did to get them."""
+    """Samples in seconds, and how they were measured."""
 
     samples: tuple[float, ...]
     instrument: str
@@ -58,7 +68,7 @@ class Timing:
     @property
     def median(self) -> float:
         if not self.samples:
-            raise RuntimeError("nothing was timed: --perf-refcheck=only looks at answers")
+            raise RuntimeError("nothing was timed: --perf-refcheck=only checks answers alone")
         return statistics.median(self.samples)
 
     @property
@@ -75,7 +85,7 @@ class Timing:
 
     @property
     def host_bound(self) -> bool | None:
-        """Kernels wait for their launches, so that the host's time is what is seen; None where there is no trace."""
+        """Whether kernels wait for their launches, so that the host's time is measured; None without a trace."""
         seen = self.seen.trace
         if seen is None:
             return None
@@ -88,7 +98,7 @@ NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)
 
 @dataclass(frozen=True)
 class Placed:
-    """A placement that was timed, and what is needed to call it again."""
+    """A timed placement, with what is needed to call it again."""
 
     target: Target
     work: Work
@@ -99,7 +109,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where and how calls are timed, whichever they are."""
+    """The instrument, options and device with which calls are timed."""
 
     instrument: Instrument
     how: Measuring
@@ -107,9 +117,9 @@ class Bench:
     cuda_graph: bool
 
     def timed(self, target: Target, calls: int, warmup: int) -> Placed:
-        """`calls` samples of a target; its outputs hold poison until a call writes them."""
+        """Take `calls` samples of a target, with outputs poisoned until a call writes them."""
         arguments = (target.args, dict(target.kwargs))
-        made = None if self.device.is_gpu else calls + warmup  # on a GPU more calls are made than those
+        made = None if self.device.is_gpu else calls + warmup  # on a GPU the clock pass makes more calls
         memory = {"cache_bytes": self.device.cache_bytes, "free_bytes": self.device.free_bytes()}
         sets = cold.prepare(arguments, target.outputs, self.how.cold_l2, calls=made, **memory)
         work = _work(tuple(map(target.bound, sets.sets)), self.instrument, sets.mode, self.cuda_graph, self.device)
@@ -118,13 +128,25 @@ class Bench:
             work.evict()
         block_order.restore(self.device)
         with _range(target.name, self.device):
-            samples = tuple(self.instrument.sample(work, calls, warmup))
+            samples = tuple(self._sampled(work, calls, warmup, restoring.of(target, sets)))
         block_order.restore(self.device)
         counted = _clocks(work, statistics.median(samples))
         return Placed(target, work, sets, warmup, Placement(samples, counted, placements.addresses(target)))
 
+    def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[float]:
+        """In parts where a call changes its inputs: before each of them they are as they were, outside the time."""
+        if restore is None:
+            yield from self.instrument.sample(work, calls, warmup)
+            return
+        for part in restore.parts(calls):
+            restore()
+            work.evict()  # what was put back is in the cache
+            yield from self.instrument.sample(work, part, warmup)
+            warmup = 0
+        restore()
+
     def seconds(self, target: Target) -> float:
-        """What an untimed call takes of everybody's time."""
+        """The wall-clock seconds of an untimed call; 0 if none is needed."""
         start = time.perf_counter()
         if stopping.needs_trial(self.how):
             target()
@@ -136,11 +158,11 @@ Verify = Callable[[Target, Work], object]
 
 
 def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify) -> Timing:
-    """Elsewhere first, so that the last timed call is the target's own; `verify` looks at each one's last answer."""
+    """Time other placements first, so that the last timed call is the target's; `verify` checks each last answer."""
     chosen = instruments.choose(measuring.instrument, device)
     bench = Bench(chosen.instrument, measuring, device, cuda_graph)
     if cuda_graph:
-        gc.collect()  # freed while another is captured, a graph ends the capture: an autotuner leaves some behind
+        gc.collect()  # a graph that is freed during a capture ends it; autotuners leave such graphs behind
     each = bench.seconds(target)
     sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring))
     placed = _placed(bench, target, sampling, verify)
@@ -162,7 +184,7 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
 
 
 def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify) -> list[Placed]:
-    """All are kept until the last is timed: what were freed would be given to the next one."""
+    """Time all placements. Each is kept until the last is timed; freed memory would be used for the next one."""
     placed: list[Placed] = []
     free = bench.device.free_bytes()
     while calls := sampling.elsewhere([one.placement.samples for one in placed]):
@@ -176,7 +198,7 @@ def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify) ->
 
 
 def _range(name: str, device: Device) -> AbstractContextManager[None]:
-    """For profilers to find the timed calls by; a name may have braces, which torch would format."""
+    """An NVTX range around the timed calls for profilers; names may have braces, which torch would format."""
     return torch.cuda.nvtx.range("{}", name) if name and device.is_gpu else nullcontext()
 
 
@@ -185,7 +207,7 @@ def uses_graph(measuring: Measuring, device: Device, by_default: bool) -> bool:
 
 
 def _work(calls: tuple[Call, ...], instrument: Instrument, cold_l2: str, graph: bool, device: Device) -> Work:
-    """Events see launches: under a graph they time many calls at once, every rotation at least once."""
+    """The calls to time. CUDA events include launches, so under graphs they time several whole rotations at once."""
     flush = cold_l2 == "flush"
     if graph and instrument.name == "events" and not flush:
         rounds = -(-FEWEST_CALLS_IN_GRAPH // len(calls))
@@ -198,7 +220,7 @@ def _clocks(work: Work, each: float) -> Clocks | None:
 
 
 def observe(work: Work, timed: tuple[Placement, ...]) -> Observations:
-    """What is seen beside the timed calls; nothing on a CPU, and a reason where a GPU's library is not there."""
+    """Trace, clocks and telemetry in addition to the timed calls; on a CPU nothing, without a library the reason."""
     if not work.device.is_gpu:
         return Observations()
     blind = INSTRUMENTS["cupti"].missing(work.device)

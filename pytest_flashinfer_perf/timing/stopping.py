@@ -1,7 +1,7 @@
-"""How many calls a case gets, over how many placements: as many as asked, until its time is known, or time is up.
+"""The number of calls and placements of a case: as requested, until its time is precise, or until time is up.
 
-A placement is one arrangement in memory of everything that a call touches. Samples of one agree with each other and not
-with the next, so what is known of a time is what several placements say.
+A placement is one arrangement of a call's data in memory. Samples of one agree with each other, but not with those of
+the next, so the precision of a time is that over several placements.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pytest_flashinfer_perf.config.settings import Measuring
 
 WARMUP = 2
 PLACEMENTS, MOST_PLACEMENTS = 5, 30
-ENOUGH_TO_TELL = 10  # placements, how far apart they lie
-CALLS = 10  # timed ones of a placement
+ENOUGH_TO_GIVE_UP = 10  # placements, to estimate their scatter
+CALLS = 10  # timed calls of a placement
 FEWEST = PLACEMENTS * CALLS
-PRECISION = {"wall": 0.02}  # the error that a time may have; that of an instrument of a GPU is finer
+PRECISION = {"wall": 0.02}  # the error that a time may have, FINE for a GPU's instruments
 FINE = 0.003
 TICK_S = 16e-9  # CUPTI's clock ticks in 32 ns
-WALL_FACTOR = 10  # times the seconds that the timed calls themselves may take
-CALLS_SHARE, WARMUP_SHARE = 0.8, 0.02  # of that; the rest is for making placements
+WALL_FACTOR = 10  # wall time of a case, in units of the time for timed calls
+CALLS_SHARE, WARMUP_SHARE = 0.8, 0.02  # shares of the wall time; the rest is for making placements
 OUT_OF_TIME = "wall time"
 
 
 @dataclass
 class Budget:
-    """The wall time that the calls of one case may take, in however many placements."""
+    """The wall time for all calls of one case."""
 
     seconds: float
     clock: Callable[[], float] = time.perf_counter
@@ -52,23 +52,23 @@ def budget(how: Measuring) -> Budget:
 
 
 def needs_trial(how: Measuring) -> bool:
-    """A call that shows how long it takes; not where all calls are asked for, and none of them untimed."""
+    """Whether a first call is made to see how long it takes; not with --perf-iters and --perf-warmup=0."""
     return how.iters is None or how.warmup != 0
 
 
 def fitting(most: int, each: float, seconds: float = 1.0) -> int:
-    """How many calls of this length there is time for: at least one."""
+    """The number of calls of this length that fit into the time, at least one."""
     return max(1, min(most, math.floor(seconds / each)))
 
 
 def error(medians: Sequence[float]) -> float:
-    """The standard error of a figure that so many placements gave; infinite for one, which says nothing of it."""
+    """The standard error of the mean of these medians; infinite for a single one."""
     return statistics.stdev(medians) / math.sqrt(len(medians)) if len(medians) > 1 else math.inf
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """`each` is what one call takes by the wall clock. The caller's own placement comes last, after all others."""
+    """`each` is the wall time of one call. The caller's own placement comes last."""
 
     how: Measuring
     instrument: str
@@ -76,26 +76,26 @@ class Sampling:
     budget: Budget
 
     def warmup(self, *, first: bool) -> int:
-        """Untimed calls of a placement; one was made before the first, to see how long it takes."""
+        """The untimed calls of a placement; one more was made before the first placement."""
         if self.how.warmup is not None:
             return max(0, self.how.warmup - 1) if first else 0
         return min(WARMUP, math.floor(WARMUP_SHARE * self.budget.seconds / self.each))
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """The timed calls of each placement, where it is known from the start how many there are in all."""
+        """The timed calls of each placement, if their total is known from the start."""
         calls = self.how.iters or fitting(FEWEST, self.each, CALLS_SHARE * self.budget.seconds)
         placements = min(PLACEMENTS, calls)
         return tuple(calls // placements + (place < calls % placements) for place in range(placements))
 
     def elsewhere(self, seen: Sequence[Sequence[float]]) -> int:
-        """How many timed calls the next placement gets; none where there are enough, and the last one is due."""
+        """The timed calls of the next placement; 0 if only the last one is left."""
         if len(seen) + 1 < len(self.shares):
             return self.shares[len(seen)] if self._affordable(seen) else 0
         return 0 if self.how.iters or self.stopped(seen) else CALLS
 
     def stopped(self, seen: Sequence[Sequence[float]]) -> str:
-        """Why no more are needed; empty where they are."""
+        """The reason to stop; empty to go on."""
         if self.how.iters:
             return "asked"
         if self._known(seen):
@@ -113,16 +113,16 @@ class Sampling:
         return len(medians) + 1 >= PLACEMENTS and error(medians) <= self._wanted(medians)
 
     def _hopeless(self, seen: Sequence[Sequence[float]]) -> bool:
-        """Placements so far apart that even the most of them would not do."""
+        """Whether placements scatter so much that even the largest number of them would not be precise."""
         medians = [statistics.median(samples) for samples in seen]
-        if len(medians) < ENOUGH_TO_TELL:
+        if len(medians) < ENOUGH_TO_GIVE_UP:
             return False
         return error(medians) * math.sqrt(len(medians) / MOST_PLACEMENTS) > self._wanted(medians)
 
     def _wanted(self, medians: Sequence[float]) -> float:
-        """The largest error that counts as known."""
+        """The largest error with which a time counts as precise."""
         return max(PRECISION.get(self.instrument, FINE) * statistics.median(medians), TICK_S)
 
     def _affordable(self, seen: Sequence[Sequence[float]]) -> bool:
-        """Whether there is time for another as long as those before, and for the last one."""
+        """Whether there is time for another placement like those before, and for the last one."""
         return not seen or 2 * self.budget.spent / len(seen) <= self.budget.left

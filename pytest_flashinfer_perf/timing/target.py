@@ -1,4 +1,4 @@
-"""What is timed: a function, what it is given, what it writes, and how to have all of it at other addresses."""
+"""The target of a measurement: a function with its arguments and outputs, which can be moved to other addresses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from pytest_flashinfer_perf.timing import cold
 from pytest_flashinfer_perf.timing.instruments import Call
 
 
+def _nothing(_args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Target:
-    """A function, its arguments, those of their tensors that it writes, and what a profiler shows it as.
+    """A function, its arguments, the tensors that it writes, and its name in profilers.
 
-    `rebuilt` makes the same call on memory of its own, where the function holds some itself; `plan` prepares it for a
-    batch like this one.
+    `rebuilt` makes the same call with other memory, for functions that hold memory themselves; `plan` prepares it for a
+    batch like this one; `changed` are the tensors among its arguments that it reads and writes.
     """
 
     function: Callable[..., object]
@@ -27,6 +31,7 @@ class Target:
     name: str = ""
     rebuilt: Callable[[], Target] | None = None
     plan: Call | None = None
+    changed: Callable[[tuple[Any, ...]], tuple[Tensor, ...]] = _nothing
 
     def bound(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Call:
         """The function with one set of arguments, for the instrument to call."""
@@ -34,7 +39,7 @@ class Target:
         return lambda: self.function(*args, **kwargs)
 
     def elsewhere(self) -> Target:
-        """The same call, with all that it touches at other addresses; what its function holds itself stays."""
+        """The same call with arguments and outputs at other addresses; memory that the function holds stays."""
         if self.rebuilt is not None:
             return self.rebuilt()
         given = (self.args, dict(self.kwargs))

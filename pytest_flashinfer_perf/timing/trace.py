@@ -1,4 +1,4 @@
-"""What a call launches: one more, untimed call under CUPTI gives kernel names, launches, busy time and span."""
+"""Trace a call: one more, untimed call under CUPTI gives kernel names, launches, busy time and span."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Trace:
 
 
 def summarise(activities: Sequence[Activity]) -> Trace | None:
-    """None where nothing was seen: a call that launched nothing and a lost record look the same."""
+    """Summarise a trace; None without activities, since a call without launches and a lost record look the same."""
     if not activities:
         return None
     ordered = sorted(activities, key=lambda a: a.start)
@@ -43,7 +43,7 @@ def summarise(activities: Sequence[Activity]) -> Trace | None:
 
 
 def _busy(ordered: Iterable[Activity]) -> int:
-    """Nanoseconds in which at least one of them ran."""
+    """Nanoseconds during which at least one activity ran."""
     total, until = 0, 0
     for activity in ordered:
         total += max(0, activity.end - max(activity.start, until))
@@ -52,12 +52,12 @@ def _busy(ordered: Iterable[Activity]) -> int:
 
 
 def trace(work: Work, each: float) -> Trace | None:
-    """The last of a few calls: the first one finds a device that was idle, and is slower than any timed one."""
+    """Trace the last of a few calls; the first one meets an idle device and is slower than timed calls."""
     from cupti import cupti
 
     kinds = cupti.ActivityKind
     device_work = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
-    enabled = (kinds.RUNTIME, kinds.DRIVER, *device_work)  # what bench_gpu_time enables, so that both see the same
+    enabled = (kinds.RUNTIME, kinds.DRIVER, *device_work)  # as bench_gpu_time does, so that both see the same
     seen: list[Activity] = []
     calls = stopping.fitting(CALLS, each)
 

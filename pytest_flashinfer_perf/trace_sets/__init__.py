@@ -1,4 +1,4 @@
-"""FlashInfer-Bench's data sets: definitions, workloads, other people's solutions, and what these are worth."""
+"""Evaluate FlashInfer-Bench data sets: definitions, workloads and solutions, which are other people's code."""
 
 from importlib.util import find_spec
 

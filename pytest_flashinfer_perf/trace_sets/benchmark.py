@@ -1,4 +1,4 @@
-"""`Benchmark(trace_set, config).run_all()`: the whole of a data set from a program of one's own."""
+"""`Benchmark(trace_set, config).run_all()`: evaluate a data set from your own program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.trace_sets.runner import Runner, RunnerError
 
 
 class Benchmark:
-    """Calling it says that the set's solutions may be run."""
+    """Evaluates a data set. Use it only for sets whose solutions you trust, since it runs their code."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class Benchmark:
         self._seed = seed
 
     def run_all(self, *, save_results: bool = True) -> TraceSet:
-        """A set with the same definitions, solutions and workloads, and the traces of this run.
+        """Evaluate everything; returns a set with the same definitions, solutions and workloads, and new traces.
 
-        RunnerError, after all else was evaluated and saved, where there is no trace of something.
+        Raises RunnerError, after everything was evaluated and saved, if a solution has no trace.
         """
         traces: dict[str, list[Trace]] = {}
         without: list[str] = []
@@ -75,7 +75,7 @@ Found = tuple[Mapping[str, Definition], Mapping[str, list[Workload]], Mapping[st
 
 
 def jobs(root: Path, found: Found, config: BenchmarkConfig) -> Iterator[Job]:
-    """Each solution of each workload of each definition that the config allows."""
+    """The jobs: each solution of each workload of each definition that the config selects."""
     definitions, workloads, solutions = found
     known = [solution.name for of_one in solutions.values() for solution in of_one]
     allowed = only("definitions", config.definitions, list(definitions))

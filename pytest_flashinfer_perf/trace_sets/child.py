@@ -1,4 +1,4 @@
-"""What a process of its own does: build a solution, look at its answers, time it. If it dies, nobody else does."""
+"""The process that evaluates: build a solution, check its answers, time it. A crash ends only this process."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Job:
 
     @property
     def question(self) -> str:
-        """What has the same inputs and reference answers, whoever answers it."""
+        """A key for jobs with the same inputs and reference answers."""
         return repr((self.definition.name, self.workload, self.config, self.evaluators, self.seed, self.device))
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """No status where it is not the solution's fault."""
+    """The result of a job. `status` is None for errors that are not the solution's fault."""
 
     status: EvaluationStatus | None
     message: str = ""
@@ -62,21 +62,21 @@ class EvaluationResult:
 
 
 class Baselines:
-    """The last question's reference answers: the solutions of a workload come one after the other."""
+    """Caches the last reference answers, since the solutions of a workload are evaluated one after the other."""
 
     def __init__(self) -> None:
         self._question = ""
         self._last: Baseline | None = None
 
-    def of(self, job: Job, evaluator: Evaluator) -> Baseline:
+    def baseline(self, job: Job, evaluator: Evaluator) -> Baseline:
         if self._last is None or self._question != job.question:
-            self._last = None  # before the next one takes its memory
+            self._last = None  # release its memory before the next one
             self._last, self._question = evaluator.build_baseline(_task(job)), job.question
         return self._last
 
 
 def serve(connection: Connection, log: str) -> None:
-    """Jobs in, outcomes out, until the connection closes; what anybody prints goes to the log."""
+    """Receive jobs and send outcomes until the connection closes; all output goes to the log."""
     _print_to(log)
     torch.set_grad_enabled(mode=False)
     baselines = Baselines()
@@ -101,14 +101,14 @@ def evaluated(job: Job, baselines: Baselines) -> EvaluationResult:
     reading = originals(devices.find(job.device))
     try:
         evaluator = evaluator_for(job.definition, job.evaluators)
-        baseline = baselines.of(job, evaluator)
+        baseline = baselines.baseline(job, evaluator)
         reading.verify()
-    except Exception as error:  # noqa: BLE001 - a definition's reference is anybody's code
-        return EvaluationResult(None, f"{job.definition.name}: its reference or its inputs fail: {_last_words(error)}")
+    except Exception as error:  # noqa: BLE001 - a reference is arbitrary code
+        return EvaluationResult(None, f"{job.definition.name}: its reference or its inputs fail: {_message(error)}")
     try:
         runnable = BuilderRegistry.get_instance().build(job.definition, job.solution)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - so is a solution
-        return EvaluationResult(EvaluationStatus.COMPILE_ERROR, _last_words(error))
+        return EvaluationResult(EvaluationStatus.COMPILE_ERROR, _message(error))
     try:
         return _judged(evaluator, _task(job), Callee(runnable, _task(job)), baseline)
     except IncorrectError as wrong:
@@ -116,7 +116,7 @@ def evaluated(job: Job, baselines: Baselines) -> EvaluationResult:
     except ReplacedError as error:
         return EvaluationResult(None, str(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        return EvaluationResult(EvaluationStatus.RUNTIME_ERROR, _last_words(error))
+        return EvaluationResult(EvaluationStatus.RUNTIME_ERROR, _message(error))
 
 
 def _judged(evaluator: Evaluator, task: Task, solution: Callee, baseline: Baseline) -> EvaluationResult:
@@ -136,6 +136,6 @@ def _task(job: Job) -> Task:
     return Task(job.definition, job.workload, job.root, job.config, job.seed, device, job.measuring)
 
 
-def _last_words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     traceback.print_exception(error)
     return f"{type(error).__name__}: {error}"

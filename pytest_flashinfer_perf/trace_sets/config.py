@@ -1,4 +1,4 @@
-"""How a data set's solutions are judged and timed: defaults, then operation type, then definition."""
+"""The configuration of evaluations: defaults, overridden by operation type, overridden by definition."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BUNDLED = {
 
 
 class ConfigError(FlashinferPerfError):
-    """The sentence names the file and the field."""
+    """The config is not valid; the message names the file and the field."""
 
 
 class EvalConfig(BaseModel):
-    """One layer; what it leaves out, the layer below says."""
+    """One layer; fields that are None are taken from the layer below."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,7 +38,7 @@ class EvalConfig(BaseModel):
 
 
 class Resolved(BaseModel):
-    """What holds for one definition."""
+    """The resolved configuration of one definition."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,7 +53,7 @@ class Resolved(BaseModel):
 
 
 class BenchmarkConfig(EvalConfig):
-    """The whole: its own fields are the lowest layer, and those of the run."""
+    """The whole configuration: its own fields are the lowest layer and the settings of the run."""
 
     use_isolated_runner: bool = True
     timeout_seconds: float = Field(default=300, gt=0)
@@ -70,17 +70,17 @@ class BenchmarkConfig(EvalConfig):
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> BenchmarkConfig:
-        """The file instead of the defaults, and what is said beside it instead of its own global fields."""
+        """Read the file instead of the defaults; overrides replace its global fields."""
         return _made(str(path), {**_loaded(Path(path)), **overrides})
 
     def resolve_eval_config(self, definition: Any) -> Resolved:
         layers = (self, self.op_type_config.get(definition.op_type), self.definition_config.get(definition.name))
-        said: dict[str, Any] = {"profile_baseline": self.profile_baseline}
+        values: dict[str, Any] = {"profile_baseline": self.profile_baseline}
         extra: dict[str, Any] = {}
         for layer in filter(None, layers):
-            said |= {name: value for name in LAYERED if (value := getattr(layer, name)) is not None}
+            values |= {name: value for name in LAYERED if (value := getattr(layer, name)) is not None}
             extra |= layer.extra
-        return Resolved(**said, extra=extra)
+        return Resolved(**values, extra=extra)
 
 
 LAYERED = tuple(name for name in EvalConfig.model_fields if name != "extra")
@@ -88,28 +88,28 @@ LAYERED = tuple(name for name in EvalConfig.model_fields if name != "extra")
 
 def _loaded(path: Path) -> dict[str, Any]:
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
-    if not isinstance(said or {}, dict) or not all(isinstance(name, str) for name in said or {}):
-        raise ConfigError(f"{path}: must hold lines like `iterations: 50`, got {type(said).__name__}")
-    return said or {}
+    if not isinstance(document or {}, dict) or not all(isinstance(name, str) for name in document or {}):
+        raise ConfigError(f"{path}: must hold lines like `iterations: 50`, got {type(document).__name__}")
+    return document or {}
 
 
-def _made(source: str, said: Mapping[str, Any]) -> BenchmarkConfig:
+def _made(source: str, document: Mapping[str, Any]) -> BenchmarkConfig:
     try:
-        return BenchmarkConfig.model_validate(dict(said))
+        return BenchmarkConfig.model_validate(dict(document))
     except ValidationError as error:
         raise ConfigError(f"{source}: {'; '.join(sentences(error))}") from error
 
 
 def sentences(error: ValidationError) -> list[str]:
-    """What is wrong with each field, by its path."""
+    """The faults of a model, each with the path of its field."""
     return [f"{'.'.join(map(str, seen['loc'])) or 'the whole'}: {seen['msg']}" for seen in error.errors()]
 
 
 def option(text: str) -> tuple[str, Any]:
-    """`NAME=VALUE` of the command line, the value as YAML has it."""
+    """Parse `NAME=VALUE` of the command line, with the value in YAML."""
     name, equals, value = text.partition("=")
     if not equals or name.strip() not in BenchmarkConfig.model_fields:
         raise ConfigError(f"{text!r}: must be NAME=VALUE, names are {', '.join(BenchmarkConfig.model_fields)}")

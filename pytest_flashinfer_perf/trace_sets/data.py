@@ -1,4 +1,4 @@
-"""A data set on disk, read file by file: what cannot be used is a problem of its file, and costs no other."""
+"""Read a data set file by file: a file that is not valid is a problem of its own and does not affect others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER_NAME = re.compile(r"[^/\\\0]+")
 
 @dataclass(frozen=True)
 class Problem:
-    """Where, and what is wrong there."""
+    """A file, and the message about its fault."""
 
     file: Path
     sentence: str
@@ -95,7 +95,7 @@ def _validated(found: DataSet, file: Path, kind: type[M], text: str | None, line
         return kind.model_validate_json(text)
     except ValidationError as error:
         found.problem(file, "; ".join(sentences(error)), line)
-    except (ValueError, TypeError, RecursionError, MemoryError) as error:  # of the model's own validators
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:  # raised by the model's own validators
         found.problem(file, f"{type(error).__name__}: {error}", line)
     return None
 
@@ -111,7 +111,7 @@ def _add_definition(found: DataSet, file: Path, definition: Definition) -> None:
 def _add_solution(found: DataSet, file: Path, solution: Solution) -> None:
     known = {s.name for others in found.solutions.values() for s in others}
     if solution.definition not in found.definitions:
-        found.problem(file, f"definition: there is none called {solution.definition!r}")
+        found.problem(file, f"definition: {solution.definition!r} does not exist")
     elif solution.name in known:
         found.problem(file, f"name: another solution is called {solution.name!r} too")
     elif _named_well(found, file, author=solution.author):
@@ -119,7 +119,7 @@ def _add_solution(found: DataSet, file: Path, solution: Solution) -> None:
 
 
 def _named_well(found: DataSet, file: Path, **names: str) -> bool:
-    """Names that become folders and files of traces."""
+    """Whether these names can be names of folders and files of traces."""
     for field_name, name in names.items():
         if not FOLDER_NAME.fullmatch(name) or name in (".", ".."):
             found.problem(file, f"{field_name}: {name!r} cannot be the name of a file")
@@ -132,17 +132,17 @@ def _add_workload(found: DataSet, file: Path, line: int, trace: Trace) -> None:
     if trace.solution is not None or trace.evaluation is not None:
         found.problem(file, "solution, evaluation: a workload has neither", line)
     elif definition is None:
-        found.problem(file, f"definition: there is none called {trace.definition!r}", line)
+        found.problem(file, f"definition: {trace.definition!r} does not exist", line)
     elif wrong := unusable(trace.workload, definition, found.root):
         found.problem(file, wrong, line)
     elif any(w.uuid == trace.workload.uuid for w in found.workloads.get(definition.name, ())):
-        found.problem(file, f"workload.uuid: {trace.workload.uuid!r} is there already", line)
+        found.problem(file, f"workload.uuid: {trace.workload.uuid!r} exists already", line)
     else:
         found.workloads.setdefault(definition.name, []).append(trace.workload)
 
 
 def unusable(workload: Workload, definition: Definition, root: Path) -> str | None:
-    """What keeps this workload from being run, as far as can be seen without loading it."""
+    """The reason why this workload cannot be run, as far as it can be found without loading it; else None."""
     for axis in definition.var_axes:
         if axis not in workload.axes:
             return f"workload.axes.{axis}: is missing"
@@ -150,7 +150,7 @@ def unusable(workload: Workload, definition: Definition, root: Path) -> str | No
         if name not in definition.inputs:
             return f"workload.inputs.{name}: {definition.name} has no such input"
         if given.type == "scalar" and definition.inputs[name].shape is not None:
-            return f"workload.inputs.{name}: is a tensor, and no scalar"
+            return f"workload.inputs.{name}: must be a tensor, got a scalar"
         if given.type == "safetensors" and (wrong := _unusable_blob(given, root)):
             return f"workload.inputs.{name}.path: {wrong}"
     return None
@@ -161,7 +161,7 @@ def _unusable_blob(given: Any, root: Path) -> str | None:
     if not inside(root, file):
         return f"{given.path} leaves the data set"
     if not file.is_file():
-        return f"{given.path} is not there"
+        return f"{given.path} does not exist"
     with file.open("rb") as opened:
         if opened.read(8) == b"version ":
             return f"{given.path} is a Git LFS pointer: git lfs pull --include {given.path}"

@@ -1,4 +1,4 @@
-"""DeepSeek's sparse attention: the attention over chosen tokens, and the indexer that chooses them."""
+"""Evaluators for DeepSeek's sparse attention: attention over chosen tokens, and the indexer that chooses them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FP8_MAX = 448.0
 
 
 class SparseAttentionEvaluator(DefaultEvaluator):
-    """A solution may leave out the second output, the log-sum-exp."""
+    """A solution may omit the second output, the log-sum-exp."""
 
     fewest_outputs = 1
 
@@ -26,17 +26,17 @@ class SparseAttentionEvaluator(DefaultEvaluator):
 
 
 class TopkIndexerEvaluator(DefaultEvaluator):
-    """Equal scores may be chosen in any order: scores are compared, not indices."""
+    """Compares scores instead of indices, since equal scores may be chosen in any order."""
 
     def can_evaluate(self, definition: Definition) -> bool:
         return set(definition.inputs) >= INDEXER_INPUTS
 
     def inputs(self, task: Task, trial: int) -> list[Any]:
-        """Random bytes are no cache: keys are drawn, and packed with their scales."""
+        """Draw keys and pack them with their scales, since random bytes are not a valid cache."""
         given = super().inputs(task, trial)
         at = list(task.definition.inputs).index("k_index_cache_fp8")
-        said = task.workload.inputs.get("k_index_cache_fp8")
-        if said is None or said.type == "random":
+        cache = task.workload.inputs.get("k_index_cache_fp8")
+        if cache is None or cache.type == "random":
             given[at] = packed(given[at].shape, torch.Generator(task.device.torch).manual_seed(task.seed + trial))
         return given
 
@@ -51,7 +51,7 @@ class TopkIndexerEvaluator(DefaultEvaluator):
 
 
 def packed(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Pages of FP8 keys, behind them the fp32 scale of each."""
+    """Pages of FP8 keys, each page followed by the fp32 scales of its keys."""
     pages, page, heads, width = shape
     keys = torch.randn(pages, page * heads, width - SCALE_BYTES, device=generator.device, generator=generator)
     scale = keys.abs().amax(-1, keepdim=True).clamp_min(1e-4) / FP8_MAX
@@ -68,7 +68,7 @@ def unpacked(cache: Tensor) -> Tensor:
 
 
 def scores(tokens: Tensor, named: dict[str, Any]) -> Tensor:
-    """What the indexer gives each chosen token; minus infinity where it chose none."""
+    """The indexer's score of each chosen token; minus infinity for none."""
     keys = unpacked(named["k_index_cache_fp8"]).flatten(0, 1)[tokens.clamp_min(0)]
     per_head = torch.einsum("bhd,bnd->bhn", named["q_index_fp8"].float(), keys).relu()
     summed = torch.einsum("bhn,bh->bn", per_head, named["weights"].float())

@@ -1,4 +1,4 @@
-"""Which evaluator judges the solutions of a definition."""
+"""Choose the evaluator for the solutions of a definition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.trace_sets.sampling import SamplingEvaluator
 
 
 def evaluator_for(definition: Definition, own: Sequence[str]) -> Evaluator:
-    """The first that can: the user's own, then ours."""
+    """The first evaluator that accepts the definition: the user's own, then ours."""
     ours = (SamplingEvaluator, LowBitEvaluator, SparseAttentionEvaluator, TopkIndexerEvaluator, DefaultEvaluator)
     kinds: list[type[Evaluator]] = [*map(_imported, own), *ours]
     return next(one for one in (kind() for kind in kinds) if one.can_evaluate(definition))
@@ -26,5 +26,5 @@ def _imported(name: str) -> type[Evaluator]:
     except (ImportError, AttributeError, ValueError) as error:
         raise TypeError(f"evaluators: {name!r} must be module:Class: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, Evaluator)):
-        raise TypeError(f"evaluators: {name!r} is no Evaluator")
+        raise TypeError(f"evaluators: {name!r} is not an Evaluator")
     return kind

@@ -1,4 +1,4 @@
-"""What is right, and how fast: the evaluator of most operations, and how the one for a definition is found."""
+"""Evaluators check the answers of solutions and time them; DefaultEvaluator is that of most operations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pytest_flashinfer_perf.trace_sets.config import Resolved
 
 @dataclass(frozen=True)
 class Task:
-    """One workload of a definition, how it is judged, and where."""
+    """One workload of a definition, with its configuration and device."""
 
     definition: Definition
     workload: Workload
@@ -46,7 +46,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Each trial's inputs and the reference's answers to them, and how long the reference takes."""
+    """The inputs and reference answers of each trial, and the latency of the reference."""
 
     inputs: list[list[Any]]
     answers: list[tuple[Tensor, ...]]
@@ -54,7 +54,7 @@ class Baseline:
 
 
 class IncorrectError(FlashinferPerfError):
-    """Why a solution is not PASSED."""
+    """A solution is incorrect: its status, and the reason."""
 
     def __init__(self, status: EvaluationStatus, message: str, correctness: Correctness | None = None) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class IncorrectError(FlashinferPerfError):
 
 @dataclass(frozen=True)
 class Callee:
-    """A built solution or reference, called as it wants to be: with tensors to write, or for those it returns."""
+    """A built solution or reference. It gets output tensors to write, or returns them, as its metadata states."""
 
     runnable: Runnable
     task: Task
@@ -86,7 +86,7 @@ class Callee:
         return made
 
     def answer(self, given: Sequence[Any], fewest: int | None = None) -> tuple[Tensor, ...]:
-        """Called with copies, so that nobody else's inputs are changed."""
+        """Call it with copies of the inputs, so that it cannot change those of others."""
         written = self.destinations()
         returned = self.runnable(*cold.clone(list(given), set()), *written)
         self.task.device.synchronize()
@@ -115,7 +115,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     def check_correctness(self, task: Task, solution: Callee, baseline: Baseline) -> Correctness:
-        """Raise IncorrectError where an answer is wrong."""
+        """Raise IncorrectError if an answer is wrong."""
 
     @abstractmethod
     def eval_performance(self, task: Task, solution: Callee, baseline: Baseline) -> list[Timing]:
@@ -123,12 +123,12 @@ class Evaluator(ABC):
 
 
 class DefaultEvaluator(Evaluator):
-    """Element by element: wrong is what differs by more than atol and by more than rtol of itself."""
+    """Compares element by element: wrong is what differs by more than atol and by more than rtol of itself."""
 
     required_matched_ratio = 1.0
     fewest_outputs: int | None = None
 
-    def can_evaluate(self, definition: Definition) -> bool:  # noqa: ARG002 - whatever nobody else does
+    def can_evaluate(self, definition: Definition) -> bool:  # noqa: ARG002 - accepts every definition
         return True
 
     def inputs(self, task: Task, trial: int) -> list[Any]:
@@ -153,7 +153,7 @@ class DefaultEvaluator(Evaluator):
             extra=min((s.extra for s in seen), key=lambda extra: extra["matched_ratio"]),
         )
 
-    def judged(self, task: Task, given: list[Any], got: tuple[Tensor, ...], want: tuple[Tensor, ...]) -> Correctness:  # noqa: ARG002 - others look at the inputs
+    def judged(self, task: Task, given: list[Any], got: tuple[Tensor, ...], want: tuple[Tensor, ...]) -> Correctness:  # noqa: ARG002 - subclasses use the inputs
         required = task.config.required_matched_ratio or self.required_matched_ratio
         names = list(task.definition.outputs)
         seen = [compared(n, g, w, task.config, required) for n, g, w in zip(names, got, want, strict=False)]
@@ -165,12 +165,12 @@ class DefaultEvaluator(Evaluator):
         return [timed(task, solution, given, partial(verified, given, want)) for given, want in trials]
 
     def again(self, task: Task, solution: Callee, given: list[Any], want: tuple[Tensor, ...], last: Any) -> None:
-        """A timed call's answer has to be right too."""
+        """Check the answer of a timed call."""
         self.judged(task, given, solution.tensors(last, self.fewest_outputs), want)
 
 
 class LowBitEvaluator(DefaultEvaluator):
-    """Narrow types round on the way: a share of elements may be further off."""
+    """Allows a share of elements to be wrong, since narrow types are rounded in between."""
 
     required_matched_ratio = 0.95
 
@@ -179,14 +179,14 @@ class LowBitEvaluator(DefaultEvaluator):
 
 
 def timed(task: Task, callee: Callee, given: list[Any], verify: Callable[[Any], object] | None = None) -> Timing:
-    """`verify` looks at the last answer, unless calls change their inputs: then each has had another question."""
+    """Time a callee. `verify` checks the last answer, unless calls change their inputs."""
     written, own = callee.destinations(), cold.clone(list(given), set())
     last: list[Any] = [None]
 
     def call(*args: Any) -> None:
         last[0] = callee.runnable(*args)
 
-    def look() -> None:
+    def check_last_call() -> None:
         changed = [n for n, a, b in zip(task.definition.inputs, own, given, strict=True) if not _same(a, b)]
         if changed:
             print(f"changes its inputs {', '.join(changed)}: answers of timed calls are not checked")  # noqa: T201
@@ -196,7 +196,11 @@ def timed(task: Task, callee: Callee, given: list[Any], verify: Callable[[Any], 
     target = Target(call, (*own, *written), outputs=written)
     counts = replace(task.measuring, iters=task.config.iterations, warmup=task.config.warmup_runs)
     return run(
-        target, counts, task.device, cuda_graph=False, verify=lambda timed, _work: look() if timed is target else None
+        target,
+        counts,
+        task.device,
+        cuda_graph=False,
+        verify=lambda timed, _work: check_last_call() if timed is target else None,
     )
 
 
@@ -208,7 +212,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def compared(name: str, got: Tensor, want: Tensor, config: Resolved, required: float) -> Correctness:
-    """Infinities and NaN that the reference has too are right, and others wrong."""
+    """Compare an output; infinities and NaN are right where the reference has the same."""
     if got.shape != want.shape:
         sizes = f"{tuple(got.shape)} instead of {tuple(want.shape)}"
         raise IncorrectError(EvaluationStatus.INCORRECT_SHAPE, f"{name}: shape {sizes}")
@@ -239,7 +243,7 @@ def _wrong(message: str, error: float) -> Correctness:
 
 
 def _hidden(name: str, want: Tensor, config: Resolved) -> dict[str, str]:
-    """An atol as large as the answers lets anything pass: that is said."""
+    """A note if atol exceeds the size of the answers, so that the check would accept zeros."""
     finite = want[want.isfinite()]
     size = finite.square().mean().sqrt().item() if finite.numel() else math.inf
     if 0.0 < size < config.atol:

@@ -1,4 +1,4 @@
-"""A workload's inputs, in the order in which its definition has them: drawn from a seed, given, or loaded."""
+"""Make the inputs of a workload in the order of its definition: random, given, or loaded from safetensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDE = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class InputError(FlashinferPerfError):
-    """The workload cannot be had as its definition says; the sentence names the input."""
+    """An input of the workload does not fit its definition; the message names the input."""
 
 
 def drawn(definition: Definition, workload: Workload, root: Path, seed: int, device: torch.device) -> list[Any]:
@@ -48,14 +48,14 @@ def _random(name: str, shape: tuple[int, ...], dtype: torch.dtype, generator: to
         return torch.randint(0, 2, shape, dtype=dtype, **where)
     if dtype in INTEGERS:
         return torch.randint(-INTEGERS[dtype], INTEGERS[dtype], shape, dtype=dtype, **where)
-    raise InputError(f"{name}: nothing random can be made of {dtype}, give it as safetensors")
+    raise InputError(f"{name}: there are no random values of {dtype}, provide it as safetensors")
 
 
 def _loaded(name: str, given: SafetensorsInput, root: Path, shape: Any, dtype: torch.dtype) -> torch.Tensor:
     try:
         with safe_open(root / given.path, framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(given.tensor_key)
-    except Exception as error:  # a broken file raises what the library of the day has for it
+    except Exception as error:  # the errors of safetensors depend on its version
         raise InputError(f"{name}: {given.path}, {given.tensor_key}: {error}") from error
     if (tuple(tensor.shape), tensor.dtype) != (tuple(shape or ()), dtype):
         has = f"{tuple(tensor.shape)} of {tensor.dtype}"

@@ -1,4 +1,4 @@
-"""A data set as pytest's items: a test for each solution of each workload, and for each file that cannot be used."""
+"""The tests of a data set: one for each solution of each workload, and one for each file that is not valid."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
     from pytest_flashinfer_perf.machine.devices import Device
 
-TRUST = "solutions are other people's code, and nothing of them is run until you say --perf-trust-solutions"
+TRUST = "solutions are other people's code, which is run only with --perf-trust-solutions"
 LINES_OF_LOG = 40
 Made = tuple[str, Callable[..., None], list[pytest.MarkDecorator]]
 Evaluate = Callable[[bool, "Device"], tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]]
 
 
 class Perf(Protocol):
-    """What is needed here of the `perf` fixture."""
+    """The part of the `perf` fixture that is used here."""
 
     def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement: ...
 
 
 class Evaluations:
-    """What the items of a session share: how they are judged, who runs them, and where traces go."""
+    """Shared by the tests of a session: configuration, runner, and the folder for traces."""
 
     def __init__(self, settings: Settings, config: BenchmarkConfig) -> None:
         self.settings = settings
@@ -52,7 +52,7 @@ class Evaluations:
         self.runner.close()
 
     def outcome(self, job: Job) -> EvaluationResult:
-        """Whatever a solution did is a trace; what is no solution's doing is none."""
+        """Evaluate a job, and write a trace unless it failed for reasons outside of the solution."""
         outcome, folder = self.runner.evaluate(job), self.settings.trace.traces(job.root)
         if outcome.status is not None and folder is not None:
             records.append(records.trace_of(job, outcome), job, folder)
@@ -60,7 +60,7 @@ class Evaluations:
 
 
 class TraceSetItems(pytest.File):
-    """It is the data set's root; pytest itself does not walk it."""
+    """Collects the tests of a data set, whose root is its path."""
 
     def __init__(self, shared: Evaluations, **rest: Any) -> None:
         super().__init__(**rest)
@@ -154,7 +154,7 @@ def _on(job: Job, evaluations: Evaluations, device: Device, once: bool) -> Job:
 
 
 def _passed(outcome: EvaluationResult, device: Device) -> Measurement:
-    """Only what passed is a row."""
+    """The measurement for a row; fails the test unless the solution passed."""
     if outcome.status != EvaluationStatus.PASSED:
         status = f"{outcome.status.value}: " if outcome.status else ""
         pytest.fail(f"{status}{outcome.message}\n{_tail(outcome.log)}", pytrace=False)

@@ -1,4 +1,4 @@
-"""The functions by which time is read, as they were before code of a data set was imported."""
+"""Remember the functions that read time before code of a data set is imported, and detect replacements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = ("flashinfer.testing", "cupti", "pytest_flashinfer_perf.timing", "pyt
 
 
 class ReplacedError(FlashinferPerfError):
-    """A function by which time is read was replaced while it was needed."""
+    """The code of a data set replaced a function that reads time."""
 
 
 class Originals:
@@ -36,7 +36,7 @@ class Originals:
         names = [f"{owner.__name__}.{name}" for owner, name, _ in self._replaced()]
         self.restore()
         if names:
-            raise ReplacedError(f"replaces {', '.join(names)}, by which it is timed: its time is not known")
+            raise ReplacedError(f"replaces {', '.join(names)}, with which it is timed, so that its time is unknown")
 
     def _replaced(self) -> list[tuple[Any, str, Any]]:
         return [(o, name, value) for o, name, value in self._known if vars(o).get(name) is not value]
@@ -47,7 +47,7 @@ def _is_code(value: object) -> bool:
 
 
 def _owners() -> Iterator[Any]:
-    """Modules that read clocks or wait for a GPU, and the classes that these define."""
+    """Modules that read clocks or wait for a GPU, and the classes that they define."""
     inside = [module for name, module in sys.modules.items() if name.startswith(PACKAGES)]
     yield from (time, torch.cuda, torch.cuda.Event, torch.cuda.Stream, *inside)
     for module in inside:
@@ -56,7 +56,7 @@ def _owners() -> Iterator[Any]:
 
 @functools.cache
 def originals(device: Device) -> Originals:
-    """Those of this process: the first call of a process has to come before anybody else's code."""
+    """The original functions; the first call in a process must precede the import of other people's code."""
     for name in ON_A_GPU if device.is_gpu else ():
         with suppress(ImportError):
             import_module(name)

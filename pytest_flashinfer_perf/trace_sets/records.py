@@ -1,4 +1,4 @@
-"""Traces as FlashInfer-Bench reads them back: one line each, behind those that are there."""
+"""Append traces, one line each, in the format of FlashInfer-Bench."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.machine.provenance import version
 from pytest_flashinfer_perf.timing.run import Timing
 from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 
-TELLING = ("flashinfer-python", "cupti-python", "pytest-flashinfer-perf")
+VERSIONS_OF = ("flashinfer-python", "cupti-python", "pytest-flashinfer-perf")
 
 
 def trace_of(job: Job, outcome: EvaluationResult) -> Trace:
@@ -44,21 +44,21 @@ def _performance(outcome: EvaluationResult) -> Performance:
 
 
 def _environment(job: Job, outcome: EvaluationResult) -> Any:
-    """What FlashInfer-Bench notes, and what else decides about a time."""
+    """The environment that FlashInfer-Bench records, with further versions that affect times."""
     seen = env_snapshot(job.device)
-    libs = {**seen.libs, **{name: known for name in TELLING if (known := version(name))}}
+    libs = {**seen.libs, **{name: known for name in VERSIONS_OF if (known := version(name))}}
     if outcome.timings:
         libs |= {"instrument": outcome.timings[-1].instrument, "cold_l2": outcome.timings[-1].cold_l2}
     return seen.model_copy(update={"libs": libs})
 
 
 def merged(timings: tuple[Timing, ...]) -> Timing:
-    """One timing of all trials' samples."""
+    """One timing with the samples of all trials."""
     return replace(timings[-1], samples=tuple(sample for timing in timings for sample in timing.samples))
 
 
 def append(trace: Trace, job: Job, folder: Path) -> Path:
-    """In one write: what is there is kept, and another process's line is not torn."""
+    """Append a line in one write, so that lines of other processes stay intact."""
     path: Path = folder / job.solution.author / job.definition.op_type / f"{job.definition.name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""Processes that evaluate: one for each job, or one that is kept; a crash or a hang costs one job."""
+"""Run jobs in child processes, one for each job or one for all; a crash or a hang affects one job only."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 START_SECONDS = 120.0
 END_SECONDS = 10.0
 MOST_LOG = 64 << 10
-SPOILT = (EvaluationStatus.TIMEOUT, EvaluationStatus.RUNTIME_ERROR, None)  # the process, for whoever comes next
+SPOILT = (EvaluationStatus.TIMEOUT, EvaluationStatus.RUNTIME_ERROR, None)  # after these the process is not used again
 
 
 class RunnerError(FlashinferPerfError):
-    """No process that evaluates could be had."""
+    """The evaluating process did not start, or gave no trace."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Worker:
     log: Path
 
     def printed(self) -> str:
-        """The end of what was printed since this was last asked."""
-        said = self.log.read_bytes()
+        """The end of what was printed since the last call."""
+        output = self.log.read_bytes()
         os.truncate(self.log, 0)
-        cut = "[...]\n" if len(said) > MOST_LOG else ""
-        return cut + said[-MOST_LOG:].decode(errors="replace")
+        cut = "[...]\n" if len(output) > MOST_LOG else ""
+        return cut + output[-MOST_LOG:].decode(errors="replace")
 
     def end(self) -> int | None:
-        """Killed: what hangs does not listen."""
+        """Kill the process, which may hang, and return its exit code."""
         self.process.kill()
         self.process.join(END_SECONDS)
         self.connection.close()
@@ -52,7 +52,7 @@ class Worker:
 
 
 class Runner:
-    """Its worker is started when there is work, and again when the last one died."""
+    """Starts a worker when there is a job, and another one after the last one died."""
 
     def __init__(self, *, isolated: bool, timeout: float) -> None:
         self._isolated = isolated
@@ -96,7 +96,7 @@ class Runner:
 
 
 def _started() -> Worker:
-    """From a server that has imported everything and touched no GPU: a start takes no time."""
+    """Start a worker from a fork server that has imported everything but has not used a GPU, which is fast."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([child.__name__])
     ours, theirs = context.Pipe()
@@ -109,8 +109,8 @@ def _started() -> Worker:
     with contextlib.suppress(EOFError, OSError):
         if ours.poll(START_SECONDS) and ours.recv() == child.READY:
             return worker
-    said = worker.printed()
-    raise RunnerError(f"the process that evaluates did not start: {_cause(worker.end())}\n{said}")
+    output = worker.printed()
+    raise RunnerError(f"the process that evaluates did not start: {_cause(worker.end())}\n{output}")
 
 
 def _cause(exitcode: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Sampling: tokens must be among those allowed, and as frequent as their probabilities say."""
+"""Evaluator for sampling: tokens must be allowed, and as frequent as their probabilities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SamplingEvaluator(DefaultEvaluator):
         return bool(definition.op_type == "sampling")
 
     def build_baseline(self, task: Task) -> Baseline:
-        """The answer is the distribution to draw from; a reference's own draws say little about it."""
+        """The expected answer is the distribution, since the reference's own draws are only a few samples of it."""
         given = self.inputs(task, 0)
         reference = Callee(BuilderRegistry.get_instance().build_reference(task.definition), task)
         probs, allowed = _probs(task, given), allowed_tokens(task, given)
@@ -56,7 +56,7 @@ def _named(task: Task, given: list[Any]) -> dict[str, Any]:
 
 
 def allowed_tokens(task: Task, given: list[Any], boundary: float = 0.0) -> Tensor:
-    """Tokens as probable as the k-th, and those that top_p's sum has not reached before them."""
+    """The tokens at least as probable as the k-th, and those before which the sum has not reached top_p."""
     probs, named = _probs(task, given), _named(task, given)
     allowed = torch.ones_like(probs, dtype=torch.bool)
     ordered, order = probs.sort(-1, descending=True)
@@ -91,7 +91,7 @@ def _wrong(message: str) -> None:
 
 
 def frequencies(task: Task, solution: Callee, given: list[Any]) -> Tensor:
-    """How often each row's tokens come, from calls that repeat the rows many times over."""
+    """The frequency of each token per row, from calls that repeat the rows many times."""
     probs = _probs(task, given)
     counts = torch.zeros(probs.shape, dtype=torch.int64, device=probs.device)
     rows = torch.arange(len(probs), device=probs.device)
@@ -126,7 +126,7 @@ def _repeated(given: list[Any], rows: int, repeats: int) -> list[Any]:
 
 
 def _judged(task: Task, seen: Tensor, expected: Tensor) -> Correctness:
-    """The noise of so many draws is said beside the distance: of a large vocabulary it is much of it."""
+    """Compare frequencies; the noise of the draws is reported, too, since it is large for a large vocabulary."""
     error = (seen - expected).abs()
     tvds = (0.5 * error.sum(-1)).tolist()
     noise = 0.5 * math.sqrt(2 / (math.pi * DRAWS)) * (expected * (1 - expected)).sqrt().sum(-1).max().item()

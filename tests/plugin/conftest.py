@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.moe.cutlass import cutlass_moe
-from pytest_flashinfer_perf.spec.routine import How
+from pytest_flashinfer_perf.spec.routine import LaunchOptions
 
 os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are nobody's workers
 os.environ.pop("GITHUB_STEP_SUMMARY", None)  # and no job's
@@ -73,7 +73,7 @@ class OnCpu:
     def launched(self, p, x, backend="torch"):
         """The output, or nothing where the backend is a stand-in of the library's function."""
         check.poison(self.routine.outputs(x))
-        built = self.routine.backends[backend].build(p, x, How(backend, cuda_graph=False))
+        built = self.routine.backends[backend].build(p, x, LaunchOptions(backend, cuda_graph=False))
         built.launch(x if built.takes is None else built.takes)
         return self.routine.outputs(x)[0]
 

@@ -131,7 +131,7 @@ SHELL = ("sh", "-c")
     [
         ("echo no such plugin; exit 4", r"exited with code 4, full log: .*one\.log\nno such plugin"),
         ("exit 0", r"measured nothing, full log: .*one\.log"),
-        ("kill -9 $$", "ended with code -9"),
+        ("kill -9 $$", "exited with code -9"),
     ],
 )
 def test_a_process_that_did_not_measure_is_an_error(tmp_path, script, sentence):

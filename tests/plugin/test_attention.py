@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.routines.attention.mla import mla
 from pytest_flashinfer_perf.routines.attention.prefill_paged import paged_prefill
 from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_prefill
 from pytest_flashinfer_perf.spec.dtypes import TORCH
-from pytest_flashinfer_perf.spec.routine import How
+from pytest_flashinfer_perf.spec.routine import LaunchOptions
 from pytest_flashinfer_perf.timing import cold
 
 ROUTINES = (decode, paged_prefill, ragged_prefill, mla)
@@ -141,7 +141,7 @@ def test_the_torch_backend_agrees_with_the_reference(routine, data):
     p = replace(drawn_for(routine, data), return_lse=False)
     x = made(routine, p)
     check.poison(routine.outputs(x))
-    routine.backends["torch"].build(p, x, How("torch", cuda_graph=False)).launch(x)
+    routine.backends["torch"].build(p, x, LaunchOptions("torch", cuda_graph=False)).launch(x)
     (expected,), (tolerance,) = routine.reference(p, x), routine.tolerances(p, "torch")
     assert check.compare(x.out, expected, tolerance).rule == ""
 
@@ -237,7 +237,7 @@ def test_a_wrong_kernel_is_caught(routine, fault, change):
 
 def wrong(routine, p, broken, right, run_as=None):
     """The rule that a backend breaks which computes on other inputs, or by other params, than the case's."""
-    routine.backends["torch"].build(run_as or p, broken, How("torch", cuda_graph=False)).launch(broken)
+    routine.backends["torch"].build(run_as or p, broken, LaunchOptions("torch", cuda_graph=False)).launch(broken)
     return check.compare(broken.out, routine.reference(p, right)[0], *routine.tolerances(p, "torch")).rule
 
 

@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla
 from pytest_flashinfer_perf.routines.attention.prefill_paged import paged_prefill
 from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_prefill
-from pytest_flashinfer_perf.spec.routine import How
+from pytest_flashinfer_perf.spec.routine import LaunchOptions
 
 ROUTINES = (decode, paged_prefill, ragged_prefill, mla)
 CALLED = [pytest.param(r, b, id=f"{r.name}-{b.name}") for r in ROUTINES for b in r.backends.values() if b.api]
@@ -57,7 +57,7 @@ def test_calls_fit_the_librarys_signatures(routine, backend, hopper, blackwell, 
     shapes = accepted(routine, backend, hopper) or accepted(routine, backend, blackwell)
     for p in shapes:
         x = routine.inputs(p, torch.Generator().manual_seed(1), torch.device("cpu"))
-        built = backend.build(p, x, How(backend.name, cuda_graph=True))
+        built = backend.build(p, x, LaunchOptions(backend.name, cuda_graph=True))
         built.launch(x if built.takes is None else built.takes)
         plan = api.return_value.plan
         assert (built.plan is not None) == plan.called, "whatever is planned can be planned again"
@@ -71,11 +71,11 @@ def test_calls_fit_the_librarys_signatures(routine, backend, hopper, blackwell, 
 
 def test_mla_auto_is_the_native_apis_on_blackwell(monkeypatch, blackwell):
     native = autospec("flashinfer.mla.trtllm_batch_decode_with_kv_cache_mla", monkeypatch)
-    monkeypatch.setattr("pytest_flashinfer_perf.machine.devices.of", lambda _tensor: blackwell)
+    monkeypatch.setattr("pytest_flashinfer_perf.machine.devices.device_of", lambda _tensor: blackwell)
     monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)
     p = replace(next(iter(mla.tiers["smoke"]())).params, autotune=True, mla_is_var_seq="auto")
     x = mla.inputs(p, torch.Generator().manual_seed(1), torch.device("cpu"))
-    built = mla.backends["auto"].build(p, x, How("auto", cuda_graph=True))
+    built = mla.backends["auto"].build(p, x, LaunchOptions("auto", cuda_graph=True))
     built.launch(x)
     assert built.resolved == "auto"
     assert native.call_count == 1

@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla
 from pytest_flashinfer_perf.routines.attention.prefill_paged import paged_prefill
 from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_prefill
-from pytest_flashinfer_perf.spec.routine import How, Routine
+from pytest_flashinfer_perf.spec.routine import LaunchOptions, Routine
 
 templates = pytest.importorskip("flashinfer.trace.templates.attention", exc_type=ImportError)
 products = pytest.importorskip("flashinfer.trace.templates.gemm", exc_type=ImportError)
@@ -86,7 +86,7 @@ def passed(native, x, monkeypatch):
     api = create_autospec(real)
     monkeypatch.setattr(f"{path}.{name}", api)
     monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)
-    backend.build(native.params, x, How(native.backend, cuda_graph=True)).launch(x)
+    backend.build(native.params, x, LaunchOptions(native.backend, cuda_graph=True)).launch(x)
     call = api.call_args
     return dict(inspect.signature(real).bind(*call.args, **call.kwargs).arguments)
 

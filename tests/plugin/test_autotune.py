@@ -35,27 +35,27 @@ def call(monkeypatch):
 
 
 def test_an_untuned_call_takes_the_default(call):
-    assert autotune.settle(call, tune=False, cache=None) == Choice("CublasFp8GemmRunner", -1)
+    assert autotune.choose_kernel(call, tune=False, cache=None) == Choice("CublasFp8GemmRunner", -1)
 
 
 def test_a_tuned_call_takes_the_fastest_and_leaves_nothing_behind(call):
-    assert autotune.settle(call, tune=True, cache=None).tactic == 1
-    assert autotune.settle(call, tune=False, cache=None).tactic == -1
+    assert autotune.choose_kernel(call, tune=True, cache=None).tactic == 1
+    assert autotune.choose_kernel(call, tune=False, cache=None).tactic == -1
 
 
 def test_a_cache_is_written_by_tuning_and_read_without(call, tmp_path):
     kept = str(tmp_path / "tactics.json")
-    assert autotune.settle(call, tune=True, cache=kept).tactic == 1
-    assert autotune.settle(call, tune=False, cache=kept).tactic == 1
-    assert autotune.settle(call, tune=False, cache=None).tactic == -1
+    assert autotune.choose_kernel(call, tune=True, cache=kept).tactic == 1
+    assert autotune.choose_kernel(call, tune=False, cache=kept).tactic == 1
+    assert autotune.choose_kernel(call, tune=False, cache=None).tactic == -1
 
 
 def test_a_call_that_asks_nobody_has_no_choice():
-    assert autotune.settle(lambda: None, tune=False, cache=None) is None
+    assert autotune.choose_kernel(lambda: None, tune=False, cache=None) is None
 
 
 def test_the_tuner_is_itself_again(call):
-    autotune.settle(call, tune=False, cache=None)
+    autotune.choose_kernel(call, tune=False, cache=None)
     assert "choose_one" not in vars(tuner.AutoTuner.get())
 
 
@@ -85,7 +85,7 @@ def test_what_is_no_cache_is_an_error(tmp_path):
     broken, absent = tmp_path / "broken.json", tmp_path / "absent.json"
     broken.write_text("{")
     for tune in (False, True):
-        with pytest.raises(CacheError, match="is no cache of tactics"):
+        with pytest.raises(CacheError, match="is not an autotuner cache file"):
             autotune.verify(str(broken), tune=tune)
     with pytest.raises(CacheError, match="No such file or directory; a case with --autotune writes it"):
         autotune.verify(str(absent), tune=False)

@@ -178,6 +178,14 @@ def test_ends_that_do_not_differ_are_refused(repo, bisect, tmp_path):
     assert not (tmp_path / "out" / "trees" / "base").exists()
 
 
+def test_ends_of_which_one_has_no_such_case_are_unclear_and_that_is_said(repo, bisect):
+    ids = repo({"a": 100, "b": 50}, {"a": 100, "b": 50}, {"a": 120})
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert code == 1
+    assert "own/a first slower in" in shown
+    assert "own/b not searched, it is unclear whether the ends differ: MISSING: vanished: in the baseline, not" in shown
+
+
 def test_a_commit_that_does_not_build_is_skipped_and_its_log_is_kept(repo, bisect, tmp_path):
     levels = [{"a": 100 if number < 6 else 120} for number in range(9)]
     levels[4]["b"] = 1

@@ -9,7 +9,9 @@ import pytest
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.bisect import estimate, places
+from pytest_flashinfer_perf.bisect.measuring import Processes
 from pytest_flashinfer_perf.bisect.places import Installed
+from pytest_flashinfer_perf.bisect.question import Question
 
 # In the place of pytest: what it would write of one case that takes as long as the installed release says.
 PYTEST = """
@@ -61,7 +63,9 @@ def bisect(tmp_path, monkeypatch, capsys):
     python.parent.mkdir(parents=True)
     real = shlex.quote(sys.executable)
     fake = f'shift 2; exec {real} -S {tmp_path / "fake.py"} "$@"'
-    python.write_text(f'#!/bin/sh\nif [ "$2" = pytest ]; then {fake}; fi\nexec {real} "$@"\n')
+    broken = 'exit $(grep -c US.=.120 "$PYTHONPATH/flashinfer/__init__.py")'
+    compiler = f'if [ "$1" = -c ]; then echo "$PYTHONPATH"; echo "$@"; {broken}; fi'
+    python.write_text(f'#!/bin/sh\nif [ "$2" = pytest ]; then {fake}; fi\n{compiler}\nexec {real} "$@"\n')
     python.chmod(0o755)
 
     def bisect(*own):
@@ -143,6 +147,27 @@ def test_what_cannot_be_searched_is_said(bisect, tmp_path, own, sentence):
     assert (code, shown) == (2, "")
     assert sentence in told
     assert "there is no such folder" in bisect("1.0", "1.1", "--wheels=nowhere")[2]
+
+
+@pytest.mark.usefixtures("bisect")
+def test_on_a_gpu_the_kernels_of_the_suspects_are_compiled_once_before_they_are_timed(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    made = {version: wheel(tmp_path / "wheels", version, LEVELS[version]) for version in ("1.0", "1.3.post1")}
+    command = (str(tmp_path / "venv" / "bin" / "python"), "-m", "pytest")
+    installed = Installed(tmp_path, command, places.installer([sys.executable]), made)
+    instrument = Processes(installed, ["tests", "-k", "decode"], tmp_path / "out", "GPU-0")
+    question = Question(1, "step", "1.0", "1.3.post1", {"own/a": "a", "own/b": "b"})
+    for nth, cases in enumerate((["own/a", "own/b"], ["own/a"])):
+        assert [len(instrument(question, side, nth, cases).rows) for side in ("base", "head")] == [1, 1]
+    log = (tmp_path / "out" / "01-step" / "prebuild-base.log").read_text().splitlines()
+    assert log[0] == str(tmp_path / "releases" / "1.0")
+    assert "cli.main(['prebuild', '--', *sys.argv[1:]])" in log[1]
+    named = tmp_path / "out" / "01-step" / "pair-01-base.prebuild"
+    assert log[1].endswith(f" tests -k decode --perf-only={named}")
+    assert named.read_text() == "a\nb\n"
+    told = capsys.readouterr().err
+    assert told.count("  prebuild, base: ") == 1
+    assert told.count(f"see {tmp_path / 'out' / '01-step' / 'prebuild-head.log'}") == 1
 
 
 def test_what_is_installed_stays_and_the_release_comes_before_it(tmp_path, monkeypatch):

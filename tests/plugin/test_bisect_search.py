@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.bisect.answers import Answers
 from pytest_flashinfer_perf.bisect.git_history import GitHistory, git
-from pytest_flashinfer_perf.bisect.question import Answer, PointError
+from pytest_flashinfer_perf.bisect.question import Answer, PointError, Question
 from pytest_flashinfer_perf.bisect.releases import Releases
 from pytest_flashinfer_perf.bisect.search import TRIES, NoDifferenceError, Search
 from pytest_flashinfer_perf.bisect.times import Times
@@ -125,6 +125,26 @@ class Checked:
         is_row = said in ("passed", "not checked")
         beside = {"schema": 2, "unmeasured": failed if said == "wrong" else []}
         return run_file.parse({"benchmarks": [row] if is_row else [], "flashinfer_perf": beside}, f"{nth}")
+
+
+def test_answers_are_read_as_a_run_writes_them(pytester):
+    pytester.makepyfile(
+        test_own="""
+        import pytest, torch
+
+        @pytest.mark.parametrize("factor", [1, 2, None])
+        def test_own(perf, factor):
+            x = torch.ones(8)
+            perf.time(torch.neg, x, **({} if factor is None else {"reference": -x * factor}))
+        """
+    )
+    arguments = ("--perf-iters=1", "--perf-device=cpu", "-p", "no:cacheprovider", "--benchmark-json=run.json")
+    pytester.runpytest(*arguments).assert_outcomes(passed=2, failed=1)
+    measured = Answers(lambda *_: run_file.read(pytester.path / "run.json"))
+    found = measured(Question(1, "ends", "old", "new"))
+    known = {case.rpartition("[")[2]: seen.right for (point, case), seen in measured.known.items() if point == "new"}
+    assert known == {"1]": True, "2]": False, "None]": None}
+    assert [finding.answer for finding in found.values()].count(Answer.UNCHANGED) == 1
 
 
 def test_the_first_wrong_answer_is_found():

@@ -187,12 +187,12 @@ def test_what_beside_infinities_is_wrong_is_explained():
 
 def test_nan_is_no_answer_even_where_the_reference_has_it():
     both = torch.tensor([0.5, math.nan])
-    assert compare(both, both).rule == "the reference has 1 NaN, for which no answer is right"
+    assert compare(both, both).rule == "the reference has 1 NaN, so that no answer can be right"
 
 
 def test_nan_of_an_output_that_was_not_poisoned_is_the_calls_own():
     got = torch.tensor([1.0, math.nan])
-    assert compare(got, torch.ones(2)).report[-1].endswith("that is NaN, as before the call: nobody wrote it")
+    assert compare(got, torch.ones(2)).report[-1].endswith("that is NaN, as before the call: it was not written")
     assert compare(got, torch.ones(2), poisoned=False).report[-1] == "explained by a region, [1:2], that is NaN"
 
 
@@ -233,7 +233,7 @@ EXPLAINED = {
     "by a shift: what belongs at i of dimension 1 is at i+1": lambda x: x.roll(1, 1),
     "by a shift: what belongs at i of dimension 0 is at i-1": lambda x: x.roll(-1, 0),
     "by a region, [1:3, 4:6, 8:16], that is zero": zeroed,
-    "by a region, [3:4, 15:16, :], that is NaN, as before the call: nobody wrote it": unwritten,
+    "by a region, [3:4, 15:16, :], that is NaN, as before the call: it was not written": unwritten,
 }
 
 
@@ -282,7 +282,7 @@ def test_a_narrow_row_of_small_numbers_is_held_to_the_size_of_all(columns):
 def test_one_wrong_element_is_no_scale():
     output = block()
     output[1, 2, 3] += 10
-    assert compare(output, block()).report[-1].startswith("a few elements alone")
+    assert compare(output, block()).report[-1].startswith("only a few elements are wrong")
 
 
 LOGARITHM = check.Tolerance(1e-3, 2e-3, 1e-3, absolute=3e-3)

@@ -161,22 +161,22 @@ def test_plain_pytest_says_so_and_ends_as_pytest_does(pytester, capsys):
 
 
 def test_a_line_without_a_case_has_a_line_too(pytester, capsys):
-    (pytester.path / "my.txt").write_text(f"--routine rmsnorm --batch_size 1\n{GEMM} -n 1\n")
+    (pytester.path / "my.txt").write_text(f"--routine mixed_comm --batch_size 1\n{GEMM} -n 1\n")
     pytester.chdir()
     assert cli.main(shlex.split("run --testlist my.txt -- --perf-device=cpu")) == 0
-    sentence = "my.txt:1: rmsnorm is a routine that this project does not have. Skipping."
-    assert f"[INFO] line[rmsnorm_--batch_size_1]: {sentence}" in capsys.readouterr().out.splitlines()
+    sentence = "my.txt:1: mixed_comm is a routine that this project does not have. Skipping."
+    assert f"[INFO] line[mixed_comm_--batch_size_1]: {sentence}" in capsys.readouterr().out.splitlines()
 
 
 def test_what_only_upstream_has_is_the_same_skip_without_a_list(pytester, capsys):
     pytester.chdir()
     assert (
-        cli.main(shlex.split("run --routine rmsnorm --batch_size 1 -- --perf-device=cpu --benchmark-json=run.json"))
+        cli.main(shlex.split("run --routine mixed_comm --batch_size 1 -- --perf-device=cpu --benchmark-json=run.json"))
         == 5
     )
     shown = capsys.readouterr().out.splitlines()
-    sentence = "rmsnorm is a routine that this project does not have"
-    assert f"[INFO] line[rmsnorm_--batch_size_1]: --perf-case: {sentence}. Skipping." in shown
+    sentence = "mixed_comm is a routine that this project does not have"
+    assert f"[INFO] line[mixed_comm_--batch_size_1]: --perf-case: {sentence}. Skipping." in shown
     assert f"    1  {sentence}" in shown
     [one] = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
     assert (one["line"], one["outcome"], one["reason"]) == ("--perf-case", "skipped", f"--perf-case: {sentence}")

@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from pytest_flashinfer_perf.config.quarantine import Quarantined
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings
 from pytest_flashinfer_perf.fuzz import findings, profiles
-from pytest_flashinfer_perf.fuzz.child import Home
+from pytest_flashinfer_perf.fuzz.child import ChildSetup
 from pytest_flashinfer_perf.fuzz.kept import ChildError, KeptChild
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
 from pytest_flashinfer_perf.fuzz.search import Hunt, NothingLaunchedError, Search
@@ -35,7 +35,7 @@ ROUTINES = {routine.name: routine for routine in PLANTED}
 
 
 def home(modules=OWN):
-    return Home(tuple(sys.path), modules, "cpu", Measuring(), Checking(refcheck="only"))
+    return ChildSetup(tuple(sys.path), modules, "cpu", Measuring(), Checking(refcheck="only"))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_a_planted_bug_is_found_shrunk_and_seen_again(bug, child, cpu, tmp_path)
     above = [f.name for f in fields(case.params) if getattr(case.params, f.name) != getattr(smallest, f.name)]
     assert len(above) <= 2, above
     assert case.seed == 0
-    printed = findings.of(case, outcome, {}, steady=True)
+    printed = findings.describe(case, outcome, {}, steady=True)
     command = shlex.split(printed.pytest)
     assert command[:2] == ["pytest", "--perf-fuzz"]
     again = shlex.split(command[2].removeprefix("--perf-case="))
@@ -201,7 +201,7 @@ def test_a_finding_is_pasteable_and_its_file_gives_the_case_again(tmp_path):
     params = next(iter(planted_backends.last_page.tiers["smoke"]())).params
     case = Case(decode, Shape(params), "torch", seed=7)
 
-    found = findings.of(
+    found = findings.describe(
         case, Outcome("crashed", "it died", log="last words"), {"torch": "2", "cuda": None}, steady=False
     )
     scope = {"example": lambda params, seed: (params, seed)}

@@ -109,7 +109,7 @@ def test_a_file_that_is_no_finding_any_more_says_so(suite):
     suite.path.joinpath("old.json").write_text('{"flashinfer_perf_finding": 0}')
     suite.path.joinpath("other.json").write_text("{}")
     result = suite.runpytest(*QUICK, "old.json")
-    result.stdout.fnmatch_lines(["*old.json: a finding of schema 1 has a line, this is 0*"])
+    result.stdout.fnmatch_lines(["*old.json: must be a finding of schema 1 with a line, got schema 0*"])
     assert suite.runpytest(*QUICK, "other.json").ret == pytest.ExitCode.USAGE_ERROR
 
 

@@ -163,15 +163,15 @@ def test_models_projections_are_in_the_tiers():
 
 
 def test_projections_have_the_sizes_of_the_models():
-    whole = models.projections("llama-3.1-70b").settles
+    whole = models.projections("llama-3.1-70b").parameters
     assert whole["qkv"] == {"n": 10240, "k": 8192}
     assert whole["gate-up"] == {"n": 57344, "k": 8192}
-    assert models.projections("llama-3.1-70b", 8).settles["down"] == {"n": 8192, "k": 3584}
-    assert models.projections("qwen3-32b", 8).settles["o"] == {"n": 5120, "k": 1024}
-    deepseek = models.projections("deepseek-v3", 8).settles
+    assert models.projections("llama-3.1-70b", 8).parameters["down"] == {"n": 8192, "k": 3584}
+    assert models.projections("qwen3-32b", 8).parameters["o"] == {"n": 5120, "k": 1024}
+    deepseek = models.projections("deepseek-v3", 8).parameters
     assert deepseek["qkv"] == {"n": 1536 + 512 + 64, "k": 7168}
     assert deepseek["o"] == {"n": 7168, "k": 16 * 128}
-    assert set(models.projections("gpt-oss-120b").settles) == {"qkv", "o", "lm-head"}
+    assert set(models.projections("gpt-oss-120b").parameters) == {"qkv", "o", "lm-head"}
     assert set(models.projections.layers) == set(models.expanded.layers)
 
 

@@ -11,19 +11,19 @@ MOE = [routine for routine in all_routines().values() if routine.family == "moe"
 
 
 def test_a_share_of_a_model_has_its_share_of_heads_and_at_least_one_of_keys():
-    assert models.attention("llama-3.1-70b", 8).settles["num_qo_heads"] == 8
-    assert models.attention("qwen3-235b-a22b", 8).settles["num_kv_heads"] == 1
-    assert models.latent("kimi-k2", 8).settles == {"num_qo_heads": 8, "head_dim_ckv": 512, "head_dim_kpe": 64}
-    expanded = models.expanded("deepseek-v3").settles
+    assert models.attention("llama-3.1-70b", 8).parameters["num_qo_heads"] == 8
+    assert models.attention("qwen3-235b-a22b", 8).parameters["num_kv_heads"] == 1
+    assert models.latent("kimi-k2", 8).parameters == {"num_qo_heads": 8, "head_dim_ckv": 512, "head_dim_kpe": 64}
+    expanded = models.expanded("deepseek-v3").parameters
     assert (expanded["num_kv_heads"], expanded["head_dim_qk"], expanded["head_dim_vo"]) == (128, 192, 128)
-    assert models.expanded("mixtral-8x7b").settles == models.attention("mixtral-8x7b").settles
+    assert models.expanded("mixtral-8x7b").parameters == models.attention("mixtral-8x7b").parameters
 
 
 def test_a_share_of_a_model_has_its_share_of_experts_or_of_each():
-    part = models.experts("deepseek-v3", 2, 1, 32).settles
+    part = models.experts("deepseek-v3", 2, 1, 32).parameters
     assert (part["num_experts"], part["local_num_experts"], part["intermediate_size"]) == (256, 8, 1024)
     assert (part["n_group"], part["topk_group"], part["routed_scaling_factor"]) == (8, 4, 2.5)
-    told = models.chosen_experts("qwen3-30b-a3b", 8, 1, 8).settles
+    told = models.chosen_experts("qwen3-30b-a3b", 8, 1, 8).parameters
     assert (told["intermediate_size"], told["tp_size"], told["ep_size"]) == (768, 8, 8)
     assert models.experts("kimi-k2", ep=32).name == "kimi-k2-ep32"
     with pytest.raises(ParamError, match="mixtral-8x7b has 8 experts, which 32 GPUs cannot share evenly"):

@@ -79,7 +79,9 @@ def test_a_call_that_launches_is_timed(gpu, cpu):
 
 
 def test_a_call_that_launches_nothing_is_a_sentence(gpu, cpu):
-    with pytest.raises(InstrumentError, match=r"^the call launched nothing on the GPU: a view, an answer") as failed:
+    with pytest.raises(
+        InstrumentError, match=r"^the call launched nothing on the GPU, as a view, a remembered answer"
+    ) as failed:
         timed(lambda: gpu, cpu)
     assert failed.value.__suppress_context__
 
@@ -126,7 +128,7 @@ def test_where_kernels_wait_for_their_launches_it_is_the_host_that_is_seen(row_o
     found = row_of(100, pause=7)
     assert (found["host_bound"], found["launches"]) == (True, 100)
     [note] = found["notes"]
-    assert note.startswith("the host's time is seen: the GPU works in 27 % of a call, which has 100 launches: ")
+    assert note.startswith("limited by the host: the GPU works in 27 % of a call, which has 100 launches: ")
     shown = list(terminal.lines([found], (), {}))
     assert any(line.endswith(" host") and len(line) <= 80 for line in shown)
     for said in (note, " ".join(" ".join(shown).split())):

@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode,
 from pytest_flashinfer_perf.routines.attention.mla import BatchMLA
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.spec.case import Case, Said
+from pytest_flashinfer_perf.spec.case import Case, CaseOptions
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import Shape
 
@@ -25,7 +25,7 @@ def test_flags_round_trip(params):
 
 
 measured_as = st.builds(
-    Said,
+    CaseOptions,
     num_iters=st.none() | st.integers(1, 99),
     dry_run_iters=st.none() | st.integers(0, 9),
     no_cuda_graph=st.booleans(),
@@ -62,10 +62,10 @@ DECODE = "--routine BatchDecodeWithPagedKVCacheWrapper --batch_size 1 --s_kv 8 -
 def test_a_line_says_how_its_case_is_measured(cpu, hopper):
     words = "--page_size 4 --head_dim_qk 16 --backends torch -n 30 -d 5 --no_cuda_graph --use_cuda_events -vv"
     [case] = cases.read(shlex.split(DECODE + words), all_routines())
-    asked = case.said.over(Measuring(), hopper)
+    asked = case.options.applied_to(Measuring(), hopper)
     assert (asked.iters, asked.warmup, asked.cuda_graph, asked.instrument) == (30, 5, "off", "events")
-    assert case.said.over(Measuring(), cpu).instrument == "auto"
-    assert Said().over(Measuring(iters=7), hopper) == Measuring(iters=7)
+    assert case.options.applied_to(Measuring(), cpu).instrument == "auto"
+    assert CaseOptions().applied_to(Measuring(iters=7), hopper) == Measuring(iters=7)
 
 
 def test_flags_of_a_neighbour_and_of_any_routine_say_nothing():

@@ -9,7 +9,7 @@ from pytest_flashinfer_perf.checking import sample
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.measuring.walk import walk
+from pytest_flashinfer_perf.measuring.walk import run_case
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.decode import BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.prefill_paged import PagedPrefill, paged_prefill
@@ -41,7 +41,9 @@ def seen(params, plant, checking=LOOK):
         return Built(plant(honest), "planted")
 
     with_fault = replace(routine, backends={"planted": Backend("planted", build)})
-    return walk(Case(with_fault, Shape(params), "planted"), Measuring(iters=3, warmup=1), checking, devices.find("cpu"))
+    return run_case(
+        Case(with_fault, Shape(params), "planted"), Measuring(iters=3, warmup=1), checking, devices.find("cpu")
+    )
 
 
 def after(spoil):

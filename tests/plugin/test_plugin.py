@@ -100,7 +100,9 @@ def test_a_test_that_measures_nothing_is_no_test_that_has_passed(pytester, optio
     )
     result = pytester.runpytest(*QUICK, option, "-W", "error")
     result.assert_outcomes(failed=1, skipped=2, xfailed=1)
-    result.stdout.fnmatch_lines(["nothing was measured: call perf(case) or perf.time(...), pytest.skip(reason), or *"])
+    result.stdout.fnmatch_lines(
+        ["nothing was measured: call perf(case) or perf.time(...), or pytest.skip(reason), or *"]
+    )
 
 
 def test_somebody_elses_perf_is_left_alone(pytester):

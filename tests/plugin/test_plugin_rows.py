@@ -50,8 +50,8 @@ def test_a_case_is_measured_checked_and_recorded(suite):
 def test_the_row_promises_these_fields(suite):
     suite.runpytest(*QUICK, "--perf-backends=torch", "--benchmark-json=run.json")
     promised = """routine backend resolved_backend family tflops tb_per_sec spread flops bytes sol_pct bound
-    instrument cold_l2 rotations kernels launches busy_s span_s cycles sm_ghz throttle power_w cuda_graph
-    device seed status refcheck peak_memory_bytes case case_tag repro repro_upstream gpu_uuid"""
+    instrument cold_l2 rotations kernels launches busy_s span_s cycles sm_ghz throttle power_w cuda_graph device seed
+    status refcheck peak_memory_bytes case case_tag repro repro_upstream gpu_uuid"""
     assert set(promised.split()) <= set(rows(suite)[0]["extra_info"])
     whole = json.loads((suite.path / "run.json").read_text())
     plugin = metadata.version("pytest-flashinfer-perf")

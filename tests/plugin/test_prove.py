@@ -71,8 +71,8 @@ def test_a_spinning_kernel_adds_what_is_asked_and_at_least_its_launch(asked, add
     ("text", "sentence"),
     [
         (None, "No such file"),
-        ("[1]", "not seconds by test id"),
-        ('{"a": "x"}', "not seconds by test id"),
+        ("[1]", "must hold seconds by test id"),
+        ('{"a": "x"}', "must hold seconds by test id"),
         ('{"a": -1}', "a: seconds must be above zero, got -1"),
         ('{"a": Infinity}', "a: seconds must be above zero, got inf"),
     ],

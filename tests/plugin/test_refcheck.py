@@ -134,8 +134,8 @@ def test_a_project_says_how_far_an_answer_may_be_off(suite):
         ('"bmm_fp8/cublass" = { rtol = 0.1 }', "unknown name 'cublass', did you mean cublas?"),
         ('"bmm_fp8" = { rtoll = 0.1 }', "unknown name 'rtoll', did you mean rtol? known are rtol, atol"),
         ('"bmm_fp8" = { rtol = "big" }', "rtol must be a number of at least 0, got 'big'"),
-        ('"bmm_fp8" = { reason = "why" }', "says nothing, give it one of rtol"),
-        ('"bmm_fp8" = { rtol = 1, output = -1 }', "output must be which of its outputs, counted from 0, got -1"),
+        ('"bmm_fp8" = { reason = "why" }', "has no bound, give it one of rtol"),
+        ('"bmm_fp8" = { rtol = 1, output = -1 }', "output must be the index of an output, counted from 0, got -1"),
     ],
 )
 def test_a_tolerance_that_cannot_be_understood_names_file_and_line(suite, line, sentence):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.config.settings import Checking
-from pytest_flashinfer_perf.measuring.walk import walk
+from pytest_flashinfer_perf.measuring.walk import run_case
 from pytest_flashinfer_perf.report import markdown, runs
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import read
@@ -124,7 +124,7 @@ def test_placements_lie_at_addresses_of_their_own(cpu):
             read(["--routine", "mm_bf16", "--backends", "torch", "--m", "4", "--n", "16", "--k", "32"], all_routines())
         )
     )
-    timing = walk(case, Measuring(iters=10), Checking(), cpu).measurement.timing
+    timing = run_case(case, Measuring(iters=10), Checking(), cpu).measurement.timing
     seen = [address for placement in timing.placements for address in placement.addresses]
     assert len(timing.placements) == 5
     assert len(seen) == len(set(seen)) >= 15, "two inputs and an output each"

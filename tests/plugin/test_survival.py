@@ -128,8 +128,8 @@ def test_memory_is_given_back_before_the_next_case(cpu, monkeypatch):
     shape = Shape(decode.params(page_size=4, batch_size=1, s_kv=8, num_qo_heads=2, num_kv_heads=1, head_dim_qk=16))
     returned = []
     monkeypatch.setattr("gc.collect", lambda: returned.append(held[0]() is None))
-    with pytest.raises(walk.OutOfMemoryError, match=r"out of memory, where 0\.5 GiB were expected to do: .*allocate"):
-        walk.walk(Case(decode, shape, "planted"), Measuring(), Checking(), cpu)
+    with pytest.raises(walk.OutOfMemoryError, match=r"out of memory, where 0\.5 GiB were estimated: .*allocate"):
+        walk.run_case(Case(decode, shape, "planted"), Measuring(), Checking(), cpu)
     assert returned[-1]
 
 

@@ -49,7 +49,7 @@ def test_a_set_that_brings_code_for_pytest_is_refused_and_can_be_named(pytester,
     strange.write_text(text or f"open({str(pytester.path / 'owned')!r}, 'w')\n")
     refused = run(pytester, "set", *TRUSTED)
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines([f"*is a data set with a {name}, which pytest would obey: name the set by*"])
+    refused.stderr.fnmatch_lines([f"*is a data set with a {name}, which pytest would read: name the set by*"])
     named = run(pytester, "--perf-trace-set=set", *TRUSTED)
     named.assert_outcomes(passed=1)
     assert not (pytester.path / "owned").exists()
@@ -91,7 +91,7 @@ BROKEN = {
     "definitions/up.json": (json.dumps({**datasets.GEMM, "name": ".."}), "definitions/up.json: name: '..' cannot be"),
     "solutions/orphan.json": (
         json.dumps(solution("nobody", "orphan", "x")),
-        "solutions/orphan.json: definition: there is none called 'nobody'",
+        "solutions/orphan.json: definition: 'nobody' does not exist",
     ),
     "solutions/author.json": (
         json.dumps(solution(GEMM, "author", "x", author="../up")),
@@ -103,7 +103,7 @@ BROKEN = {
     ),
     "workloads/blob.jsonl": (
         json.dumps(workload(GEMM, "b", {"M": 1}, A={"type": "safetensors", "path": "blob/no.st", "tensor_key": "A"})),
-        "workloads/blob.jsonl:1: workload.inputs.A.path: blob/no.st is not there",
+        "workloads/blob.jsonl:1: workload.inputs.A.path: blob/no.st does not exist",
     ),
     "workloads/out.jsonl": (
         json.dumps(workload(GEMM, "c", {"M": 1}, A={"type": "safetensors", "path": "../x", "tensor_key": "A"})),
@@ -188,7 +188,7 @@ def test_from_a_program(gemm):
 def test_a_program_meets_what_has_no_trace_when_all_else_has_one(gemm):
     gemm.solve(solution(GEMM, "a_forged", FORGED.format("1e-9") + datasets.RIGHT[GEMM]), GEMM_SOLUTIONS["right"])
     config = BenchmarkConfig.default(iterations=2, num_trials=1, warmup_runs=0)
-    with pytest.raises(RunnerError, match="gemm_n8_k16, a_forged: its time cannot be"):
+    with pytest.raises(RunnerError, match="gemm_n8_k16, a_forged: impossible time"):
         Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(save_results=True)
     assert gemm.statuses() == {"right": "PASSED"}
 

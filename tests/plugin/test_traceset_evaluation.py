@@ -69,7 +69,7 @@ def test_a_clock_that_is_replaced_while_it_is_read_is_no_time(pytester, gemm):
     kept = ("--perf-trace-option=use_isolated_runner=false", "--benchmark-json=run.json")
     result = run(pytester, "set", *TRUSTED, *kept)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["replaces time.perf_counter, by which it is timed: its time is not known"])
+    result.stdout.fnmatch_lines(["replaces time.perf_counter, with which it is timed, so that its time is unknown"])
     assert gemm.statuses() == {"right": "PASSED"}
     assert [row["extra_info"]["backend"] for row in rows(pytester)] == ["right"]
 
@@ -77,16 +77,16 @@ def test_a_clock_that_is_replaced_while_it_is_read_is_no_time(pytester, gemm):
 @pytest.mark.parametrize(
     ("seconds", "sentence"),
     [
-        ("1e-9", "0.001000 us a call, and a call that does nothing takes at least *"),
-        ("1e3", "timed calls of 6000. s in a process that had *"),
-        ("float('nan')", "timed calls of nan s in a process that had *"),
+        ("1e-9", "0.001000 us per call, but a call that does nothing takes at least *"),
+        ("1e3", "timed calls of 6000. s in a job that took *"),
+        ("float('nan')", "timed calls of nan s in a job that took *"),
     ],
 )
 def test_a_time_that_cannot_be_is_no_trace(pytester, gemm, seconds, sentence):
     gemm.solve(solution(GEMM, "forged", FORGED.format(seconds) + datasets.RIGHT[GEMM]))
     result = run(pytester, "set", *TRUSTED)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([f"its time cannot be: {sentence}"])
+    result.stdout.fnmatch_lines([f"impossible time: {sentence}"])
     assert gemm.traces() == []
 
 
@@ -94,8 +94,8 @@ def test_no_output_is_written_faster_than_the_roof():
     definition = Definition.model_validate(datasets.GEMM)
     asked = Trace.model_validate(workload(GEMM, "w", {"M": 1 << 20})).workload
     job = Job(definition, asked, None, None, Resolved())
-    assert plausible.of_writing(job, 1 << 20, Peaks(31e6, {}, "measured")) == pytest.approx(2**20 * 31 / 31e6)
-    assert plausible.of_writing(job, 1 << 30, Peaks(31e6, {}, "measured")) == 0.0
+    assert plausible.writing_s(job, 1 << 20, Peaks(31e6, {}, "measured")) == pytest.approx(2**20 * 31 / 31e6)
+    assert plausible.writing_s(job, 1 << 30, Peaks(31e6, {}, "measured")) == 0.0
 
 
 def test_traces_are_read_back_by_flashinfer_bench_and_never_overwritten(pytester, gemm):

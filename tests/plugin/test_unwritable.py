@@ -94,7 +94,7 @@ def test_a_csv_of_earlier_rows_is_left_alone_where_nothing_runs(own):
 def test_an_empty_name_is_not_taken_for_none(own, option):
     done = own.runpytest(*QUICK, f"--perf-{option}=")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([f"ERROR: --perf-{option}: the value is empty: is a shell variable not set?"])
+    done.stderr.fnmatch_lines([f"ERROR: --perf-{option}: empty name: is a shell variable unset?"])
     assert not (own.path / "measured").exists()
 
 
@@ -125,6 +125,6 @@ def test_a_home_of_somebody_else_keeps_nothing_and_stops_nothing(hopper, tmp_pat
     peaks.measured.cache_clear()
     with another_user():
         assert calibration.find("auto", ["GPU-0"]) == []
-        assert peaks.kept(hopper) is None
+        assert peaks.cache_path(hopper) is None
         assert peaks.measured(hopper) == roof
     peaks.measured.cache_clear()

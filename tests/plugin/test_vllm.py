@@ -12,12 +12,11 @@ from made import typed
 from pytest_flashinfer_perf import vllm as for_programs
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.fuzz.strategies import params_of
-from pytest_flashinfer_perf.measuring.walk import CannotRunError
 from pytest_flashinfer_perf.report import vllm
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.vllm_decode import MODES, VllmDecode, to_float8, vllm_decode
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.routine import How, Shape
+from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
 from pytest_flashinfer_perf.timing import cold
 
 CPU = torch.device("cpu")
@@ -54,7 +53,7 @@ def test_the_sweep_is_the_documents():
 def test_the_torch_backend_agrees_with_the_reference(p):
     x = made(p)
     check.poison(vllm_decode.outputs(x))
-    vllm_decode.backends["torch"].build(p, x, How("torch", cuda_graph=False)).launch(x)
+    vllm_decode.backends["torch"].build(p, x, LaunchOptions("torch", cuda_graph=False)).launch(x)
     (expected,), (tolerance,) = vllm_decode.reference(p, x), vllm_decode.tolerances(p, "torch")
     (answer,) = vllm_decode.decoded(p, vllm_decode.outputs(x))
     assert check.compare(answer, expected, tolerance).rule == ""
@@ -110,7 +109,7 @@ def test_a_wrong_nvfp4_output_is_caught(fault):
     x = made(NVFP4)
     check.poison(vllm_decode.outputs(x))
     if fault != "unwritten":
-        vllm_decode.backends["torch"].build(NVFP4, x, How("torch", cuda_graph=False)).launch(x)
+        vllm_decode.backends["torch"].build(NVFP4, x, LaunchOptions("torch", cuda_graph=False)).launch(x)
     if fault == "doubled":
         x.out_scales.copy_(x.out_scales.float() * 2)
     if fault == "linear scales":
@@ -127,7 +126,7 @@ def test_calls_fit_the_librarys_signatures(mode, monkeypatch):
     monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)
     p = replace(PLAIN, max_seq_len=20, num_qo_heads=8, num_kv_heads=1, **mode)
     x = made(p)
-    vllm_decode.backends["trtllm"].build(p, x, How("trtllm", cuda_graph=True)).launch(x)
+    vllm_decode.backends["trtllm"].build(p, x, LaunchOptions("trtllm", cuda_graph=True)).launch(x)
     assert native.call_args.kwargs["kv_layout"] == "HND"
     assert (native.call_args.kwargs["o_sf_scale"] == 500.0) == (p.out_dtype == "nvfp4")
 

@@ -9,18 +9,19 @@ from collections.abc import Sequence
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 
 HELP = {
+    "list": "List routines with their backends, tiers, models and flags.",
+    "doctor": "Show what can be measured on this machine, and why the rest cannot.",
+    "prebuild": "Compile the FlashInfer modules that cases need, before a run or for another machine.",
+    "report": "Write a report of runs as an HTML page or as Markdown.",
+    "export": "Write a run as CSV, or as github-action-benchmark, Bencher or Prometheus read it.",
     "compare": "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
     "ab": "Measure two environments in turns on one GPU, and print a verdict for each case.",
     "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",
-    "prove": "Measure how often verdicts are right on this machine.",
-    "calibrate": "Measure this machine's noise, which verdicts then take into account.",
     "history": "Find the runs in which cases became slower or faster, in a folder of many runs.",
-    "prebuild": "Compile the FlashInfer modules that cases need, before a run or for another machine.",
+    "calibrate": "Measure this machine's noise, which verdicts then take into account.",
+    "prove": "Measure how often verdicts are right on this machine.",
     "merge": "Join the JSON files of shards into the file of one run.",
-    "report": "Write a report of runs as an HTML page or as Markdown.",
-    "export": "Write a run as CSV, or as github-action-benchmark, Bencher or Prometheus read it.",
-    "doctor": "Show what can be measured on this machine, and why the rest cannot.",
-    "list": "List routines with their backends, tiers, models and flags.",
+    "model": "Show the GPU time of one step of a model, kernel by kernel.",
 }
 
 

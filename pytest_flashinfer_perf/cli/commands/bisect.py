@@ -1,4 +1,4 @@
-"""`flashinfer-perf bisect`: the commit or the release in which cases changed."""
+"""`flashinfer-perf bisect`: find the commit or the release in which cases changed."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from pytest_flashinfer_perf.runs.run_file import RunError
 
 EXAMPLE = """examples:
   flashinfer-perf bisect --releases 0.6.18 0.7.2 --find faster -- tests/attention -k 'prefill and fa2'
-  flashinfer-perf bisect --repo . --good v1.0 --bad main -- tests/test_my_kernel.py
+  flashinfer-perf bisect --repo . --good v1.0 --bad main -- test_my_kernel.py
 """
 FOUND, NOT_ALL_FOUND = 0, 1
 WRONG = "wrong"
-ONE_CALL = "--perf-iters=1"  # where times are not searched for; the user's own arguments come behind it
+ONE_CALL = "--perf-iters=1"  # enough to search for wrong answers; the user's own arguments follow and win
 
 
 @dataclass(frozen=True)
 class Start:
-    """`points` are those that the names of an interrupted search meant when it was begun."""
+    """The start of a search; `points` are the revisions that names meant when an interrupted search was begun."""
 
     options: argparse.Namespace
     words: Sequence[str]
@@ -78,8 +78,8 @@ def _start(arguments: Sequence[str]) -> Start:
 
 def _resumed(folder: Path) -> Start:
     try:
-        said = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
-        words, below, points = said["words"], said["folder"], said["points"]
+        document = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
+        words, below, points = document["words"], document["folder"], document["points"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"--resume={folder}: no search was begun there: {error}") from error
     if below != str(Path.cwd()):
@@ -89,8 +89,8 @@ def _resumed(folder: Path) -> Start:
 
 
 def _write(start: Start, subject: Subject) -> None:
-    said = {"words": list(start.words), "folder": str(Path.cwd()), "points": list(subject.points)}
-    write_whole(start.output / COMMAND, json.dumps(said, indent=1) + "\n")
+    document = {"words": list(start.words), "folder": str(Path.cwd()), "points": list(subject.points)}
+    write_whole(start.output / COMMAND, json.dumps(document, indent=1) + "\n")
     write_whole(start.output / ".gitignore", "*\n")  # it may lie in the checkout, which stays as it is
     say(f"kept in {start.output}; interrupted, it goes on with: flashinfer-perf bisect --resume {start.output}")
 
@@ -105,7 +105,7 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
 
 
 def _searched(subject: Subject, record: Journal) -> list[Trail]:
-    """What was made for it goes when it has ended, and stays when it is interrupted."""
+    """Search; worktrees and environments are removed at the end, but kept if the search is interrupted."""
     subject.begin()
     history = subject.history
     say(f"{counted(len(history), 'point')} from {history.title(history.good)} to {history.title(history.bad)}")
@@ -120,7 +120,7 @@ def _searched(subject: Subject, record: Journal) -> list[Trail]:
 
 @dataclass(frozen=True)
 class Spoken:
-    """Each question with what was found, for those who wait."""
+    """Prints each step with its findings."""
 
     record: Journal
     subject: Subject
@@ -150,30 +150,54 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "flashinfer-perf bisect",
         usage="flashinfer-perf bisect (--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] -- ARGS",
-        description="Find the release of FlashInfer, or the commit of any repository, in which cases became slower. "
-        "Each step compares a point with the good end, in pairs of processes, until the verdict is certain. Exit code "
-        "0: found for each case in which the ends differ, 1: not for all, 2: the ends do not differ, or an error.",
+        description="Find the release of FlashInfer, or the commit of any repository, in which cases became slower.\n"
+        "Each step compares a revision with the good end, in pairs of processes, until the verdict is certain.\n"
+        "Exits with 0 if the change is found for every case in which the ends differ, with 1 if not for all,\n"
+        "with 2 if the ends do not differ, or after an error.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = made.add_mutually_exclusive_group(required=True)
-    where.add_argument("--releases", nargs=2, metavar=("GOOD", "BAD"), help="two releases of flashinfer-python")
-    where.add_argument("--repo", type=Path, metavar="PATH", help="a git repository")
-    where.add_argument("--resume", type=Path, metavar="DIR", help="go on with the search that was interrupted there")
-    made.add_argument("--good", metavar="REV", help="a commit before the change")
-    made.add_argument("--bad", metavar="REV", help="a later commit behind it")
+    where.add_argument(
+        "--releases", nargs=2, metavar=("GOOD", "BAD"), help="Search between two releases of flashinfer-python."
+    )
+    where.add_argument("--repo", type=Path, metavar="PATH", help="Search the commits of this git repository.")
+    where.add_argument("--resume", type=Path, metavar="DIR", help="Continue the interrupted search in this folder.")
+    made.add_argument("--good", metavar="REV", help="A commit before the change.")
+    made.add_argument("--bad", metavar="REV", help="A later commit, after the change.")
     made.add_argument(
-        "--build", metavar="CMD", help="run in the worktree after each checkout; commits it fails for are skipped"
+        "--build",
+        metavar="CMD",
+        help="Run this after each checkout, in the worktree. Commits for which it fails are skipped.",
     )
     made.add_argument(
-        "--wheels", type=Path, metavar="DIR", help="a folder of FlashInfer's wheels, instead of pip's index"
+        "--wheels", type=Path, metavar="DIR", help="Folder with FlashInfer's wheels. Default: pip's index."
     )
-    made.add_argument("--find", choices=(*SIGNS, WRONG), default="slower", help="what is searched for (slower)")
-    made.add_argument("--python", default=sys.executable, metavar="CMD", help="as ab takes it (this one)")
-    made.add_argument("--pairs", type=positive, default=5, metavar="N", help="as ab takes it (5)")
-    made.add_argument("--most-pairs", type=positive, default=10, metavar="N", help="as ab takes it (10)")
-    made.add_argument("--dry-run", action="store_true", help="print steps, disk and minutes, and measure nothing")
-    made.add_argument("--output", type=Path, metavar="DIR", help="a new folder for results and logs (bisect-DATE-TIME)")
+    made.add_argument(
+        "--find", choices=(*SIGNS, WRONG), default="slower", help="The change to search for. Default: %(default)s."
+    )
+    made.add_argument(
+        "--python",
+        default=sys.executable,
+        metavar="CMD",
+        help="The environment to measure in, as for `ab`. Default: this Python.",
+    )
+    made.add_argument(
+        "--pairs", type=positive, default=5, metavar="N", help="Pairs for each step, as for `ab`. Default: %(default)s."
+    )
+    made.add_argument(
+        "--most-pairs",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="Pairs for AMBIGUOUS verdicts, as for `ab`. Default: %(default)s.",
+    )
+    made.add_argument(
+        "--dry-run", action="store_true", help="Print the number of steps, disk space and minutes, and measure nothing."
+    )
+    made.add_argument(
+        "--output", type=Path, metavar="DIR", help="New folder for results and logs. Default: bisect-DATE-TIME."
+    )
     judging.add_settings(made)
     made.set_defaults(perf_gate_allow="library", perf_gate_strict=False)
     return made

@@ -34,8 +34,8 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flashinfer-perf doctor",
-        description="Show what can be measured on this machine, and why the rest cannot. "
-        "Exits with 0 if something can be measured on a GPU, else with 1.",
+        description="Show what can be measured on this machine, and why the rest cannot."
+        "\nExits with 0 if something can be measured on a GPU, else with 1.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""`flashinfer-perf export`: a run as other tools read it."""
+"""`flashinfer-perf export`: write a run in the format of another tool."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ EXAMPLE = """examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    said = _parser().parse_args(list(arguments))
-    [run] = runs.read([said.run])
-    text = exports.FORMATS[said.to](run)
-    if said.output is None:
+    args = _parser().parse_args(list(arguments))
+    [run] = runs.read([args.run])
+    text = exports.FORMATS[args.to](run)
+    if args.output is None:
         sys.stdout.write(text)
     else:
-        write_whole(said.output, text)
+        write_whole(args.output, text)
     sys.stderr.writelines(f"flashinfer-perf export: {note}\n" for note in _notes(run))
     return 0
 
 
 def _notes(run: Run) -> list[str]:
-    """Of what is no plain time."""
+    """Notes on rows that are not ok, and on cases and benchmarks without a row."""
     statuses = Counter(str(row.status) for row in run.ours if row.status != "ok")
-    said = [(count, "case", status) for status, count in statuses.items()]
-    said += [(len(run.unmeasured), "case", "without a time")]
-    said += [(len(run.rows) - len(run.ours), "benchmark", "without the perf fixture left out")]
-    return [f"{counted(count, what)} {how}" for count, what, how in said if count]
+    counts = [(count, "case", status) for status, count in statuses.items()]
+    counts += [(len(run.unmeasured), "case", "without a time")]
+    counts += [(len(run.rows) - len(run.ours), "benchmark", "without the perf fixture left out")]
+    return [f"{counted(count, what)} {how}" for count, what, how in counts if count]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flashinfer-perf export",
-        description="Write device medians of a run in microseconds, TFLOP/s, and what has no time, for other tools.",
+        description="Write the medians and TFLOP/s of a run, and cases without a time, in the format of another tool.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -6,27 +6,46 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from pytest_flashinfer_perf import apis
+from pytest_flashinfer_perf.apis import discovery, listing
+from pytest_flashinfer_perf.apis.discovery import DiscoveryError
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.model_configs import shipped
 from pytest_flashinfer_perf.runs.formatting import wrapped
 from pytest_flashinfer_perf.spec.case import UnknownRoutineError
-from pytest_flashinfer_perf.spec.params import Field, fields_of
+from pytest_flashinfer_perf.spec.params import Field, ParamError, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 EXAMPLE = """examples:
   flashinfer-perf list
   flashinfer-perf list mm_fp8
   flashinfer-perf list decode
+  flashinfer-perf list --api rope
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(list(arguments)).routine
+    known = _parser().parse_args(list(arguments))
+    return _apis(known.routine) if known.api else _routines(known.routine)
+
+
+def _apis(asked: str) -> int:
+    found = discovery.registry()
+    if not found.version:
+        raise DiscoveryError("flashinfer is not installed: there are no APIs to list")
+    if not any(asked.lower() in api.name.lower() for api in found.apis):
+        raise ParamError(apis.unknown(asked))
+    sys.stdout.write("\n".join(listing.lines(found, asked)) + "\n")
+    return 0
+
+
+def _routines(asked: str) -> int:
     found = _matching(asked)
     if not found:
         raise UnknownRoutineError(asked, unknown(asked, sorted(all_routines())))
     shown = (line for routine in found for line in (_whole(routine) if asked else _brief(routine)))
-    models = () if asked else _titled("models", _models(found), indent=0)
+    models = () if asked else _titled("models", sorted({*_models(found), *shipped.names()}), indent=0)
     sys.stdout.write("\n".join([*shown, *models]) + "\n")
     return 0
 
@@ -46,7 +65,10 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("routine", nargs="?", default="", help="Name of a routine, or part of it. Default: all.")
+    parser.add_argument("--api", action="store_true", help="List FlashInfer's APIs that have a trace template instead.")
+    parser.add_argument(
+        "routine", nargs="?", default="", help="Name of a routine or of an API, or part of it. Default: all."
+    )
     return parser
 
 

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flashinfer-perf merge",
-        description="Join the JSON files that the shards of a run wrote into the file of one run. Exits with 1, and "
+        description="Join the JSON files that the shards of a run wrote into the file of one run. Exits with 2, and "
         "writes nothing, if they are not the parts of one run.",
         epilog=EXAMPLE,
     )

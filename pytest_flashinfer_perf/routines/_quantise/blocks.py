@@ -19,7 +19,7 @@ NV_BLOCK = 16
 
 @dataclass(frozen=True)
 class PerTensor:
-    """One scale for all; it is a host number, as the APIs of attention take it."""
+    """One scale for the tensor, as a number on the host, which the attention APIs need."""
 
     values: Tensor
     scale: float
@@ -46,7 +46,7 @@ class Groupwise:
 
 @dataclass(frozen=True)
 class Blocked:
-    """Values and a scale for each block of a row; `factor` is what the scales are in units of."""
+    """Values and a scale for each block of a row, in units of `factor`."""
 
     values: Tensor
     scales: Tensor
@@ -101,7 +101,7 @@ def mxfp4(x: Tensor) -> Blocked:
 
 
 def nvfp4(x: Tensor, global_scale: float) -> Blocked:
-    """`global_scale` multiplies what is stored: the scales are e4m3 in units of its reciprocal."""
+    """`global_scale` multiplies the stored values; the scales are e4m3 in units of its reciprocal."""
     blocks = x.float().unflatten(-1, (-1, NV_BLOCK))
     limit = torch.finfo(torch.float8_e4m3fn).max
     scales = (blocks.abs().amax(-1) / grids.E2M1_MAX * global_scale).clamp_max(limit).to(torch.float8_e4m3fn)
@@ -111,5 +111,5 @@ def nvfp4(x: Tensor, global_scale: float) -> Blocked:
 
 
 def nvfp4_global_scale(x: Tensor) -> float:
-    """So that the largest magnitude uses both types' whole range."""
+    """The global scale with which the largest magnitude uses the whole range of both types."""
     return torch.finfo(torch.float8_e4m3fn).max * grids.E2M1_MAX / (largest(x) or 1.0)

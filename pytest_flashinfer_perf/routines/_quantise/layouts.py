@@ -1,4 +1,4 @@
-"""The orders in which kernels want scales and weight rows."""
+"""Orders of scales and weight rows that kernels need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def swizzled_128x4(scales: Tensor) -> Tensor:
 
 
 def linear_128x4(swizzled: Tensor, rows: int, blocks: int) -> Tensor:
-    """What `swizzled_128x4` was made of."""
+    """The inverse of `swizzled_128x4`."""
     all_rows, all_blocks = padded_128x4(rows, blocks)
     tiles = swizzled.reshape(all_rows // 128, all_blocks // 4, 32, 4, 4)
     return tiles.permute(0, 3, 2, 1, 4).reshape(all_rows, all_blocks)[:rows, :blocks]
@@ -43,14 +43,14 @@ def mn_major(scales: Tensor) -> Tensor:
 
 
 def shuffled_rows(weights: Tensor, epilogue_tile_m: int = 128) -> Tensor:
-    """Rows as trtllm's epilogue wants them: of each block of 32 (16 for small tiles) every fourth (second) together."""
+    """Rows in the order of trtllm's epilogue: of each 32 (16 for small tiles) every fourth (second) together."""
     block = 16 if epilogue_tile_m % 128 else 32
     grouped: Tensor = weights.unflatten(-2, (-1, 8, block // 8))
     return grouped.transpose(-2, -3).flatten(-4, -2)
 
 
 def paired_rows(weights: Tensor) -> Tensor:
-    """Rows of the first half and of the second in turn, as a gated epilogue wants them."""
+    """Rows of the first half and of the second in turn, for a gated epilogue."""
     halves: Tensor = weights.unflatten(-2, (2, -1))
     return halves.transpose(-2, -3).flatten(-3, -2)
 

@@ -1,4 +1,4 @@
-"""What the library's decode backends cannot do, where no decorator says it: a sentence each, with a way out."""
+"""Limits of the library's decode backends that no decorator declares: a message each, with a way out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRIMS = "attention.prims_ts.BatchDecodePagedTSWrapper"
 
 
 def wrapper(p: BatchDecode, backend: str, _device: Device) -> Iterator[str]:
-    """What the wrapper's kernels cannot do, found by running them: its API declares none of it."""
+    """Limits of the wrapper's kernels, found by running them; the API does not declare them."""
     if backend == "fa2":
         groups = capability.dispatched("DISPATCH_GQA_GROUP_SIZE", "group_size")
         if groups and p.group not in groups:
@@ -53,7 +53,7 @@ def cudnn(p: BatchDecode, _backend: str, _device: Device) -> Iterator[str]:
 
 
 def native_kernels(device: Device) -> str:
-    """What trtllm_batch_decode_with_kv_cache runs by its backend="auto"."""
+    """The backend that trtllm_batch_decode_with_kv_cache chooses for backend="auto"."""
     return "trtllm-gen" if device.capability is not None and device.capability[0] == 10 else "xqa"
 
 

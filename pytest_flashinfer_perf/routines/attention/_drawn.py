@@ -12,14 +12,14 @@ from pytest_flashinfer_perf.spec.dtypes import TORCH, is_fp8
 
 
 class Scaled(NamedTuple):
-    """What is stored, and what it is multiplied with to be what was meant."""
+    """The stored values, and the scale that restores the drawn ones."""
 
     values: Tensor
     scale: float
 
 
 def unquantised(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> Tensor:
-    """In bfloat16 where that is still to become FP8."""
+    """Draw in bfloat16 if the values are quantised to FP8 afterwards."""
     made_in = torch.bfloat16 if is_fp8(dtype) else TORCH[dtype]
     return torch.randn(shape, dtype=made_in, device=rand.device, generator=rand)
 

@@ -1,4 +1,4 @@
-"""Actual lengths of requests, and what follows from them: offsets, and how many pairs attention computes."""
+"""Actual lengths of requests, with their offsets and the number of query-key pairs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_flashinfer_perf.routines.attention._params import PrefillParams
 
 
 class Lengths(NamedTuple):
-    """Per request, and where each one's tokens start, in tokens."""
+    """Lengths per request, and the offsets of their tokens."""
 
     q: Tensor
     kv: Tensor
@@ -26,14 +26,14 @@ class Lengths(NamedTuple):
 
 
 def draw(batch: int, longest: int, random: bool, rand: torch.Generator) -> Tensor:
-    """Up to `longest`; all of them `longest` where they are not random."""
+    """Random lengths up to `longest`, or all of them `longest`."""
     if not random:
         return torch.full((batch,), longest, dtype=torch.int32, device=rand.device)
     return torch.randint(1, longest + 1, (batch,), dtype=torch.int32, device=rand.device, generator=rand)
 
 
 def prefill(p: PrefillParams, rand: torch.Generator) -> Lengths:
-    """As long as its keys where a whole prompt is computed, else the end of a longer sequence."""
+    """The queries: the whole prompt if it is as long as its keys, else the end of a longer sequence."""
     q = draw(p.batch_size, p.s_qo, p.random_actual_seq_len, rand)
     kv = q if p.s_qo == p.s_kv else draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).maximum(q)
     if p.empty_first:
@@ -49,7 +49,7 @@ def pairs(q: Tensor, kv: Tensor, *, causal: bool) -> int:
 
 
 def facts(lengths: Tensor, kv: Tensor | None = None) -> dict[str, int]:
-    """Rounded down, as upstream's benchmark has it; that of the keys too where `lengths` are queries'."""
+    """The average length, rounded down as in upstream's benchmark; also that of the keys if `lengths` are queries'."""
     of_keys = {"avg_actual_kv_len": _average(kv)} if kv is not None else {}
     return {"avg_actual_seq_len": _average(lengths), **of_keys}
 

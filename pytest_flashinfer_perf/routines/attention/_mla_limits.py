@@ -1,4 +1,4 @@
-"""What the library's MLA backends cannot do, where no decorator says it: a sentence each, with a way out."""
+"""Limits of the library's MLA backends that no decorator declares: a message each, with a way out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NATIVE_HEADS = ((512, 64), (256, 64), (512, 0))
 
 
 def chosen_natively(device: Device) -> bool:
-    """Whether `auto` is the native API's, which knows Blackwell's kernels only; else it is the wrapper's."""
+    """Whether `auto` is that of the native API, which has kernels for Blackwell only, or that of the wrapper."""
     return device.capability is not None and device.capability[0] == 10
 
 

@@ -10,15 +10,15 @@ from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention._problems import BatchMLA, LatentInputs
 from pytest_flashinfer_perf.spec.dtypes import TORCH, is_fp8
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 
-def build_flash(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
+def build_flash(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[LatentInputs]:
     from flashinfer.mla import BatchMLAPagedAttentionWrapper
 
     kept = {name: t.clone() for name, t in _csr(x).items()}
     buffers = _shared.workspace(x.q.device)
-    wrapper = BatchMLAPagedAttentionWrapper(buffers, use_cuda_graph=how.cuda_graph, **kept, backend=how.backend)
+    wrapper = BatchMLAPagedAttentionWrapper(buffers, use_cuda_graph=options.cuda_graph, **kept, backend=options.backend)
     packed = capability.accepts(wrapper.plan, "metadata")
     if packed:
         from flashinfer.mla import MLAPlanMetadata
@@ -30,10 +30,10 @@ def build_flash(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
     scales = {"ckv_scale": x.kv_scale, "kpe_scale": x.kv_scale} if is_fp8(p.kv_dtype) else {}
 
     def launch(x: LatentInputs) -> object:
-        said = {"out": x.out, **scales, **_shared.returning(x.lse)}
+        keywords = {"out": x.out, **scales, **_shared.returning(x.lse)}
         if packed:
-            return wrapper.run(query=x.q, kv_cache=x.kv, **said)
-        return wrapper.run(*_split(p, x.q), *_split(p, x.kv), **said)
+            return wrapper.run(query=x.q, kv_cache=x.kv, **keywords)
+        return wrapper.run(*_split(p, x.q), *_split(p, x.kv), **keywords)
 
     return Built(launch, _shared.resolved(wrapper), plan=plan)
 
@@ -60,8 +60,8 @@ def _split(p: BatchMLA, packed: Tensor) -> tuple[Tensor, Tensor]:
     return packed[..., : p.head_dim_ckv], packed[..., p.head_dim_ckv :]
 
 
-def build_cutlass(p: BatchMLA, x: LatentInputs, _how: How) -> Built[LatentInputs]:
-    """Without a plan, which it does not need."""
+def build_cutlass(p: BatchMLA, x: LatentInputs, _options: LaunchOptions) -> Built[LatentInputs]:
+    """Build the call of this backend, which needs no plan."""
     from flashinfer.mla import BatchMLAPagedAttentionWrapper
 
     wrapper = BatchMLAPagedAttentionWrapper(_shared.workspace(x.q.device), backend="cutlass")

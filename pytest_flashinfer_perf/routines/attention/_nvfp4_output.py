@@ -9,11 +9,11 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.routines._quantise import blocks, layouts
 
-O_SF_SCALE = 500.0  # vLLM's benchmark's: what the scales are in units of the reciprocal of
+O_SF_SCALE = 500.0  # as in vLLM's benchmark: scales are in units of its reciprocal
 
 
 def empty(q: Tensor) -> tuple[Tensor, Tensor]:
-    """For queries [batch, heads, dim]: values, two to a byte, and scales."""
+    """Buffers for queries [batch, heads, dim]: values, two to a byte, and scales."""
     batch, heads, dim = q.shape
     packed = torch.empty(batch, heads, dim // 2, dtype=torch.uint8, device=q.device)
     padded = layouts.padded_128x4(batch, heads * dim // blocks.NV_BLOCK)

@@ -22,7 +22,7 @@ class PageTable(NamedTuple):
     last_page_len: Tensor
 
     def copy(self) -> PageTable:
-        """For a wrapper, which keeps and may rewrite what it is given."""
+        """Copies for a wrapper, which keeps its arguments and may overwrite them."""
         return PageTable(*(t.clone() for t in self))
 
 
@@ -63,13 +63,13 @@ def kv_cache(shape: tuple[int, int, int, int], dtype: str, rand: torch.Generator
 
 
 def cache_bytes(batch: int, s_kv: int, page_size: int, token_elements: int, dtype: str) -> int:
-    """The cache as it is drawn, beside itself when it is quantised."""
+    """The cache, twice while it is quantised."""
     tokens = batch * pages_per_request(s_kv, page_size) * page_size
     return tokens * token_elements * (2 + 1 if is_fp8(dtype) else bytes_of(dtype))
 
 
 def draft_mask(batch: int, s_qo: int, causal: bool, device: torch.device) -> Tensor:
-    """Which draft tokens a draft token sees, packed 32 to a word as the native decode API takes it: uint16 halves."""
+    """The mask of draft tokens, packed 32 to a word in uint16 halves as the native decode API needs it."""
     words = -(-s_qo // 32)
     visible = torch.zeros(s_qo, words * 32, dtype=torch.int64, device=device)
     visible[:, :s_qo] = torch.ones(s_qo, s_qo, dtype=torch.int64, device=device)

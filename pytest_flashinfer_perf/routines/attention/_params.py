@@ -17,7 +17,7 @@ DTYPES = (*HALF, FP8[0])
 
 @dataclass(frozen=True)
 class AttentionParams(Params):
-    """What every attention has: requests, their lengths, query heads, types."""
+    """The parameters of every attention routine: requests, their lengths, query heads, types."""
 
     batch_size: int = flag("requests", letter="b", minimum=1, draw=(1, 2, 5), most=64)
     s_qo: int = flag("longest query", default=1, letter="q", minimum=1, draw=(1, 1, 2, 4))
@@ -30,7 +30,7 @@ class AttentionParams(Params):
     out_dtype: str | None = flag("type of the output", default=None, letter="o", same_as="q_dtype", choices=DTYPES)
     causal: bool = flag("bottom-right causal mask", default=False, letter="causal")
     random_actual_seq_len: bool = flag("draw each length from 1 to the longest", default=False, letter="ragged")
-    return_lse: bool = flag("write the log-sum-exp too", default=False, letter="lse")
+    return_lse: bool = flag("also return the log-sum-exp", default=False, letter="lse")
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
 
     @property
@@ -44,7 +44,7 @@ class AttentionParams(Params):
 
     @property
     def matmul_dtype(self) -> str:
-        """The type whose peak the kernel is compared with: fp8 only where both sides are."""
+        """The type whose peak is the roof of the kernel: fp8 only if both operands are fp8."""
         return self.q_dtype if is_fp8(self.q_dtype) and is_fp8(self.kv_dtype) else self.half
 
     @classmethod
@@ -70,7 +70,7 @@ class GroupedParams(AttentionParams):
 
     @property
     def data_types(self) -> dict[str, torch.dtype]:
-        """As the wrappers' `plan` takes them."""
+        """The keywords in the spelling of the wrappers' `plan`."""
         return {
             "q_data_type": TORCH[self.q_dtype],
             "kv_data_type": TORCH[self.kv_dtype],
@@ -118,6 +118,6 @@ def whole_groups(num_qo_heads: int, num_kv_heads: int) -> Iterator[Fault]:
 
 
 def one_head_size(p: GroupedParams) -> Iterator[Fault]:
-    """A page of the cache holds keys and values of one size."""
+    """Keys and values must have one size to share a page of the cache."""
     if p.head_dim_out != p.head_dim_qk:
         yield "head_dim_vo", f"{p.head_dim_vo} differs from head_dim_qk {p.head_dim_qk}: a KV page holds both"

@@ -1,4 +1,4 @@
-"""What paged and ragged prefill share: their flags, and the parts that differ only in where the keys are."""
+"""Shared by paged and ragged prefill: flags, and code that differs only in where the keys are stored."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pytest_flashinfer_perf.routines.attention._reference import Request
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Reference, Routine
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Reference, Routine
 
 
 class Prefill(Protocol):
-    """What both routines' inputs have."""
+    """The inputs that both routines have."""
 
     @property
     def q(self) -> Tensor: ...
@@ -47,7 +47,7 @@ X = TypeVar("X", bound=Prefill)
 Reader = Callable[[X, int, slice], tuple[Tensor, Tensor]]  # of the nth request: its keys and values, heads first
 
 
-def routine(  # noqa: PLR0913, PLR0917 - what paged and ragged do each in their way
+def routine(  # noqa: PLR0913, PLR0917 - the functions in which paged and ragged differ
     name: str,
     params: type[P],
     inputs: Callable[[P, torch.Generator, torch.device], X],
@@ -84,7 +84,7 @@ def reference(p: PrefillParams, x: X, read: Reader[X], rows: Tensor | None = Non
 
 
 def cost(p: PrefillParams, x: Prefill, *read: Tensor | int) -> Cost:
-    """Queries and outputs once, and what else is read: tensors, or their bytes."""
+    """The cost of reading queries, writing outputs, and reading `read`: tensors, or numbers of bytes."""
     pairs = _lengths.pairs(x.lens.q, x.lens.kv, causal=p.causal)
     moved = (x.q, *_shared.written(x.out, x.lse), x.lens.q_indptr, *read)
     return Cost(
@@ -94,11 +94,11 @@ def cost(p: PrefillParams, x: Prefill, *read: Tensor | int) -> Cost:
     )
 
 
-def plans_for_graphs(how: How) -> bool:
-    """As upstream: fa2's plan for graphs reserves room for every split of any batch, gigabytes of it. What a graph
-    captures here never changes, so that a plan for this batch alone is right in it too.
+def plans_for_graphs(options: LaunchOptions) -> bool:
+    """As upstream: fa2's plan for graphs reserves gigabytes for every split of any batch. The batch that is captured
+    here never changes, so that a plan for this batch alone is correct in a graph, too.
     """
-    return how.cuda_graph and how.backend != "fa2"
+    return options.cuda_graph and options.backend != "fa2"
 
 
 def cudnn_scales(p: PrefillParams, x: Prefill) -> dict[str, Tensor]:
@@ -107,13 +107,15 @@ def cudnn_scales(p: PrefillParams, x: Prefill) -> dict[str, Tensor]:
 
 
 def cudnn_plan(p: PrefillParams, x: Prefill) -> dict[str, Any]:
-    """What the wrappers' `plan` wants to know for cuDNN only."""
+    """Keywords of the wrappers' `plan` that only cuDNN needs."""
     lengths = {"seq_lens": x.lens.kv, "seq_lens_q": x.lens.q, "sm_scale": p.scale}
     return {**lengths, "max_token_per_sequence": p.s_qo, "max_sequence_kv": p.s_kv}
 
 
-def build_cudnn_native(p: PrefillParams, x: X, how: How, where: Callable[[X], dict[str, Tensor]]) -> Built[X]:
-    """`where` says by keywords where the keys and values are."""
+def build_cudnn_native(
+    p: PrefillParams, x: X, options: LaunchOptions, where: Callable[[X], dict[str, Tensor]]
+) -> Built[X]:
+    """`where` returns the keywords that pass keys and values."""
     from flashinfer.prefill import cudnn_batch_prefill_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
@@ -138,7 +140,7 @@ def build_cudnn_native(p: PrefillParams, x: X, how: How, where: Callable[[X], di
             actual_seq_lens_kv=x.lens.kv.view(-1, 1, 1, 1),
             causal=p.causal,
             o_data_type=TORCH[p.out],
-            is_cuda_graph_compatible=how.cuda_graph,
+            is_cuda_graph_compatible=options.cuda_graph,
             out=x.out,
             **{"return_lse": False, **_shared.returning(x.lse), **offsets, **scales, **where(x)},
         )

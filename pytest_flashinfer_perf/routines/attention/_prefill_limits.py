@@ -1,4 +1,4 @@
-"""What the library's prefill backends cannot do, where no decorator says it: a sentence each, with a way out."""
+"""Limits of the library's prefill backends that no decorator declares: a message each, with a way out."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from pytest_flashinfer_perf.routines.attention._problems import (
     RaggedPrefill,
 )
 from pytest_flashinfer_perf.spec.dtypes import TORCH
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 
-def build_decode(p: BatchDecode, x: DecodeInputs, _how: How) -> Built[DecodeInputs]:
+def build_decode(p: BatchDecode, x: DecodeInputs, _options: LaunchOptions) -> Built[DecodeInputs]:
     from flashinfer.attention.prims_ts import BatchDecodePagedTSWrapper
 
     wrapper = BatchDecodePagedTSWrapper("HND")
@@ -45,17 +45,17 @@ def build_decode(p: BatchDecode, x: DecodeInputs, _how: How) -> Built[DecodeInpu
     return Built(launch, "prims-ts", plan=plan)
 
 
-def build_paged(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
+def build_paged(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     from flashinfer.attention.prims_ts import BatchPrefillPagedTSWrapper
 
     wrapper = BatchPrefillPagedTSWrapper("HND")
-    said = {"page_size": p.page_size, **_said(p, x.q_scale * x.kv.k_scale, x.kv.v_scale)}
+    keywords = {"page_size": p.page_size, **_keywords(p, x.q_scale * x.kv.k_scale, x.kv.v_scale)}
     by_shape = not capability.accepts(wrapper.plan, "paged_kv_indptr")
     if by_shape:
-        plan = _shared.planned(wrapper, device=x.q.device, head_dim=p.head_dim_qk, **_shape(p), **said)
+        plan = _shared.planned(wrapper, device=x.q.device, head_dim=p.head_dim_qk, **_shape(p), **keywords)
     else:
         csr = (x.lens.q_indptr, x.table.indptr, x.table.indices, x.table.last_page_len)
-        plan = _shared.planned(wrapper, x.q, x.kv.k, x.kv.v, *csr, **said)
+        plan = _shared.planned(wrapper, x.q, x.kv.k, x.kv.v, *csr, **keywords)
 
     def launch(x: PagedInputs) -> object:
         table = (x.lens.q_indptr, x.table.block_tables, x.lens.kv) if by_shape else ()
@@ -64,16 +64,18 @@ def build_paged(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs
     return Built(launch, "prims-ts", plan=plan)
 
 
-def build_ragged(p: RaggedPrefill, x: RaggedInputs, _how: How) -> Built[RaggedInputs]:
+def build_ragged(p: RaggedPrefill, x: RaggedInputs, _options: LaunchOptions) -> Built[RaggedInputs]:
     from flashinfer.attention.prims_ts import BatchPrefillTSWrapper
 
     wrapper = BatchPrefillTSWrapper()
-    said = _said(p, x.q_scale * x.k_scale, x.v_scale)
+    keywords = _keywords(p, x.q_scale * x.k_scale, x.v_scale)
     by_shape = not capability.accepts(wrapper.plan, "qo_indptr")
     if by_shape:
-        plan = _shared.planned(wrapper, device=x.q.device, head_dim=p.head_dim_qk, packed=True, **_shape(p), **said)
+        plan = _shared.planned(wrapper, device=x.q.device, head_dim=p.head_dim_qk, packed=True, **_shape(p), **keywords)
     else:
-        plan = _shared.planned(wrapper, x.q, x.k, x.v, qo_indptr=x.lens.q_indptr, kv_indptr=x.lens.kv_indptr, **said)
+        plan = _shared.planned(
+            wrapper, x.q, x.k, x.v, qo_indptr=x.lens.q_indptr, kv_indptr=x.lens.kv_indptr, **keywords
+        )
 
     def launch(x: RaggedInputs) -> object:
         offsets = (x.lens.q_indptr, x.lens.kv_indptr) if by_shape else ()
@@ -94,7 +96,7 @@ def _shape(p: GroupedParams) -> dict[str, Any]:
     }
 
 
-def _said(p: GroupedParams, qk_scale: float, v_scale: float) -> dict[str, Any]:
+def _keywords(p: GroupedParams, qk_scale: float, v_scale: float) -> dict[str, Any]:
     return {
         "mask_type": "causal" if p.causal else "dense",
         "sm_scale": qk_scale * p.scale,
@@ -103,7 +105,7 @@ def _said(p: GroupedParams, qk_scale: float, v_scale: float) -> dict[str, Any]:
     }
 
 
-def build_mla(p: BatchMLA, x: LatentInputs, _how: How) -> Built[LatentInputs]:
+def build_mla(p: BatchMLA, x: LatentInputs, _options: LaunchOptions) -> Built[LatentInputs]:
     from flashinfer.attention.prims_ts import BatchMLADecodePagedTSWrapper
 
     wrapper = BatchMLADecodePagedTSWrapper()

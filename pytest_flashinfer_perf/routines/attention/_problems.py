@@ -28,7 +28,9 @@ class BatchDecode(GroupedParams):
     """One query token per request, or a few draft ones, against a paged KV cache."""
 
     page_size: int = flag("tokens per KV page", default=0, letter="p", usual=16, minimum=1, draw=(1, 2, 7, 16, 64))
-    spec_dec_mask: str = flag("what a draft token sees of the draft", default="causal", choices=("causal", "full"))
+    spec_dec_mask: str = flag(
+        "the draft tokens that a draft token attends to", default="causal", choices=("causal", "full")
+    )
 
     @property
     def masked(self) -> bool:
@@ -53,7 +55,7 @@ class DecodeInputs(NamedTuple):
 class BatchMLA(AttentionParams):
     """One query token per request, or a few causal ones, against a paged cache of latents that every head shares.
 
-    It is causal whether `causal` is given or not, and `num_kv_heads` says nothing: upstream takes both flags too.
+    It is always causal, and `num_kv_heads` has no effect; upstream accepts both flags, too.
     """
 
     ignores: ClassVar[tuple[str, ...]] = ("num_kv_heads",)
@@ -62,10 +64,10 @@ class BatchMLA(AttentionParams):
     head_dim_ckv: int = flag("size of the latents", letter="d", usual=512, minimum=1, draw=(128, 512))
     head_dim_kpe: int = flag("size of the rotary part", letter="pe", usual=64, minimum=0, draw=(64,))
     mla_is_var_seq: str | None = flag(
-        "native API: schedule for lengths that vary", default=None, letter="var", choices=("true", "false", "auto")
+        "native API: schedule for varying lengths", default=None, letter="var", choices=("true", "false", "auto")
     )
     mla_cute_dsl_impl: str | None = flag(
-        "cute-dsl: which implementation", default=None, letter="impl", choices=("auto", "modular", "monolithic")
+        "cute-dsl: the implementation to use", default=None, letter="impl", choices=("auto", "modular", "monolithic")
     )
     autotune: bool = _tuning.autotune()
 
@@ -73,8 +75,8 @@ class BatchMLA(AttentionParams):
     def out(self) -> str:
         return self.out_dtype or (HALF[0] if is_fp8(self.q_dtype) else self.q_dtype)
 
-    def unsaid(self, field: Field) -> Value:
-        return self.out if field.name == "out_dtype" else super().unsaid(field)
+    def implied(self, field: Field) -> Value:
+        return self.out if field.name == "out_dtype" else super().implied(field)
 
     @property
     def masked(self) -> bool:

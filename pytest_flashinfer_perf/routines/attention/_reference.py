@@ -1,4 +1,4 @@
-"""Attention in fp32, the plain way: what every backend's answer is compared with."""
+"""Plain attention in fp32, with which the answers of all backends are compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AttentionAnswer(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Its rows of the queries, which are the last of the sequence, and how to get its keys and values."""
+    """A request: its rows of the queries, which end the sequence, and a function for its keys and values."""
 
     rows: slice
     read: Callable[[], tuple[Tensor, Tensor]]
@@ -32,7 +32,7 @@ class Request(NamedTuple):
 def answers(
     q: Tensor, requests: Iterable[Request], *, scale: float, causal: bool, rows: Tensor | None
 ) -> Iterator[AttentionAnswer]:
-    """Of each request that has rows; of those alone that are asked for."""
+    """The answer of each request with rows; if `wanted` is given, only its rows."""
     chosen = ChosenRows(rows)
     for request in requests:
         part, count = chosen.of(request.rows), request.rows.stop - request.rows.start
@@ -67,7 +67,7 @@ def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, last_seen: Tenso
 
 
 def paged(rows_each: int, k: Tensor, v: Tensor, block_tables: Tensor, lens: Tensor) -> Iterator[Request]:
-    """Requests with as many rows each, their keys and values in the pages that the table says are their own."""
+    """Requests with the same number of rows each, and keys and values in the pages of the page table."""
     for i, (owned, length) in enumerate(zip(block_tables, lens.tolist(), strict=True)):
         rows = slice(i * rows_each, (i + 1) * rows_each)
         yield Request(rows, partial(_read_both, k, v, owned, length))
@@ -78,12 +78,12 @@ def _read_both(k: Tensor, v: Tensor, owned: Tensor, length: int) -> tuple[Tensor
 
 
 def ends(rows_each: int, lens: Tensor) -> Rows:
-    """Where these requests' rows begin and end."""
+    """The first and last rows of these requests."""
     return edges(torch.arange(len(lens) + 1, device=lens.device) * rows_each)
 
 
 def read_pages(side: Tensor, owned: Tensor, length: int) -> Tensor:
-    """A request's tokens [heads, length, dim] out of its pages [heads, page, dim], in the order of its page table."""
+    """A request's tokens [heads, length, dim] from its pages [heads, page, dim], in the order of its page table."""
     used = owned[: pages_per_request(length, side.shape[2])]
     return side[used].transpose(0, 1).flatten(1, 2)[:, :length]
 

@@ -1,4 +1,4 @@
-"""What the attention routines have in common: tolerances, workspaces, LSE, and plain torch attention."""
+"""Shared by the attention routines: tolerances, workspaces, LSE, and attention in plain torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def workspace(device: torch.device) -> Tensor:
 
 
 def rows_bytes(rows: int, head_dim_in: int, head_dim_out: int) -> int:
-    """Queries, outputs and what comparing these in fp32 takes; and the workspace."""
+    """Queries, outputs, their comparison in fp32, and the workspace."""
     return rows * (2 * head_dim_in + 24 * head_dim_out) + WORKSPACE_BYTES
 
 
@@ -42,12 +42,12 @@ class Heads(Protocol):
 
 
 def counters(api: Any, p: Heads, q: Tensor) -> dict[str, Tensor]:
-    """What trtllm-gen counts its blocks in, where the API takes it; else it makes one in every call."""
+    """The counter buffer of trtllm-gen, if the API accepts one; otherwise it allocates one in every call."""
     if not capability.accepts(api, "multi_ctas_kv_counter_buffer"):
         return {}
     from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes as counter_bytes
 
-    size = counter_bytes(p.batch_size, p.num_qo_heads, devices.of(q).processors)
+    size = counter_bytes(p.batch_size, p.num_qo_heads, devices.device_of(q).processors)
     return {"multi_ctas_kv_counter_buffer": torch.zeros(size, dtype=torch.uint8, device=q.device)}
 
 
@@ -63,7 +63,7 @@ def planned(wrapper: Any, *args: Any, **kwargs: Any) -> Callable[[], object]:
 
 
 def resolved(wrapper: Any) -> str:
-    """What a wrapper's `auto` became."""
+    """The backend that a wrapper chose for `auto`."""
     return str(getattr(wrapper, "resolved_backend", None) or wrapper._backend)  # noqa: SLF001 - all that 0.6.18 has
 
 
@@ -76,7 +76,7 @@ def written(out: Tensor, lse: Tensor | None) -> tuple[Tensor, ...]:
 
 
 def returning(lse: Tensor | None) -> dict[str, Any]:
-    """Keywords for an API that writes the LSE where it is asked for."""
+    """The keywords that make an API return the LSE."""
     return {} if lse is None else {"lse": lse, "return_lse": True}
 
 
@@ -88,8 +88,8 @@ def no_lse(p: AttentionParams, backend: str, _device: Device | None = None) -> I
 def tolerances(
     p: AttentionParams, *, rounds_queries: bool = False, sums_in_half: bool = False
 ) -> tuple[Tolerance, ...]:
-    """One per output. A backend `rounds_queries` that makes them fp8 where the KV cache is, and `sums_in_half` that
-    adds up fp16 products in fp16.
+    """One tolerance per output. A backend `rounds_queries` if it converts them to fp8 for an fp8 KV cache, and
+    `sums_in_half` if it accumulates fp16 products in fp16.
     """
     fp8_inside = is_fp8(p.q_dtype) or (rounds_queries and is_fp8(p.kv_dtype))
     coarse = "bfloat16" in (p.q_dtype, p.kv_dtype, p.out) or sums_in_half
@@ -102,7 +102,7 @@ def of_output(dtype: str, *, fp8_inside: bool, coarse: bool = True) -> Tolerance
 
     Ours are relative to the output's size, which shrinks with the context. An e4m3 value has 3 mantissa bits: what is
     rounded to it (probabilities and queries inside fp8 kernels, fp8 outputs) is off by up to 1/16. Over a context of
-    one token all roundings to an fp8 output can go one way, since its values are few: they look like a common factor.
+    one token all roundings to an fp8 output can go one way, since its values are few: which resembles a common factor.
     """
     if is_fp8(dtype):
         return Tolerance(rtol=8e-2, atol=3e-1 if fp8_inside else 1e-1, scale=1 / 16)
@@ -114,7 +114,7 @@ def of_output(dtype: str, *, fp8_inside: bool, coarse: bool = True) -> Tolerance
 
 
 class Gathered(NamedTuple):
-    """Keys and values [batch, KV heads, tokens, dim] taken out of their pages, in the type that is computed in."""
+    """Keys and values [batch, KV heads, tokens, dim] from their pages, in the type of the computation."""
 
     k: Tensor
     v: Tensor

@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.routines.attention._problems import BatchDecode, Dec
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
 
 
 def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> DecodeInputs:
@@ -63,7 +63,7 @@ def cost(p: BatchDecode, x: DecodeInputs) -> Cost:
 
 
 def footprint(p: BatchDecode) -> int:
-    """The cache; queries, outputs and what they are compared with; the workspace."""
+    """The cache; queries, outputs and their reference; the workspace."""
     cache = _paged.cache_bytes(p.batch_size, p.s_kv, p.page_size, 2 * p.num_kv_heads * p.head_dim_qk, p.kv_dtype)
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
 
@@ -87,19 +87,19 @@ decode = Routine(
 
 
 @decode.backend("fa2", "fa2_tc", "fa3", "auto", "trtllm-gen", api=WRAPPER, limits=_decode_limits.wrapper)
-def _wrapper(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
+def _wrapper(p: BatchDecode, x: DecodeInputs, options: LaunchOptions) -> Built[DecodeInputs]:
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
     table = x.table.copy()
     wrapper = BatchDecodeWithPagedKVCacheWrapper(
         _shared.workspace(x.q.device),
         "HND",
-        use_cuda_graph=how.cuda_graph,
-        use_tensor_cores=how.backend != "fa2",
+        use_cuda_graph=options.cuda_graph,
+        use_tensor_cores=options.backend != "fa2",
         paged_kv_indptr_buffer=table.indptr,
         paged_kv_indices_buffer=table.indices,
         paged_kv_last_page_len_buffer=table.last_page_len,
-        backend="fa2" if how.backend == "fa2_tc" else how.backend,
+        backend="fa2" if options.backend == "fa2_tc" else options.backend,
     )
     speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
     csr = _csr(p, table)
@@ -109,7 +109,7 @@ def _wrapper(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
         lambda x: wrapper.run(
             x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse)
         ),
-        _resolved(wrapper, how.backend),
+        _resolved(wrapper, options.backend),
         plan=plan,
     )
 
@@ -125,7 +125,7 @@ def _resolved(wrapper: Any, backend: str) -> str:
 
 
 @decode.backend("cudnn", api=CUDNN, limits=_decode_limits.cudnn)
-def _cudnn(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
+def _cudnn(p: BatchDecode, x: DecodeInputs, options: LaunchOptions) -> Built[DecodeInputs]:
     from flashinfer.decode import cudnn_batch_decode_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
@@ -141,7 +141,7 @@ def _cudnn(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
             max_sequence_kv=p.s_kv,
             actual_seq_lens_kv=x.seq_lens.view(-1, 1, 1, 1),
             block_tables=x.table.block_tables,
-            is_cuda_graph_compatible=how.cuda_graph,
+            is_cuda_graph_compatible=options.cuda_graph,
             out=x.out,
             **speculative,
             **_shared.returning(x.lse),
@@ -151,7 +151,7 @@ def _cudnn(p: BatchDecode, x: DecodeInputs, how: How) -> Built[DecodeInputs]:
 
 
 @decode.backend("trtllm-native", api=NATIVE, limits=_decode_limits.native)
-def _native(p: BatchDecode, x: DecodeInputs, _how: How) -> Built[DecodeInputs]:
+def _native(p: BatchDecode, x: DecodeInputs, _options: LaunchOptions) -> Built[DecodeInputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
@@ -177,14 +177,14 @@ def _native(p: BatchDecode, x: DecodeInputs, _how: How) -> Built[DecodeInputs]:
             **_shared.returning(x.lse),
         )
 
-    return Built(launch, native_kernels(devices.of(x.q)))
+    return Built(launch, native_kernels(devices.device_of(x.q)))
 
 
 decode.backend("prims-ts", api=PRIMS, limits=_decode_limits.prims_ts)(_prims.build_decode)
 
 
 @decode.backend("torch", limits=_shared.no_lse)
-def _torch(p: BatchDecode, _x: DecodeInputs, _how: How) -> Built[DecodeInputs]:
+def _torch(p: BatchDecode, _x: DecodeInputs, _options: LaunchOptions) -> Built[DecodeInputs]:
     def launch(x: DecodeInputs) -> object:
         drafts = torch.arange(1 - p.s_qo, 1, device=x.q.device) * int(p.masked)
         kv = _shared.gathered(x.kv.k, x.kv.v, x.table.block_tables, TORCH[p.half])
@@ -219,7 +219,7 @@ def _smoke() -> Iterator[Shape[BatchDecode]]:
 
 
 def _of(model: Model, batch: int, s_kv: int, **more: Any) -> Shape[BatchDecode]:
-    return Shape(BatchDecode(page_size=16, batch_size=batch, s_kv=s_kv, **model.settles, **more), model)
+    return Shape(BatchDecode(page_size=16, batch_size=batch, s_kv=s_kv, **model.parameters, **more), model)
 
 
 @decode.tier("default")

@@ -28,7 +28,7 @@ from pytest_flashinfer_perf.routines.attention._problems import QK_NOPE, BatchML
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
 
 
 def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> LatentInputs:
@@ -70,7 +70,7 @@ def cost(p: BatchMLA, x: LatentInputs) -> Cost:
 
 
 def footprint(p: BatchMLA) -> int:
-    """The cache; queries, outputs and what they are compared with; the workspace."""
+    """The cache; queries, outputs and their reference; the workspace."""
     cache = _paged.cache_bytes(p.batch_size, p.s_kv, p.page_size, p.head_dim, p.kv_dtype)
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim, p.head_dim_ckv)
 
@@ -109,16 +109,16 @@ mla.backend("prims-ts", api=PRIMS, limits=_mla_limits.prims_ts)(_prims.build_mla
 
 
 @mla.backend("auto", api=WRAPPER, limits=_mla_limits.auto, tunes=True)
-def _auto(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
-    return (_native if chosen_natively(devices.of(x.q)) else _mla_wrapper.build_flash)(p, x, how)
+def _auto(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[LatentInputs]:
+    return (_native if chosen_natively(devices.device_of(x.q)) else _mla_wrapper.build_flash)(p, x, options)
 
 
 @mla.backend("trtllm-native", "cute-dsl", api=NATIVE, limits=_mla_limits.native)
-def _native(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
+def _native(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[LatentInputs]:
     from flashinfer.mla import trtllm_batch_decode_with_kv_cache_mla
 
     workspace = _shared.workspace(x.q.device)
-    kernels = {"trtllm-native": "trtllm-gen"}.get(how.backend, how.backend)
+    kernels = {"trtllm-native": "trtllm-gen"}.get(options.backend, options.backend)
     counters = _shared.counters(trtllm_batch_decode_with_kv_cache_mla, p, x.q) if kernels == "trtllm-gen" else {}
     chosen = _choices(p)
 
@@ -148,7 +148,7 @@ def _native(p: BatchMLA, x: LatentInputs, how: How) -> Built[LatentInputs]:
 
 
 def _choices(p: BatchMLA) -> dict[str, Any]:
-    """What the user decides instead of the API's defaults."""
+    """Keywords for flags that differ from the API's defaults."""
     varies = {"true": True, "false": False, "auto": p.random_actual_seq_len}
     chosen: dict[str, Any] = {"return_lse_base": "base2"} if p.return_lse else {}
     if p.mla_is_var_seq is not None:
@@ -159,7 +159,7 @@ def _choices(p: BatchMLA) -> dict[str, Any]:
 
 
 @mla.backend("torch", limits=_shared.no_lse)
-def _torch(p: BatchMLA, _x: LatentInputs, _how: How) -> Built[LatentInputs]:
+def _torch(p: BatchMLA, _x: LatentInputs, _options: LaunchOptions) -> Built[LatentInputs]:
     def launch(x: LatentInputs) -> object:
         keys = x.kv[:, None]
         kv = _shared.gathered(keys, keys[..., : p.head_dim_ckv], x.table.block_tables, TORCH[p.half])
@@ -193,7 +193,7 @@ def _smoke() -> Iterator[Shape[BatchMLA]]:
 
 def _of(model: Model, batch: int, s_kv: int, **more: Any) -> Shape[BatchMLA]:
     shape = {"page_size": 32, "batch_size": batch, "s_kv": s_kv}
-    return Shape(BatchMLA(**{**shape, **model.settles, **more}), model)
+    return Shape(BatchMLA(**{**shape, **model.parameters, **more}), model)
 
 
 @mla.tier("default")

@@ -26,7 +26,7 @@ from pytest_flashinfer_perf.routines.attention._problems import PagedInputs, Pag
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Shape
 
 
 def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> PagedInputs:
@@ -45,7 +45,7 @@ def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> Page
 
 
 def reference(p: PagedPrefill, x: PagedInputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Request by request, each page looked up where the table says it is."""
+    """The reference, request by request, with pages looked up in the page table."""
     return _prefill.reference(p, x, _read, rows)
 
 
@@ -61,7 +61,7 @@ def cost(p: PagedPrefill, x: PagedInputs) -> Cost:
 
 
 def footprint(p: PagedPrefill) -> int:
-    """The cache; queries, outputs and what they are compared with; the workspace."""
+    """The cache; queries, outputs and their reference; the workspace."""
     cache = _paged.cache_bytes(p.batch_size, p.s_kv, p.page_size, 2 * p.num_kv_heads * p.head_dim_qk, p.kv_dtype)
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
 
@@ -70,8 +70,8 @@ paged_prefill = _prefill.routine(PAGED, PagedPrefill, inputs, reference, cost, f
 
 
 @paged_prefill.backend("fa2", "fa3", "auto", "trtllm-gen", api=PAGED, limits=_prefill_limits.paged_wrapper)
-def _wrapper(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
-    wrapper, plan = _planned(p, x, how, x.lens.q_indptr)
+def _wrapper(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
+    wrapper, plan = _planned(p, x, options, x.lens.q_indptr)
     scales = {"q_scale": x.q_scale, "k_scale": x.k_scale, "v_scale": x.v_scale} if p.quantised else {}
 
     def launch(x: PagedInputs) -> object:
@@ -81,7 +81,7 @@ def _wrapper(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
 
 
 def _planned(
-    p: PagedPrefill, x: PagedInputs, how: How, offsets: Tensor, *, layout: str = "HND", **more: Any
+    p: PagedPrefill, x: PagedInputs, options: LaunchOptions, offsets: Tensor, *, layout: str = "HND", **more: Any
 ) -> tuple[Any, Callable[[], object]]:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
@@ -89,29 +89,29 @@ def _planned(
     wrapper = BatchPrefillWithPagedKVCacheWrapper(
         _shared.workspace(x.q.device),
         layout,
-        use_cuda_graph=_prefill.plans_for_graphs(how),
+        use_cuda_graph=_prefill.plans_for_graphs(options),
         qo_indptr_buf=q_indptr,
         paged_kv_indptr_buf=table.indptr,
         paged_kv_indices_buf=table.indices,
         paged_kv_last_page_len_buf=table.last_page_len,
-        backend=how.backend,
+        backend=options.backend,
     )
     csr = (q_indptr, table.indptr, table.indices, table.last_page_len)
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size)
-    said = {"causal": p.causal, **p.data_types, "block_tables": table.block_tables, **more}
-    return wrapper, _shared.planned(wrapper, *csr, *heads, **said)
+    keywords = {"causal": p.causal, **p.data_types, "block_tables": table.block_tables, **more}
+    return wrapper, _shared.planned(wrapper, *csr, *heads, **keywords)
 
 
 @paged_prefill.backend("cudnn", api=PAGED, limits=_prefill_limits.cudnn)
-def _cudnn(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
+def _cudnn(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
-    said = _prefill.cudnn_plan(p, x)
+    keywords = _prefill.cudnn_plan(p, x)
     if capability.accepts(BatchPrefillWithPagedKVCacheWrapper.plan, "uniform_q_len"):
-        wrapper, plan = _planned(p, x, how, x.lens.q_indptr, **said)
+        wrapper, plan = _planned(p, x, options, x.lens.q_indptr, **keywords)
     else:  # until 0.7.2 in elements; it took pages in HND order, and only if they were called NHD
         elements = _shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, p.head_dim_qk)
-        wrapper, plan = _planned(p, x, how, elements, layout="NHD", **said)
+        wrapper, plan = _planned(p, x, options, elements, layout="NHD", **keywords)
     scales = _prefill.cudnn_scales(p, x)
 
     def launch(x: PagedInputs) -> object:
@@ -121,8 +121,8 @@ def _cudnn(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
 
 
 @paged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
-def _cudnn_native(p: PagedPrefill, x: PagedInputs, how: How) -> Built[PagedInputs]:
-    return _prefill.build_cudnn_native(p, x, how, _dense_table)
+def _cudnn_native(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
+    return _prefill.build_cudnn_native(p, x, options, _dense_table)
 
 
 def _dense_table(x: PagedInputs) -> dict[str, Tensor]:
@@ -130,7 +130,7 @@ def _dense_table(x: PagedInputs) -> dict[str, Tensor]:
 
 
 @paged_prefill.backend("trtllm-native", api=CONTEXT, limits=_prefill_limits.context)
-def _context(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
+def _context(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     from flashinfer.prefill import trtllm_batch_context_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
@@ -162,7 +162,7 @@ def _context(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
 
 
 @paged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.fmha_v2)
-def _fmha_v2(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
+def _fmha_v2(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     return _prefill.build_fmha_v2(p, x, "Q_PAGED_KV_HND", lambda x: (x.q, x.kv.pages), _dense_table)
 
 
@@ -170,7 +170,7 @@ paged_prefill.backend("prims-ts", api=PAGED_PRIMS, limits=_prefill_limits.paged_
 
 
 @paged_prefill.backend("torch", limits=_shared.no_lse)
-def _torch(p: PagedPrefill, x: PagedInputs, _how: How) -> Built[PagedInputs]:
+def _torch(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     def read(x: PagedInputs, i: int, keys: slice) -> tuple[Tensor, Tensor]:
         length = keys.stop - keys.start
         k, v = _shared.gathered(x.k, x.v, x.table.block_tables[i : i + 1], TORCH[p.half])
@@ -203,7 +203,7 @@ def _smoke() -> Iterator[Shape[PagedPrefill]]:
 
 def _of(model: Model, batch: int, s_qo: int, s_kv: int, **more: Any) -> Shape[PagedPrefill]:
     shape = {"page_size": 16, "causal": True, "batch_size": batch, "s_qo": s_qo, "s_kv": s_kv}
-    return Shape(PagedPrefill(**{**shape, **model.settles, **more}), model)
+    return Shape(PagedPrefill(**{**shape, **model.parameters, **more}), model)
 
 
 @paged_prefill.tier("default")

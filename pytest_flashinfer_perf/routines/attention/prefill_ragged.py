@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.routines.attention._problems import RaggedInputs, Ra
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Shape
 
 
 def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> RaggedInputs:
@@ -58,7 +58,7 @@ def cost(p: RaggedPrefill, x: RaggedInputs) -> Cost:
 
 
 def footprint(p: RaggedPrefill) -> int:
-    """Keys and values, drawn beside themselves when they are quantised; the queries' side; the workspace."""
+    """Keys and values, twice while they are quantised; the queries' side; the workspace."""
     size = 4 if is_fp8(p.kv_dtype) else bytes_of(p.kv_dtype)
     kv = p.batch_size * p.s_kv * p.num_kv_heads * (p.head_dim_qk + p.head_dim_out) * size
     return kv + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_out)
@@ -68,27 +68,27 @@ ragged_prefill = _prefill.routine(RAGGED, RaggedPrefill, inputs, reference, cost
 
 
 @ragged_prefill.backend("fa2", "fa3", "cutlass", api=RAGGED, limits=_prefill_limits.ragged_wrapper)
-def _wrapper(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
-    wrapper, plan = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr)
+def _wrapper(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
+    wrapper, plan = _planned(p, x, options, x.lens.q_indptr, x.lens.kv_indptr)
     all_fp8, some_fp8 = is_fp8(p.q_dtype), is_fp8(p.kv_dtype)
     in_kernel = _per_head_scales(p, x) if all_fp8 else ()
     beside = {"k_scale": x.k_scale, "v_scale": x.v_scale} if some_fp8 and not all_fp8 else {}
 
     def launch(x: RaggedInputs) -> object:
-        said = {"out": x.out, "enable_pdl": p.enable_pdl, **beside, **_shared.returning(x.lse)}
-        return wrapper.run(x.q, x.k, x.v, *in_kernel, **said)
+        keywords = {"out": x.out, "enable_pdl": p.enable_pdl, **beside, **_shared.returning(x.lse)}
+        return wrapper.run(x.q, x.k, x.v, *in_kernel, **keywords)
 
     return Built(launch, _shared.resolved(wrapper), plan=plan)
 
 
 def _per_head_scales(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, ...]:
-    """As the fp8 kernels of fa3 take them: a scale for each head of the queries, the keys and the values."""
+    """Scales as fa3's fp8 kernels need them: one for each head of queries, keys and values."""
     heads = ((p.num_qo_heads, x.q_scale), (p.num_kv_heads, x.k_scale), (p.num_kv_heads, x.v_scale))
     return tuple(torch.full((count,), scale, device=x.q.device) for count, scale in heads)
 
 
 def _planned(
-    p: RaggedPrefill, x: RaggedInputs, how: How, q_indptr: Tensor, kv_indptr: Tensor, **more: Any
+    p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions, q_indptr: Tensor, kv_indptr: Tensor, **more: Any
 ) -> tuple[Any, Callable[[], object]]:
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
@@ -96,27 +96,27 @@ def _planned(
     wrapper = BatchPrefillWithRaggedKVCacheWrapper(
         _shared.workspace(x.q.device),
         "NHD",
-        use_cuda_graph=_prefill.plans_for_graphs(how),
+        use_cuda_graph=_prefill.plans_for_graphs(options),
         qo_indptr_buf=q_indptr,
         kv_indptr_buf=kv_indptr,
-        backend=how.backend,
+        backend=options.backend,
     )
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk)
-    said = {"head_dim_vo": p.head_dim_out, "causal": p.causal, **p.data_types, **more}
-    return wrapper, _shared.planned(wrapper, q_indptr, kv_indptr, *heads, **said)
+    keywords = {"head_dim_vo": p.head_dim_out, "causal": p.causal, **p.data_types, **more}
+    return wrapper, _shared.planned(wrapper, q_indptr, kv_indptr, *heads, **keywords)
 
 
 @ragged_prefill.backend("cudnn", api=RAGGED, limits=_prefill_limits.cudnn)
-def _cudnn(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
+def _cudnn(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
-    said = _prefill.cudnn_plan(p, x)
+    keywords = _prefill.cudnn_plan(p, x)
     if capability.accepts(BatchPrefillWithRaggedKVCacheWrapper.plan, "uniform_q_len"):
-        wrapper, plan = _planned(p, x, how, x.lens.q_indptr, x.lens.kv_indptr, **said)
+        wrapper, plan = _planned(p, x, options, x.lens.q_indptr, x.lens.kv_indptr, **keywords)
     else:  # until 0.7.2 in elements
         q, o = (_shared.element_offsets(x.lens.q_indptr, p.num_qo_heads, d) for d in (p.head_dim_qk, p.head_dim_out))
         k, v = _key_offsets(p, x)
-        wrapper, plan = _planned(p, x, how, q, k, v_indptr=v, o_indptr=o, **said)
+        wrapper, plan = _planned(p, x, options, q, k, v_indptr=v, o_indptr=o, **keywords)
     scales = _prefill.cudnn_scales(p, x)
 
     def launch(x: RaggedInputs) -> object:
@@ -131,17 +131,17 @@ def _key_offsets(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, Tensor]:
 
 
 @ragged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
-def _cudnn_native(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
+def _cudnn_native(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     k, v = _key_offsets(p, x)
-    return _prefill.build_cudnn_native(p, x, how, lambda _x: {"batch_offsets_k": k, "batch_offsets_v": v})
+    return _prefill.build_cudnn_native(p, x, options, lambda _x: {"batch_offsets_k": k, "batch_offsets_v": v})
 
 
 @ragged_prefill.backend("trtllm-native", "cute-dsl", api=DEEPSEEK, limits=_prefill_limits.deepseek)
-def _deepseek(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs]:
+def _deepseek(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     from flashinfer.prefill import trtllm_ragged_attention_deepseek
 
     workspace = _shared.workspace(x.q.device)
-    kernels = "cute-dsl" if how.backend == "cute-dsl" else "trtllm-gen"
+    kernels = "cute-dsl" if options.backend == "cute-dsl" else "trtllm-gen"
 
     def launch(x: RaggedInputs) -> object:
         return trtllm_ragged_attention_deepseek(
@@ -170,8 +170,8 @@ def _deepseek(p: RaggedPrefill, x: RaggedInputs, how: How) -> Built[RaggedInputs
 
 
 @ragged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.ragged_fmha_v2)
-def _fmha_v2(p: RaggedPrefill, x: RaggedInputs, _how: How) -> Built[RaggedInputs]:
-    if is_fp8(p.q_dtype) or not _prefill_limits.reads_separately(devices.of(x.q)):
+def _fmha_v2(p: RaggedPrefill, x: RaggedInputs, _options: LaunchOptions) -> Built[RaggedInputs]:
+    if is_fp8(p.q_dtype) or not _prefill_limits.reads_separately(devices.device_of(x.q)):
         return _prefill.build_fmha_v2(p, _joined(x), "CONTIGUOUS_Q_KV", lambda x: (x.q, x.kv), lambda _x: {})
     return _prefill.build_fmha_v2(p, x, "SEPARATE_Q_K_V", lambda x: (x.q, x.k, x.v), lambda _x: {})
 
@@ -186,7 +186,7 @@ ragged_prefill.backend("prims-ts", api=RAGGED_PRIMS, limits=_prefill_limits.prim
 
 
 @ragged_prefill.backend("torch", limits=_shared.no_lse)
-def _torch(p: RaggedPrefill, x: RaggedInputs, _how: How) -> Built[RaggedInputs]:
+def _torch(p: RaggedPrefill, x: RaggedInputs, _options: LaunchOptions) -> Built[RaggedInputs]:
     return _prefill.build_torch(p, x, _read)
 
 
@@ -214,7 +214,7 @@ def _smoke() -> Iterator[Shape[RaggedPrefill]]:
 
 def _of(model: Model, batch: int, s_qo: int, s_kv: int, **more: Any) -> Shape[RaggedPrefill]:
     shape = {"causal": True, "batch_size": batch, "s_qo": s_qo, "s_kv": s_kv}
-    return Shape(RaggedPrefill(**{**shape, **model.settles, **more}), model)
+    return Shape(RaggedPrefill(**{**shape, **model.parameters, **more}), model)
 
 
 @ragged_prefill.tier("default")

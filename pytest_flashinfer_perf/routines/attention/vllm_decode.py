@@ -26,7 +26,7 @@ from pytest_flashinfer_perf.routines.attention._params import whole_groups
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
 
 TYPES = (*HALF, FP8[0])
 NVFP4 = "nvfp4"
@@ -74,7 +74,7 @@ class Inputs(NamedTuple):
 
 
 def to_float8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> tuple[Tensor, Tensor]:
-    """Quantised to a tenth of the type's range, as the benchmark does it, and what to multiply the values with."""
+    """Quantise to a tenth of the type's range, as vLLM's benchmark does; returns values and scale."""
     info = torch.finfo(dtype)
     low, high = x.aminmax()
     scale = info.max / torch.maximum(low.abs(), high.abs()).clamp(min=1e-12) * 0.1
@@ -127,12 +127,12 @@ def reference(p: VllmDecode, x: Inputs, rows: Tensor | None = None) -> tuple[Ten
 
 
 def decoded(p: VllmDecode, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """An nvfp4 output and the scales of its blocks are one tensor."""
+    """Decode an nvfp4 output and the scales of its blocks into one tensor."""
     return (_nvfp4_output.meant(*outputs),) if p.out_dtype == NVFP4 else outputs
 
 
 # Between 4 and 6 an e2m1 value is off by up to 1: a fifth of itself; a small one by a share of its block's largest.
-# A block's scale that was rounded down saturates its largest value: over few blocks that looks like a common factor.
+# A block's scale that was rounded down saturates its largest value, which over few blocks resembles a common factor.
 OF_NVFP4 = Tolerance(rtol=2e-1, atol=4e-1, scale=4e-2)
 
 
@@ -199,7 +199,7 @@ def _unquantised_only(p: VllmDecode, backend: str, _device: Device) -> Iterator[
 
 
 @vllm_decode.backend("trtllm", runs_as="trtllm-native", api=NATIVE, limits=_trtllm_limits)
-def _trtllm(p: VllmDecode, x: Inputs, _how: How) -> Built[Inputs]:
+def _trtllm(p: VllmDecode, x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
@@ -221,18 +221,18 @@ def _trtllm(p: VllmDecode, x: Inputs, _how: How) -> Built[Inputs]:
             **counters,
         )
 
-    return Built(launch, native_kernels(devices.of(x.q)))
+    return Built(launch, native_kernels(devices.device_of(x.q)))
 
 
 @vllm_decode.backend("baseline", runs_as="fa2_tc", api=WRAPPER, limits=_unquantised_only)
-def _baseline(p: VllmDecode, x: Inputs, how: How) -> Built[Inputs]:
+def _baseline(p: VllmDecode, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
     table = x.table.copy()
     wrapper = BatchDecodeWithPagedKVCacheWrapper(
         _shared.workspace(x.q.device),
         p.kv_layout,
-        use_cuda_graph=how.cuda_graph,
+        use_cuda_graph=options.cuda_graph,
         use_tensor_cores=True,
         paged_kv_indptr_buffer=table.indptr,
         paged_kv_indices_buffer=table.indices,
@@ -245,7 +245,7 @@ def _baseline(p: VllmDecode, x: Inputs, how: How) -> Built[Inputs]:
 
 
 @vllm_decode.backend("torch")
-def _torch(p: VllmDecode, _x: Inputs, _how: How) -> Built[Inputs]:
+def _torch(p: VllmDecode, _x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
     half = torch.bfloat16 if is_fp8(p.q_dtype) else TORCH[p.q_dtype]
 
     def launch(x: Inputs) -> object:
@@ -271,7 +271,7 @@ MODES: tuple[dict[str, str], ...] = (
 
 
 def _modes(of: VllmDecode, also: tuple[str, ...] = ()) -> Iterator[Shape[VllmDecode]]:
-    """The baseline is measured once per shape, unquantised: each mode is compared with that."""
+    """The baseline is measured once per shape, unquantised, and each mode is compared with it."""
     for mode in MODES:
         yield Shape(replace(of, **mode), backends=("trtllm", *also, *(() if mode else ("baseline",))))  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine
 
 CUDNN = 92100  # the first with these products
 
@@ -25,12 +25,12 @@ CUDNN = 92100  # the first with these products
 @dataclass(frozen=True)
 class Groups(Params):
     group_size: int = flag("groups", default=1, letter="g", minimum=1, draw=(1, 2, 5), most=16)
-    ragged: bool = flag("draw each group's rows, from none to m", default=False, letter="ragged")
+    ragged: bool = flag("draw the rows of each group from 0 to m", default=False, letter="ragged")
 
 
 @dataclass(frozen=True)
 class Grouped(Product, Groups):
-    """`m` is the rows of each group, or with `ragged` the most that one has; the first is empty then."""
+    """`m` is the number of rows of each group. With `ragged` it is the largest one, and the first group is empty."""
 
     row_step: ClassVar[int] = 1  # groups may start at its multiples
 
@@ -41,7 +41,7 @@ class Grouped(Product, Groups):
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
         if self.m % self.row_step:
-            yield "m", f"{self.m} is not a multiple of {self.row_step}, which groups of rows are"
+            yield "m", f"{self.m} is not a multiple of {self.row_step}, as rows of a group must be"
 
 
 class Inputs(Protocol):
@@ -62,7 +62,7 @@ X = TypeVar("X", bound=Inputs)
 
 
 def starts(p: Grouped, rand: torch.Generator) -> Tensor:
-    """Where each group's rows start, and the last ones end."""
+    """The first row of each group, and the end of the last one."""
     if not p.ragged:
         return indptr(torch.full((p.group_size,), p.m, device=rand.device))
     rows = torch.randint(0, p.m // p.row_step + 1, (p.group_size,), device=rand.device, generator=rand) * p.row_step
@@ -77,7 +77,7 @@ def routine(
     operands: Callable[[P, X], Operands],
     dtype: str,
 ) -> Routine[P, X]:
-    """As a dense one, but that `operands` are all rows [rows, k] and all weights [groups, n, k]."""
+    """Like a dense routine, with operands of all rows [rows, k] and all weights [groups, n, k]."""
     made = _shared.routine(name, params, inputs, operands, dtype)
     made.reference = partial(_reference, operands)
     made.rows = lambda _p, x: edges(x.m_indptr)
@@ -85,7 +85,7 @@ def routine(
     made.footprint = lambda p: _shared.footprint(p, p.group_size)
 
     @made.backend("torch")
-    def _torch(p: P, x: X, _how: How) -> Built[X]:
+    def _torch(p: P, x: X, _options: LaunchOptions) -> Built[X]:
         groups = slices(x.m_indptr)  # on the host before anything is captured
         return Built(lambda x: _by_torch(x.out, operands(p, x), groups), "torch")
 

@@ -62,7 +62,7 @@ def _in_order(p: GroupwiseParams, q: blocks.Groupwise) -> tuple[Tensor, Tensor]:
 
 
 def _drawn(rand: torch.Generator, shape: tuple[int, ...], tile_rows: int, dtype: str) -> blocks.Groupwise:
-    """Tiles differ in size, or a wrong scale would not be seen."""
+    """Draw tiles of different magnitudes, so that a wrong scale is found."""
     *groups, rows, k = shape
     tiles = (*groups, -(-rows // tile_rows), k // blocks.GROUP)
     sizes = torch.randint(-2, 3, tiles, device=rand.device, generator=rand).float().exp2()
@@ -72,7 +72,7 @@ def _drawn(rand: torch.Generator, shape: tuple[int, ...], tile_rows: int, dtype:
 
 
 def meant_activations(p: GroupwiseParams, values: Tensor, scales: Tensor) -> Tensor:
-    """What the kernel really multiplies."""
+    """The values that the kernel multiplies."""
     return blocks.Groupwise(values, linear(p, scales), 1).dequantised()
 
 

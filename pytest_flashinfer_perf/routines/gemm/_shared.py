@@ -1,4 +1,4 @@
-"""What the GEMM routines have in common: m, n, k, a product in fp32, the tolerance of its outputs."""
+"""Shared by the GEMM routines: m, n, k, a product in fp32, tolerances of outputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Product(Params):
 
 @dataclass(frozen=True)
 class Batched(Params):
-    """As many products, each of operands of its own."""
+    """`batch_size` products, each with operands of its own."""
 
     batch_size: int = flag("products", default=1, letter="b", minimum=1, draw=(1, 3), most=16)
 
@@ -71,7 +71,7 @@ def out_dtype_or_float32() -> Any:
 
 
 class Operands(NamedTuple):
-    """What a call multiplies, [..., m, k] and [..., n, k], what with, and what it adds to each row."""
+    """The operands [..., m, k] and [..., n, k] of a call, the factor of the product, and the bias."""
 
     a: Tensor
     b: Tensor
@@ -93,7 +93,7 @@ class Operands(NamedTuple):
 
     @property
     def parts(self) -> list[slice]:
-        """Where all of them have as many rows."""
+        """The product if all groups have the same number of rows."""
         m = self.a.shape[-2]
         return [slice(i * m, (i + 1) * m) for i in range(self.b[..., 0, 0].numel())]
 
@@ -133,7 +133,7 @@ def routine(
         rows=lambda p, x: edges(torch.arange(0, x.out.numel() // p.n + 1, p.m, device=x.out.device)),
         activations=lambda x: x.a,
     )
-    made.backend("torch")(lambda p, _x, _how: Built(lambda x: by_torch(x.out, operands(p, x)), "torch"))
+    made.backend("torch")(lambda p, _x, _options: Built(lambda x: by_torch(x.out, operands(p, x)), "torch"))
     return made
 
 
@@ -150,7 +150,7 @@ STRETCHED = {torch.float8_e4m3fn: 2.0**7, torch.float8_e5m2: 2.0**14, torch.floa
 
 
 def by_torch(out: Tensor, operands: Operands) -> None:
-    """In the output's type, which the operands are representable in."""
+    """Multiply in the output's type, which represents the operands exactly."""
     a, b = operands.a.to(out.dtype), operands.b.to(out.dtype).mT
     if operands.factor is None:
         torch.matmul(a, b, out=out)

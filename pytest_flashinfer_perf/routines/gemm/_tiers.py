@@ -35,7 +35,7 @@ def of_models(routine: Routine[P, Any], always: Change, *also: Change) -> None:
 
     @routine.sweep(models.projections)
     def _sweep(model: Model) -> Iterator[Shape[P]]:
-        """A model on so many GPUs that no kernel takes what is left of a k has no such shape."""
+        """Shapes of a model, without those whose k is too small for the kernels on so many GPUs."""
         for projection in _projections(model):
             for m in projection.batches(*M):
                 with suppress(ParamError):
@@ -43,12 +43,12 @@ def of_models(routine: Routine[P, Any], always: Change, *also: Change) -> None:
 
 
 def _projections(model: Model) -> list[Model]:
-    """A model whose settled parameters are those of one projection, for each that it has."""
-    return [Model(f"{model.name}-{name}", nk, model.dp) for name, nk in model.settles.items()]
+    """The model once for each of its projections, with that projection's parameters."""
+    return [Model(f"{model.name}-{name}", nk, model.dp) for name, nk in model.parameters.items()]
 
 
 def _of(routine: Routine[P, Any], projection: Model, more: Change) -> Shape[P]:
-    return Shape(routine.params(**{**projection.settles, **more}), projection)
+    return Shape(routine.params(**{**projection.parameters, **more}), projection)
 
 
 def _shape(routine: Routine[P, Any], sizes: Change, **more: Any) -> Shape[P]:

@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Batched, Operands, Product
 from pytest_flashinfer_perf.spec.dtypes import TORCH
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.bmm_bf16"
 CAKE_K = (64, 256, 1024)
@@ -51,15 +51,15 @@ def _limits(p: BmmBf16, backend: str, device: Device) -> Iterator[str]:
 
 
 @bmm_bf16.backend("cudnn", "cutlass", "tgv", "cutile", "cake", "auto", api=API, limits=_limits, tunes=True)
-def _bmm(p: BmmBf16, _x: Inputs, how: How) -> Built[Inputs]:
+def _bmm(p: BmmBf16, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.gemm import bmm_bf16
 
     out_dtype = TORCH[p.out_dtype]
 
     def launch(x: Inputs) -> object:
-        return bmm_bf16(x.a, x.b.mT, out=x.out, out_dtype=out_dtype, backend=how.backend)
+        return bmm_bf16(x.a, x.b.mT, out=x.out, out_dtype=out_dtype, backend=options.backend)
 
-    return Built(launch, how.backend)
+    return Built(launch, options.backend)
 
 
 _tiers.smoke(

@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.routines._quantise import blocks
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Batched, Fp8Product, Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.bmm_fp8"
 
@@ -58,15 +58,15 @@ def _limits(p: BmmFp8, backend: str, _device: Device) -> Iterator[str]:
 
 
 @bmm_fp8.backend("cublas", "cudnn", "cutlass", "cute-dsl", "auto", api=API, limits=_limits, tunes=True)
-def _bmm(p: BmmFp8, _x: Inputs, how: How) -> Built[Inputs]:
+def _bmm(p: BmmFp8, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.gemm import bmm_fp8
 
     half = TORCH[p.out_dtype]
 
     def launch(x: Inputs) -> object:
-        return bmm_fp8(x.a, x.b.mT, x.a_scale, x.b_scale, half, out=x.out, backend=how.backend)
+        return bmm_fp8(x.a, x.b.mT, x.a_scale, x.b_scale, half, out=x.out, backend=options.backend)
 
-    return Built(launch, how.backend)
+    return Built(launch, options.backend)
 
 
 _tiers.smoke(

@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.routines.gemm._grouped import Grouped
 from pytest_flashinfer_perf.routines.gemm._groupwise import GroupwiseParams
 from pytest_flashinfer_perf.routines.gemm._shared import Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.group_gemm_fp8_nt_groupwise"
 
@@ -63,11 +63,11 @@ def _limits(p: Fp8Group, backend: str, _device: Device) -> Iterator[str]:
 
 
 @fp8_group.backend("cutlass", "cutile", api=API, limits=_limits)
-def _gemm(p: Fp8Group, _x: Inputs, how: How) -> Built[Inputs]:
+def _gemm(p: Fp8Group, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     """The library calls its CUTLASS kernel trtllm."""
     from flashinfer.gemm import group_gemm_fp8_nt_groupwise
 
-    library_name = {"cutlass": "trtllm"}.get(how.backend, how.backend)
+    library_name = {"cutlass": "trtllm"}.get(options.backend, options.backend)
 
     def launch(x: Inputs) -> object:
         return group_gemm_fp8_nt_groupwise(
@@ -82,7 +82,7 @@ def _gemm(p: Fp8Group, _x: Inputs, how: How) -> Built[Inputs]:
             backend=library_name,
         )
 
-    return Built(launch, how.backend)
+    return Built(launch, options.backend)
 
 
 _tiers.smoke(

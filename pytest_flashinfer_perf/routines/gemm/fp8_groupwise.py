@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.routines.gemm import _groupwise, _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._groupwise import GroupwiseParams
 from pytest_flashinfer_perf.routines.gemm._shared import Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.gemm_fp8_nt_groupwise"
 SM90 = "fp8_blockscale_gemm_sm90"
@@ -62,7 +62,7 @@ def _limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str]:
 
 
 @fp8_groupwise.backend("cutlass", "trtllm", "cutile", api=API, limits=_limits)
-def _gemm(p: Fp8Groupwise, _x: Inputs, how: How) -> Built[Inputs]:
+def _gemm(p: Fp8Groupwise, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.gemm import gemm_fp8_nt_groupwise
 
     def launch(x: Inputs) -> object:
@@ -74,10 +74,10 @@ def _gemm(p: Fp8Groupwise, _x: Inputs, how: How) -> Built[Inputs]:
             scale_major_mode=p.scale_major_mode,
             mma_sm=p.mma_sm,
             out=x.out,
-            backend=how.backend,
+            backend=options.backend,
         )
 
-    return Built(launch, how.backend)
+    return Built(launch, options.backend)
 
 
 def _sm90_limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _sm90_limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str
 
 
 @fp8_groupwise.backend(SM90, api=f"gemm.{SM90}", limits=_sm90_limits)
-def _sm90(p: Fp8Groupwise, x: Inputs, _how: How) -> Built[Inputs]:
+def _sm90(p: Fp8Groupwise, x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
     """Hopper's kernel: the activations' scales lie by columns, padded to 16 bytes, the weights' by rows."""
     from flashinfer.gemm import fp8_blockscale_gemm_sm90
 

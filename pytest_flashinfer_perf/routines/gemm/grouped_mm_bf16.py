@@ -12,7 +12,7 @@ from pytest_flashinfer_perf.routines.gemm import _grouped, _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._grouped import Grouped
 from pytest_flashinfer_perf.routines.gemm._shared import Operands
 from pytest_flashinfer_perf.spec.dtypes import TORCH
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "grouped_mm.grouped_mm_bf16"
 
@@ -46,10 +46,10 @@ grouped_mm_bf16 = _grouped.routine(
 
 
 @grouped_mm_bf16.backend("cudnn", api=API, limits=_grouped.cudnn_limits)
-def _cudnn(_p: GroupedMmBf16, _x: Inputs, how: How) -> Built[Inputs]:
+def _cudnn(_p: GroupedMmBf16, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.grouped_mm import grouped_mm_bf16
 
-    return Built(lambda x: grouped_mm_bf16(x.a, x.b, x.m_indptr, out=x.out, backend=how.backend), how.backend)
+    return Built(lambda x: grouped_mm_bf16(x.a, x.b, x.m_indptr, out=x.out, backend=options.backend), options.backend)
 
 
 _tiers.smoke(

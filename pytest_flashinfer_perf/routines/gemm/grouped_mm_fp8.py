@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.routines.gemm import _grouped, _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._grouped import Grouped
 from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "grouped_mm.grouped_mm_fp8"
 
@@ -50,10 +50,12 @@ grouped_mm_fp8 = _grouped.routine(
 
 
 @grouped_mm_fp8.backend("cudnn", api=API, limits=_grouped.cudnn_limits)
-def _cudnn(_p: GroupedMmFp8, _x: Inputs, how: How) -> Built[Inputs]:
+def _cudnn(_p: GroupedMmFp8, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.grouped_mm import grouped_mm_fp8
 
-    return Built(lambda x: grouped_mm_fp8(x.a, x.b, x.m_indptr, x.alpha, out=x.out, backend=how.backend), how.backend)
+    return Built(
+        lambda x: grouped_mm_fp8(x.a, x.b, x.m_indptr, x.alpha, out=x.out, backend=options.backend), options.backend
+    )
 
 
 _tiers.smoke(

@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.params import flag
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.mm_bf16"
 BFLOAT16_ONLY = ("tgv", "tinygemm", "cute-dsl")
@@ -27,7 +27,7 @@ NO_PDL = ("cutlass", "cutile", "cublaslt")
 @dataclass(frozen=True)
 class MmBf16(Product):
     out_dtype: str = _shared.out_dtype_or_float32()
-    bias: bool = flag("add one to each row", default=False, letter="bias")
+    bias: bool = flag("add a bias to each row", default=False, letter="bias")
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
     autotune: bool = _tuning.autotune()
 
@@ -71,11 +71,11 @@ def _limits(p: MmBf16, backend: str, device: Device) -> Iterator[str]:
 @mm_bf16.backend(
     "cudnn", "cublaslt", "tinygemm", "cutlass", "tgv", "cute-dsl", "cutile", "auto", api=API, limits=_limits, tunes=True
 )
-def _mm(p: MmBf16, _x: Inputs, how: How) -> Built[Inputs]:
+def _mm(p: MmBf16, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.gemm import mm_bf16
 
-    said = {"pdl": p.enable_pdl, "out_dtype": TORCH[p.out_dtype], "backend": how.backend}
-    return Built(lambda x: mm_bf16(x.a, x.b.mT, x.bias, out=x.out, **said), how.backend)
+    keywords = {"pdl": p.enable_pdl, "out_dtype": TORCH[p.out_dtype], "backend": options.backend}
+    return Built(lambda x: mm_bf16(x.a, x.b.mT, x.bias, out=x.out, **keywords), options.backend)
 
 
 _tiers.smoke(

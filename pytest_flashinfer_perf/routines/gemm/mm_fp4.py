@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.mm_fp4"
 NVFP4_ONLY = ("trtllm", "cutlass", "cake")
@@ -47,13 +47,13 @@ class MmFp4(Product):
 
 
 class Inputs(NamedTuple):
-    """As drawn, scales are linear; a backend takes them in tiles, as rows and columns of its operands."""
+    """Scales are drawn in linear order, and passed to backends in tiles by rows and columns of the operands."""
 
     a: Tensor  # [m, k / 2]
     b: Tensor  # [n, k / 2]: a call gets its transposed view, as of its scales
     a_scale: Tensor  # [m, k / block]
     b_scale: Tensor  # [n, k / block]
-    alpha: Tensor | None  # what both scales are in units of; MXFP4 has none
+    alpha: Tensor | None  # the unit of both scales; MXFP4 has none
     out: Tensor
 
 
@@ -90,7 +90,7 @@ def _limits(p: MmFp4, backend: str, _device: Device) -> Iterator[str]:
     if backend == "trtllm" and p.out_dtype != "bfloat16":
         yield "trtllm writes bfloat16 only: use cudnn"
     if backend == "trtllm" and p.n % 128:
-        yield f"trtllm shuffles weights by 128 rows, which {p.n} is no multiple of"
+        yield f"trtllm needs an n that is a multiple of 128, not {p.n}"
     if backend == "cutedsl_low_latency" and (p.m > 8 or p.k % (4 * p.block)):
         yield f"{backend} needs an m of at most 8 and a k in steps of {4 * p.block}, not {p.m} and {p.k}"
     if backend == "cake" and (p.n % 8 or p.k % 256):
@@ -102,22 +102,22 @@ def _limits(p: MmFp4, backend: str, _device: Device) -> Iterator[str]:
 
 
 @mm_fp4.backend(*BACKENDS, api=API, limits=_limits, tunes=True)
-def _mm(p: MmFp4, x: Inputs, how: How) -> Built[Inputs]:
+def _mm(p: MmFp4, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.gemm import mm_fp4
 
-    said = {
+    keywords = {
         "block_size": p.block,
         "use_8x4_sf_layout": not p.use_128x4_sf_layout,
         "use_nvfp4": p.use_nvfp4,
         "enable_pdl": p.enable_pdl,
-        "backend": how.backend,
+        "backend": options.backend,
     }
     out_dtype = TORCH[p.out_dtype]
 
     def launch(x: Inputs) -> object:
-        return mm_fp4(x.a, x.b.mT, x.a_scale, x.b_scale.mT, x.alpha, out_dtype, x.out, **said)
+        return mm_fp4(x.a, x.b.mT, x.a_scale, x.b_scale.mT, x.alpha, out_dtype, x.out, **keywords)
 
-    return Built(launch, how.backend, _takes(p, x, how.backend))
+    return Built(launch, options.backend, _takes(p, x, options.backend))
 
 
 def _takes(p: MmFp4, x: Inputs, backend: str) -> Inputs:

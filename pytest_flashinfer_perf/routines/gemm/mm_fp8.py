@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.params import flag
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.mm_fp8"
 PREPARED = "trtllm_low_latency"
@@ -62,13 +62,13 @@ BACKENDS = ("cublas", "cudnn", "cutlass", PREPARED, "cutedsl_low_latency", "auto
 
 
 @mm_fp8.backend(*BACKENDS, api=API, limits=_limits, tunes=True)
-def _mm(_p: MmFp8, x: Inputs, how: How) -> Built[Inputs]:
+def _mm(_p: MmFp8, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.gemm import mm_fp8
 
     def launch(x: Inputs) -> object:
-        return mm_fp8(x.a, x.b, x.alpha, out=x.out, backend=how.backend)
+        return mm_fp8(x.a, x.b, x.alpha, out=x.out, backend=options.backend)
 
-    return Built(launch, how.backend, x._replace(b=_prepared(x.b)) if how.backend == PREPARED else None)
+    return Built(launch, options.backend, x._replace(b=_prepared(x.b)) if options.backend == PREPARED else None)
 
 
 def _prepared(weights: Tensor) -> Tensor:

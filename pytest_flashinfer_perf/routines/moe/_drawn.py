@@ -1,4 +1,4 @@
-"""What is drawn for a MoE: which experts tokens choose, since an expert's load decides what it costs, and values."""
+"""Draw the inputs of a MoE: the experts that tokens choose, whose load determines the cost, and values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BIAS = 0.05
 
 
 def popularity(load: str, experts: int, favourites: range, rand: torch.Generator) -> Tensor:
-    """Its logarithm. zipf: in proportion to 1, 1/2, 1/3, ...; one: the same few experts for every token."""
+    """The logarithm of each expert's popularity: zipf is 1, 1/2, 1/3, ...; one is the same few experts for all."""
     if load == "zipf":
         return -torch.log1p(torch.randperm(experts, device=rand.device, generator=rand).float())
     popular = torch.zeros(experts, device=rand.device)
@@ -24,7 +24,7 @@ def popularity(load: str, experts: int, favourites: range, rand: torch.Generator
 
 
 def logits(popular: Tensor, tokens: int, rand: torch.Generator) -> Tensor:
-    """With noise that makes the largest ones a draw without replacement, by each expert's popularity."""
+    """Logits with noise, so that the top_k are a draw without replacement by popularity."""
     uniform = torch.rand(tokens, len(popular), device=rand.device, generator=rand).clamp(1e-6, 1 - 1e-6)
     return popular - torch.log(-torch.log(uniform))
 
@@ -34,13 +34,13 @@ def bias(experts: int, rand: torch.Generator) -> Tensor:
 
 
 def tokens(count: int, hidden: int, rand: torch.Generator) -> Tensor:
-    """With outliers as activations have them: one value in a thousand is ten times as large."""
+    """Tokens with outliers, as activations have: one value in a thousand is ten times as large."""
     x = torch.randn(count, hidden, device=rand.device, generator=rand)
     return torch.where(torch.rand(x.shape, device=x.device, generator=rand) < 1e-3, 10 * x, x)
 
 
 def weights(experts: int, rows: int, columns: int, dtype: torch.dtype, rand: torch.Generator) -> Tensor:
-    """One expert after another, since all in fp32 would be too much; each of a size of its own."""
+    """Draw weights expert by expert, since all in fp32 would not fit; each of another magnitude."""
     out = torch.empty(experts, rows, columns, dtype=dtype, device=rand.device)
     for expert in out:
         size = 2.0 ** int(torch.randint(-1, 2, (), device=rand.device, generator=rand))

@@ -1,4 +1,4 @@
-"""What experts compute, each for the tokens that chose it: two products with an activation between them."""
+"""The computation of experts, each for the tokens that chose it: two products with an activation between them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def activated(products: Tensor, activation: str) -> Tensor:
 
 
 class ChosenExpert(NamedTuple):
-    """An expert that is here, and each choice of it: the token's row, and which of its choices that is."""
+    """An expert of this GPU, with the rows of the tokens that chose it and the rank of each choice."""
 
     expert: int
     rows: Tensor
@@ -71,7 +71,7 @@ class ChosenExpert(NamedTuple):
 
 
 def chosen(selected: Tensor, first: int, count: int) -> Iterator[ChosenExpert]:
-    """The experts `first` to `first + count` that somebody chose, numbered from 0."""
+    """The chosen experts among `first` to `first + count`, numbered from 0."""
     for expert in range(count):
         rows, slots = (selected == first + expert).nonzero(as_tuple=True)
         if len(rows):
@@ -79,7 +79,7 @@ def chosen(selected: Tensor, first: int, count: int) -> Iterator[ChosenExpert]:
 
 
 class Choices(NamedTuple):
-    """Experts by token, and the weights of what each makes of it, or of its first products."""
+    """The experts of each token, and the weights of their outputs, or of their first products."""
 
     selected: Tensor  # [tokens, top_k]
     weights: Tensor  # [tokens, top_k]
@@ -92,7 +92,7 @@ class Choices(NamedTuple):
 def answer(
     layer: ExpertLayer, activation: str, choices: Choices, here: list[ChosenExpert], dtype: torch.dtype
 ) -> Tensor:
-    """The sum over its experts of what each makes of a token, with products in this type."""
+    """For each token the weighted sum of its experts' outputs, with products in this type."""
     total = torch.zeros(layer.tokens.shape, device=layer.tokens.device)
     for number, rows, slots in here:
         weights = choices.weights[rows, slots, None]

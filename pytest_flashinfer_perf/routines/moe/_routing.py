@@ -1,4 +1,4 @@
-"""How each routing method chooses a token's experts and weighs them, as the kernels do it."""
+"""The routing methods: how each chooses and weights the experts of a token, as the kernels do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEST_OF_A_GROUP = 2
 
 
 class Routing(Protocol):
-    """What a choice of experts depends on, beside the scores."""
+    """The parameters of a choice of experts, in addition to the scores."""
 
     @property
     def routing_method(self) -> str: ...
@@ -30,7 +30,7 @@ class Routing(Protocol):
 
 
 class Routed(NamedTuple):
-    """`margin`, of each token: by how much the worst that was chosen is ahead of the best that was not."""
+    """`margin` is, for each token, the lead of the worst chosen expert over the best one that was not chosen."""
 
     experts: Tensor  # [tokens, top_k]
     weights: Tensor  # [tokens, top_k]
@@ -38,7 +38,7 @@ class Routed(NamedTuple):
 
 
 def routed(p: Routing, logits: Tensor, bias: Tensor | None) -> Routed:
-    """The bias has a say in deepseek_v3's choice alone, and not in its weights, nor do other methods scale these."""
+    """The bias affects only the choice of deepseek_v3, not its weights; other methods do not scale weights."""
     logits = logits.float()
     if p.routing_method != "deepseek_v3":
         experts, margin = _best(logits, p.top_k)
@@ -58,7 +58,7 @@ def _weights(method: str, chosen: Tensor) -> Tensor:
 
 
 def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The places of the largest, and how far they are ahead of the rest."""
+    """The indices of the largest, and their lead over the rest."""
     values, places = scores.topk(min(count + 1, scores.shape[-1]))
     if count == scores.shape[-1]:
         return places, torch.full(scores.shape[:-1], math.inf, device=scores.device)
@@ -66,7 +66,7 @@ def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _of_best_groups(p: Routing, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """A group is as good as its two best experts; the scores of groups that are not chosen are lost."""
+    """Mask the scores of groups that are not chosen; a group is rated by its two best experts."""
     groups = scores.unflatten(-1, (p.groups, -1))
     if p.groups == 1:
         return scores, torch.full(scores.shape[:-1], math.inf, device=scores.device)

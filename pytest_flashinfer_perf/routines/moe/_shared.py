@@ -1,4 +1,4 @@
-"""What the MoE routines have in common: their flags, the choices that fall on experts here, their work, `torch`."""
+"""Shared by the MoE routines: flags, the choices of experts on this GPU, their cost, and the backend `torch`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH
 from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, How, Routine
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Moe(Params):
     num_tokens: int = flag("tokens", letter="t", minimum=1, draw=(1, 7, 33), most=1024, tiles=(8, 64, 128))
     hidden_size: int = flag("width of a token", letter="h", minimum=16, draw=(128, 160), most=2048, step=128)
     intermediate_size: int = flag(
-        "width between an expert's products", letter="i", minimum=16, draw=(64, 160), most=2048, step=128
+        "width of an expert's hidden layer", letter="i", minimum=16, draw=(64, 160), most=2048, step=128
     )
     num_experts: int = flag("experts of the layer", letter="e", minimum=1, draw=(8, 16), most=256, step=4)
-    top_k: int = flag("experts that a token chooses", letter="k", minimum=1, draw=(1, 2, 4), most=8)
+    top_k: int = flag("number of experts per token", letter="k", minimum=1, draw=(1, 2, 4), most=8)
     input_dtype: str = flag("type of tokens, before they are quantised", default="bfloat16", choices=HALF)
     activation_type: str = flag(
-        "between the products",
+        "activation function between the products",
         default="Swiglu",
         choices=_experts.ACTIVATIONS,
         spellings=("activation-type", "activation_type", "gated_act"),
@@ -85,9 +85,9 @@ X = TypeVar("X", bound=Inputs)
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Of numbers: what is multiplied, bytes of a value between the products, and how far an answer may be off: that
-    of kernels more, where they round what is between the products by scales of their own.
+class Precision:
+    """The dtype of products, the bytes of an intermediate value, and the tolerance. `of_kernels` is the wider tolerance
+    of kernels that round intermediate values by scales of their own.
     """
 
     dtype: str
@@ -96,15 +96,15 @@ class Kind:
     of_kernels: Tolerance | None = None
 
 
-# Sums in another order; and values rounded between the products by scales that a kernel finds itself.
+# Another order of summation; and intermediate values rounded by scales that the kernel computes.
 SUMMED = Tolerance(1e-2, 2e-2, 5e-3)
 ROUNDED_ON_THE_WAY = Tolerance(5e-2, 1.5e-1, 1.5e-2, matched=0.99)
-IN_BLOCKS = Kind(FP8[0], 1 + 4 / 128, SUMMED, ROUNDED_ON_THE_WAY)
-IN_NVFP4 = Kind("fp4", 0.5625, Tolerance(5e-2, 2e-1, 1.5e-2))
+IN_BLOCKS = Precision(FP8[0], 1 + 4 / 128, SUMMED, ROUNDED_ON_THE_WAY)
+IN_NVFP4 = Precision("fp4", 0.5625, Tolerance(5e-2, 2e-1, 1.5e-2))
 
 
 def drawn(p: Moe, dtype: torch.dtype, rand: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, and both weights of the experts here."""
+    """Draw tokens, and both weights of the experts on this GPU."""
     x = _drawn.tokens(p.num_tokens, p.hidden_size, rand)
     first = _drawn.weights(len(p.here), p.columns, p.hidden_size, dtype, rand)
     return x, first, _drawn.weights(len(p.here), p.hidden_size, p.local_intermediate, dtype, rand)
@@ -116,10 +116,10 @@ def output(p: Moe, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class _Computation(Generic[M, X]):
-    """What is asked of a routine whose experts are stored as its inputs say, and chosen as `choices` says."""
+    """The functions of a routine, derived from `choices` and `precision`."""
 
     choices: Callable[[M, X], Choices]
-    kind: Callable[[M], Kind]
+    precision: Callable[[M], Precision]
 
     def chosen(self, p: M, x: X) -> list[ChosenExpert]:
         return list(_experts.chosen(self.choices(p, x).selected, p.here.start, len(p.here)))
@@ -128,7 +128,7 @@ class _Computation(Generic[M, X]):
         return _experts.answer(x.stored.layer(), p.activation_type, self.choices(p, x), here, dtype)
 
     def reference(self, p: M, x: X, rows: Tensor | None = None) -> tuple[Tensor]:
-        """Of some tokens, by the experts that these chose."""
+        """The answer; with `rows` only for these tokens."""
         if rows is None:
             return (self.answer(p, x, self.chosen(p, x), torch.float32),)
         layer, choices = x.stored.layer(), self.choices(p, x).of(rows)
@@ -137,13 +137,13 @@ class _Computation(Generic[M, X]):
         return (_experts.answer(layer, p.activation_type, choices, here, torch.float32),)
 
     def rows(self, p: M, x: X) -> Rows:
-        """Its edges: tokens with which each expert here begins and ends."""
+        """Rows to sample from; the edges are the first and last token of each expert."""
         ends = {int(token) for _, tokens, _ in self.chosen(p, x) for token in (tokens[0], tokens[-1])}
         return Rows(p.num_tokens, torch.tensor(sorted(ends), dtype=torch.int64, device=x.out.device))
 
     def tolerances(self, p: M, backend: str) -> tuple[Tolerance]:
-        kind = self.kind(p)
-        return (kind.tolerance if backend == "torch" or kind.of_kernels is None else kind.of_kernels,)
+        precision = self.precision(p)
+        return (precision.tolerance if backend == "torch" or precision.of_kernels is None else precision.of_kernels,)
 
     def cost(self, p: M, x: X) -> Cost:
         """Products of the choices that fall on experts here; these experts' weights once, and all the rest."""
@@ -151,22 +151,22 @@ class _Computation(Generic[M, X]):
         around = sum(t.nbytes for t in tensors(x)) - of_experts
         seen, per_choice = self.facts(p, x), 2 * (p.columns + p.local_intermediate) * p.hidden_size
         used = seen["active_experts"] / len(p.here)
-        return Cost(seen["expert_tokens"] * per_choice, round(used * of_experts) + around, self.kind(p).dtype)
+        return Cost(seen["expert_tokens"] * per_choice, round(used * of_experts) + around, self.precision(p).dtype)
 
     def facts(self, p: M, x: X) -> Mapping[str, Any]:
-        """What the load came to, and the bytes between the products, which a fused kernel need not write."""
+        """The load of experts, and the bytes of intermediate values, which a fused kernel need not write."""
         loads = [len(rows) for _, rows, _ in self.chosen(p, x)]
         return {
             "active_experts": len(loads),
             "expert_tokens": sum(loads),
             "largest_load": max(loads, default=0),
-            "intermediate_bytes": 2 * sum(loads) * p.local_intermediate * self.kind(p).between_bytes,
+            "intermediate_bytes": 2 * sum(loads) * p.local_intermediate * self.precision(p).between_bytes,
         }
 
-    def in_torch(self, p: M, x: X, _how: How) -> Built[X]:
-        """What is rounded between the products, in fp32: in 16 bits it would often be rounded to another value."""
+    def in_torch(self, p: M, x: X, _options: LaunchOptions) -> Built[X]:
+        """The products in fp32 where intermediate values are rounded; in 16 bits they would be rounded differently."""
         here = self.chosen(p, x)  # on the host before anything is captured
-        dtype = TORCH[self.kind(p).dtype] if self.kind(p).dtype in HALF else torch.float32
+        dtype = TORCH[self.precision(p).dtype] if self.precision(p).dtype in HALF else torch.float32
         return Built(lambda x: x.out.copy_(self.answer(p, x, here, dtype)), "torch")
 
 
@@ -175,10 +175,10 @@ def routine(
     params: type[M],
     inputs: Callable[[M, torch.Generator, torch.device], X],
     choices: Callable[[M, X], Choices],
-    kind: Callable[[M], Kind],
+    precision: Callable[[M], Precision],
 ) -> Routine[M, X]:
-    """The reference and `torch` compute what is stored means; they differ in the type of 16-bit products."""
-    computation = _Computation(choices, kind)
+    """The reference and `torch` compute with the stored values; they differ in the type of 16-bit products."""
+    computation = _Computation(choices, precision)
     made = Routine(
         name,
         family="moe",
@@ -199,7 +199,7 @@ def routine(
 
 
 def _footprint(p: Moe) -> int:
-    """Weights as drawn, as stored, and as a backend wants them; an expert in fp32; each choice's row in fp32."""
+    """Weights as drawn, as stored, and as a backend needs them; an expert and each choice's row in fp32."""
     expert = (p.columns + p.local_intermediate) * p.hidden_size
     between = p.num_tokens * p.top_k * (3 * p.columns + 2 * p.hidden_size) * 4
     return (len(p.here) * 5 + 12) * expert + between + p.num_tokens * (p.num_experts * 24 + p.hidden_size * 48)

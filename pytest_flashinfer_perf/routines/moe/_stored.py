@@ -1,7 +1,7 @@
-"""How a MoE's tokens and weights are stored, one class per way, and what a call reads out of that.
+"""Storage formats of a MoE's tokens and weights, one class each, and the values that they represent.
 
 Weights are [experts, rows, columns]; of the first ones, the rows of what is gated come before those of its gate.
-Scales of blocks are linear here; a backend that wants them otherwise says so in what it takes.
+Scales of blocks are in linear order here; backends convert them in `takes`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BETWEEN_FP4 = 128.0  # of the block scales there, in NVFP4
 
 
 class ExpertLayer(NamedTuple):
-    """What is multiplied: tokens and an expert's weights, by which factors, and how what is between is rounded."""
+    """A layer's tokens and weights, their factors, and the rounding of intermediate values."""
 
     tokens: Tensor
     first: Callable[[int], Tensor]
@@ -41,7 +41,7 @@ class Stored(Protocol):
 
     @property
     def of_experts(self) -> tuple[Tensor, ...]:
-        """What is read of an expert only if a token chose it."""
+        """The tensors of which an expert's part is read only if a token chose it."""
         ...
 
 
@@ -59,7 +59,7 @@ class Plain(NamedTuple):
 
 
 class Fp8(NamedTuple):
-    """A scale for the tokens, one for each expert's weights; what is between is multiplied by one before it is FP8."""
+    """A scale for the tokens, one for each expert's weights, and one for intermediate values before they become FP8."""
 
     x: Tensor
     unit: Tensor  # the tokens' scale
@@ -94,11 +94,11 @@ def in_fp8(x: Tensor, first: Tensor, second: Tensor) -> Fp8:
 
 
 class Nvfp4(NamedTuple):
-    """In units of a tensor's scale, or an expert's; tokens may be left to the kernel to quantise."""
+    """Block scales in units of a tensor's or an expert's scale; tokens may be left for the kernel to quantise."""
 
     x: Tensor
     x_blocks: Tensor | None  # [tokens, hidden / 16]
-    unit: Tensor  # what multiplies tokens
+    unit: Tensor  # factor of the tokens
     first: Tensor
     first_blocks: Tensor
     by_first: Tensor  # [experts], undoes both units
@@ -240,7 +240,7 @@ def _to_fp8(x: Tensor) -> Tensor:
 
 
 def _nvfp4(values: Tensor, scales: Tensor) -> Tensor:
-    """In units of its tensor's scale."""
+    """Scales in units of the tensor's scale."""
     return Blocked(values, scales, NV_BLOCK).dequantised()
 
 

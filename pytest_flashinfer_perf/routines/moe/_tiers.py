@@ -45,7 +45,7 @@ def declare(routine: Routine[P, Any], base: P, smoke: Changes, each: Changes = (
 
     def shapes(model: Model, tokens: Sequence[int], *changes: Mapping[str, Any]) -> Iterator[Shape[P]]:
         for change in changes:
-            yield from (Shape(routine.params(num_tokens=t, **{**model.settles, **change}), model) for t in tokens)
+            yield from (Shape(routine.params(num_tokens=t, **{**model.parameters, **change}), model) for t in tokens)
 
     @routine.tier("default")
     def _default() -> Iterator[Shape[P]]:
@@ -61,6 +61,6 @@ def declare(routine: Routine[P, Any], base: P, smoke: Changes, each: Changes = (
 
     @routine.sweep(models.experts)
     def _sweep(model: Model) -> Iterator[Shape[P]]:
-        """A model on so many GPUs that its weights cannot be stored so has no such shape."""
+        """The shapes of a model; none if its weights on so many GPUs do not fit into blocks."""
         with suppress(ParamError):
             yield from shapes(model, models.TOKENS, *each)

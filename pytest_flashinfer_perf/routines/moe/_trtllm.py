@@ -1,4 +1,4 @@
-"""What the three trtllm routines share: flags, routing as part of the call, and what their kernels ask for."""
+"""Shared by the three trtllm routines: flags, routing inside the call, and requirements of their kernels."""
 
 from __future__ import annotations
 
@@ -27,18 +27,28 @@ class TrtllmMoe(_shared.Moe):
     weight_dtype: str = flag("type of weights, before they are quantised", default="bfloat16", letter="w", choices=HALF)
     routing_method: str = flag("how experts are chosen", default=GROUPED, usual="", choices=tuple(_routing.METHODS))
     n_group: int | None = flag("groups of experts", default=None, letter="g", minimum=1, draw=(None, 2, 4))
-    topk_group: int | None = flag("groups to choose from", default=None, letter="of", minimum=1, draw=(None, 1, 2))
-    routed_scaling_factor: float = flag("of deepseek_v3's weights", default=2.5, letter="x", draw=(1.0, 2.5))
-    use_routing_bias: bool = flag("a bias in deepseek_v3's choice", default=False, letter="bias")
+    topk_group: int | None = flag(
+        "number of groups to choose experts from", default=None, letter="of", minimum=1, draw=(None, 1, 2)
+    )
+    routed_scaling_factor: float = flag(
+        "factor of deepseek_v3's routing weights", default=2.5, letter="x", draw=(1.0, 2.5)
+    )
+    use_routing_bias: bool = flag(
+        "add a bias to deepseek_v3's scores when experts are chosen", default=False, letter="bias"
+    )
     local_expert_offset: int = flag("first expert on this GPU", default=0, letter="from", minimum=0, draw=(0, 4))
-    local_num_experts: int | None = flag("how many are here", default=None, letter="l", minimum=1, draw=(None, 4))
-    use_shuffled_weight: bool = flag("weights' rows as the epilogue wants them", default=False, letter="shuf")
+    local_num_experts: int | None = flag(
+        "number of experts on this GPU", default=None, letter="l", minimum=1, draw=(None, 4)
+    )
+    use_shuffled_weight: bool = flag(
+        "shuffle the rows of weights for the kernel's epilogue", default=False, letter="shuf"
+    )
     weight_layout: int = flag("0 MajorK, 1 MajorMn, 2 BlockMajorK", default=0, letter="layout", minimum=0)
     autotune: bool = _tuning.autotune()
 
     @classmethod
     def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Groups where there are some, and experts in their number; one choice where a method has one."""
+        """Fit the experts into groups, if there are any, and top_k to the routing method."""
         fit = super().fitted(drawn)
         if fit["routing_method"] != GROUPED or fit["n_group"] is None:
             fit |= {"n_group": None, "topk_group": None}
@@ -109,7 +119,7 @@ class TrtllmMoe(_shared.Moe):
 
     @property
     def favourites(self) -> range:
-        """Of a load on few experts: such as are here, in as few groups as hold them."""
+        """The experts of a concentrated load: experts of this GPU, in as few groups as possible."""
         size = self.group_size if self.groups > 1 else 1
         spanned = -(-self.top_k // size) * size
         first = min(self.local_expert_offset // size * size, self.num_experts - spanned)
@@ -133,7 +143,7 @@ def choices(p: TrtllmMoe, x: Inputs[Any]) -> Choices:
 
 
 def inputs(p: TrtllmMoe, stored: S, dtype: torch.dtype, rand: torch.Generator) -> Inputs[S]:
-    """With logits of this type."""
+    """Draw inputs with logits of this type."""
     bias = _drawn.bias(p.num_experts, rand) if p.use_routing_bias else None
     out = _shared.output(p, torch.bfloat16, rand.device)
     return Inputs(_clear_logits(p, bias, dtype, rand), bias, stored, out)
@@ -145,7 +155,7 @@ def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _clear_logits(p: TrtllmMoe, bias: Tensor | None, dtype: torch.dtype, rand: torch.Generator) -> Tensor:
-    """Tokens whose choice rounding could tip over are drawn again: either answer would be right."""
+    """Draw tokens again whose choice of experts depends on rounding, since either answer would be right."""
     popular = _drawn.popularity(p.expert_load, p.num_experts, p.favourites, rand)
     popular -= _drawn.AVERSION * (p.routing_method in _routing.SIGMOIDS)
     logits = _drawn.logits(popular, p.num_tokens, rand).to(dtype)
@@ -155,7 +165,7 @@ def _clear_logits(p: TrtllmMoe, bias: Tensor | None, dtype: torch.dtype, rand: t
 
 
 def arguments(p: TrtllmMoe, x: Inputs[Any]) -> Mapping[str, Any]:
-    """Those that the three calls have in common; without groups there is one."""
+    """The keywords that the three calls share; without groups there is one group."""
     grouped = p.routing_method == GROUPED
     return {
         "routing_logits": x.logits,
@@ -178,7 +188,7 @@ def arguments(p: TrtllmMoe, x: Inputs[Any]) -> Mapping[str, Any]:
 
 
 def limits(p: TrtllmMoe, backend: str) -> Iterator[str]:
-    """As the launchers in FlashInfer's csrc have them."""
+    """Limits of the launchers in FlashInfer's csrc."""
     if p.hidden_size % 128 or p.intermediate_size % 128:
         yield f"{backend} needs a hidden_size and an intermediate_size in steps of 128"
     if p.num_experts % 4:
@@ -230,11 +240,11 @@ def activation(p: TrtllmMoe) -> int:
 
 
 def to_between(p: TrtllmMoe, stored: Fp8 | Nvfp4) -> Tensor:
-    """What multiplies an activation, [experts]: where it has a gate, what is gated is still in stored units."""
+    """The factor of an activation, [experts]; with a gate, the gated values are still in stored units."""
     units = stored.by_first if p.activation_type in _experts.GATED else torch.ones_like(stored.by_first)
     return stored.between * units
 
 
 def first_rows(p: TrtllmMoe, weights: Tensor) -> Tensor:
-    """What is gated and its gate in turn, then shuffled: the activation is in the product's epilogue."""
+    """Gated rows and their gates in turn, then shuffled, since the activation is in the product's epilogue."""
     return layouts.shuffled_rows(layouts.paired_rows(weights) if p.activation_type in _experts.GATED else weights)

@@ -18,12 +18,12 @@ from pytest_flashinfer_perf.routines import _tuning, models
 from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _drawn, _shared, _stored
 from pytest_flashinfer_perf.routines.moe._experts import Choices
-from pytest_flashinfer_perf.routines.moe._shared import Kind
+from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Blockwise, Fp8, Nvfp4, Plain
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.params import Fault, ParamError, flag
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, How, Shape
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Shape
 
 API = "fused_moe.cutlass_fused_moe"
 VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")
@@ -31,12 +31,12 @@ VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")
 
 @dataclass(frozen=True)
 class CutlassFusedMoe(_shared.Moe):
-    cutlass_variant: str = flag("how weights and tokens are stored", default="base", choices=VARIANTS)
-    quantized_input: bool = flag("nvfp4: tokens too, before the call", default=False, letter="qin")
+    cutlass_variant: str = flag("storage format of weights and tokens", default="base", choices=VARIANTS)
+    quantized_input: bool = flag("nvfp4: quantise tokens before the call, too", default=False, letter="qin")
     tp_size: int = flag("GPUs that share each expert", default=1, letter="tp", minimum=1, draw=(1, 2))
-    tp_rank: int = flag("this one's place among them", default=0, letter="tpr", minimum=0, draw=(0, 1))
+    tp_rank: int = flag("rank of this GPU among them", default=0, letter="tpr", minimum=0, draw=(0, 1))
     ep_size: int = flag("GPUs that share the experts", default=1, letter="ep", minimum=1, draw=(1, 2))
-    ep_rank: int = flag("this one's place among them", default=0, letter="epr", minimum=0, draw=(0, 1))
+    ep_rank: int = flag("rank of this GPU among them", default=0, letter="epr", minimum=0, draw=(0, 1))
     autotune: bool = _tuning.autotune()
 
     @classmethod
@@ -105,20 +105,20 @@ def choices(_p: CutlassFusedMoe, x: Inputs) -> Choices:
     return Choices(x.selected, x.weights)
 
 
-def kind(p: CutlassFusedMoe) -> Kind:
-    """What is between the products is rounded to 16 bits, or to FP8, where another order of sums may tip it over. A
-    single token's output hangs on a few such values, so that their rounding may look like a common factor. With
-    DeepSeek's scales the kernel rounds tokens and what is between, by scales it finds itself.
+def precision(p: CutlassFusedMoe) -> Precision:
+    """Intermediate values are rounded to 16 bits or FP8, and another order of summation may round them differently. A
+    single token's output depends on few such values, so that their rounding may resemble a common factor. With
+    DeepSeek's scales the kernel rounds tokens and intermediate values by scales that it computes itself.
     """
     return {
-        "base": Kind(p.input_dtype, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
-        "fp8": Kind(FP8[0], 1.0, Tolerance(2e-2, 8e-2, 1.5e-2), Tolerance(2e-2, 8e-2, 1.5e-2, matched=0.99)),
+        "base": Precision(p.input_dtype, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
+        "fp8": Precision(FP8[0], 1.0, Tolerance(2e-2, 8e-2, 1.5e-2), Tolerance(2e-2, 8e-2, 1.5e-2, matched=0.99)),
         "nvfp4": _shared.IN_NVFP4,
         "deepseek_fp8_block_scale": _shared.IN_BLOCKS,
     }[p.cutlass_variant]
 
 
-cutlass_moe = _shared.routine("cutlass_fused_moe", CutlassFusedMoe, inputs, choices, kind)
+cutlass_moe = _shared.routine("cutlass_fused_moe", CutlassFusedMoe, inputs, choices, precision)
 
 
 def _limits(p: CutlassFusedMoe, backend: str, device: Device) -> Iterator[str]:
@@ -136,7 +136,7 @@ def _limits(p: CutlassFusedMoe, backend: str, device: Device) -> Iterator[str]:
 
 
 @cutlass_moe.backend("cutlass", api=API, runs_as="cutlass_fused_moe", limits=_limits, tunes=True)
-def _cutlass(p: CutlassFusedMoe, x: Inputs, _how: How) -> Built[Inputs]:
+def _cutlass(p: CutlassFusedMoe, x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
     from flashinfer.fused_moe import cutlass_fused_moe
     from flashinfer.tllm_enums import ActivationType
 
@@ -214,7 +214,7 @@ def _smoke() -> Iterator[Shape[CutlassFusedMoe]]:
 def _default() -> Iterator[Shape[CutlassFusedMoe]]:
     """Mixtral 8x7B whole; DeepSeek-V3 on one of 32 GPUs."""
     for model in (models.chosen_experts("mixtral-8x7b"), models.chosen_experts("deepseek-v3", ep=32)):
-        usual = CutlassFusedMoe(num_tokens=256, **model.settles)
+        usual = CutlassFusedMoe(num_tokens=256, **model.parameters)
         yield from (Shape(replace(usual, num_tokens=tokens), model) for tokens in (16, 256, 4096))
         for variant in ("fp8", "deepseek_fp8_block_scale"):
             yield from (
@@ -227,7 +227,7 @@ def _default() -> Iterator[Shape[CutlassFusedMoe]]:
 
 @cutlass_moe.sweep(models.chosen_experts)
 def _of_model(model: Model) -> Iterator[Shape[CutlassFusedMoe]]:
-    """A model on so many GPUs that its weights cannot be stored so has no such shape."""
+    """The shapes of a model; none if its weights on so many GPUs do not fit into blocks."""
     for tokens, variant in itertools.product(models.TOKENS, VARIANTS):
         with suppress(ParamError):
-            yield Shape(CutlassFusedMoe(num_tokens=tokens, cutlass_variant=variant, **model.settles), model)
+            yield Shape(CutlassFusedMoe(num_tokens=tokens, cutlass_variant=variant, **model.parameters), model)

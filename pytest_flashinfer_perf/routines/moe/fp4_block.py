@@ -14,12 +14,12 @@ from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
-from pytest_flashinfer_perf.routines.moe._shared import Kind
+from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Mxfp4, Nvfp4
 from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "fused_moe.trtllm_fp4_block_scale_moe"
 MODES = ("nvfp4", "mxfp4_mxfp8", "mxfp4_bf16")
@@ -52,16 +52,16 @@ def _stored_as(p: TrtllmFp4BlockScaleMoe, x: Tensor, first: Tensor, second: Tens
     return _stored.in_mxfp4(x, first, second, left=TORCH[p.input_dtype] if p.fp4_mode == "mxfp4_bf16" else None)
 
 
-def kind(p: TrtllmFp4BlockScaleMoe) -> Kind:
-    """In MXFP4's modes the kernel rounds what is between to MXFP8 by scales it finds itself, or to 16 bits."""
+def precision(p: TrtllmFp4BlockScaleMoe) -> Precision:
+    """With MXFP4 the kernel rounds intermediate values to 16 bits, or to MXFP8 by scales that it computes."""
     return {
         "nvfp4": _shared.IN_NVFP4,
-        "mxfp4_mxfp8": Kind(FP8[0], 1 + 1 / 32, _shared.SUMMED, _shared.ROUNDED_ON_THE_WAY),
-        "mxfp4_bf16": Kind(p.input_dtype, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
+        "mxfp4_mxfp8": Precision(FP8[0], 1 + 1 / 32, _shared.SUMMED, _shared.ROUNDED_ON_THE_WAY),
+        "mxfp4_bf16": Precision(p.input_dtype, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
     }[p.fp4_mode]
 
 
-fp4_block = _shared.routine("trtllm_fp4_block_scale_moe", TrtllmFp4BlockScaleMoe, inputs, _trtllm.choices, kind)
+fp4_block = _shared.routine("trtllm_fp4_block_scale_moe", TrtllmFp4BlockScaleMoe, inputs, _trtllm.choices, precision)
 
 
 def _limits(p: TrtllmFp4BlockScaleMoe, backend: str, _device: Device) -> Iterator[str]:
@@ -73,7 +73,7 @@ def _limits(p: TrtllmFp4BlockScaleMoe, backend: str, _device: Device) -> Iterato
 
 
 @fp4_block.backend("trtllm", api=API, limits=_limits, tunes=True)
-def _launcher(p: TrtllmFp4BlockScaleMoe, x: In, _how: How) -> Built[In]:
+def _launcher(p: TrtllmFp4BlockScaleMoe, x: In, _options: LaunchOptions) -> Built[In]:
     from flashinfer.fused_moe import trtllm_fp4_block_scale_moe
 
     activation, linear = _trtllm.activation(p), _linear_scales_of_tokens()
@@ -98,7 +98,7 @@ def _launcher(p: TrtllmFp4BlockScaleMoe, x: In, _how: How) -> Built[In]:
 
 
 def _linear_scales_of_tokens() -> dict[str, Any]:
-    """Which FlashInfer wants to be told, where it can be told."""
+    """The keyword for the activation, if this FlashInfer has it."""
     if not capability.accepts(capability.api(API), "hidden_states_scale_layout"):
         return {}
     from flashinfer.tllm_enums import SfLayout
@@ -107,7 +107,7 @@ def _linear_scales_of_tokens() -> dict[str, Any]:
 
 
 def _scalars(stored: Nvfp4 | Mxfp4) -> dict[str, Tensor | None]:
-    """What multiplies what is between the products, the gate before that, and the answer."""
+    """The factors of the intermediate values, of the gate, and of the answer."""
     names = ("output1_scale_scalar", "output1_scale_gate_scalar", "output2_scale_scalar")
     if isinstance(stored, Mxfp4):
         return dict.fromkeys(names)
@@ -115,7 +115,7 @@ def _scalars(stored: Nvfp4 | Mxfp4) -> dict[str, Tensor | None]:
 
 
 def _as_passed(p: TrtllmFp4BlockScaleMoe, stored: Nvfp4 | Mxfp4) -> Nvfp4 | Mxfp4:
-    """Rows as the epilogue wants them; scales in their order, in tiles of 128 x 4, and as FP8 whatever they are."""
+    """Rows in the order of the epilogue; scales in the same order, in tiles of 128 x 4, viewed as FP8."""
     if isinstance(stored, Nvfp4):
         stored = stored._replace(between=_trtllm.to_between(p, stored))
     return stored._replace(

@@ -11,10 +11,10 @@ from torch import Tensor
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
-from pytest_flashinfer_perf.routines.moe._shared import Kind
+from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Blockwise
 from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "fused_moe.trtllm_fp8_block_scale_moe"
 EPILOGUE = 64  # rows of weights that the kernel shuffles together
@@ -25,7 +25,7 @@ SCORED = {"renormalize": ("softmax", True), "renormalize_naive": ("softmax", Tru
 
 @dataclass(frozen=True)
 class TrtllmFp8BlockScaleMoe(TrtllmMoe):
-    """With the flags that all three have."""
+    """Inputs for the flags that all three routines share."""
 
 
 def inputs(p: TrtllmFp8BlockScaleMoe, rand: torch.Generator, _device: torch.device) -> Inputs[Blockwise]:
@@ -33,12 +33,12 @@ def inputs(p: TrtllmFp8BlockScaleMoe, rand: torch.Generator, _device: torch.devi
     return _trtllm.inputs(p, _stored.in_blocks(*_trtllm.drawn(p, rand)), logits, rand)
 
 
-def kind(_p: TrtllmFp8BlockScaleMoe) -> Kind:
-    """Kernels round what is between the products, and mono_moe tokens again, by scales they find themselves."""
+def precision(_p: TrtllmFp8BlockScaleMoe) -> Precision:
+    """Kernels round intermediate values, and mono_moe also tokens, by scales that they compute."""
     return _shared.IN_BLOCKS
 
 
-fp8_block = _shared.routine("trtllm_fp8_block_scale_moe", TrtllmFp8BlockScaleMoe, inputs, _trtllm.choices, kind)
+fp8_block = _shared.routine("trtllm_fp8_block_scale_moe", TrtllmFp8BlockScaleMoe, inputs, _trtllm.choices, precision)
 
 
 def _limits(p: TrtllmFp8BlockScaleMoe, backend: str, _device: Device) -> Iterator[str]:
@@ -52,7 +52,7 @@ def _limits(p: TrtllmFp8BlockScaleMoe, backend: str, _device: Device) -> Iterato
 
 
 @fp8_block.backend("trtllm", api=API, limits=_limits, tunes=True)
-def _launcher(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _how: How) -> Built[Inputs[Blockwise]]:
+def _launcher(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _options: LaunchOptions) -> Built[Inputs[Blockwise]]:
     from flashinfer.fused_moe import trtllm_fp8_block_scale_moe
 
     def launch(x: Inputs[Blockwise]) -> object:
@@ -94,8 +94,8 @@ def _mono_limits(p: TrtllmFp8BlockScaleMoe, backend: str, _device: Device) -> It
 
 
 @fp8_block.backend("mono_moe", api="fused_moe.mono_moe", limits=_mono_limits)
-def _mono(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _how: How) -> Built[Inputs[Blockwise]]:
-    """It takes tokens in 16 bits, which hold these exactly, and the gate's rows first, in an order of its own."""
+def _mono(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _options: LaunchOptions) -> Built[Inputs[Blockwise]]:
+    """mono_moe takes tokens in 16 bits, which represent these exactly, and the gate's rows first, in its own order."""
     from flashinfer.fused_moe import alloc_scratchpad, interleave_for_tma_wgmma_up, mono_moe
 
     first, scales = _gate_first(x.stored.first), _gate_first(x.stored.first_scales)

@@ -11,19 +11,21 @@ from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
-from pytest_flashinfer_perf.routines.moe._shared import Kind
+from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Fp8
 from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
 from pytest_flashinfer_perf.spec.dtypes import FP8
 from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, How
+from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "fused_moe.trtllm_fp8_per_tensor_scale_moe"
 
 
 @dataclass(frozen=True)
 class TrtllmFp8PerTensorScaleMoe(TrtllmMoe):
-    use_routing_scales_on_input: bool = flag("llama4: weights before the experts", default=False, letter="oninput")
+    use_routing_scales_on_input: bool = flag(
+        "llama4: apply routing weights to the inputs of experts", default=False, letter="oninput"
+    )
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
@@ -40,12 +42,12 @@ def inputs(p: TrtllmFp8PerTensorScaleMoe, rand: torch.Generator, _device: torch.
     return _trtllm.inputs(p, _stored.in_fp8(*_trtllm.drawn(p, rand)), logits, rand)
 
 
-def kind(_p: TrtllmFp8PerTensorScaleMoe) -> Kind:
-    return Kind(FP8[0], 1.0, Tolerance(2e-2, 8e-2, 1.5e-2))
+def precision(_p: TrtllmFp8PerTensorScaleMoe) -> Precision:
+    return Precision(FP8[0], 1.0, Tolerance(2e-2, 8e-2, 1.5e-2))
 
 
 fp8_tensor = _shared.routine(
-    "trtllm_fp8_per_tensor_scale_moe", TrtllmFp8PerTensorScaleMoe, inputs, _trtllm.choices, kind
+    "trtllm_fp8_per_tensor_scale_moe", TrtllmFp8PerTensorScaleMoe, inputs, _trtllm.choices, precision
 )
 
 
@@ -56,7 +58,7 @@ def _limits(p: TrtllmFp8PerTensorScaleMoe, backend: str, _device: Device) -> Ite
 
 
 @fp8_tensor.backend("trtllm", api=API, limits=_limits, tunes=True)
-def _launcher(p: TrtllmFp8PerTensorScaleMoe, x: Inputs[Fp8], _how: How) -> Built[Inputs[Fp8]]:
+def _launcher(p: TrtllmFp8PerTensorScaleMoe, x: Inputs[Fp8], _options: LaunchOptions) -> Built[Inputs[Fp8]]:
     from flashinfer.fused_moe import trtllm_fp8_per_tensor_scale_moe
 
     activation = _trtllm.activation(p)

@@ -1,4 +1,4 @@
-"""Tracebacks as the author of a test wants them: their own lines and what these call, not those in between."""
+"""Shorten tracebacks to the lines of a test's author and of what they call, without this package's own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-PACKAGE = Path(__file__).parent
-OF_AUTHORS = ("routines", "items.py")  # backends are declared in the one, the lines of files are tests in the others
+PACKAGE = Path(__file__).parents[1]
+OF_AUTHORS = ("routines", "items.py")  # backends in routines/ and tests made of files are shown
 INSTRUMENT = ("flashinfer", "testing")
 
 
 def hide_ours(failure: pytest.ExceptionInfo[BaseException]) -> None:
-    """Of the error, and of those that it came from."""
+    """Remove this package's lines from the error's traceback and from those of its causes."""
     kept = _without_ours(failure.tb)
     if kept is not None:
         failure.traceback = type(failure.traceback)(kept)
@@ -56,6 +56,6 @@ def is_between(file: str) -> bool:
 
 
 def raised_by_instrument(error: Exception) -> bool:
-    """By a line of FlashInfer's, and not in a call that it makes."""
+    """Whether flashinfer.testing itself raised the error, and not the call that it times."""
     *_, last = _each(error.__traceback__)
     return Path(last.tb_frame.f_code.co_filename).parts[-3:-1] == INSTRUMENT

@@ -1,0 +1,75 @@
+"""Which APIs the installed FlashInfer has templates for: asked of a child process once, and kept per version."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import platformdirs
+
+from pytest_flashinfer_perf.apis import known
+from pytest_flashinfer_perf.apis.known import Registry
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import write_whole
+
+FORMAT = 2
+NOTHING = Registry("", (), {})
+
+
+class DiscoveryError(FlashinferPerfError):
+    """FlashInfer's templates cannot be listed; the sentence has what its import said."""
+
+
+@functools.cache
+def registry() -> Registry:
+    """Nothing where FlashInfer is not installed."""
+    found = importlib.util.find_spec("flashinfer")
+    if found is None or found.origin is None:
+        return NOTHING
+    kept = _kept_at(Path(found.origin))
+    try:
+        return known.from_json(json.loads(kept.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError):
+        return _asked(kept)
+
+
+def _kept_at(origin: Path) -> Path:
+    """By version, by place, since a checkout of one version may change, and by what its packages let it import."""
+    packages = ("flashinfer-python", "torch", "nvidia-cutlass-dsl", "triton")
+    stated = [str(FORMAT), str(origin), str(origin.stat().st_mtime_ns), *map(_version, packages)]
+    name = f"{_version(packages[0])}-{hashlib.sha256(' '.join(stated).encode()).hexdigest()[:12]}.json"
+    return platformdirs.user_cache_path("pytest-flashinfer-perf") / "apis" / name
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _asked(kept: Path) -> Registry:
+    command = [sys.executable, "-m", "pytest_flashinfer_perf.apis.registry"]
+    package = str(Path(known.__file__).parents[2])
+    path = [package, *sys.path]
+    child = subprocess.run(  # noqa: S603 - this interpreter, on a module of this package
+        [*command[:1], "-c", _PROGRAM, *path], capture_output=True, text=True, check=False
+    )
+    if child.returncode:
+        last = (child.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise DiscoveryError(f"FlashInfer's trace templates cannot be listed: {last}")
+    found = known.from_json(json.loads(child.stdout))
+    write_whole(kept, child.stdout)
+    return found
+
+
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1:]; "
+    "from pytest_flashinfer_perf.apis import registry; sys.exit(registry.main())"
+)

@@ -1,0 +1,195 @@
+"""What a template makes for one case: the arguments of a call and of a wrapper's plan, and which of them it writes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.apis import registry
+from pytest_flashinfer_perf.apis.known import Api, Declared
+from pytest_flashinfer_perf.apis.registry import ONE_MORE
+from pytest_flashinfer_perf.apis.shapes import ApiParams
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.spec.routine import CannotRunError
+
+SCRATCH = ("workspace", "semaphore")
+# Arguments of these names are written and not read, also where a template lists them among its inputs.
+WRITE_ONLY = ("out", "output", "topk_values", "topk_indices")
+
+
+class Kept:
+    """What is known of the answer beside the inputs, so that copies of them share it: no tensor of it is rotated."""
+
+    def __init__(self) -> None:
+        self.answer: dict[str, Tensor] = {}
+        self.computed_in = "nothing"
+        self.missing = ""
+        self.probabilities = torch.empty(0)  # of a sampler's tokens
+        self.flops = 0
+        self.is_new = False
+        self.dtypes: dict[str, torch.dtype] = {}
+        self.changed: tuple[str, ...] = ()
+        self.written: set[str] = set()  # outputs that the reference is known to make
+        self.scratch: dict[str, Tensor] = {}  # memory for a call to work in, which is neither read nor an answer
+        self.said: frozenset[str] = frozenset()  # arguments that nobody but the line has asked for
+
+    @property
+    def compared(self) -> list[str]:
+        """The outputs that the backend has and the reference knows."""
+        return [name for name in self.dtypes if name in self.answer]
+
+
+@dataclass
+class Given:
+    """Arguments by name; a wrapper is planned with some, and called with the others."""
+
+    call: dict[str, Any]
+    plan: dict[str, Any]
+    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
+
+    @property
+    def called_with(self) -> dict[str, Any]:
+        return {**self.call, **self.kept.scratch}
+
+    @property
+    def all(self) -> dict[str, Any]:
+        return {**self.plan, **self.called_with}
+
+
+class Template(NamedTuple):
+    """The function that is called, its owner where that is a wrapper class, and FlashInfer's template object."""
+
+    function: Callable[..., Any]
+    owner: type | None
+    trace: Any
+
+
+def live(api: Api) -> Template:
+    """Imports the API's module, which registers its templates."""
+    function = registry.located(api.path)
+    owner = registry.located(api.path.rpartition(".")[0])
+    trace = registry.registered()[api.path, api.label][1]
+    return Template(function, owner if isinstance(owner, type) else None, trace)
+
+
+def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
+    axes = params.axes
+    unused = {name: axes.get(name.removesuffix(ONE_MORE), 0) + 1 for name in api.unused}
+    try:
+        made = dict(live(api).trace.init(**axes, **unused, device=device, seed=seed))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise CannotRunError(f"its template makes no such inputs: {in_a_sentence(error)}") from error
+    call, plan = (made["run"], made["plan"]) if set(made) == {"plan", "run"} else (made, {})
+    arguments = _with_arguments(api, _of_dtype(call, params.dtype), params.said)
+    scratch = {name: value for name, value in arguments.items() if _is_scratch(name, value)}
+    given = Given({name: value for name, value in arguments.items() if name not in scratch}, dict(plan))
+    given.kept.said, given.kept.scratch = frozenset(params.said), scratch
+    return given
+
+
+def _is_scratch(name: str, value: Any) -> bool:
+    return isinstance(value, Tensor) and any(word in name for word in SCRATCH)
+
+
+def _of_dtype(call: Mapping[str, Any], dtype: str | None) -> dict[str, Any]:
+    """The first tensor in this type, and those that have its own, unless that is also one for scales."""
+    first = next(tensors(list(call.values())), None)
+    if dtype is None or first is None:
+        return dict(call)
+
+    def cast(value: Any) -> Any:
+        alike = isinstance(value, Tensor) and value.dtype == first.dtype
+        return value.to(TORCH[dtype]) if alike and (value is first or first.itemsize < 4) else value
+
+    return {name: cast(value) for name, value in call.items()}
+
+
+def _with_arguments(api: Api, call: dict[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """A number for an argument that is a tensor is the value of all its elements."""
+    taken = inspect.signature(live(api).function).parameters
+    strange = [name for name in said if name not in taken]
+    if strange:
+        raise CannotRunError(f"{api.path} has no argument {strange[0]}")
+    filled = {n: call[n].fill_(v) if isinstance(call.get(n), Tensor) else v for n, v in said.items()}
+    return {**call, **filled}
+
+
+def in_a_sentence(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def note_changes(given: Given, trial: Given) -> None:
+    """Which arguments a call has changed, on a copy of them."""
+    pairs = ((name, tensors(value), tensors(trial.call[name])) for name, value in given.call.items())
+    given.kept.changed = tuple(name for name, before, after in pairs if not all(map(_same, before, after)))
+
+
+def _same(before: Tensor, after: Tensor) -> bool:
+    return torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (before, after)))
+
+
+def device_of(given: Given) -> torch.device:
+    """A GPU if any of it is there: indices and lengths may stay on the host."""
+    devices = [tensor.device for tensor in tensors((given.call, given.plan))]
+    return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
+
+
+def changed(given: Given) -> tuple[Tensor, ...]:
+    return tuple(tensors([given.call[name] for name in given.kept.changed]))
+
+
+def written(api: Api, given: Given) -> dict[str, Any]:
+    """What the call writes to its own arguments: as the template has it, and what it was seen to change beside."""
+    declared = {o.name: given.call[o.argument] for o in api.outputs if list(tensors(given.call.get(o.argument)))}
+    known = {output.argument for output in api.outputs}
+    return {**declared, **{name: given.call[name] for name in given.kept.changed if name not in known}}
+
+
+def write_only(api: Api, given: Given) -> tuple[Tensor, ...]:
+    """The arguments that hold the whole answer and nothing that is read; none where any output is another one."""
+    read = {one.argument for one in api.inputs}
+    names = [o.argument for o in api.outputs if o.argument not in read or o.argument in WRITE_ONLY]
+    whole = len(names) == len(api.outputs) and set(names) == set(given.kept.changed)
+    held = [given.call.get(name) for name in names]
+    return tuple(one for one in held if isinstance(one, Tensor)) if whole else ()
+
+
+def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
+    """What a call has answered, by the names of the template's outputs: returned, or written to its arguments."""
+    results = list(_top(returned))
+    aside = written(api, given)
+    named: dict[str, object] = {}
+    returned_too = len(results) == len(api.outputs)
+    for nth, output in enumerate(api.outputs):
+        if output.name in aside:
+            named[output.name] = aside[output.name]
+        elif results:
+            named[output.name] = results[nth if returned_too else 0]
+            results = results if returned_too else results[1:]
+    return dict(flat({**named, **aside}))
+
+
+def _top(returned: object) -> Iterator[object]:
+    if isinstance(returned, dict):
+        returned = tuple(returned.values())
+    parts = returned if isinstance(returned, (tuple, list)) else (returned,)
+    yield from (part for part in parts if part is not None)
+
+
+def flat(named: Mapping[str, object]) -> Iterator[tuple[str, Tensor]]:
+    for name, value in named.items():
+        found = list(tensors(value))
+        yield from ((name if len(found) == 1 else f"{name}[{nth}]", tensor) for nth, tensor in enumerate(found))
+
+
+def declared(api: Api, name: str) -> Declared | None:
+    return next((output for output in api.outputs if output.name == name.partition("[")[0]), None)

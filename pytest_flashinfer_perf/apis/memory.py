@@ -1,0 +1,38 @@
+"""How much memory a case of an API needs, before any of it is taken."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_flashinfer_perf.apis import given
+from pytest_flashinfer_perf.apis.known import Api
+from pytest_flashinfer_perf.apis.shapes import ApiParams
+from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.spec.routine import CannotRunError
+
+# The inputs, copies of them in wider types, and what the reference makes on its way.
+TIMES = 8
+
+
+def footprint(api: Api, params: ApiParams) -> int:
+    return TIMES * _inputs(api, params)
+
+
+@functools.cache
+def _inputs(api: Api, params: ApiParams) -> int:
+    """By making them where nothing is stored; by what the template declares where its `init` looks at values."""
+    try:
+        made = given.make(api, params, "meta", 0)
+        return sum(tensor.nbytes for tensor in tensors(made.all))
+    except CannotRunError:
+        return sum(_declared(one.dims, params.axes) for one in (*api.inputs, *api.outputs))
+
+
+def _declared(dims: tuple[str, ...], axes: Mapping[str, Any]) -> int:
+    """As if of four bytes each, and as long in each direction that nobody states as in the longest other one."""
+    longest = max((int(size) for size in axes.values()), default=1)
+    stated = [int(axes[name]) for name in dims if name in axes]
+    return 4 * math.prod(stated or [longest]) if dims else 0

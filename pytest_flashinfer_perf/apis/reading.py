@@ -1,0 +1,50 @@
+"""What an output means, so that equal answers compare equal: packed numbers, sets in any order, scales."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.apis import given
+from pytest_flashinfer_perf.apis.known import Api
+from pytest_flashinfer_perf.checking.check import BY_DTYPE, EXACT, Tolerance
+from pytest_flashinfer_perf.routines._quantise import grids
+
+# A value half way between two codes goes to either; at most so many do, and a step is at most half of a number.
+PACKED = Tolerance(0.34, 0.6, 0.02, matched=0.97)
+NARROW = {
+    dtype: replace(BY_DTYPE[dtype], matched=0.995)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)  # whose next value is further than rounding allows
+}
+EXPONENTS = Tolerance(0.0, 0.0, 0.02, matched=0.97, absolute=1.0)
+
+
+def is_packed(api: Api, name: str, dtype: torch.dtype) -> bool:
+    """Two e2m1 to a byte."""
+    output = given.declared(api, name)
+    last = output.dims[-1] if output and output.dims else ""
+    return dtype == torch.uint8 and ("packed" in last or "div_2" in last)
+
+
+def is_unordered(api: Api, name: str, dtype: torch.dtype) -> bool:
+    """Indices of the largest, which may come in any order."""
+    return "top" in api.label and "indices" in name and not dtype.is_floating_point
+
+
+def meant(api: Api, name: str, tensor: Tensor) -> Tensor:
+    if is_packed(api, name, tensor.dtype):
+        return grids.from_e2m1(grids.unpacked(tensor))
+    if is_unordered(api, name, tensor.dtype):
+        return tensor.sort(-1).values
+    return tensor
+
+
+def tolerance(api: Api, name: str, dtype: torch.dtype) -> Tolerance:
+    """By the output's type alone."""
+    if is_packed(api, name, dtype):
+        return PACKED
+    if dtype == torch.uint8 and "quant" in f"{api.operation} {api.label}":
+        return EXPONENTS
+    return {**BY_DTYPE, **NARROW}.get(dtype, EXACT)

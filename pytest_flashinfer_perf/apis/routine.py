@@ -1,0 +1,174 @@
+"""An API with a template as a routine: derived where a routine's own file declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.apis import calling, faults, given, memory, reading, sampling, shapes, support, truth, work
+from pytest_flashinfer_perf.apis.exceptions import WEAK
+from pytest_flashinfer_perf.apis.given import Given
+from pytest_flashinfer_perf.apis.known import Api
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.nested import has_both_signs, tensors
+from pytest_flashinfer_perf.spec.params import Params
+from pytest_flashinfer_perf.spec.routine import Backend, Routine
+
+
+@dataclass
+class ApiRoutine(Routine[Any, Given]):
+    """Its outputs are compared as what they mean, and as far as their reference knows them."""
+
+    api: Api = field(kw_only=True)
+    option = "--api"
+    graph_if_possible = True
+
+    @property
+    def mark(self) -> str:
+        return "api"
+
+    def read(self, _params: Any, inputs: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        kept = inputs.kept
+        if sampling.is_sampler(self.api):
+            return (sampling.excess(outputs[0], kept.probabilities),)
+        named = dict(zip(kept.dtypes, outputs, strict=False))  # a reference that changes its inputs returns them too
+        return tuple(reading.meant(self.api, name, named[name]) for name in kept.compared)
+
+    def allowed(self, _params: Any, inputs: Given, _backend: str) -> tuple[Tolerance, ...]:
+        if sampling.is_sampler(self.api):
+            return (sampling.ALLOWED,)
+        kept = inputs.kept
+        return tuple(reading.tolerance(self.api, name, kept.dtypes[name]) for name in kept.compared)
+
+    def changed(self, inputs: Given) -> tuple[Tensor, ...]:
+        return () if given.write_only(self.api, inputs) else given.changed(inputs)
+
+
+def of(api: Api) -> ApiRoutine:
+    params = shapes.params_of(api)
+    made = ApiRoutine(
+        api.name,
+        family=api.family,
+        params=params,
+        inputs=lambda p, rand, device: given.make(api, p, str(device), rand.initial_seed()),
+        outputs=partial(given.write_only, api),
+        reference=partial(_reference, api),
+        cost=partial(_cost, api),
+        tolerances=lambda _p, _backend: (),
+        footprint=partial(memory.footprint, api),
+        cuda_graph=True,
+        activations=partial(_activations, api),
+        aliases=_aliases(api),
+        tiers=dict(shapes.tiers(api, params)),
+        api=api,
+    )
+    made.facts = partial(_facts, made)
+    found = shapes.presets(api)
+    if found:
+        made.sweep(found)(partial(shapes.of_model, api, params))
+    else:
+        made.tiers["full"] = made.tiers["default"]
+    made.backends.update((backend.name, backend) for backend in _backends(api))
+    return made
+
+
+def _aliases(api: Api) -> Mapping[str, str]:
+    """What `flashinfer_benchmark.py` calls the one way there is."""
+    others = {"flashinfer", "cuda"} - set(api.backends)
+    return dict.fromkeys(others, api.backends[0]) if len(api.backends) == 1 else {}
+
+
+def _backends(api: Api) -> Iterator[Backend[Any, Given]]:
+    for name in api.backends:
+        needs = support.requirements(api, name)
+        yield Backend(name, lambda _p, x, how: calling.by_flashinfer(api, x, how), api.below, needs)
+    needs = (capability.flashinfer(),)
+    yield Backend("torch", lambda _p, x, how: calling.by_reference(api, x, how), "", needs, support.on_a_cpu)
+
+
+def _cost(api: Api, _params: Params, x: Given) -> Cost:
+    """The reference is asked now: its products are counted on the way."""
+    x.kept.flops = work.counted(partial(_answer, api, x))
+    return work.cost(api, x)
+
+
+def _answer(api: Api, x: Given) -> None:
+    known = x.kept
+    known.is_new = True
+    if sampling.is_sampler(api):
+        known.probabilities, known.computed_in = sampling.probabilities(api, x.all), "float64"
+        return
+    try:
+        known.answer, known.computed_in = truth.answer(api, x, given.device_of(x))
+    except truth.NoReferenceError as error:
+        known.missing = str(error)
+
+
+def _reference(api: Api, _params: Params, x: Given, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
+    """What was answered when the cost was asked for; a second time, to the inputs as they are by then."""
+    if not x.kept.is_new:
+        _answer(api, x)
+    x.kept.is_new = False
+    return _wanted(api, x)
+
+
+def _wanted(api: Api, x: Given) -> tuple[Tensor, ...]:
+    if sampling.is_sampler(api):
+        return (torch.zeros(1),)
+    return tuple(reading.meant(api, name, x.kept.answer[name]) for name in x.kept.compared)
+
+
+def _activations(api: Api, x: Given) -> Tensor:
+    """The largest input with numbers of both signs: what has one may be a probability, a scale or a variance."""
+    aside = {output.argument for output in api.outputs}
+    found = [t for name, value in x.call.items() if name not in aside for t in tensors(value)]
+    signed = [t for t in found if t.is_floating_point() and t.numel() and has_both_signs(t)]
+    return max(signed, key=Tensor.numel, default=torch.empty(0))
+
+
+def _facts(routine: ApiRoutine, params: Params, x: Given) -> Mapping[str, Any]:
+    known = x.kept
+    return {
+        "derived": True,
+        "reference": known.computed_in,
+        "no_reference": known.missing or None,
+        "weak_reference": _weakness(routine.api, x),
+        "faults_missed": list(faults.missed(_right(routine.api, x), partial(_passes, routine, params, x))),
+    }
+
+
+def _weakness(api: Api, x: Given) -> str | None:
+    known = x.kept
+    reason = next((why for part, why in WEAK.items() if part in api.label), None)
+    unknown = [name for name in known.dtypes if name not in known.compared]
+    return reason or (f"it says nothing of {', '.join(unknown)}" if unknown and known.compared else None)
+
+
+def _right(api: Api, x: Given) -> tuple[Tensor, ...]:
+    """What a backend would answer, in its own types."""
+    if sampling.is_sampler(api):
+        return (sampling.tokens(x.kept.probabilities),)
+    known = x.kept
+    return tuple(known.answer[name].to(known.dtypes[name]) for name in known.compared)
+
+
+def _passes(routine: ApiRoutine, params: Params, x: Given, outputs: tuple[Tensor, ...]) -> bool:
+    """By the check that the backend's answer has passed, of the outputs that are compared."""
+    seen = _meant(routine, params, x, outputs)
+    compared = zip(seen, _wanted(routine.api, x), routine.allowed(params, x, ""), strict=True)
+    return not any(check.compare(*each, poisoned=False).rule for each in compared)
+
+
+def _meant(routine: ApiRoutine, params: Params, x: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    if sampling.is_sampler(routine.api):
+        return routine.read(params, x, outputs)
+    named = zip(x.kept.compared, outputs, strict=True)
+    return tuple(reading.meant(routine.api, name, output) for name, output in named)

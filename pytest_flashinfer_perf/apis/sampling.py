@@ -1,0 +1,100 @@
+"""Is a sampler right: its tokens must be possible ones, and be as frequent as their probabilities say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.apis.given import Given
+from pytest_flashinfer_perf.apis.known import Api
+from pytest_flashinfer_perf.checking.check import Tolerance
+
+# Of right samplers one in a million is called wrong.
+MOST = math.sqrt(math.log(2e6) / 2)
+ALLOWED = Tolerance(0.0, 0.0, math.inf, absolute=MOST)
+ROUNDING = 1e-5  # sums of fp32 may end before or after the last token that is kept
+
+
+def is_sampler(api: Api) -> bool:
+    """One token for each row of probabilities or logits."""
+    return [output.name for output in api.outputs] == ["samples"] and _distribution_argument(api) is not None
+
+
+def _distribution_argument(api: Api) -> str | None:
+    arguments = (one.argument for one in api.inputs)
+    return next((name for name in arguments if name in ("probs", "logits")), None)
+
+
+def drawn(api: Api, given: Given) -> dict[str, Tensor]:
+    """Torch's own sampler: some templates' references take the likeliest token instead of a drawn one."""
+    return {"samples": tokens(probabilities(api, given.all))}
+
+
+def tokens(expected: Tensor) -> Tensor:
+    return torch.multinomial(expected, 1)[:, 0].int()
+
+
+def probabilities(api: Api, arguments: Mapping[str, Any]) -> Tensor:
+    """What is sampled from, row by row, once all filters are applied in the API's own order: k, p, then min p."""
+    name = _distribution_argument(api) or ""
+    values = arguments[name].double()
+    kept = values.softmax(-1) if name == "logits" else values / values.sum(-1, keepdim=True)
+    if _given(arguments, "top_k") is not None:
+        kept = _largest(kept, _column(arguments, "top_k", kept).long())
+    if _given(arguments, "top_p") is not None:
+        kept = _nucleus(kept, _column(arguments, "top_p", kept))
+    if _given(arguments, "min_p") is not None:
+        least = (1 - ROUNDING) * _column(arguments, "min_p", kept) * kept.amax(-1, keepdim=True)
+        kept = kept.where(kept >= least, 0.0)
+    normal: Tensor = kept / kept.sum(-1, keepdim=True)
+    return normal
+
+
+def _given(arguments: Mapping[str, Any], name: str) -> Any:
+    """Under one of two names: a number for all rows, or one for each."""
+    names = (name, f"{name}_arr", f"maybe_{name}_arr")
+    return next((arguments[one] for one in names if arguments.get(one) is not None), None)
+
+
+def _column(arguments: Mapping[str, Any], name: str, like: Tensor) -> Tensor:
+    given = torch.as_tensor(_given(arguments, name), device=like.device).double()
+    return given.reshape(-1, 1).expand(len(like), 1)
+
+
+def _largest(values: Tensor, count: Tensor) -> Tensor:
+    count = count.clamp(1, values.shape[-1])
+    last = values.sort(-1, descending=True).values.gather(-1, count - 1)
+    return values.where(values >= last, 0.0)
+
+
+def _nucleus(values: Tensor, share: Tensor) -> Tensor:
+    values = values / values.sum(-1, keepdim=True)
+    ordered = values.sort(-1, descending=True).values
+    kept = ordered.cumsum(-1) - ordered < share + ROUNDING
+    least = ordered.where(kept, math.inf).amin(-1, keepdim=True)
+    return values.where(values >= least, 0.0)
+
+
+def excess(samples: Tensor, expected: Tensor) -> Tensor:
+    """How far the tokens are from these probabilities, near 1 where they are right; infinite where one is impossible.
+
+    The place of a token in its row's cumulated probabilities, drawn within the token's own share, is uniform: that of
+    all rows together is compared with a uniform one (Kolmogorov and Smirnov's distance, times the root of their count).
+    """
+    tokens, width = samples.reshape(-1).long(), expected.shape[-1]
+    if len(tokens) != len(expected) or bool(((tokens < 0) | (tokens >= width)).any()):
+        return torch.tensor([math.inf])
+    own = expected.gather(-1, tokens[:, None])[:, 0]
+    if not bool((own > 0).all()):
+        return torch.tensor([math.inf])
+    until = expected.cumsum(-1).gather(-1, tokens[:, None])[:, 0]
+    drawn = torch.rand(len(tokens), dtype=torch.float64, generator=torch.Generator().manual_seed(len(tokens)))
+    places = (until - own * drawn.to(own.device)).sort().values
+    count = len(places)
+    steps = torch.arange(1, count + 1, dtype=torch.float64, device=places.device) / count
+    apart = torch.maximum((steps - places).abs().max(), (places - steps + 1 / count).abs().max())
+    return (apart * math.sqrt(count)).reshape(1).float().cpu()

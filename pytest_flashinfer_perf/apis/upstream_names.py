@@ -1,0 +1,136 @@
+"""A line of `flashinfer_benchmark.py` whose routine is an API with a template: its flags, as that API's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_flashinfer_perf.apis import discovery
+from pytest_flashinfer_perf.apis.known import Api
+from pytest_flashinfer_perf.apis.shapes import FLOATS
+from pytest_flashinfer_perf.spec.params import ParamError
+
+# Routines that are not called as their API is.
+NAMES = {
+    "MSAProxyScore": "msa_proxy_score",
+    "MSASparseAttention": "msa_sparse_attention",
+    "MSASparseDecode": "msa_sparse_decode_attention",
+    "cute_dsl_fp4_block_scale_moe": "cute_dsl_fused_moe_nvfp4",
+}
+# An axis is as long as these flags multiplied, where no flag has its name.
+AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "nnz": (("batch_size", "seq_len"),),
+    "num_tokens": (("batch_size",),),
+    "M": (("m",),),
+    "N": (("n",),),
+    "K": (("k",),),
+    "k": (("top_k",),),
+    "num_q_heads": (("num_qo_heads",),),
+    "num_k_heads": (("num_kv_heads",),),
+    "num_q_heads_x_head_size": (("num_qo_heads", "head_dim"),),
+    "num_k_heads_x_head_size": (("num_kv_heads", "head_dim"),),
+    "head_size": (("head_dim",),),
+    "num_speculative": (("num_speculate_tokens",),),
+    "total_seq_len": (("batch_size", "s_qo"),),
+    "num_seqs": (("batch_size",),),
+    "qo_len": (("s_qo",),),
+    "kv_len": (("s_kv",),),
+    "seq_len": (("num_tokens",),),
+}
+ARGUMENTS = {"no_sf_swizzled_layout": ("is_sf_swizzled_layout", "False"), "interleave": ("interleave", "True")}
+# What every template does anyway.
+ANYWAY = {
+    "out_dtype": ("fp8_e4m3", "nvfp4", "bfloat16"),
+    "quant_dtype": ("fp8_e4m3",),
+    "filter_apply_order": ("top_k_first",),
+    "kv_layout": ("NHD",),
+    "sf_layout": ("128x4",),
+    "global_scale": ("1.0",),
+}
+
+
+class NotAnApiError(ParamError):
+    """The line cannot be had here; the sentence has the reason."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The flags of a line, some of which a part of the API has taken."""
+
+    routine: str
+    api: Api
+    flags: Mapping[str, str]
+
+    def words(self) -> list[str]:
+        axes = dict(self._axes())
+        sizes = {axis: self._size(names) for axis, names in axes.items()}
+        taken = {name for names in axes.values() for name in names}
+        others = {name: value for name, value in self.flags.items() if name not in taken}
+        dtype = others.pop("input_dtype", None)
+        arguments = ",".join(word for name, value in others.items() for word in self._argument(name, value))
+        said = {
+            **sizes,
+            **({"dtype": self._known(dtype)} if dtype else {}),
+            **({"arguments": arguments} if arguments else {}),
+        }
+        return [word for name, value in said.items() for word in (f"--{name}", str(value))]
+
+    def _axes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        for axis in self.api.axes:
+            options = ((axis.name,), *AXES.get(axis.name, ()))
+            found = next((names for names in options if set(names) <= set(self.flags)), None)
+            if found:
+                yield axis.name, found
+
+    def _size(self, names: tuple[str, ...]) -> int:
+        try:
+            return math.prod(int(self.flags[name]) for name in names)
+        except ValueError:
+            raise ParamError(f"{', '.join(names)}: must be numbers, got {self.flags}") from None
+
+    def _known(self, dtype: str) -> str:
+        if dtype not in FLOATS:
+            raise NotAnApiError(f"{self.routine}: {self.api.path}: its template makes no inputs of {dtype}")
+        return dtype
+
+    def _argument(self, name: str, value: str) -> Iterator[str]:
+        argument, fixed = ARGUMENTS.get(name, (name, value or "True"))
+        if argument in self.api.arguments:
+            yield f"{argument}={fixed}"
+        elif value not in ANYWAY.get(name, ()):
+            raise NotAnApiError(f"{self.routine}: {self.api.path}: its template has no --{name}")
+
+
+def translated(routine: str, api: Api, rest: Sequence[str]) -> list[str]:
+    """The flags of upstream's line, as those of the API."""
+    return _Line(routine, api, _flags(rest)).words()
+
+
+def api_of(routine: str) -> Api:
+    """The API that upstream's routine calls."""
+    known = discovery.registry()
+    wanted = NAMES.get(routine, routine)
+    found = [api for api in known.apis if api.path.rpartition(".")[2] == wanted]
+    if not found:
+        where = f"FlashInfer {known.version} has" if known.version else "without FlashInfer there is"
+        raise NotAnApiError(f"{routine}: {where} no such API with a trace template")
+    best = next((api for api in found if not api.missing), found[0])
+    if best.missing:
+        raise NotAnApiError(f"{routine}: {best.path}: {best.missing}")
+    return best
+
+
+def _flags(rest: Sequence[str]) -> dict[str, str]:
+    """A flag's value is empty where it has none."""
+    found: dict[str, str] = {}
+    name = ""
+    for word in rest:
+        if word.startswith("--"):
+            name, _, value = word[2:].partition("=")
+            found[name] = value
+        elif name and not found[name]:
+            found[name] = word
+        else:
+            raise ParamError(f"{word!r} belongs to no flag")
+    return found

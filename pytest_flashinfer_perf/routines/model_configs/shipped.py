@@ -1,0 +1,44 @@
+"""Published models whose config.json is part of this package: the fields that are read, with their source."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.routines.model_configs import architectures
+from pytest_flashinfer_perf.routines.model_configs.description import Description
+from pytest_flashinfer_perf.routines.model_configs.fields import ConfigError, Fields
+
+FOLDER = Path(__file__).parent / "configs"
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+@functools.cache
+def record(name: str) -> Mapping[str, Any]:
+    """The whole file: the config, where and when it was taken, the parameters that its publisher counts."""
+    if name not in names():
+        raise ConfigError(unknown(name, names()))
+    known: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return known
+
+
+@functools.cache
+def model(name: str) -> Description:
+    return architectures.describe(Fields(record(name)["config"], name), name)
+
+
+def is_path(text: str) -> bool:
+    """A config.json or its folder, in contrast to a name."""
+    return text.endswith(".json") or "/" in text or Path(text, "config.json").is_file()
+
+
+def find(text: str) -> Description:
+    return architectures.read(Path(text)) if is_path(text) else model(text)

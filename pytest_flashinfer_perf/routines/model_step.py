@@ -1,0 +1,81 @@
+"""The kernels of a model's step as parameters of the routines that are here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.model_configs import kernels, shipped
+from pytest_flashinfer_perf.routines.model_configs.kernel import Kernel
+from pytest_flashinfer_perf.routines.model_configs.step import Step
+from pytest_flashinfer_perf.spec.params import ParamError, Params
+from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A kernel, and the problems that measure it: any one of them does its work."""
+
+    kernel: Kernel
+    problems: tuple[tuple[AnyRoutine, Params], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    name: str
+    step: Step
+    planned: tuple[Planned, ...]
+
+    @property
+    def coverage(self) -> kernels.Coverage:
+        return kernels.coverage([one.kernel for one in self.planned])
+
+    @property
+    def gaps(self) -> list[Kernel]:
+        return [one.kernel for one in self.planned if one.kernel.gap]
+
+    def shapes(self, routine: AnyRoutine) -> list[Shape[Params]]:
+        """Each problem once, whichever kernels have it."""
+        model = Model(self.name, {})
+        problems = (params for one in self.planned for of, params in one.problems if of is routine)
+        return [Shape(params, model) for params in dict.fromkeys(problems)]
+
+
+def plan(text: str, step: Step) -> Plan:
+    """Of a config.json, its folder, or the name of a model that is part of the package."""
+    model = shipped.find(text)
+    spread = "".join(f"-{way}{gpus}" for way, gpus in step.spread._asdict().items() if gpus > 1)
+    return Plan(model.name + spread, step, tuple(map(_planned, kernels.of_step(model, step))))
+
+
+def _planned(kernel: Kernel) -> Planned:
+    """A kernel that no routine takes in its size is a gap, with the routine's reason."""
+    problems, faults = [], []
+    for call in kernel.calls:
+        routine = all_routines()[call.routine]
+        try:
+            problems.append((routine, routine.params(**call.params)))
+        except ParamError as error:
+            faults.append(f"{call.routine}: {error}")
+    gap = kernel.gap or ("" if problems else "; ".join(faults))
+    return Planned(replace(kernel, gap=gap), tuple(problems))
+
+
+def summary(plan: Plan) -> Iterator[str]:
+    """What has a case and what has none, by its share of the weights."""
+    covered, every = plan.coverage, [one.kernel for one in plan.planned]
+    yield f"{plan.name}: {covered.weights:.1%} of the weights and {covered.flops:.1%} of the operations have a case"
+    for reason, names in _by_reason(plan.gaps).items():
+        left = kernels.coverage([replace(kernel, gap="" if kernel.gap == reason else "other") for kernel in every])
+        share = f"{left.weights:.2%} of the weights, {left.flops:.2%} of the operations"
+        yield f"  without a case: {', '.join(names)} ({share}): {reason}"
+
+
+def _by_reason(gaps: Sequence[Kernel]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for kernel in gaps:
+        names = found.setdefault(kernel.gap, [])
+        names.append(kernel.name)
+    return {reason: list(dict.fromkeys(names)) for reason, names in found.items()}
