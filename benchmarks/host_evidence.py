@@ -55,7 +55,7 @@ def summary(title, by_case, codes):
 
 def figures(processes, name, quantity):
     """In microseconds."""
-    rows = [run.rows[name] for run in processes if name in run.rows]
+    rows = [run.by_case[name] for run in processes if name in run.by_case]
     seen = host.replicates(quantity, rows, rows, paired=True) if rows else None
     return [1e6 * seconds for seconds in seen.before] if seen else []
 
@@ -66,7 +66,7 @@ def sd(values):
 
 def within(processes, name):
     """The largest standard deviation of the rounds of one process."""
-    rounds = [run.rows[name].host.rounds_us for run in processes if run.rows[name].host]
+    rounds = [run.by_case[name].host.rounds_us for run in processes if run.by_case[name].host]
     return max((sd(of_one) for of_one in rounds), key=lambda text: float(text.split()[0]) if text != "-" else 0.0)
 
 
@@ -75,8 +75,8 @@ def median(values):
 
 
 def overhead(processes):
-    rows = [row for run in processes for row in run.rows.values() if row.host]
-    passes, cases = (sum(seconds) for seconds in ((r.host.pass_s for r in rows), (r.info["case_s"] for r in rows)))
+    rows = [row for run in processes for row in run.rows if row.host]
+    passes, cases = (sum(seconds) for seconds in ((r.host.pass_s for r in rows), (r.execution.case_s for r in rows)))
     return f"the pass takes {passes / len(rows):.3f} s a case, {100 * passes / (cases - passes):.1f} % of the rest"
 
 

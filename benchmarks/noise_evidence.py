@@ -40,10 +40,10 @@ def rows(folder, judged):
         if case.primary is None:
             continue
         domain = case.primary.seen.domain
-        figures = cycles.figures([run.rows[case.name] for run in processes], domain)
+        figures = cycles.compared_by([run.by_case[case.name] for run in processes], domain)
         taken = [one.primary.noise.variance for j in judged for one in j.cases if one.name == case.name and one.primary]
         predicted, observed = 100 * math.sqrt(statistics.fmean(taken)), spread(figures)
-        median = statistics.median(run.rows[case.name].median for run in processes)
+        median = statistics.median(run.by_case[case.name].median for run in processes)
         yield case.name, median, domain, observed, predicted
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,6 +11,8 @@ from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.measuring.walk import run_case
 from pytest_flashinfer_perf.report.vllm import Compared
 from pytest_flashinfer_perf.routines.attention.vllm_decode import NVFP4, VllmDecode, to_float8, vllm_decode
+from pytest_flashinfer_perf.running import replay
+from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.routine import Shape
@@ -59,7 +60,8 @@ def benchmark_decode(  # noqa: PLR0913, PLR0917 - the signature is vLLM's
     return Compared(trtllm, _measured(VllmDecode(**shape, **plain), "baseline", measuring)).columns()
 
 
-def _measured(params: VllmDecode, backend: str, measuring: Measuring) -> dict[str, Any]:
-    result = run_case(Case(vllm_decode, Shape(params), backend), measuring, Checking(), devices.find("auto"))
-    measurement = result.measurement
-    return {"mean": fmean(measurement.samples), "std": measurement.std, "params": params.as_dict()}
+def _measured(params: VllmDecode, backend: str, measuring: Measuring) -> Row:
+    case = Case(vllm_decode, Shape(params), backend)
+    result = run_case(case, measuring, Checking(), devices.find("auto"))
+    stats = replay.statistics(result.measurement.samples)
+    return Row(name=case.id, fullname=case.id, identity=case.identity, params=case.json_params, stats=stats)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_flashinfer_perf.bisect.question import Answer, Finding, PointError, Question, Side, skipped
 from pytest_flashinfer_perf.bisect.times import Instrument
-from pytest_flashinfer_perf.gate.runs import Run
+from pytest_flashinfer_perf.runs.run_file import Run
 
 PROCESSES = 2
 WRONG_ANSWER = "wrong answer: "
@@ -57,16 +57,17 @@ class Answers:
 
 
 def _cases(runs: Iterable[Run]) -> list[str]:
-    return list(dict.fromkeys(case for run in runs for case in (*run.rows, *run.unmeasured)))
+    return list(dict.fromkeys(case for run in runs for case in (*run.by_case, *(one.case for one in run.unmeasured))))
 
 
 def _seen(run: Run, case: str) -> Seen:
-    row = run.rows.get(case)
+    row = run.by_case.get(case)
     if row is None:
-        outcome, reason = run.unmeasured.get(case, ("not measured", "this run has nothing on it"))
+        ended = run.ended([case])
+        outcome, reason = (ended.outcome, ended.headline) if ended else ("not measured", "this run has nothing on it")
         wrong = WRONG_ANSWER in reason
         return Seen(False if wrong else None, reason if wrong else f"{outcome}: {reason}")
-    checked = row.info.get("refcheck")
+    checked = row.check.refcheck
     right = {"passed": True, "wrong": False}.get(str(checked))
     sentence = {True: "right", False: "wrong answer", None: f"its answer is not compared: {checked}"}[right]
     return Seen(right, sentence, row.fullname)

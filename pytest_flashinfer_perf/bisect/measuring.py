@@ -11,11 +11,10 @@ from pathlib import Path
 from pytest_flashinfer_perf.bisect.places import Places, logged
 from pytest_flashinfer_perf.bisect.question import PointError, Question, Side
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.running.processes import Environment, say
 from pytest_flashinfer_perf.runs.formatting import counted
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 MODULE = ("-m", "pytest")
 PREBUILD = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(['prebuild', '--', *sys.argv[1:]]))"
@@ -42,7 +41,7 @@ class Processes:
         except RunError as error:
             raise PointError(point, error) from error
         processes.verify(run, self.gpu)
-        self.tests.update({row.case: row.fullname for row in run.rows.values()})
+        self.tests.update({row.case: row.fullname for row in run.rows})
         return run
 
     def _measured(self, side: Side, point: str, stem: Path, only: Sequence[str] | None) -> Run:

@@ -11,9 +11,10 @@ from typing import Literal, Protocol
 from pytest_flashinfer_perf.bisect.question import Answer, Finding, PointError, Question, Side, skipped
 from pytest_flashinfer_perf.gate import likeness, words
 from pytest_flashinfer_perf.gate.plan import Plan
-from pytest_flashinfer_perf.gate.runs import Row, Run
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run
 
 ANSWERS = {
     Verdict.SLOWER: Answer.CHANGED,
@@ -91,7 +92,7 @@ def _others(judged: Judged) -> Iterable[str]:
 
 
 def _backends(rows: Iterable[Row]) -> str:
-    return " and ".join(dict.fromkeys(str(row.info.get("resolved_backend") or "unknown") for row in rows))
+    return " and ".join(dict.fromkeys(str(row.setup.resolved_backend or "unknown") for row in rows))
 
 
 def leveled(levels: Mapping[str, float]) -> Thresholds:

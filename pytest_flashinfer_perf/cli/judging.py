@@ -76,7 +76,7 @@ def rules(args: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool)
 def publish(judgement: Judgement, args: argparse.Namespace) -> int:
     """Write the verdicts to the terminal, to GitHub and to files, and return the exit code."""
     shown = table.lines(judgement) if args.explain is None else explain.lines(judgement, args.explain)
-    sys.stdout.writelines(f"{line}\n" for line in (*shown, *github.told(judgement)))
+    sys.stdout.writelines(f"{line}\n" for line in (*shown, *github.publish(judgement)))
     for name, text in WRITERS.items():
         if getattr(args, name):
             write_whole(getattr(args, name), text(judgement))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,9 @@ import pytest
 from pytest_flashinfer_perf.config.usage import not_written, verify_output
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream_columns
-from pytest_flashinfer_perf.running import attempts
+from pytest_flashinfer_perf.running import attempts, reports
 from pytest_flashinfer_perf.runs.formatting import counted
-
-Row = Mapping[str, Any]
+from pytest_flashinfer_perf.runs.row import Row
 
 OURS = """
     case status spread sol_pct bound flops bytes instrument cold_l2 refcheck_worst_abs refcheck_worst_rel
@@ -29,22 +26,22 @@ ANSWERS = {"passed": True, "sampled": True, "wrong": False}
 
 def columns(row: Row) -> dict[str, Any]:
     """The cells of a row, with times in milliseconds; None in columns that do not apply to its routine."""
+    how, checked = row.provenance, row.check.refcheck or ""
     cells = {
-        **row["params"],
-        **row,
-        "median_time": 1e3 * row["median"],
-        "std_time": 1e3 * row["std"],
-        "cold_l2_cache": row["cold_l2"] != "none",
-        "refcheck": row["refcheck"] in ANSWERS,
-        "no_cuda_graph": not row["cuda_graph"],
-        "use_cupti": row["instrument"] == "cupti",
-        "allow_output_mismatch": row["allow_output_mismatch"],
-        "random_seed": row.get("seed"),
+        **row.params,
+        **row.extra_info(),
+        "median_time": 1e3 * row.median,
+        "std_time": 1e3 * row.stats.stddev,
+        "cold_l2_cache": how.cold_l2 != "none",
+        "refcheck": checked in ANSWERS,
+        "no_cuda_graph": not how.cuda_graph,
+        "use_cupti": how.instrument == "cupti",
+        "random_seed": row.setup.seed,
         "generate_repro_command": True,
-        "repro_command": row.get("repro_upstream"),
-        "is_var_seq": row["params"].get("mla_is_var_seq"),
-        "cute_dsl_impl": row["params"].get("mla_cute_dsl_impl"),
-        "refcheck_passed": ANSWERS.get(row["refcheck"]),
+        "repro_command": row.setup.repro_upstream,
+        "is_var_seq": row.params.get("mla_is_var_seq"),
+        "cute_dsl_impl": row.params.get("mla_cute_dsl_impl"),
+        "refcheck_passed": ANSWERS.get(checked),
         **_tuned(row),
     }
     return {name: cells.get(name) for name in COLUMNS}
@@ -52,9 +49,9 @@ def columns(row: Row) -> dict[str, Any]:
 
 def _tuned(row: Row) -> dict[str, str]:
     """The autotuner's choice; empty for a row that was not tuned, as in upstream's CSV."""
-    if not row.get("autotuned") or not row.get("tactic"):
+    if not row.setup.autotuned or not row.setup.tactic:
         return {}
-    winner, _, tactic = row["tactic"].partition(" ")
+    winner, _, tactic = row.setup.tactic.partition(" ")
     return {"autotune_winner": winner, "autotune_tactic": tactic}
 
 
@@ -90,8 +87,9 @@ class CsvFile:
     def _follow(self, report: pytest.TestReport) -> None:
         if attempts.begins(report) and self._lines.pop(report.nodeid, None) is not None:
             self._write()
-        if hasattr(report, "perf_row"):
-            line = _written(columns(json.loads(report.perf_row)).values())
+        row = reports.of(report).row
+        if row:
+            line = _written(columns(row).values())
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(line)
             self._lines[report.nodeid] = line

@@ -13,6 +13,7 @@ from pytest_flashinfer_perf.apis.upstream_names import NotAnApiError
 from pytest_flashinfer_perf.flashinfer_benchmark import lines, upstream
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import all_backends, all_routines
+from pytest_flashinfer_perf.runs.row import Identity
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case, Line, UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import ParamError
@@ -31,9 +32,9 @@ class Entry:
     where: str = ""
 
     @property
-    def identity(self) -> dict[str, str]:
-        """The fields that identify a line without a case."""
-        return {"case": self.name, "line": self.where}
+    def identity(self) -> Identity:
+        """The identity of a line without a case."""
+        return Identity(case=self.name)
 
 
 def is_testlist(path: Path) -> bool:

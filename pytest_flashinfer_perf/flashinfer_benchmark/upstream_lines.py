@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from pytest_flashinfer_perf.machine import provenance
-from pytest_flashinfer_perf.running import unmeasured
+from pytest_flashinfer_perf.running import reports, unmeasured
+from pytest_flashinfer_perf.runs.row import Row
 
-Row = Mapping[str, Any]
 WIDTH = 15
-RATES = (("tflops", "TFLOPs/sec"), ("tb_per_sec", "TB/sec"))
+DECODE = {"avg_actual_seq_len": "seq len"}
+PREFILL = {"avg_actual_seq_len": "qo seq len", "avg_actual_kv_len": "kv seq len"}
 
 
 class UpstreamLines:
@@ -36,46 +36,49 @@ class UpstreamLines:
 
     def _lines(self, report: pytest.TestReport) -> Iterator[str]:
         name = report.nodeid.partition("::")[2]
-        if hasattr(report, "perf_row"):
-            yield from self._measured(json.loads(report.perf_row))
+        carried = reports.of(report)
+        if carried.row:
+            yield from self._measured(carried.row)
         elif report.failed:
             yield f"[ERROR] Error running test: {name}"
             error = unmeasured.reason(report).strip().partition("\n")[0]
             yield f"[ERROR] Error: {error}"
-        elif report.skipped and hasattr(report, "perf_unmeasured"):
-            yield f"[INFO] {name}: {json.loads(report.perf_unmeasured)['reason']}. Skipping."
+        elif report.skipped and carried.unmeasured:
+            yield f"[INFO] {name}: {carried.unmeasured.reason}. Skipping."
 
     def _measured(self, row: Row) -> Iterator[str]:
         """The line of a row; facts that the backends of a shape share are printed once, before the first of them."""
-        shape = (row.get("routine"), row.get("shape"))
-        if shape != self._shape and row.get("verbose"):
-            yield from _about(row)
+        shape = (row.identity.routine, row.identity.shape)
+        if shape != self._shape and row.setup.verbose:
+            yield from _about(row, row.setup.verbose)
         self._shape = shape
         yield performance(row)
 
 
-def _about(row: Row) -> Iterator[str]:
-    versions = provenance.versions()
-    yield f"[INFO] Running test{''.join(word[:1].upper() + word[1:] for word in row['routine'].split('_'))}"
+def _about(row: Row, verbose: int) -> Iterator[str]:
+    versions, routine = provenance.versions(), row.identity.routine or ""
+    yield f"[INFO] Running test{''.join(word[:1].upper() + word[1:] for word in routine.split('_'))}"
     yield f"[INFO] FlashInfer version: {versions['flashinfer']}"
-    if row["verbose"] > 1:
-        yield f"[VVERBOSE] gpu_name = {row['device_name'].replace(' ', '_')!r}"
-    yield f"[INFO] To reproduce this test case, run the following command: {row['repro_upstream'] or row['repro']}"
+    if verbose > 1:
+        yield f"[VVERBOSE] gpu_name = {str(row.identity.device_name).replace(' ', '_')!r}"
+    command = row.setup.repro_upstream or row.identity.repro
+    yield f"[INFO] To reproduce this test case, run the following command: {command}"
     yield from _lengths(row)
-    for described in row.get("inputs", ()):
+    for described in row.setup.inputs or ():
         yield f"[VVERBOSE] {described}"
 
 
 def _lengths(row: Row) -> Iterator[str]:
-    if "avg_actual_kv_len" in row:
-        yield f"[VERBOSE] Average actual qo seq len: {row['avg_actual_seq_len']}"
-        yield f"[VERBOSE] Average actual kv seq len: {row['avg_actual_kv_len']}"
-    elif "avg_actual_seq_len" in row:
-        yield f"[VERBOSE] Average actual seq len: {row['avg_actual_seq_len']}"
+    labels = PREFILL if PREFILL.keys() <= row.facts.keys() else DECODE
+    for name, label in labels.items():
+        if name in row.facts:
+            yield f"[VERBOSE] Average actual {label}: {row.facts[name]}"
 
 
 def performance(row: Row) -> str:
     """The [PERF] line; without rates if the work is not known, as for solutions of data sets."""
-    times = f"median time {1e3 * row['median']:.3f} ms; std {1e3 * row['std']:.3f} ms"
-    rates = [f"achieved {name} {row[name]:.3f} {unit}" for name, unit in RATES if row[name] is not None]
-    return f"[PERF] {row.get('backend') or row['case']:<{WIDTH}}:: {'; '.join([times, *rates])}"
+    times = f"median time {1e3 * row.median:.3f} ms; std {1e3 * row.stats.stddev:.3f} ms"
+    work = row.throughput
+    known = (("tflops", work.tflops, "TFLOPs/sec"), ("tb_per_sec", work.tb_per_sec, "TB/sec"))
+    rates = [f"achieved {name} {rate:.3f} {unit}" for name, rate, unit in known if rate is not None]
+    return f"[PERF] {row.identity.backend or row.case:<{WIDTH}}:: {'; '.join([times, *rates])}"

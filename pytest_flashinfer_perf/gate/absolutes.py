@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.effects import Replicates
-from pytest_flashinfer_perf.gate.runs import Row
 from pytest_flashinfer_perf.gate.sides import ComparedCase
 from pytest_flashinfer_perf.gate.thresholds import Rival, Threshold
 from pytest_flashinfer_perf.runs import host_time
 from pytest_flashinfer_perf.runs.host_time import SYNCHRONISATION, HostTime
+from pytest_flashinfer_perf.runs.row import Row
 
 NOT_WRITTEN = "its rows do not say what it asks of the host"
 
@@ -36,7 +36,7 @@ def broken(case: ComparedCase, asked: Threshold) -> list[Broken]:
 def _rates(case: ComparedCase, asked: Threshold) -> Iterator[Broken]:
     for field in ("tflops", "sol_pct"):
         least = getattr(asked, f"min_{field}")
-        reached = [row.info.get(field) for row in case.after]
+        reached = [getattr(row.throughput, field) for row in case.after]
         known = [float(value) for value in reached if value is not None]
         if least is None:
             continue
@@ -87,7 +87,7 @@ def _never_waits(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
 def _rival(case: ComparedCase, rival: Rival) -> Iterator[Broken]:
     """In the same processes; only a ratio that is surely above the limit breaks it."""
     asked = f"max_vs_backend = {rival.ratio:g} of {rival.backend}"
-    if case.after[0].info.get("backend") == rival.backend:
+    if case.after[0].identity.backend == rival.backend:
         return
     pairs = [(other, row) for run, row in case.head if (other := _of_backend(rival.backend, row, run.rows))]
     if not pairs:
@@ -98,10 +98,13 @@ def _rival(case: ComparedCase, rival: Rival) -> Iterator[Broken]:
         yield Broken(f"{asked}: it takes {math.exp(effect.change):.3f} of its {effect.seen.domain}")
 
 
-def _of_backend(backend: str, row: Row, rows: Mapping[str, Row]) -> Row | None:
-    same = ("routine", "shape", "device")
-    others = (r for r in rows.values() if r.info.get("backend") == backend)
-    return next((r for r in others if all(r.info.get(n) == row.info.get(n) for n in same)), None)
+def _of_backend(backend: str, row: Row, rows: Iterable[Row]) -> Row | None:
+    others = (other for other in rows if other.identity.backend == backend)
+    return next((other for other in others if _shape(other) == _shape(row)), None)
+
+
+def _shape(row: Row) -> tuple[str | None, ...]:
+    return row.identity.routine, row.identity.shape, row.identity.device
 
 
 def _beside(pairs: Sequence[tuple[Row, Row]]) -> Replicates:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from pytest_flashinfer_perf.gate.figures import of_placements
 from pytest_flashinfer_perf.gate.noise import FEWEST_PLACEMENTS
-from pytest_flashinfer_perf.gate.runs import Row
 from pytest_flashinfer_perf.gate.verdict import Judgement, Verdict
+from pytest_flashinfer_perf.runs.row import Row
 
 MOST_NAMED = 3  # tests; a longer command is written by its reader
 PYTHONS = "flashinfer-perf ab --base BASE_PYTHON --head HEAD_PYTHON --"
@@ -28,7 +29,7 @@ def assumed_noise(judgement: Judgement) -> Iterator[str]:
 
 
 def _lacks_placements(rows: Sequence[Row]) -> bool:
-    return any(len(row.placed("median")) < FEWEST_PLACEMENTS for row in rows)
+    return any(len(of_placements(row, "median")) < FEWEST_PLACEMENTS for row in rows)
 
 
 def command(judgement: Judgement) -> str:

@@ -18,7 +18,8 @@ from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import cycles, noise, tails
 from pytest_flashinfer_perf.gate.effects import PAIR, Q_SLOWER, RISK
 from pytest_flashinfer_perf.gate.noise import Noise
-from pytest_flashinfer_perf.gate.runs import Row, Run
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run
 
 SCHEMA = 1
 FEWEST = 3
@@ -44,11 +45,11 @@ class Calibration:
     def noise(self, row: Row, domain: str) -> Noise | None:
         """Of one process; nothing for a case that was not calibrated as it is measured now."""
         known = self.cases.get(row.case, {})
-        said = known.get(domain) if known.get("how") == how(row) else None
-        return Noise(said["sd"] ** 2, said["df"], "calibrated") if said else None
+        figures = known.get(domain) if known.get("how") == how(row) else None
+        return Noise(figures["sd"] ** 2, figures["df"], "calibrated") if figures else None
 
     def is_of(self, run: Run, row: Row) -> bool:
-        return (self.gpu, self.model) == (row.info.get("gpu_uuid"), run.model(row))
+        return (self.gpu, self.model) == (row.identity.gpu_uuid, run.model(row))
 
     def stale(self, run: Run) -> str | None:
         """Why it is not to be believed of this run."""
@@ -62,7 +63,7 @@ class Calibration:
 
 
 def how(row: Row) -> list[Any]:
-    return [row.instrument, row.info.get("cold_l2"), row.info.get("cuda_graph")]
+    return [row.provenance.instrument, row.provenance.cold_l2, row.provenance.cuda_graph]
 
 
 def find(choice: str, gpus: Iterable[str | None]) -> list[Calibration]:
@@ -80,9 +81,9 @@ def kept(gpu: str | None) -> Path:
 
 def read(path: Path) -> Calibration:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        facts = {name: said[name] for name in ("gpu", "model", "driver", "processes", "cases")}
-        return Calibration(path=path, when=datetime.fromisoformat(said["when"]), **facts)
+        document = json.loads(path.read_text(encoding="utf-8"))
+        facts = {name: document[name] for name in ("gpu", "model", "driver", "processes", "cases")}
+        return Calibration(path=path, when=datetime.fromisoformat(document["when"]), **facts)
     except (OSError, ValueError, KeyError, TypeError) as error:
         cure = "make it again with flashinfer-perf calibrate"
         raise CalibrationError(f"{path}: not a calibration ({type(error).__name__}: {error}), {cure}") from error
@@ -105,7 +106,7 @@ def of(runs: Sequence[Run]) -> dict[str, Any]:
     noises = {domain: _noises(rows, domain) for domain in DOMAINS}
     return {
         "flashinfer_perf_calibration": SCHEMA,
-        "gpu": first.info.get("gpu_uuid"),
+        "gpu": first.identity.gpu_uuid,
         "model": runs[0].model(first),
         "driver": runs[0].driver,
         "when": runs[-1].when.isoformat(),
@@ -116,11 +117,11 @@ def of(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _everywhere(runs: Sequence[Run]) -> dict[str, list[Row]]:
     """Cases that every process measured, on one and the same device."""
-    cases = [case for case in runs[0].rows if all(case in run.rows for run in runs)]
+    cases = [case for case in runs[0].by_case if all(case in run.by_case for run in runs)]
     if not cases:
         raise CalibrationError("no case was measured by every process")
-    rows = {case: [run.rows[case] for run in runs] for case in cases}
-    if len({row.info.get("gpu_uuid") for of_case in rows.values() for row in of_case}) > 1:
+    rows = {case: [run.by_case[case] for run in runs] for case in cases}
+    if len({row.identity.gpu_uuid for of_case in rows.values() for row in of_case}) > 1:
         raise CalibrationError("the processes ran on several GPUs, a calibration is of one")
     return rows
 
@@ -135,13 +136,13 @@ def _noises(rows: Mapping[str, Sequence[Row]], domain: str) -> dict[str, Noise]:
 
 
 def _logs(rows: Sequence[Row], domain: str) -> list[float]:
-    values = cycles.figures(rows, domain)
+    values = cycles.compared_by(rows, domain)
     return [math.log(value) for value in values] if all(value > 0 for value in values) else []
 
 
 def _case(case: str, row: Row, noises: Mapping[str, Mapping[str, Noise]], cases: int) -> dict[str, Any]:
     known = {domain: _figures(noises[domain][case], cases) for domain in DOMAINS if case in noises[domain]}
-    return {"how": how(row), "bound": row.bound, "median_us": row.median * 1e6, **known}
+    return {"how": how(row), "bound": row.throughput.bound, "median_us": row.median * 1e6, **known}
 
 
 def _figures(one: Noise, cases: int) -> dict[str, float]:

@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.gate.noise import QUIETEST
 
 SHORTEST = 3
 PENALTY = 14.0  # in variances: one false change in 7,000 points, and a step of 3 sd is found within five
-BESIDE = 2  # neighbours on either side that a spike is told by
+BESIDE = 2  # neighbours on either side that a spike is compared with
 SPIKE = 4.0  # standard deviations
 NORMAL_MAD = 1.4826
 

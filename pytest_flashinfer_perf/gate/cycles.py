@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.gate.runs import Row
+from pytest_flashinfer_perf.gate import figures
+from pytest_flashinfer_perf.runs.row import Row
 
 LONG = 80_000  # cycles, of which the launches of the stamps are less than a tenth
 
@@ -24,22 +25,24 @@ class Cycles:
 
 def is_long(row: Row) -> bool:
     """As far as it is known: a row without cycles is compared in time."""
-    return row.cycles is None or row.cycles >= LONG
+    cycles = figures.cycles(row)
+    return cycles is None or cycles >= LONG
 
 
 def comparable(rows: Sequence[Row]) -> list[Cycles]:
     """The cycles of all rows, by the same method; nothing where one of them has none."""
-    if any(row.cycles is None for row in rows):
+    known = [(row, cycles) for row in rows if (cycles := figures.cycles(row))]
+    if len(known) < len(rows):
         return []
     if all(map(is_long, rows)):
-        return [Cycles(row.cycles, row.placed("cycles")) for row in rows if row.cycles]
-    return [_at_clock(row, row.ghz * 1e9) for row in rows if row.ghz]
+        return [Cycles(cycles, figures.of_placements(row, "cycles")) for row, cycles in known]
+    return [_at_clock(row, ghz * 1e9) for row in rows if (ghz := figures.gigahertz(row))]
 
 
 def _at_clock(row: Row, hertz: float) -> Cycles:
-    return Cycles(row.median * hertz, tuple(median * hertz for median in row.placed("median")))
+    return Cycles(row.median * hertz, tuple(median * hertz for median in figures.of_placements(row, "median")))
 
 
-def figures(rows: Sequence[Row], domain: str) -> list[float]:
+def compared_by(rows: Sequence[Row], domain: str) -> list[float]:
     """What processes are compared by: their medians, or their cycles."""
     return [row.median for row in rows] if domain == "time" else [one.figure for one in comparable(rows)]

@@ -8,8 +8,8 @@ from typing import Any
 
 from pytest_flashinfer_perf.gate import advice, words
 from pytest_flashinfer_perf.gate.effects import Effect
-from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement
+from pytest_flashinfer_perf.runs.run_file import Run
 
 SCHEMA = 1
 
@@ -35,7 +35,7 @@ def of(judgement: Judgement) -> dict[str, Any]:
 
 
 def _runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    return [{"source": run.source, "when": run.when.isoformat(), "commit": run.commit} for run in runs]
+    return [{"source": run.source, "when": run.when.isoformat(), "commit": run.commit.id} for run in runs]
 
 
 def _case(judged: Judged) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _case(judged: Judged) -> dict[str, Any]:
         "verdict": judged.verdict.value,
         "reason": judged.reason,
         "sentence": judged.sentence,
-        "bound": judged.case.rows[0].bound if judged.case.rows else None,
+        "bound": judged.case.rows[0].throughput.bound if judged.case.rows else None,
         "judged_in": judged.primary.seen.domain if judged.primary else None,
         "threshold": judged.threshold,
         "sees": judged.sees,

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_flashinfer_perf.gate import cycles, noise, tails
+from pytest_flashinfer_perf.gate import cycles, figures, noise, tails
 from pytest_flashinfer_perf.gate.noise import Noise
-from pytest_flashinfer_perf.gate.runs import Row
+from pytest_flashinfer_perf.runs.row import Row
 
 RISK = 0.05  # of each bound, and of missing what is called detectable
 # The share of false ones among all that are called changed; most of it is spent on what a build fails for.
@@ -62,37 +62,39 @@ class Replicates:
 def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> list[Replicates]:
     """In the domain to judge it by and, where there is one, in the other: cycles first where SMs set the pace."""
     both = (*before, *after)
-    within = max(row.within for row in both)
+    within = max(map(figures.median_uncertainty, both))
     times = [tuple(row.median for row in side) for side in (before, after)]
-    tick = max((noise.TICK_S / row.median for row in both if row.instrument == "cupti"), default=0.0)
-    placed = tuple(row.placed("median") for row in both)
+    tick = max((noise.TICK_S / row.median for row in both if row.provenance.instrument == "cupti"), default=0.0)
+    placed = tuple(figures.of_placements(row, "median") for row in both)
     in_time = Replicates("time", _kind(after[0]), times[0], times[1], paired, within, placed, tick)
     counted = cycles.comparable(both)
     if not counted:
         return [in_time]
     placed = tuple(one.placements for one in counted)
-    figures = tuple(one.figure for one in counted)
+    values = tuple(one.figure for one in counted)
     kind = "cycles" if all(map(cycles.is_long, both)) else "short"
     in_cycles = Replicates(
-        "cycles", kind, figures[: len(before)], figures[len(before) :], paired, placements=placed, tick=tick
+        "cycles", kind, values[: len(before)], values[len(before) :], paired, placements=placed, tick=tick
     )
     return [in_cycles, in_time] if all(map(_paced_by_sms, both)) else [in_time, in_cycles]
 
 
 def _paced_by_sms(row: Row) -> bool:
     """Then its cycles are the same whatever the clock does, and its time is not."""
-    far_from_memorys_roof = row.roof_percent is not None and row.roof_percent < MEMORY_WORKS
-    return row.bound == "compute" or (far_from_memorys_roof and cycles.is_long(row))
+    roof_percent = figures.positive(row.throughput.sol_pct)
+    far_from_memorys_roof = roof_percent is not None and roof_percent < MEMORY_WORKS
+    return row.throughput.bound == "compute" or (far_from_memorys_roof and cycles.is_long(row))
 
 
 def _kind(row: Row) -> str:
-    if row.instrument == "wall":
+    if row.provenance.instrument == "wall":
         return "wall"
-    if row.waits > MOSTLY_WORKS:
+    if row.trace.idle_share > MOSTLY_WORKS:
         return "gaps"
     if not cycles.is_long(row):
         return "short"
-    return row.bound if row.bound in noise.ASSUMED else "unknown"
+    bound = row.throughput.bound
+    return bound if bound in noise.ASSUMED else "unknown"
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,10 @@ def _case(judged: Judged) -> Iterator[str]:
 
 def _processes(side: str, seen: Sequence[RunRow]) -> Iterator[str]:
     for run, row in seen:
-        cycles = f", {row.cycles:.0f} cycles at {row.ghz or 0:.3f} GHz" if row.cycles else ""
-        spread = f"spread {100 * row.spread:.2f} % over {row.rounds} samples"
-        how = f"{row.instrument}, {row.info.get('cold_l2')}, {row.info.get('status')}"
+        clocks = row.clocks
+        cycles = f", {clocks.cycles:.0f} cycles at {clocks.sm_ghz or 0:.3f} GHz" if clocks.cycles else ""
+        spread = f"spread {100 * (row.spread or 0.0):.2f} % over {row.stats.rounds} samples"
+        how = f"{row.provenance.instrument}, {row.provenance.cold_l2}, {row.status}"
         yield f"  {side}: {row.median * 1e6:.4g} us, {spread}{cycles}; {how}; {run.source}"
 
 

@@ -12,7 +12,7 @@ from pytest_flashinfer_perf.gate.verdict import Judgement, Verdict
 SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
-def told(judgement: Judgement) -> Iterator[str]:
+def publish(judgement: Judgement) -> Iterator[str]:
     """Annotations, for standard output, once the summary is written; nothing where the variable is not set."""
     if not os.environ.get(SUMMARY):
         return

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pytest_flashinfer_perf.gate import calibration, changes, host, likeness, sides
 from pytest_flashinfer_perf.gate.changes import SHORTEST, Change
 from pytest_flashinfer_perf.gate.effects import Replicates, replicates
-from pytest_flashinfer_perf.gate.runs import Row, Run
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run
 
 Point = tuple[Run, Row]
 
@@ -37,16 +38,17 @@ class Series:
         yield from likeness.changed_libraries([before], [after])
         if before.driver != after.driver:
             yield f"driver {before.driver} -> {after.driver}"
-        if was.kernels != now.kernels:
-            yield f"now runs another kernel: {', '.join(was.kernels or ())} -> {', '.join(now.kernels or ())}"
+        gone, come = was.trace.kernels, now.trace.kernels
+        if gone != come:
+            yield f"now runs another kernel: {', '.join(gone or ())} -> {', '.join(come or ())}"
 
 
 def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
     points: dict[tuple[str, ...], list[Point]] = {}
     for run in sorted(runs, key=lambda run: run.when):
-        for row in run.rows.values():
+        for row in run.by_case.values():
             if math.isfinite(row.median) and row.median > 0:
-                like = (row.case, str(row.info.get("gpu_uuid")), run.model(row), *map(str, calibration.how(row)))
+                like = (row.case, str(row.identity.gpu_uuid), run.model(row), *map(str, calibration.how(row)))
                 points.setdefault(like, []).append((run, row))
     return [series for of_one in points.values() for series in _series(of_one, thresholds)]
 
@@ -74,4 +76,4 @@ def _series(points: Sequence[Point], thresholds: Thresholds) -> Iterator[Series]
 def _of_figures(points: Sequence[Point], seen: Replicates, least: float) -> Series:
     values, row = tuple(map(math.log, seen.after)), points[0][1]
     found = changes.changes(values, least)
-    return Series(row.case, row.info.get("gpu_uuid"), seen.domain, tuple(points), values, tuple(found))
+    return Series(row.case, row.identity.gpu_uuid, seen.domain, tuple(points), values, tuple(found))

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.decide import decide
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
-from pytest_flashinfer_perf.gate.runs import Row
 from pytest_flashinfer_perf.gate.sides import ComparedCase
 from pytest_flashinfer_perf.gate.verdict import Judged, Verdict
 from pytest_flashinfer_perf.runs import host_time
 from pytest_flashinfer_perf.runs.host_time import HostTime
+from pytest_flashinfer_perf.runs.row import Row
 
 QUANTITIES = {"host": "the time to enqueue it", "plan": "the time to plan it"}
 ORDER = list(Verdict)

@@ -10,10 +10,10 @@ from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.decide import decide
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.noise import Noise
-from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.runs.run_file import Run
 
 
 def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:

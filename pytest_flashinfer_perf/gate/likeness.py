@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.gate.runs import Row, Run
 from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,14 @@ class Facet:
 
 FACETS = (
     Facet("model", lambda run, row: run.model(row), "another model of GPU or CPU"),
-    Facet("gpu", lambda _, row: row.info.get("gpu_uuid"), "another card; of one model they are 2-3 % apart", 0.03),
+    Facet("gpu", lambda _, row: row.identity.gpu_uuid, "another card; of one model they are 2-3 % apart", 0.03),
     Facet("driver", lambda run, _: run.driver, "another driver"),
-    Facet("instrument", lambda _, row: row.instrument, "time read by another instrument: events add 3 us to CUPTI's"),
-    Facet("cold-l2", lambda _, row: row.info.get("cold_l2"), "another cold-L2 mode: up to 15 % for a short kernel"),
-    Facet("cuda-graph", lambda _, row: row.info.get("cuda_graph"), "CUDA graphs in one, launches in the other"),
-    Facet("seed", lambda _, row: row.info.get("seed"), "other inputs"),
+    Facet(
+        "instrument", lambda _, row: row.provenance.instrument, "another instrument: events add 3 us to CUPTI's times"
+    ),
+    Facet("cold-l2", lambda _, row: row.provenance.cold_l2, "another cold-L2 mode: up to 15 % for a short kernel"),
+    Facet("cuda-graph", lambda _, row: row.provenance.cuda_graph, "CUDA graphs in one, launches in the other"),
+    Facet("seed", lambda _, row: row.setup.seed, "other inputs"),
 )
 LIBRARY = Facet("library", lambda run, _: _spelt(run.libraries), "another FlashInfer, torch, CUDA or cuDNN")
 OTHERS = {

@@ -24,11 +24,11 @@ def _lines(judgement: Judgement) -> Iterator[str]:
     for line in (*refused, *map(as_markdown, words.notes(judgement))):
         yield ""
         yield line
-    told = [judged for judged in judgement.cases if judged.verdict not in FOLDED or judged.broken]
-    others = [judged for judged in judgement.cases if judged not in told]
-    if told:
+    shown = [judged for judged in judgement.cases if judged.verdict not in FOLDED or judged.broken]
+    others = [judged for judged in judgement.cases if judged not in shown]
+    if shown:
         yield ""
-        yield from _table(told)
+        yield from _table(shown)
     if others:
         yield from ("", f"<details><summary>{len(others)} more, same or new</summary>", "")
         yield from _table(others)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.effects import Q_FASTER, Q_SLOWER
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.runs.run_file import Run
 
 FEWEST = 3  # pairs before anything is certain
 AGAIN = 2  # pairs that a suspect is confirmed by

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pytest_flashinfer_perf.gate import cycles, noise, tails
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.runs import Row, Run
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run
 
 MOST_SLOWER = 0.01  # of the verdicts on identical code
 MOST_FAILED = 0.05  # of the comparisons of identical code: their exit code is 1
@@ -74,7 +75,7 @@ class Proved:
     @property
     def asked(self) -> float:
         """The logarithm of the change that was planted; zero where nothing was."""
-        planted = statistics.median(row.info.get("planted_us") or 0.0 for row in self.planted)
+        planted = statistics.median(row.execution.planted_us or 0.0 for row in self.planted)
         return math.log1p(planted * 1e-6 / self.median)
 
     @property
@@ -100,7 +101,7 @@ class Proved:
     def observed(self) -> float:
         """The standard deviation between processes, of logarithms."""
         domain = self.identical[0].effects[0].seen.domain
-        values = cycles.figures(self.plain, domain)
+        values = cycles.compared_by(self.plain, domain)
         return math.sqrt(noise.variance([math.log(value) for value in values]))
 
     @property
@@ -150,7 +151,7 @@ def prove(plain: Sequence[Run], planted: Sequence[Run], rules: Rules) -> Proof:
     same, more = _by_case(identical), _by_case(extended)
     cases = tuple(
         Proved(name, _rows(name, plain), _rows(name, planted), tuple(same[name]), tuple(more[name]))
-        for name in plain[0].rows
+        for name in plain[0].by_case
         if all(one.compared for one in (*same[name], *more[name]))
     )
     failed = Frequency(sum(one.exit_code == WORSE for one in identical), len(identical), len(plain) // 2)
@@ -158,7 +159,7 @@ def prove(plain: Sequence[Run], planted: Sequence[Run], rules: Rules) -> Proof:
 
 
 def _rows(name: str, runs: Sequence[Run]) -> tuple[Row, ...]:
-    return tuple(run.rows[name] for run in runs)
+    return tuple(run.by_case[name] for run in runs)
 
 
 def _by_case(judgements: Sequence[Judgement]) -> dict[str, list[Judged]]:

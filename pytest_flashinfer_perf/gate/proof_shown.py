@@ -156,7 +156,7 @@ def _case(case: Proved) -> dict[str, Any]:
         "case": case.name,
         "identical": _counts(case.identical),
         "planted": _counts(case.extended),
-        "bound": case.plain[0].bound,
+        "bound": case.plain[0].throughput.bound,
         "counted": case.is_large_enough,
         "threshold": math.expm1(case.threshold),
         "asked": math.expm1(case.asked),

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from pytest_flashinfer_perf.gate import likeness
 from pytest_flashinfer_perf.gate.likeness import Difference
-from pytest_flashinfer_perf.gate.runs import FAILED, Row, Run
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import FAILED, Run, Unmeasured
 
 RunRow = tuple[Run, Row]
 
@@ -57,7 +58,7 @@ class Trouble:
 
 
 def cases(base: Sequence[Run], head: Sequence[Run], *, paired: bool) -> list[ComparedCase]:
-    names = dict.fromkeys(name for run in (*base, *head) for name in run.rows)
+    names = dict.fromkeys(name for run in (*base, *head) for name in run.by_case)
     measured = [_paired(name, base, head) if paired else _unpaired(name, base, head) for name in names]
     known = {name for case in measured for name in case.names}
     failed = dict.fromkeys(name for run in head for name in run.failed if name not in known)
@@ -65,17 +66,17 @@ def cases(base: Sequence[Run], head: Sequence[Run], *, paired: bool) -> list[Com
 
 
 def _unpaired(name: str, base: Sequence[Run], head: Sequence[Run]) -> ComparedCase:
-    before, after = (tuple((run, run.rows[name]) for run in side if name in run.rows) for side in (base, head))
+    before, after = (tuple((run, run.by_case[name]) for run in side if name in run.by_case) for side in (base, head))
     return ComparedCase(name, before, after)
 
 
 def _paired(name: str, base: Sequence[Run], head: Sequence[Run]) -> ComparedCase:
-    whole = [(b, h) for b, h in zip(base, head, strict=True) if name in b.rows and name in h.rows]
+    whole = [(b, h) for b, h in zip(base, head, strict=True) if name in b.by_case and name in h.by_case]
     if not whole:
         return _unpaired(name, base, head)
-    torn = any((name in b.rows) != (name in h.rows) for b, h in zip(base, head, strict=True))
+    torn = any((name in b.by_case) != (name in h.by_case) for b, h in zip(base, head, strict=True))
     return ComparedCase(
-        name, tuple((b, b.rows[name]) for b, _ in whole), tuple((h, h.rows[name]) for _, h in whole), torn
+        name, tuple((b, b.by_case[name]) for b, _ in whole), tuple((h, h.by_case[name]) for _, h in whole), torn
     )
 
 
@@ -113,35 +114,39 @@ def _invalid(reason: str, sentence: str) -> Trouble:
 
 
 def _failures(case: ComparedCase, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
-    before = "; it fails in the baseline too" if any(run.said_of(case.names)[0] == FAILED for run in base) else ""
+    before = "; it fails in the baseline too" if any(_failure(run, case) for run in base) else ""
     missing = bool(case.base and not case.head)
     for run in head:
-        outcome, reason = run.said_of(case.names)
-        if outcome == FAILED:
+        failure = _failure(run, case)
+        if failure:
             where = "in the baseline, not in this run" if missing else run.source
             measured = ": measured, and failed" if case.head else ""
-            yield Trouble(missing, FAILED, f"{where}{measured}: {reason}{before}")
+            yield Trouble(missing, FAILED, f"{where}{measured}: {failure.headline}{before}")
+
+
+def _failure(run: Run, case: ComparedCase) -> Unmeasured | None:
+    ended = run.ended(case.names)
+    return ended if ended and ended.outcome == FAILED else None
 
 
 def _wrong_answers(case: ComparedCase, head: Sequence[Run]) -> Iterator[Trouble]:
     """In a process without a partner too."""
-    before = ", and in the baseline" if any(row.info.get("status") == "wrong" for row in case.before) else ""
+    before = ", and in the baseline" if any(row.status == "wrong" for row in case.before) else ""
     for run in head:
-        if case.name in run.rows and run.rows[case.name].info.get("status") == "wrong":
+        if case.name in run.by_case and run.by_case[case.name].status == "wrong":
             yield _invalid("wrong-answer", f"{run.source}: its answer is wrong in this run{before}")
 
 
 def _missing(case: ComparedCase, head: Sequence[Run]) -> Trouble:
-    known = (said for run in head if (said := run.said_of(case.names)) != ("", ""))
-    outcome, reason = next(known, ("vanished", "this run says nothing of it"))
+    ended = next(filter(None, (run.ended(case.names) for run in head)), None)
+    outcome, reason = (ended.outcome, ended.headline) if ended else ("vanished", "it is not mentioned")
     return Trouble(missing=True, reason=outcome, sentence=f"in the baseline, not in this run: {reason}")
 
 
 def _faults(run: Run, row: Row, side: str) -> Iterator[tuple[str, str]]:
-    status = row.info.get("status")
-    if status == "wrong":
+    if row.status == "wrong":
         yield "wrong-baseline", f"its answer is wrong in {side}"
-    if status == "invalid":
+    if row.status == "invalid":
         yield "beyond-roof", f"faster than the device can be, in {side}"
     if not (math.isfinite(row.median) and row.median > 0):
         yield "no-time", f"its median is {row.median} in {side}"

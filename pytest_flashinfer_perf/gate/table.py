@@ -31,7 +31,7 @@ def lines(judgement: Judgement) -> Iterator[str]:
 
 
 def _cases(of_verdict: Sequence[Judged]) -> Iterator[str]:
-    """What many cases have in common is said once."""
+    """A reason that many cases share is written once."""
     for judged in of_verdict:
         if judged.primary or judged.broken:
             yield from _brief(judged) if judged.verdict is Verdict.SAME and not judged.broken else _case(judged)

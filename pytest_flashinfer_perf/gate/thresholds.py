@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
-from pytest_flashinfer_perf.gate.runs import Row
+from pytest_flashinfer_perf.gate import figures
 from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.runs.row import Row
 
 EXAMPLE = '"attention/decode*" = { slower = "2%", floor_us = 0.5 }'
 PERCENT = re.compile(r"(\d+(?:\.\d+)?) *%")
@@ -56,11 +57,11 @@ class Thresholds:
     entries: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def of(self, row: Row) -> Threshold:
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for glob, entry in self.entries:
             if _fits(glob, row):
-                said.update(entry)
-        return replace(Threshold(), **said)
+                fields.update(entry)
+        return replace(Threshold(), **fields)
 
     def idle(self, rows: Iterable[Row]) -> list[str]:
         """Globs that no case fits: mistyped, or not of this run."""
@@ -69,7 +70,7 @@ class Thresholds:
 
 
 def _fits(glob: str, row: Row) -> bool:
-    return any(fnmatch.fnmatchcase(name, glob) for name in row.names)
+    return any(fnmatch.fnmatchcase(name, glob) for name in figures.names(row))
 
 
 def read(project: ProjectFile) -> Thresholds:
@@ -89,10 +90,10 @@ def _reader(name: str, where: str) -> Callable[[Any, str], Any]:
 
 def share(value: Any, where: str) -> float:
     """With its sign, so that 2 and 0.02 cannot be taken for each other."""
-    said = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
-    if said is None or float(said[1]) == 0:
+    percent = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if percent is None or float(percent[1]) == 0:
         raise ProjectFileError(f'{where}: must be a percentage above zero, as in "2%", got {value!r}')
-    return float(said[1]) / 100
+    return float(percent[1]) / 100
 
 
 def _number(value: Any, where: str) -> float:

@@ -9,9 +9,9 @@ from enum import Enum
 from pytest_flashinfer_perf.gate.absolutes import Broken
 from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.effects import Effect
-from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase
 from pytest_flashinfer_perf.gate.thresholds import Threshold, Thresholds
+from pytest_flashinfer_perf.runs.run_file import Run
 
 NOTHING_WORSE, WORSE, COULD_NOT_JUDGE = 0, 1, 2  # exit codes; of 1 and 2 it is 1
 

@@ -1,4 +1,4 @@
-"""How verdicts are said to people; what terminal, Markdown and annotations share."""
+"""Verdicts in sentences; what terminal, Markdown and annotations share."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from pytest_flashinfer_perf.gate import advice, host, moved
 from pytest_flashinfer_perf.gate.effects import Effect
+from pytest_flashinfer_perf.gate.figures import gigahertz
 from pytest_flashinfer_perf.gate.likeness import changed_libraries
-from pytest_flashinfer_perf.gate.runs import Row, Run
 from pytest_flashinfer_perf.gate.verdict import (
     COULD_NOT_JUDGE,
     NOTHING_WORSE,
@@ -19,6 +19,8 @@ from pytest_flashinfer_perf.gate.verdict import (
     Verdict,
 )
 from pytest_flashinfer_perf.runs.formatting import duration
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run
 from pytest_flashinfer_perf.runs.scatter import noise
 
 CLOCK_MOVED = 0.02
@@ -49,7 +51,7 @@ def against(judgement: Judgement) -> str:
 def _named(runs: Sequence[Run]) -> str:
     first, latest = runs[0], max(run.when for run in runs)
     others = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-    commit = f", commit {str(first.commit)[:10]}" if first.commit not in (None, "unversioned") else ""
+    commit = f", commit {str(first.commit.id)[:10]}" if first.commit.id not in (None, "unversioned") else ""
     return f"{first.source}{others} ({len(runs)} process{'es' * (len(runs) > 1)}, {latest:%Y-%m-%d %H:%M} UTC{commit})"
 
 
@@ -110,14 +112,15 @@ def remarks(judged: Judged) -> Iterator[str]:
         yield from host.remarks(judged.case)
         yield from _kernels(judged)
         yield from _clock(judged)
-    noisy = dict.fromkeys(noise(row.instrument) for row in judged.case.after if row.info.get("status") == "noisy")
+    noisy = dict.fromkeys(noise(row.provenance.instrument) for row in judged.case.after if row.status == "noisy")
     yield from (f"noisy: {how}" for how in noisy)
     if judged.admitted:
         yield "allowed"
 
 
 def _kernels(judged: Judged) -> Iterator[str]:
-    before, after = (dict.fromkeys(row.kernels for row in side) for side in (judged.case.before, judged.case.after))
+    sides = (judged.case.before, judged.case.after)
+    before, after = (dict.fromkeys(row.trace.kernels for row in side) for side in sides)
     if before and after and before != after and None not in (*before, *after):
         gone, come = (", ".join(_short(name) for names in side for name in names or ()) for side in (before, after))
         yield f"now runs another kernel: {gone} -> {come}"
@@ -129,7 +132,8 @@ def _short(name: str) -> str:
 
 
 def _clock(judged: Judged) -> Iterator[str]:
-    before, after = ([row.ghz for row in side if row.ghz] for side in (judged.case.before, judged.case.after))
+    sides = (judged.case.before, judged.case.after)
+    before, after = ([ghz for row in side if (ghz := gigahertz(row))] for side in sides)
     if before and after:
         was, now = statistics.median(before), statistics.median(after)
         if abs(math.log(now / was)) > CLOCK_MOVED:

@@ -44,6 +44,7 @@ class CaseResult:
     resolved: str
     choice: Choice | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] | None = None
 
 
 def obstacle(case: Case, device: Device, most_gib: float | None = None) -> str | None:
@@ -122,8 +123,9 @@ def _measured(case: Case, measuring: Measuring, checking: Checking, device: Devi
     measurement = measure_target(target, expected, measuring, checking, device, cuda_graph=graph)
     if choice and resolved == "auto":
         resolved = choice.backend(routine.backends)
-    facts = {**routine.facts(p, x), **_verbose_facts(case, x)}
-    return CaseResult(replace(measurement, flops=cost.flops, bytes=cost.bytes), cost, resolved, choice, facts)
+    inputs = tuple(_described(x)) if case.options.verbose > 1 else None
+    measurement = replace(measurement, flops=cost.flops, bytes=cost.bytes)
+    return CaseResult(measurement, cost, resolved, choice, routine.facts(p, x), inputs)
 
 
 def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
@@ -145,13 +147,6 @@ def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
         changed=lambda arguments: case.routine.changed(arguments[0]),
     )
     return target, built.resolved, takes
-
-
-def _verbose_facts(case: Case, x: Any) -> dict[str, Any]:
-    """The fields of the row for `-v` and `-vv`."""
-    verbose = case.options.verbose
-    shapes = {"inputs": list(_described(x))} if verbose > 1 else {}
-    return {"verbose": verbose, **shapes} if verbose else {}
 
 
 def _described(tree: Any, name: str = "") -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
 from pytest_flashinfer_perf.plugin import confirmation, options, read_options, trace_set_arguments
 from pytest_flashinfer_perf.plugin.board import Board
 from pytest_flashinfer_perf.plugin.rowless import Rowless
-from pytest_flashinfer_perf.running import neighbours, replay, stash, stored, unmeasured, workers
+from pytest_flashinfer_perf.running import neighbours, replay, reports, stash, stored, unmeasured, workers
 from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
 from pytest_flashinfer_perf.runs import properties
@@ -308,23 +307,19 @@ def pytest_runtest_makereport(
     if report.skipped and not hasattr(report, "wasxfail"):
         _fail_strict_skip(item, report, unmeasured.reason(report))
     if not report.passed and (measured or stash.IDENTITY in item.stash):
-        report.perf_unmeasured = json.dumps(unmeasured.of(report, stash.identity(item)))  # type: ignore[attr-defined]
+        left = unmeasured.of(report, stash.identity(item), item.stash.get(stash.LINE, None))
+        reports.add(report, unmeasured=left)
     return report
 
 
 def _add_outcome(item: pytest.Item, report: pytest.TestReport) -> None:
     if stash.ROW in item.stash:
-        row = item.stash[stash.ROW]
-        report.perf_row = json.dumps(row)  # type: ignore[attr-defined] # pytest keeps extra attributes of reports
+        row, options = replay.finished(item, item.stash[stash.ROW])
+        reports.add(report, row=row, options=options, roofs=item.stash[stash.ROOFS])
         for known in (item.user_properties, report.user_properties):
             properties.put(row, known)
-        report.perf_replay = replay.shipped(item, row["instrument"], row["samples"])  # type: ignore[attr-defined]
-    if stash.CHECKED in item.stash:
-        report.perf_checked = item.stash[stash.CHECKED]  # type: ignore[attr-defined]
-    if item.config.stash[SETTINGS].fuzzing.on:
-        if stash.SEARCH in item.stash:
-            report.perf_search = json.dumps(item.stash[stash.SEARCH])  # type: ignore[attr-defined]
-    elif report.failed:  # a search names the command itself
+    reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
+    if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
         report.sections.append(("run it again", "\n".join(_commands(item))))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config.usage import not_written
-from pytest_flashinfer_perf.report import host, runs, search, terminal, vllm
-from pytest_flashinfer_perf.running import attempts, neighbours
-from pytest_flashinfer_perf.runs import run_file
+from pytest_flashinfer_perf.report import host, search, terminal, vllm
+from pytest_flashinfer_perf.running import attempts, neighbours, reports
 from pytest_flashinfer_perf.runs.formatting import duration
-from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import FAILED, SCHEMA_KEY, Block, Roof, Unmeasured
 
 NOTHING = "nothing was measured, for the reasons above"
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
@@ -24,60 +24,64 @@ class Board:
     """Rows and skips arrive with the reports, from another process too; `is_ours` when any is of a case."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, dict[str, Any]] = {}
-        self._unmeasured: dict[str, list[dict[str, Any]]] = {}
-        self._looked_at: dict[str, str] = {}
-        self._searches: dict[str, dict[str, Any]] = {}
-        self.roofs: dict[str, dict[str, Any]] = {}
+        self._rows: dict[str, Row] = {}
+        self._unmeasured: dict[str, list[Unmeasured]] = {}
+        self._checked: dict[str, str] = {}
+        self._searches: dict[str, Mapping[str, Any]] = {}
+        self._roofs: dict[str, Mapping[str, Roof]] = {}
         self.notes: list[str] = []
         self.is_ours = False
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         return list(self._rows.values())
 
     @property
-    def unmeasured(self) -> list[dict[str, Any]]:
+    def unmeasured(self) -> list[Unmeasured]:
         return [case for of_test in self._unmeasured.values() for case in of_test]
 
+    @property
+    def block(self) -> Block:
+        return Block(roofs=self._roofs, unmeasured=tuple(self.unmeasured))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        test = report.nodeid
-        self.is_ours |= hasattr(report, "perf_repeat") or hasattr(report, "perf_unmeasured")
+        test, carried = report.nodeid, reports.of(report)
+        self.is_ours |= carried.repeat is not None or carried.unmeasured is not None
         if report.when == "setup":
             self._forget(test, row=attempts.begins(report))
-        if hasattr(report, "perf_row"):
-            row = self._rows[test] = json.loads(report.perf_row)
-            self.roofs[runs.place(row)] = row.pop("roofs")
-        if hasattr(report, "perf_unmeasured"):
-            self._unmeasured.setdefault(test, []).append(json.loads(report.perf_unmeasured))
-        if hasattr(report, "perf_search"):
-            self._searches[test] = json.loads(report.perf_search)
-        if hasattr(report, "perf_checked"):
-            self._looked_at[test] = report.perf_checked
+        if carried.row:
+            self._rows[test] = carried.row
+            self._roofs[carried.row.identity.place] = carried.roofs
+        if carried.unmeasured:
+            self._unmeasured.setdefault(test, []).append(carried.unmeasured)
+        if carried.search:
+            self._searches[test] = carried.search
+        if carried.checked:
+            self._checked[test] = carried.checked
 
     def _forget(self, test: str, *, row: bool) -> None:
         """Drop the results of an earlier attempt."""
         self._unmeasured.pop(test, None)
         self._searches.pop(test, None)
-        self._looked_at.pop(test, None)
+        self._checked.pop(test, None)
         if row:
             self._rows.pop(test, None)
 
     def reasons(self, outcome: str) -> list[str]:
         """Which are the same wherever in a file they are met."""
-        ended_so = (case for case in self.unmeasured if case["outcome"] == outcome)
-        return [case["reason"].removeprefix(f"{case.get('line')}: ") for case in ended_so]
+        return [case.reason.removeprefix(f"{case.line}: ") for case in self.unmeasured if case.outcome == outcome]
 
     def _not_understood(self) -> list[str]:
         """Lines of testlists."""
-        failed = (case for case in self.unmeasured if case["outcome"] == "failed" and "line" in case)
-        return [case["reason"].removeprefix("Failed: ") for case in failed]
+        failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
+        return [case.reason.removeprefix("Failed: ") for case in failed]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With -v, show a measured case's time instead of PASSED."""
-        if report.when != "call" or not report.passed or not hasattr(report, "perf_row"):
+        row = reports.of(report).row
+        if report.when != "call" or not report.passed or row is None:
             return None
-        return report.outcome, ".", duration(json.loads(report.perf_row)["median"])
+        return report.outcome, ".", duration(row.median)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -95,13 +99,13 @@ class Board:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        rows, looked_at, searches = self.rows, list(self._looked_at.values()), list(self._searches.values())
+        rows, checked, searches = self.rows, list(self._checked.values()), list(self._searches.values())
         skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
         not_understood = self._not_understood()
-        if not (rows or skips or xfailed or not_understood or looked_at or searches or self.notes):
+        if not (rows or skips or xfailed or not_understood or checked or searches or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
-        for line in terminal.lines(rows, skips, _known() if rows else {}, looked_at, xfailed):
+        for line in terminal.lines(rows, skips, _known() if rows else {}, checked, xfailed):
             terminalreporter.write_line(line)
         for line in terminal.left("not understood", not_understood, "line"):
             terminalreporter.write_line(line)
@@ -109,7 +113,7 @@ class Board:
             terminalreporter.write_line(line)
         for line in search.lines(searches):
             terminalreporter.write_line(line)
-        if skips and not (rows or looked_at or searches):
+        if skips and not (rows or checked or searches):
             terminalreporter.write_line(NOTHING)
         for note in self.notes:
             terminalreporter.write_line(note)
@@ -117,7 +121,7 @@ class Board:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         if self.is_ours:
-            output_json[SCHEMA_KEY] = run_file.block(self.roofs, self.unmeasured)
+            output_json[SCHEMA_KEY] = self.block.written()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.gate import runs
-from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.runs.formatting import last_lines
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 PROCESSES = 2
 CONFIRMS = "FLASHINFER_PERF_CONFIRMS"  # set in such a process, which only measures
@@ -47,7 +46,7 @@ def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
         last = last_lines(done.stdout + done.stderr, 1)
         raise RunError(f"not measured again, its process exited with code {done.returncode}: {last}")
     run = runs.read([output])[0]
-    if not set(tests) <= {row.fullname for row in run.rows.values()}:
+    if not set(tests) <= {row.fullname for row in run.rows}:
         raise RunError("not measured again: its process has no row of it")
     return run
 

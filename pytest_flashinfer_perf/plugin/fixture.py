@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from statistics import fmean
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +21,8 @@ from pytest_flashinfer_perf.measuring.walk import OutOfMemoryError, run_case
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running import compiling, record
 from pytest_flashinfer_perf.running.compiling import CompileError
-from pytest_flashinfer_perf.running.stash import CHECKED, IDENTITY, OUTCOME, REPEAT, ROW
+from pytest_flashinfer_perf.running.stash import CHECKED, IDENTITY, OUTCOME, REPEAT, ROOFS, ROW
+from pytest_flashinfer_perf.runs.row import Identity, Row
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.routine import CannotRunError
@@ -31,8 +31,7 @@ from pytest_flashinfer_perf.spec.selection import quarantined
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.fuzz.search import Search
 
-Evaluate = Callable[[bool, Device], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
-NONE: Mapping[str, Any] = {}
+Evaluate = Callable[[bool, Device], tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]]
 NOTHING_MEASURED = "nothing was measured: call perf(case) or perf.time(...), or pytest.skip(reason), or remove perf"
 
 
@@ -81,7 +80,7 @@ class Perf:
         record.leave_out(self._benchmark)
 
     def _measured(self, case: Case) -> Measurement:
-        self._node.stash[IDENTITY] = {**case.identity, **row.of_device(self._device)}
+        self._node.stash[IDENTITY] = row.located(case.identity, self._device)
         self._node.stash[REPEAT] = case.repro
         known = quarantined(case, self._settings.quarantine, all_routines())
         if known:
@@ -92,8 +91,7 @@ class Perf:
             self._checked(result.measurement)
         else:
             self._benchmark.params = case.json_params
-            extra_info = row.of_case(case, result, self._settings.measuring.peaks)
-            self._record(result.measurement, extra_info, case.json_params)
+            self._record(result.measurement, row.of_case(case, result, self._settings.measuring.peaks))
         return result.measurement
 
     def _checking_of(self, case: Case) -> Checking:
@@ -151,32 +149,30 @@ class Perf:
         self._node.stash[REPEAT] = repeat
         self._node.stash[IDENTITY] = self._identity
         with self._row_or_nothing():
-            measured, facts, params = evaluate(self._only_once or self._settings.checking.only, self._device)
-            own = row.of_measurement(measured, None, self._settings.measuring.peaks)
+            measured, described, params = evaluate(self._only_once or self._settings.checking.only, self._device)
             self._benchmark.params = dict(params)
-            self._record(measured, {**own, **self._identity, **facts}, params)
+            self._record(measured, described(self._own_row(measured, None)))
         return measured
 
     @property
-    def _identity(self) -> dict[str, Any]:
-        """The identifying fields of a test without a case of a routine."""
-        known = {"case": self._node.nodeid, "case_tag": self._settings.case_tag}
-        return {**known, **row.of_device(self._device)}
+    def _identity(self) -> Identity:
+        """The identity of a test without a case of a routine."""
+        return row.located(Identity(case=self._node.nodeid, case_tag=self._settings.case_tag), self._device)
 
-    def _own_row(self, measured: Measurement, cost: Cost | None) -> dict[str, Any]:
-        return {**row.of_measurement(measured, cost, self._settings.measuring.peaks), **self._identity}
+    def _own_row(self, measured: Measurement, cost: Cost | None) -> Row:
+        return row.of_measurement(self._identity, measured, cost, self._settings.measuring.peaks)
 
-    def _record(self, measured: Measurement, extra_info: dict[str, Any], params: Mapping[str, Any] = NONE) -> None:
+    def _record(self, measured: Measurement, made: Row) -> None:
         if self._only_once:
             record.leave_out(self._benchmark)
             return
-        extra_info = {**extra_info, "worker": self._worker, "case_s": time.monotonic() - self._since}
+        execution = replace(made.execution, worker=self._worker, case_s=time.monotonic() - self._since)
+        made = replace(made, name=self._benchmark.name, fullname=self._benchmark.fullname, execution=execution)
         if self._worker is None:
-            clock = self._node.get_closest_marker("benchmark").kwargs["timer"]
-            record.write(self._benchmark, clock, measured.samples, extra_info)
+            record.write(self._benchmark, self._node.get_closest_marker("benchmark").kwargs["timer"], made)
         else:
-            record.ship(self._benchmark, extra_info)
-        self._node.stash[ROW] = {**extra_info, **_seen(measured), "params": dict(params)}
+            record.ship(self._benchmark, made)
+        self._node.stash[ROW], self._node.stash[ROOFS] = made, peaks.roofs(measured.device)
 
     @contextmanager
     def _row_or_nothing(self) -> Iterator[None]:
@@ -205,14 +201,3 @@ class Perf:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         except WrongAnswerError as wrong:
             raise pytest.fail.Exception(f"wrong answer: {wrong}", pytrace=False) from None
-
-
-def _seen(measured: Measurement) -> dict[str, Any]:
-    """Statistics for this session's tables, which pytest-benchmark stores under other names."""
-    return {
-        "samples": measured.samples,
-        "median": measured.median,
-        "mean": fmean(measured.samples),
-        "std": measured.std,
-        "roofs": {source: asdict(roof) for source, roof in peaks.roofs(measured.device).items()},
-    }

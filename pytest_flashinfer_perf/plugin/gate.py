@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -17,16 +16,18 @@ from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, tab
 from pytest_flashinfer_perf.gate.calibration import CalibrationError
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin import confirmation
-from pytest_flashinfer_perf.running import attempts, unmeasured
-from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, RunError
+from pytest_flashinfer_perf.running import attempts, reports, unmeasured
+from pytest_flashinfer_perf.running.stash import measures
+from pytest_flashinfer_perf.runs import row as rows
+from pytest_flashinfer_perf.runs.row import Identity, Row
+from pytest_flashinfer_perf.runs.run_file import Block, Run, RunError, Unmeasured
 
 NAME = "this session"
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-LEFT_OUT = {"outcome": "deselected", "reason": "left out by -k, -m, --deselect or --perf-only"}
+LEFT_OUT = "left out by -k, -m, --deselect or --perf-only"
 NOTHING_TO_SAVE = "--perf-save-baseline: nothing was measured, nothing is saved"
 
 
@@ -59,10 +60,10 @@ class Gate:
     config: pytest.Config
     rules: Rules
     base: list[Run] = field(default_factory=list)
-    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, Row] = field(default_factory=dict)
     again: list[Run] = field(default_factory=list)
     not_again: str = ""
-    unmeasured: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    unmeasured: dict[str, list[Unmeasured]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
     def pytest_sessionstart(self) -> None:
@@ -79,22 +80,22 @@ class Gate:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        measured = _record(item) if report.when == "call" and report.passed else None
-        if measured is not None:
-            report.perf_record = json.dumps(measured)  # type: ignore[attr-defined] # pytest keeps extra attributes of reports
+        if report.when == "call" and not measures(item):
+            reports.add(report, plain=_plain(item))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if attempts.begins(report):
-            self.records.pop(report.nodeid, None)
+            self.rows.pop(report.nodeid, None)
             self.unmeasured.pop(report.nodeid, None)
-        if hasattr(report, "perf_record"):
-            self.records[report.nodeid] = json.loads(report.perf_record)
-        elif not report.passed:
+        row = reports.of(report).row or reports.of(report).plain
+        if not report.passed:
             self.unmeasured.setdefault(report.nodeid, []).append(_unmeasured(report))
+        elif row:
+            self.rows[report.nodeid] = row
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        self.unmeasured |= {item.nodeid: [{"case": item.nodeid, **LEFT_OUT}] for item in items}
+        self.unmeasured |= {item.nodeid: [_left_out(item.nodeid)] for item in items}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -111,7 +112,7 @@ class Gate:
             self.not_again = str(error)
 
     def judged(self) -> Judgement:
-        return self._against_base(self._run(list(self.records.values())))
+        return self._against_base(self._run())
 
     def _against_base(self, head: Run) -> Judgement:
         try:
@@ -120,11 +121,10 @@ class Gate:
             return replace(judge(self.base, [head], self.rules), refusals=(str(error),))
         return judge(self.base, [head], replace(self.rules, calibrations=tuple(found)))
 
-    def _run(self, records: list[dict[str, Any]]) -> Run:
-        now = datetime.now(timezone.utc).isoformat()
-        left = [case for of_test in self.unmeasured.values() for case in of_test]
-        document = {"benchmarks": records, "machine_info": self._machine, "datetime": now}
-        return runs.parsed({**document, SCHEMA_KEY: {"unmeasured": left}}, NAME)
+    def _run(self) -> Run:
+        left = tuple(case for of_test in self.unmeasured.values() for case in of_test)
+        now, rows = datetime.now(timezone.utc), tuple(self.rows.values())
+        return Run(source=NAME, when=now, rows=rows, machine=self._machine, block=Block(unmeasured=left))
 
     @functools.cached_property
     def _machine(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Gate:
         if not self.base:
             return NOTHING_WORSE
         judgement = confirm(self.judged(), self._changes_again(), self.not_again)
-        self.lines += (*table.lines(judgement), *github.told(judgement))
+        self.lines += (*table.lines(judgement), *github.publish(judgement))
         return judgement.exit_code
 
     def _changes_again(self) -> dict[str, list[float]]:
@@ -158,7 +158,7 @@ class Gate:
         return changes
 
     def _saved(self) -> int:
-        if not self.config.getoption("perf_save_baseline") or self.records:
+        if not self.config.getoption("perf_save_baseline") or self.rows:
             return NOTHING_WORSE
         self.lines.append(NOTHING_TO_SAVE)
         return COULD_NOT_JUDGE
@@ -171,17 +171,16 @@ class Gate:
             terminalreporter.write_line(line)
 
 
-def _unmeasured(report: pytest.TestReport) -> dict[str, Any]:
+def _left_out(test: str) -> Unmeasured:
+    return Unmeasured(identity=Identity(case=test), outcome="deselected", reason=LEFT_OUT)
+
+
+def _unmeasured(report: pytest.TestReport) -> Unmeasured:
     """The entry of a test that was not measured, as in the JSON file; without the perf fixture it has only an id."""
-    if hasattr(report, "perf_unmeasured"):
-        return dict(json.loads(report.perf_unmeasured))
-    return unmeasured.of(report, {"case": report.nodeid})
+    return reports.of(report).unmeasured or unmeasured.of(report, Identity(case=report.nodeid))
 
 
-def _record(item: pytest.Item) -> dict[str, Any] | None:
-    """The record that pytest-benchmark will write for this test, without the samples."""
+def _plain(item: pytest.Item) -> Row | None:
+    """The row that pytest-benchmark will write for a test without the perf fixture, without the samples."""
     stats = getattr((getattr(item, "funcargs", None) or {}).get("benchmark"), "stats", None)
-    if not stats:
-        return None
-    whole = stats.as_dict(include_data=False)
-    return {name: whole[name] for name in ("name", "fullname", "extra_info", "stats")}
+    return rows.read(stats.as_dict(include_data=False), "pytest-benchmark's record") if stats else None

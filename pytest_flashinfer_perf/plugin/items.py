@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.flashinfer_benchmark import lines, testlist
 from pytest_flashinfer_perf.fuzz import findings
 from pytest_flashinfer_perf.plugin import collection, suite
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running.stash import CASE, IDENTITY, SETTINGS
+from pytest_flashinfer_perf.running.stash import CASE, IDENTITY, LINE, SETTINGS
 from pytest_flashinfer_perf.spec.params import ParamError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class WithoutCase(pytest.Collector):
 def _item(parent: pytest.Collector, entry: Entry) -> pytest.Function:
     item = pytest.Function.from_parent(parent, name=entry.name, callobj=_call(entry))
     if entry.case is None:
-        item.stash[IDENTITY] = entry.identity
+        item.stash[IDENTITY], item.stash[LINE] = entry.identity, entry.where
         return item
     item.stash[CASE] = entry.case
     for mark in collection.marks(entry.case):

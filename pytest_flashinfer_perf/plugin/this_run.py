@@ -8,16 +8,15 @@ import pytest
 
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin.board import Board
-from pytest_flashinfer_perf.report.runs import Run
+from pytest_flashinfer_perf.runs.run_file import Commit, Run
 
 
 def of(config: pytest.Config, board: Board) -> Run:
     return Run(
-        name="this run",
-        when=datetime.now(timezone.utc).isoformat(),
+        source="this run",
+        when=datetime.now(timezone.utc),
         machine=provenance.machine(config),
-        commit=config.hook.pytest_benchmark_generate_commit_info(config=config),
+        commit=Commit.of(config.hook.pytest_benchmark_generate_commit_info(config=config)),
         rows=tuple(board.rows),
-        unmeasured=tuple(board.unmeasured),
-        roofs=board.roofs,
+        block=board.block,
     )

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.report.runs import Row, Run
 from pytest_flashinfer_perf.routines.model_configs.kernel import Kernel
 from pytest_flashinfer_perf.routines.model_step import Plan, Planned
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
 from pytest_flashinfer_perf.runs.scatter import median_error
 
 OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median, in standard deviations over the root of the count
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def seconds(self) -> float:
-        return 0.0 if self.row is None else self.kernel.count * float(self.row["median"])
+        return 0.0 if self.row is None else self.kernel.count * self.row.median
 
     @property
     def error(self) -> float:
@@ -74,8 +74,8 @@ class Budget:
 
 
 def of_run(plan: Plan, run: Run) -> Budget:
-    rows = [row for row in run.rows if row["status"] in USABLE]
-    devices = sorted({str(row.get("device_name")) for row in rows})
+    rows = [row for row in run.ours if row.status in USABLE]
+    devices = sorted({str(row.identity.device_name) for row in rows})
     if len(devices) != 1:
         raise RunError(f"{run.name} has usable rows of {' and '.join(devices) or 'no device'}: a step runs on one GPU")
     fastest = _fastest(rows)
@@ -84,8 +84,8 @@ def of_run(plan: Plan, run: Run) -> Budget:
 
 def _fastest(rows: Sequence[Row]) -> dict[Problem, Row]:
     """Of each problem; slower rows are overwritten."""
-    ordered = sorted(rows, key=lambda row: float(row["median"]), reverse=True)
-    return {_problem(row["params"]): row for row in ordered}
+    ordered = sorted(rows, key=lambda row: row.median, reverse=True)
+    return {_problem(row.params): row for row in ordered}
 
 
 def _problem(params: Mapping[str, Any]) -> Problem:
@@ -95,16 +95,16 @@ def _problem(params: Mapping[str, Any]) -> Problem:
 def _row(planned: Planned, fastest: Mapping[Problem, Row]) -> Row | None:
     wanted = (_problem({"routine": of.name, **params.as_json()}) for of, params in planned.problems)
     found = [fastest[problem] for problem in wanted if problem in fastest]
-    return min(found, key=lambda row: float(row["median"]), default=None)
+    return min(found, key=lambda row: row.median, default=None)
 
 
 def _error(row: Row) -> float:
     """Of the median within one run; files without samples have their standard deviation only."""
-    samples = row["samples"]
+    samples = row.stats.data
     if len(samples) > 1:
         low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
         return median_error(high - low, len(samples))
-    return OF_NORMAL * float(row["std"]) / math.sqrt(row["rounds"])
+    return OF_NORMAL * row.stats.stddev / math.sqrt(max(1, row.stats.rounds))
 
 
 def _sum(entries: Iterable[Entry]) -> Sum:

@@ -59,8 +59,8 @@ def _measured(entry: Entry, whole: float) -> tuple[str, ...]:
     if entry.row is None:
         return "not measured", "-", "-", "-"
     return (
-        f"{entry.row['routine']}: {named(entry.row)}",
-        duration(entry.row["median"]),
+        f"{entry.row.identity.routine}: {named(entry.row)}",
+        duration(entry.row.median),
         duration(entry.seconds),
         f"{entry.seconds / whole:.1%}",
     )

@@ -15,11 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.report import runs
-from pytest_flashinfer_perf.report.runs import Run
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.properties import PICOSECONDS
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.runs.row import Identity, Row
+from pytest_flashinfer_perf.runs.run_file import Run, RunError, Unmeasured
 
 SCHEMA = 1
 WITHOUT_TIME = "cases without a time"
@@ -28,45 +27,58 @@ RATES = ("tflops", "tb_per_sec", "sol_pct")
 
 @dataclass(frozen=True)
 class Entry:
-    """A case under a name that no other has. `said` is its row, or why it has none."""
+    """A case under a name that no other has: with its row, or why it has none."""
 
     name: str
     status: str
-    said: Mapping[str, Any]
+    identity: Identity
+    row: Row | None
+    reason: str | None
 
     @property
-    def measured(self) -> bool:
-        return "median" in self.said
+    def median_and_deviation(self) -> tuple[float, float] | tuple[None, None]:
+        """In microseconds."""
+        if self.row is None:
+            return None, None
+        return round(1e6 * self.row.median, PICOSECONDS), round(1e6 * self.row.stats.stddev, PICOSECONDS)
 
     @property
-    def microseconds(self) -> float:
-        return round(1e6 * float(self.said["median"]), PICOSECONDS)
-
-    @property
-    def off(self) -> float:
-        """The standard deviation of the samples, in microseconds."""
-        return round(1e6 * float(self.said["std"]), PICOSECONDS)
+    def rates(self) -> dict[str, float | None]:
+        return {name: getattr(self.row.throughput, name) if self.row else None for name in RATES}
 
     @property
     def labels(self) -> dict[str, str]:
-        known = {name: self.said.get(name) for name in ("routine", "backend", "shape", "device_name")}
+        known = {name: getattr(self.identity, name) for name in ("routine", "backend", "shape", "device_name")}
         return {"case": self.name, **{name: str(value) for name, value in known.items() if value is not None}}
 
 
 def entries(run: Run) -> list[Entry]:
     """Rows first; RunError where there is none, which an empty file would hide."""
-    if not run.rows:
+    if not run.ours:
         raise RunError(f"{run.name} has no row to export: {counted(len(run.unmeasured), 'case')} without a time")
-    places = {runs.place(row) for row in run.rows}
+    several = len({row.identity.place for row in run.ours}) > 1
     named: Counter[str] = Counter()
     found = []
-    for said in (*run.rows, *run.unmeasured):
-        where = f" on {said.get('device_name')} {runs.place(said)}" if len(places) > 1 and runs.place(said) else ""
-        name = f"{said['case']}{where}"
+    known: list[Row | Unmeasured] = [*run.ours, *run.unmeasured]
+    for one in known:
+        name = _name(one.identity, several)
         named[name] += 1
         nth = f" ({named[name]})" if named[name] > 1 else ""
-        found.append(Entry(f"{name}{nth}", str(said.get("outcome") or said["status"]), said))
+        found.append(_entry(f"{name}{nth}", one))
     return found
+
+
+def _name(identity: Identity, several: bool) -> str:
+    """With the device, if the run has several."""
+    return (
+        f"{identity.case} on {identity.device_name} {identity.place}" if several and identity.place else identity.case
+    )
+
+
+def _entry(name: str, one: Row | Unmeasured) -> Entry:
+    if isinstance(one, Unmeasured):
+        return Entry(name, one.outcome, one.identity, None, one.reason)
+    return Entry(name, str(one.status), one.identity, one, None)
 
 
 def as_csv(run: Run) -> str:
@@ -76,37 +88,33 @@ def as_csv(run: Run) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     for one in entries(run):
-        times = (one.microseconds, one.off) if one.measured else (None, None)
-        known, rates = ([one.said.get(name) for name in some] for some in (names, RATES))
-        writer.writerow((SCHEMA, one.name, *known, one.status, *times, *rates, one.said.get("reason")))
+        known = (getattr(one.identity, name) for name in names)
+        cells = (*known, one.status, *one.median_and_deviation, *one.rates.values(), one.reason)
+        writer.writerow((SCHEMA, one.name, *cells))
     return text.getvalue()
 
 
 def as_github_action_benchmark(run: Run) -> str:
     """An entry needs a value: cases that have none are one entry more, the number of them, where smaller is better."""
     found = entries(run)
-    without = [one for one in found if not one.measured]
-    shown = [
-        {
-            "name": one.name,
-            "unit": "us",
-            "value": one.microseconds,
-            "range": f"± {one.off:.4g} us",
-            "extra": "\n".join(_facts(one)),
-        }
-        for one in found
-        if one.measured
-    ]
-    reasons = "\n".join([f"schema {SCHEMA}", *(f"{one.name}: {one.status}: {one.said['reason']}" for one in without)])
+    without = [one for one in found if one.row is None]
+    shown: list[dict[str, Any]] = [_shown(one) for one in found if one.row]
+    reasons = "\n".join([f"schema {SCHEMA}", *(f"{one.name}: {one.status}: {one.reason}" for one in without)])
     shown.append({"name": WITHOUT_TIME, "unit": "cases", "value": len(without), "extra": reasons})
     return json.dumps(shown, indent=1, allow_nan=False) + "\n"
+
+
+def _shown(one: Entry) -> dict[str, Any]:
+    median, deviation = one.median_and_deviation
+    spread = f"± {deviation:.4g} us"
+    return {"name": one.name, "unit": "us", "value": median, "range": spread, "extra": "\n".join(_facts(one))}
 
 
 def _facts(one: Entry) -> Iterator[str]:
     yield f"schema {SCHEMA}"
     yield f"status {one.status}"
-    yield from (f"{name} {one.said[name]:.4g}" for name in RATES if one.said.get(name) is not None)
-    yield f"device {one.said.get('device_name')}"
+    yield from (f"{name} {rate:.4g}" for name, rate in one.rates.items() if rate is not None)
+    yield f"device {one.identity.device_name}"
 
 
 def as_bencher(run: Run) -> str:
@@ -114,39 +122,34 @@ def as_bencher(run: Run) -> str:
     found = entries(run)
     counts = Counter(one.status for one in found)
     whole: dict[str, dict[str, Any]] = {one.name: _measures(one) for one in found}
-    said = {"schema": SCHEMA, "without-time": sum(not one.measured for one in found), "noisy": counts["noisy"]}
-    whole["flashinfer-perf"] = {name: {"value": value} for name, value in said.items()}
+    whole_run = {"schema": SCHEMA, "without-time": sum(one.row is None for one in found), "noisy": counts["noisy"]}
+    whole["flashinfer-perf"] = {name: {"value": value} for name, value in whole_run.items()}
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
 def _measures(one: Entry) -> dict[str, Any]:
-    if not one.measured:
+    median, deviation = one.median_and_deviation
+    if median is None or deviation is None:
         return {}
-    median, off = one.microseconds, one.off
-    time = {"value": median, "lower_value": max(0.0, median - off), "upper_value": median + off}
-    rates = {name.replace("_", "-"): {"value": one.said[name]} for name in RATES if one.said.get(name) is not None}
+    time = {"value": median, "lower_value": max(0.0, median - deviation), "upper_value": median + deviation}
+    rates = {name.replace("_", "-"): {"value": rate} for name, rate in one.rates.items() if rate is not None}
     return {"median-us": time, **rates, "ok": {"value": int(one.status == "ok")}}
 
 
 def as_openmetrics(run: Run) -> str:
     found = entries(run)
-    measured = [one for one in found if one.measured]
     families = {
-        "median_microseconds": ("device time of a call", [(one, one.microseconds) for one in measured]),
-        **{name: (f"{name} of it", _known(measured, name)) for name in RATES},
+        "median_microseconds": ("device time of a call", [(one, one.median_and_deviation[0]) for one in found]),
+        **{name: (f"{name} of it", [(one, one.rates[name]) for one in found]) for name in RATES},
     }
     lines = ["# TYPE flashinfer_perf_export info", "# HELP flashinfer_perf_export What wrote this."]
     lines.append(f"flashinfer_perf_export_info{_braced({'schema': str(SCHEMA)})} 1")
     for name, (meaning, values) in families.items():
-        lines += _family(name, meaning, [(one.labels, value) for one, value in values])
+        lines += _family(name, meaning, [(one.labels, value) for one, value in values if value is not None])
     lines += _family(
         "status", "of a case, measured or not", [({**one.labels, "status": one.status}, 1) for one in found]
     )
     return "\n".join([*lines, "# EOF"]) + "\n"
-
-
-def _known(measured: Iterable[Entry], name: str) -> list[tuple[Entry, float]]:
-    return [(one, float(one.said[name])) for one in measured if one.said.get(name) is not None]
 
 
 def _family(name: str, meaning: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_flashinfer_perf.report.story import Comparison
 from pytest_flashinfer_perf.runs.formatting import grouped
 
-SEQUENCES = ("s_kv", "max_seq_len")
+BATCH, KEYS, QUERIES = ("batch_size",), ("s_kv", "max_seq_len"), ("s_qo",)
 Cells = Mapping[str, str]
 
 
@@ -36,11 +36,10 @@ def _by_batch(known: Mapping[str, tuple[int, int, int]]) -> Iterator[tuple[int, 
 
 def _at(comparison: Comparison, shape: str) -> tuple[int, int, int] | None:
     """Batch, keys and queries of a request."""
-    params = next(iter(comparison.shapes[shape].values())).entry["params"]
-    keys = next((params[name] for name in SEQUENCES if name in params), None)
-    if keys is None or "batch_size" not in params:
-        return None
-    return params["batch_size"], keys, params.get("s_qo", 1)
+    row = next(iter(comparison.shapes[shape].values())).row
+    params = row.params if row else {}
+    batch, keys, queries = (next((params[n] for n in names if n in params), None) for names in (BATCH, KEYS, QUERIES))
+    return None if batch is None or keys is None else (batch, keys, queries or 1)
 
 
 def _length(at: tuple[int, int, int]) -> str:
@@ -49,6 +48,6 @@ def _length(at: tuple[int, int, int]) -> str:
 
 
 def _beside(shape: str, at: tuple[int, int, int]) -> str:
-    """The shape's own words for all but batch and sequence."""
-    said = {f"{letter}{size}" for letter, size in zip("bsq", at, strict=True)}
-    return "-".join(word for word in shape.split("-") if word not in said)
+    """The shape's id without batch and sequence."""
+    shown = {f"{letter}{size}" for letter, size in zip("bsq", at, strict=True)}
+    return "-".join(word for word in shape.split("-") if word not in shown)

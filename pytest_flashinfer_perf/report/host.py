@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.runs import host_time
 from pytest_flashinfer_perf.runs.formatting import WIDTH, counted, duration, grouped, named
 from pytest_flashinfer_perf.runs.host_time import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, HostTime
+from pytest_flashinfer_perf.runs.row import Row
 
-Row = Mapping[str, Any]
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+BATCH = "batch_size"
 MOST = 20  # of the slowest plans
 HEADINGS = f"  {'':<24}{'enqueue':>10}{'plan':>10}{'GPU':>10}{'launch':>7}{'alloc':>6}{'wait':>5}{'copy':>5}"
 NOTHING = "--perf-host: nothing was measured on a GPU"
 
 
 def known(rows: Iterable[Row]) -> list[tuple[Row, HostTime]]:
-    return [(row, host) for row in rows if (host := host_time.of_row(row)) is not None]
+    return [(row, host) for row in rows if (host := row.host) is not None]
 
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -44,12 +45,12 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
 def _line(row: Row, host: HostTime) -> str:
     counts = (host.allocations, host.synchronisations, host.copies_to_host)
     cells = "".join(f"{_count(count):>{width}}" for count, width in zip(counts, (6, 5, 5), strict=True))
-    times = "".join(f"{time:>10}" for time in (_us(host.host_us), _us(host.plan_us), duration(row["median"])))
+    times = "".join(f"{time:>10}" for time in (_us(host.host_us), _us(host.plan_us), duration(row.median)))
     return f"  {named(row):<24}{times}{_count(host.launches):>7}{cells}"
 
 
 def _shape(row: Row) -> str:
-    return str(row.get("shape") or row["case"])
+    return row.identity.shape or row.case
 
 
 def _us(us: float | None) -> str:
@@ -62,7 +63,7 @@ def _count(count: int | None) -> str:
 
 def waiting(rows: Iterable[Row]) -> str:
     """How many calls the GPU waits for, where it is not given a graph; empty where there is none."""
-    slower = sum(host_time.outlasts(host, row["median"]) for row, host in known(rows))
+    slower = sum(host_time.outlasts(host, row.median) for row, host in known(rows))
     if not slower:
         return ""
     return (
@@ -74,7 +75,7 @@ def slowest_plans(rows: Iterable[Row]) -> Table:
     planned = [(row, host) for row, host in known(rows) if host.plan_us is not None]
     slowest = sorted(planned, key=lambda one: -(one[1].plan_us or 0.0))[:MOST]
     return ("case", "plan", "enqueue", "GPU"), [
-        (row["case"], _us(host.plan_us), _us(host.host_us), duration(row["median"])) for row, host in slowest
+        (row.case, _us(host.plan_us), _us(host.host_us), duration(row.median)) for row, host in slowest
     ]
 
 
@@ -82,7 +83,7 @@ def who_waits(rows: Iterable[Row]) -> Table:
     """Calls that wait for the GPU or copy to the host, with their lines."""
     asking = [(row, host) for row, host in known(rows) if host.waits or host.synchronisations or host.copies_to_host]
     return ("case", "enqueue", "synchronisations", "copies to host", "by"), [
-        (row["case"], _us(host.host_us), _count(host.synchronisations), _count(host.copies_to_host), _places(host))
+        (row.case, _us(host.host_us), _count(host.synchronisations), _count(host.copies_to_host), _places(host))
         for row, host in asking
     ]
 
@@ -93,10 +94,10 @@ def _places(host: HostTime) -> str:
 
 def costliest(rows: Iterable[Row]) -> Table:
     """Where the host takes longest for what the GPU does, the worst first."""
-    slower = [(row, host) for row, host in known(rows) if host_time.outlasts(host, row["median"])]
-    ordered = sorted(slower, key=lambda one: -one[1].host_us * 1e-6 / one[0]["median"])[:MOST]
+    slower = [(row, host) for row, host in known(rows) if host_time.outlasts(host, row.median)]
+    ordered = sorted(slower, key=lambda one: -one[1].host_us * 1e-6 / one[0].median)[:MOST]
     return ("case", "enqueue", "GPU", "launches", "allocations"), [
-        (row["case"], _us(host.host_us), duration(row["median"]), _count(host.launches), _count(host.allocations))
+        (row.case, _us(host.host_us), duration(row.median), _count(host.launches), _count(host.allocations))
         for row, host in ordered
     ]
 
@@ -116,20 +117,16 @@ def tables(rows: Sequence[Row]) -> dict[str, Table]:
 
 def plans_over_batches(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """The points of a curve for each backend and shape that was planned for two batches at least."""
-    planned = [
-        (row, host.plan_us)
-        for row, host in known(rows)
-        if host.plan_us is not None and "batch_size" in row.get("params", {})
-    ]
+    planned = [(row, host.plan_us) for row, host in known(rows) if host.plan_us is not None and BATCH in row.params]
     points: list[dict[str, Any]] = []
     for name, alike in grouped(planned, lambda one: _but_for_its_batch(one[0])):
-        batches = {row["params"]["batch_size"]: us for row, us in alike}
+        batches = {row.params[BATCH]: us for row, us in alike}
         if len(batches) > 1:
             points += [{"curve": name, "batch": batch, "us": batches[batch]} for batch in sorted(batches)]
     return points
 
 
 def _but_for_its_batch(row: Row) -> str:
-    batch = f"b{row['params']['batch_size']}"
+    batch = f"b{row.params[BATCH]}"
     shape = "-".join(word for word in _shape(row).split("-") if word != batch)
-    return f"{row['routine']} {shape} {row['backend']}"
+    return f"{row.identity.routine} {shape} {row.identity.backend}"

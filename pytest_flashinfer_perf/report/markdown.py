@@ -6,10 +6,11 @@ import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_flashinfer_perf.report import host, story, verdicts
-from pytest_flashinfer_perf.report.runs import Run
 from pytest_flashinfer_perf.report.story import CaseHistory, Comparison
 from pytest_flashinfer_perf.report.verdicts import ShownVerdict
 from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, named, rate, spread
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run
 
 LEFT = {"xfailed": "Failed as expected", "skipped": "Skipped"}
 
@@ -24,9 +25,9 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     yield from _undecided(answer.undecided)
     for comparison in story.comparisons(found):
         yield from _folded(f"{comparison.routine}: {_wins(comparison)}", _side_by_side(comparison))
-    for title, table in host.tables([one.entry for one in found if one.measured]).items():
+    for title, table in host.tables([one.row for one in found if one.row]).items():
         yield from _folded(title, _table(*table))
-    yield from _folded("Every case", _cases(one for one in found if one.measured))
+    yield from _folded("Every case", _cases(found))
     for status, title in LEFT.items():
         if any(one.status == status for one in found):
             yield from _folded(title, _reasons(found, status))
@@ -40,7 +41,7 @@ def _failed(failed: Sequence[CaseHistory]) -> Iterator[str]:
 
 def _slower(slower: Sequence[CaseHistory], judged: Mapping[str, ShownVerdict]) -> Iterator[str]:
     if slower:
-        cells = ((one.case, duration(one.entry["median"]), judged[one.case].reason) for one in slower)
+        cells = ((one.case, _median(one.row), judged[one.case].reason) for one in slower)
         yield from _table(("slower", "median", "how sure"), cells)
 
 
@@ -67,18 +68,22 @@ def _line(comparison: Comparison, shape: str) -> tuple[str, ...]:
 
 def _time(one: CaseHistory, best: bool) -> str:
     note = "" if one.status == "ok" else f" ({one.status})"
-    return f"{duration(one.entry['median'])}{note}{' (fastest)' if best else ''}"
+    return f"{_median(one.row)}{note}{' (fastest)' if best else ''}"
 
 
 def _cases(measured: Iterable[CaseHistory]) -> Iterator[str]:
     headings = ("case", "backend", "median", "spread", "TFLOP/s", "TB/s", "% of roof", "status")
-    yield from _table(headings, map(_numbers, measured))
+    yield from _table(headings, (_numbers(one, one.row) for one in measured if one.row))
 
 
-def _numbers(one: CaseHistory) -> tuple[str, ...]:
-    row = one.entry
-    rates = (rate(row[name]) for name in ("tflops", "tb_per_sec", "sol_pct"))
-    return (one.case, named(row), duration(row["median"]), spread(row["spread"]), *rates, one.status)
+def _median(row: Row | None) -> str:
+    return duration(row.median) if row else ""
+
+
+def _numbers(one: CaseHistory, row: Row) -> tuple[str, ...]:
+    work = row.throughput
+    rates = map(rate, (work.tflops, work.tb_per_sec, work.sol_pct))
+    return (one.case, named(row), duration(row.median), spread(row.spread), *rates, one.status)
 
 
 def _reasons(found: Iterable[CaseHistory], status: str) -> Iterator[str]:
@@ -87,9 +92,9 @@ def _reasons(found: Iterable[CaseHistory], status: str) -> Iterator[str]:
 
 
 def _provenance(runs: Sequence[Run]) -> Iterator[str]:
-    said = [story.provenance(run) for run in runs]
-    names = dict.fromkeys(name for one in said for name in one)
-    yield from _table(("", *(r.name for r in runs)), ((n, *(one.get(n, "") for one in said)) for n in names))
+    facts = [story.provenance(run) for run in runs]
+    names = dict.fromkeys(name for of_run in facts for name in of_run)
+    yield from _table(("", *(r.name for r in runs)), ((n, *(of_run.get(n, "") for of_run in facts)) for n in names))
 
 
 def _folded(title: str, content: Iterable[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ Report = Mapping[str, Any]
 
 HEADINGS = f"{'':<28}{'checked':>9}{'sampled':>8}{'refused':>8}{'skipped':>8}{'quar.':>6}{'found':>6}{'/min':>7}"
 REASONS = {
-    "refused": "refused by the library, after capability said yes",
+    "refused": "refused by the library, although the capability check passed",
     "quarantined": "never launched, by the settings file",
 }
 

@@ -8,68 +8,76 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.report import runs as reading
 from pytest_flashinfer_perf.report import ties
-from pytest_flashinfer_perf.report.runs import Row, Run
 from pytest_flashinfer_perf.report.verdicts import ShownVerdict
-from pytest_flashinfer_perf.runs.formatting import COLD, counted, grouped
+from pytest_flashinfer_perf.runs.formatting import cold_l2, counted, grouped
 from pytest_flashinfer_perf.runs.formatting import provenance as way
+from pytest_flashinfer_perf.runs.row import Identity, Row
+from pytest_flashinfer_perf.runs.run_file import Run, Unmeasured
 
 OWN = "own kernels"
 
 
 @dataclass(frozen=True)
 class CaseHistory:
-    """The newest that is known of a case on a device, and all that was measured of it, oldest first."""
+    """The newest entry of a case on a device, measured or not, and all its rows, oldest first."""
 
     place: str
-    entry: Row
+    entry: Row | Unmeasured
     run: Run
     history: tuple[tuple[Run, Row], ...]
 
     @property
     def status(self) -> str:
-        """Of a case without a row `skipped`, `failed` or `xfailed`; of one with a row, the row's own."""
-        return str(self.entry.get("outcome") or self.entry["status"])
+        """The row's own; without a row `skipped`, `failed` or `xfailed`."""
+        return str(self.entry.outcome if isinstance(self.entry, Unmeasured) else self.entry.status)
+
+    @property
+    def row(self) -> Row | None:
+        return None if isinstance(self.entry, Unmeasured) else self.entry
 
     @property
     def measured(self) -> bool:
-        return "outcome" not in self.entry
+        return self.row is not None
 
     @property
     def reason(self) -> str:
         """Why there is no row, or why it does not count."""
-        return str(self.entry.get("reason") or self.entry.get("refcheck") or "")
+        return self.entry.reason if isinstance(self.entry, Unmeasured) else self.entry.check.refcheck or ""
+
+    @property
+    def identity(self) -> Identity:
+        return self.entry.identity
 
     @property
     def case(self) -> str:
-        return str(self.entry["case"])
+        return self.identity.case
 
     @property
     def routine(self) -> str:
-        return str(self.entry.get("routine") or OWN)
+        return self.identity.routine or OWN
 
     @property
     def shape(self) -> str:
-        return str(self.entry.get("shape") or self.case)
+        return self.identity.shape or self.case
 
     @property
     def backend(self) -> str:
-        return str(self.entry.get("backend") or "")
+        return self.identity.backend or ""
 
     @property
     def change(self) -> float:
-        """Of the newest time, in shares of the oldest."""
-        return float(self.history[-1][1]["median"] / self.history[0][1]["median"]) - 1
+        """From the oldest time to the newest, as a share of the oldest."""
+        return self.history[-1][1].median / self.history[0][1].median - 1
 
     @property
     def device(self) -> str:
-        return str(self.entry.get("device_name") or self.run.machine.get("gpu") or self.place)
+        return str(self.identity.device_name or self.run.machine.get("gpu") or self.place)
 
 
 def outcomes(runs: Sequence[Run]) -> list[CaseHistory]:
     """In the order in which cases were first seen; `runs` are oldest first."""
-    seen: dict[tuple[str, str, int], list[tuple[Run, Row]]] = {}
+    seen: dict[tuple[str, str, int], list[tuple[Run, Row | Unmeasured]]] = {}
     before: dict[str, str] = {}
     for run in runs:
         for place, case, nth, entry in _numbered(run, before):
@@ -78,25 +86,25 @@ def outcomes(runs: Sequence[Run]) -> list[CaseHistory]:
     return [_outcome(place, entries) for (place, _, _), entries in seen.items()]
 
 
-def _numbered(run: Run, before: Mapping[str, str]) -> Iterator[tuple[str, str, int, Row]]:
+def _numbered(run: Run, before: Mapping[str, str]) -> Iterator[tuple[str, str, int, Row | Unmeasured]]:
     """A case that a run has twice is two: none of them is left out."""
     times: Counter[tuple[str, str]] = Counter()
-    for entry in (*run.rows, *run.unmeasured):
-        case = str(entry["case"])
-        at = (_place(entry, run) or before.get(case, ""), case)
+    entries: list[Row | Unmeasured] = [*run.ours, *run.unmeasured]
+    for entry in entries:
+        at = (_place(entry.identity, run) or before.get(entry.case, ""), entry.case)
         times[at] += 1
         yield (*at, times[at], entry)
 
 
-def _outcome(place: str, entries: Sequence[tuple[Run, Row]]) -> CaseHistory:
+def _outcome(place: str, entries: Sequence[tuple[Run, Row | Unmeasured]]) -> CaseHistory:
     run, newest = entries[-1]
-    return CaseHistory(place, newest, run, tuple((run, entry) for run, entry in entries if "median" in entry))
+    return CaseHistory(place, newest, run, tuple((run, entry) for run, entry in entries if isinstance(entry, Row)))
 
 
-def _place(entry: Row, run: Run) -> str:
-    """A test that was skipped before it had a device belongs to the run's, where that has one."""
-    known = {reading.place(row) for row in run.rows}
-    return reading.place(entry) or (known.pop() if len(known) == 1 else "")
+def _place(identity: Identity, run: Run) -> str:
+    """A test that was skipped before it had a device belongs to the run's, if that has a single one."""
+    known = {row.identity.place for row in run.ours}
+    return identity.place or (known.pop() if len(known) == 1 else "")
 
 
 @dataclass(frozen=True)
@@ -161,10 +169,12 @@ def _compared(runs: Sequence[Run], judged: Mapping[str, ShownVerdict]) -> str:
     if len(runs) == 1:
         return "One run: nothing to compare it with."
     if not judged:
-        return f"{len(runs)} runs, which nobody judged."
+        return f"{len(runs)} runs, not compared."
     verdicts = Counter(one.verdict for one in judged.values())
-    said = sorted(verdicts.items(), key=lambda pair: (pair[0] not in WORSE, pair[0]))
-    return f"The newest against {counted(len(runs) - 1, 'run')}: {', '.join(f'{n} {verdict}' for verdict, n in said)}."
+    ordered = sorted(verdicts.items(), key=lambda pair: (pair[0] not in WORSE, pair[0]))
+    return (
+        f"The newest against {counted(len(runs) - 1, 'run')}: {', '.join(f'{n} {verdict}' for verdict, n in ordered)}."
+    )
 
 
 WORSE = ("SLOWER", "MISSING", "INVALID", "AMBIGUOUS")
@@ -183,21 +193,21 @@ def devices(found: Iterable[CaseHistory]) -> dict[str, str]:
 
 def provenance(run: Run) -> dict[str, str]:
     """What a run says of where its numbers come from; nothing of what it does not know."""
-    how = {f"{row['instrument']}, {COLD[row['cold_l2']]}" for row in run.rows}
+    how = {f"{row.provenance.instrument}, {cold_l2(row)}" for row in run.ours}
     known = {
-        "when": run.when[:19].replace("T", " "),
-        "commit": _revision(run.commit),
+        "when": f"{run.when:%Y-%m-%d %H:%M:%S}",
+        "commit": _revision(run),
         **{name: run.machine.get(name) for name in SOFTWARE},
         "timed by": "; ".join(sorted(how)),
-        "cases": len(run.rows),
+        "cases": len(run.ours),
     }
     return {name: str(value) for name, value in known.items() if value not in (None, "")}
 
 
-def _revision(commit: Row) -> str | None:
-    """None outside a repository, where pytest-benchmark has a word for it."""
-    known = re.fullmatch(r"[0-9a-f]{10,}", str(commit.get("id")))
-    return f"{known[0][:10]}{' and uncommitted changes' if commit.get('dirty') else ''}" if known else None
+def _revision(run: Run) -> str | None:
+    """None outside a repository, where pytest-benchmark writes a word instead of an id."""
+    known = re.fullmatch(r"[0-9a-f]{10,}", str(run.commit.id))
+    return f"{known[0][:10]}{' and uncommitted changes' if run.commit.dirty else ''}" if known else None
 
 
 SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "python_version")
@@ -215,8 +225,8 @@ class Comparison:
     def fastest(self, shape: str) -> tuple[CaseHistory, ...]:
         """Those that share the first place."""
         outcomes = list(self.shapes[shape].values())
-        entries = ties.fastest([one.entry for one in outcomes])
-        return tuple(one for entry in entries for one in outcomes if one.entry is entry)
+        rows = ties.fastest([one.row for one in outcomes if one.row])
+        return tuple(one for row in rows for one in outcomes if one.row is row)
 
     @functools.cached_property
     def wins(self) -> Counter[str]:
@@ -231,8 +241,9 @@ class Comparison:
 
 def comparisons(found: Iterable[CaseHistory]) -> Iterator[Comparison]:
     """Nothing of a routine of which only one backend was measured."""
-    rows = [one for one in found if one.measured and one.backend]
-    for (_, title), ways in grouped(rows, lambda one: (one.place, way(one.entry))):
+    rows = [(one, way(one.row)) for one in found if one.row and one.backend]
+    for (_, title), alike in grouped(rows, lambda pair: (pair[0].place, pair[1])):
+        ways = [one for one, _ in alike]
         shapes = {
             shape: {one.backend: one for one in side_by_side}
             for shape, side_by_side in grouped(ways, lambda one: one.shape)

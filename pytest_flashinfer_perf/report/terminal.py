@@ -18,12 +18,12 @@ from pytest_flashinfer_perf.runs.formatting import (
     software,
     wrapped,
 )
+from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.scatter import noise
 from pytest_flashinfer_perf.timing.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
 
-Row = Mapping[str, Any]
-
 HEADINGS = f"  {'':<24}{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
+SHOWN = {"ok": "", "noisy": "noisy"}
 BOUND = {"memory": "mem", "memory?": "mem?", "compute": "comp", None: ""}
 GRAPH = "--perf-cuda-graph=on replays them without it"
 CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
@@ -34,10 +34,10 @@ def lines(
     rows: Sequence[Row],
     skips: Sequence[str],
     versions: Mapping[str, Any],
-    looked_at: Sequence[str] = (),
+    checked: Sequence[str] = (),
     xfailed: Sequence[str] = (),
 ) -> Iterator[str]:
-    """`looked_at` is what was seen of answers that were checked and not timed."""
+    """`checked` are the results of answers that were compared and not timed."""
     if rows:
         yield from wrapped(software(versions))
     for title, of_one in grouped(rows, provenance):
@@ -48,37 +48,36 @@ def lines(
             yield shape
             yield from _backends(side_by_side)
     yield from vllm.lines(rows)
-    yield from _looked_at(looked_at)
+    yield from _checked(checked)
     yield from left("skipped", skips)
     yield from left("failed as expected", xfailed)
     yield from _warnings(rows)
 
 
 def _shape(row: Row) -> str:
-    return str(row.get("shape") or row["case"])
+    return row.identity.shape or row.case
 
 
 def _backends(rows: Iterable[Row]) -> Iterator[str]:
     from pytest_flashinfer_perf.report import ties
 
-    ordered = sorted(rows, key=lambda r: r["median"])
+    ordered = sorted(rows, key=lambda row: row.median)
     best = ties.fastest(ordered)
     for row in ordered:
         yield _line(row, "*" if any(row is one for one in best) else " ")
 
 
 def _line(row: Row, mark: str) -> str:
-    status = {"ok": "", "noisy": "noisy"}.get(row["status"], row["status"].upper())
-    calls = counted(len(row["samples"]), "call") if _stopped_early(row) else ""
-    numbers = (
-        f"{duration(row['median']):>10}{formatting.spread(row['spread']).replace(' ', ''):>7}{rate(row['tflops']):>9}"
-    )
-    numbers += f"{rate(row['tb_per_sec']):>7}{rate(row['sol_pct']):>7}"
-    return f"{mark} {named(row):<24}{numbers} {_bound(row):<4} {status or calls}".rstrip()
+    status = SHOWN.get(str(row.status), str(row.status).upper())
+    calls = counted(row.stats.rounds, "call") if _stopped_early(row) else ""
+    work, spread = row.throughput, formatting.spread(row.spread).replace(" ", "")
+    rates = f"{rate(work.tflops):>9}{rate(work.tb_per_sec):>7}{rate(work.sol_pct):>7}"
+    time = f"{duration(row.median):>10}{spread:>7}"
+    return f"{mark} {named(row):<24}{time}{rates} {_bound(row):<4} {status or calls}".rstrip()
 
 
 def _stopped_early(row: Row) -> bool:
-    return row.get("stopped") == OUT_OF_TIME and len(row["samples"]) < FEWEST
+    return row.provenance.stopped == OUT_OF_TIME and row.stats.rounds < FEWEST
 
 
 def _range(counts: Sequence[int]) -> str:
@@ -87,14 +86,14 @@ def _range(counts: Sequence[int]) -> str:
 
 
 def _bound(row: Row) -> str:
-    return "host" if row.get("host_bound") else BOUND[row["bound"]]
+    return "host" if row.provenance.host_bound else BOUND[row.throughput.bound]
 
 
-def _looked_at(answers: Sequence[str]) -> Iterator[str]:
+def _checked(answers: Sequence[str]) -> Iterator[str]:
     if answers:
         yield ""
-        seen = ", ".join(f"{count} {name}" for name, count in Counter(answers).most_common())
-        yield from wrapped(f"{counted(len(answers), 'answer')} looked at, none timed (--perf-refcheck=only): {seen}")
+        results = ", ".join(f"{count} {name}" for name, count in Counter(answers).most_common())
+        yield from wrapped(f"{counted(len(answers), 'answer')} checked, none timed (--perf-refcheck=only): {results}")
 
 
 def left(outcome: str, reasons: Sequence[str], what: str = "case") -> Iterator[str]:
@@ -106,28 +105,29 @@ def left(outcome: str, reasons: Sequence[str], what: str = "case") -> Iterator[s
 
 
 def _warnings(rows: Sequence[Row]) -> Iterator[str]:
-    for sentence in dict.fromkeys(r["fallback"] for r in rows if r["fallback"]):
+    for sentence in dict.fromkeys(row.provenance.fallback for row in rows if row.provenance.fallback):
         yield from wrapped(f"WARNING: {sentence}")
-    for how, noisy in Counter(noise(r["instrument"]) for r in rows if r["status"] == "noisy").items():
+    for how, noisy in Counter(noise(row.provenance.instrument) for row in rows if row.status == "noisy").items():
         yield from wrapped(f"{noisy} noisy: {how}; {CURE}")
-    early = [len(r["samples"]) for r in rows if _stopped_early(r)]
+    early = [row.stats.rounds for row in rows if _stopped_early(row)]
     if early:
         yield from wrapped(f"{counted(len(early), 'case')} stopped early, after {_range(early)}: {EARLY}")
-    waiting = sum(bool(r.get("host_bound")) for r in rows)
+    waiting = sum(bool(row.provenance.host_bound) for row in rows)
     if waiting:
         yield from wrapped(f"{waiting} bound by the host: kernels wait for their launches; {GRAPH}")
     yield from wrapped(host.waiting(rows))
-    wrong = sum(r["status"] == "wrong" for r in rows)
+    wrong = sum(row.status == "wrong" for row in rows)
     if wrong:
         yield from wrapped(
             f"{wrong} WRONG: the answer is not the reference's, which --perf-allow-output-mismatch allows"
         )
-    unchecked = sum(r.get("refcheck") == "off" for r in rows)
+    unchecked = sum(row.check.refcheck == "off" for row in rows)
     if unchecked:
         yield from wrapped(f"{unchecked} not checked: --perf-refcheck=off")
-    unknown = sorted({r["flops_dtype"] or "a type not stated" for r in rows if r["bound"] == "memory?"})
+    works = [row.throughput for row in rows]
+    unknown = sorted({work.flops_dtype or "a type not stated" for work in works if work.bound == "memory?"})
     if unknown:
         yield from wrapped(f"mem?: no compute roof is known for {', '.join(unknown)}; %roof is of the memory's roof")
-    invalid = sum(r["status"] == "invalid" for r in rows)
+    invalid = sum(row.status == "invalid" for row in rows)
     if invalid:
         yield from wrapped(f"{invalid} INVALID: faster than this device can be; the time or the cost is wrong")

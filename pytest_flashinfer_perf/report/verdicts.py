@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import calibration, judge, thresholds, verdict, words
-from pytest_flashinfer_perf.gate import runs as processes
-from pytest_flashinfer_perf.report.runs import Run
+from pytest_flashinfer_perf.gate.runs import verify_once
+from pytest_flashinfer_perf.runs.run_file import Run
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:
     """By case, as `compare` would with this folder's thresholds; nothing of one run."""
     if len(runs) < 2:
         return {}
-    *base, head = (processes.parsed(run.document, run.name) for run in runs)
-    processes.verify_once([*base, head])
+    verify_once(runs)
+    *base, head = runs
     rules = verdict.Rules(
         thresholds=thresholds.read(project_file.find(Path.cwd())),
         calibrations=tuple(calibration.find(calibration.AUTO, head.gpus)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,8 +12,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.runs.formatting import duration
-
-Row = Mapping[str, Any]
+from pytest_flashinfer_perf.runs.row import Row
 
 ROUTINE = "vllm_decode"
 TYPES = ("q_dtype", "kv_dtype", "out_dtype")
@@ -23,7 +22,7 @@ HEADINGS = f"  {'':<30}{'trtllm':>10}{'baseline':>10}{'speedup':>9}"
 
 @dataclass(frozen=True)
 class Compared:
-    """A mode of TRT-LLM's decode and the unquantised baseline of its shape, both as rows."""
+    """A mode of TRT-LLM's decode and the unquantised baseline of its shape."""
 
     trtllm: Row
     baseline: Row
@@ -31,23 +30,23 @@ class Compared:
     @property
     def speedup(self) -> float:
         """The share of the baseline's time that is saved: what the benchmark calls `speedup_percent`."""
-        baseline, trtllm = float(self.baseline["mean"]), float(self.trtllm["mean"])
+        baseline, trtllm = self.baseline.stats.mean, self.trtllm.stats.mean
         return (baseline - trtllm) / baseline
 
     @property
     def unlike(self) -> bool:
         """Whether the two read and write different numbers of bits: then it is not only the kernels that differ."""
-        return any(self.trtllm["params"][t] != self.baseline["params"][t] for t in TYPES)
+        return any(self.trtllm.params[t] != self.baseline.params[t] for t in TYPES)
 
     def columns(self) -> dict[str, Any]:
         """The benchmark's thirteen, in its order; times in milliseconds."""
-        p = self.trtllm["params"]
+        p = self.trtllm.params
         return {
             "batch_size": p["batch_size"],
-            "trtllm_mean": 1e3 * self.trtllm["mean"],
-            "trtllm_std": 1e3 * self.trtllm["std"],
-            "baseline_mean": 1e3 * self.baseline["mean"],
-            "baseline_std": 1e3 * self.baseline["std"],
+            "trtllm_mean": 1e3 * self.trtllm.stats.mean,
+            "trtllm_std": 1e3 * self.trtllm.stats.stddev,
+            "baseline_mean": 1e3 * self.baseline.stats.mean,
+            "baseline_std": 1e3 * self.baseline.stats.stddev,
             "speedup_percent": self.speedup,
             "q_dtype": _torch_name(p["q_dtype"]),
             "kv_cache_dtype": _torch_name(p["kv_dtype"]),
@@ -64,14 +63,16 @@ def _torch_name(dtype: str) -> str:
 
 
 def compared(rows: Sequence[Row]) -> list[Compared]:
-    ours = [row for row in rows if row.get("routine") == ROUTINE]
-    baselines = {_shape(row): row for row in ours if row["backend"] == "baseline"}
-    return [Compared(r, baselines[_shape(r)]) for r in ours if r["backend"] == "trtllm" and _shape(r) in baselines]
+    ours = [row for row in rows if row.identity.routine == ROUTINE]
+    baselines = {_shape(row): row for row in ours if row.identity.backend == "baseline"}
+    return [
+        Compared(r, baselines[_shape(r)]) for r in ours if r.identity.backend == "trtllm" and _shape(r) in baselines
+    ]
 
 
 def _shape(row: Row) -> tuple[Any, ...]:
     compared_over = (*TYPES, "backend")
-    return (row["device"], *(value for name, value in sorted(row["params"].items()) if name not in compared_over))
+    return (row.identity.device, *(value for name, value in sorted(row.params.items()) if name not in compared_over))
 
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -81,9 +82,9 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
         yield "vllm_decode: mean time of trtllm against the unquantised baseline"
         yield HEADINGS
     for one in found:
-        times = f"{duration(one.trtllm['mean']):>10}{duration(one.baseline['mean']):>10}{100 * one.speedup:>8.1f}%"
+        means = "".join(f"{duration(row.stats.mean):>10}" for row in (one.trtllm, one.baseline))
         note = " unlike precision" if one.unlike else ""
-        yield f"  {one.trtllm['shape']:<30}{times}{note}"
+        yield f"  {one.trtllm.identity.shape:<30}{means}{100 * one.speedup:>8.1f}%{note}"
 
 
 def write_csv(rows: Sequence[Row], folder: Path, now: datetime) -> Path | None:

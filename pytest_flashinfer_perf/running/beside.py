@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.running.survival import REMEDY
 
 
 class Beside:
-    """It is told each test that starts, and reads what faulthandler writes until the session has ended."""
+    """It gets the name of each test that starts, and reads what faulthandler writes until the session has ended."""
 
     def __init__(self, stderr: IO[str]) -> None:
         command = [sys.executable, "-I", "-S", last_words.__file__, REMEDY]
@@ -24,19 +24,19 @@ class Beside:
             command, stdin=subprocess.PIPE, stderr=stderr, bufsize=0, start_new_session=True
         )
         assert self._reader.stdin is not None
-        self._told = self._reader.stdin
-        faulthandler.enable(self._told, all_threads=False)
+        self._pipe = self._reader.stdin
+        faulthandler.enable(self._pipe, all_threads=False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         with suppress(OSError):  # somebody has ended it
-            self._told.write(f"{last_words.CASE}{item.nodeid}\n".encode())
+            self._pipe.write(f"{last_words.CASE}{item.nodeid}\n".encode())
         return (yield)
 
     def close(self) -> None:
         """pytest has disabled faulthandler by now, unless it was not pytest who enabled it."""
         if faulthandler.is_enabled():
             faulthandler.enable(2)
-        self._told.close()
+        self._pipe.close()
         self._reader.terminate()  # what a test has forked and left may keep the other end of its pipe open
         self._reader.wait()

@@ -66,11 +66,11 @@ def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def first_error(output: str) -> str:
-    """Of what ninja printed. The failed command has `error` among its flags: what it said comes on the lines below."""
+    """Of what ninja printed. The failed command has `error` among its flags: its message comes on the lines below."""
     lines = [line.strip() for line in output.partition(FAILED)[2].splitlines()[2:]]
-    said = [line for line in lines if line and not line.startswith(OF_NINJA)]
-    errors = [line for line in said if ERROR.search(line)]
-    return next(iter(errors or said), _last_line(output))
+    printed = [line for line in lines if line and not line.startswith(OF_NINJA)]
+    errors = [line for line in printed if ERROR.search(line)]
+    return next(iter(errors or printed), _last_line(output))
 
 
 def _last_line(output: str) -> str:

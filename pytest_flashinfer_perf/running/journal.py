@@ -18,12 +18,16 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.running import reports
+from pytest_flashinfer_perf.running.reports import CaseReport
+from pytest_flashinfer_perf.runs import fields
+from pytest_flashinfer_perf.runs.fields import FieldError
+from pytest_flashinfer_perf.runs.row import Identity
 
-SCHEMA = 1
+SCHEMA = 2
+
 BEGIN = '{"journal"'
 WELL = ("passed", "skipped")  # any other outcome makes what was measured before it void
-# What a report carries of a case that need not run again.
-FINISHED = ("perf_row", "perf_replay", "perf_checked", "perf_repeat")
 
 
 class JournalError(FlashinferPerfError):
@@ -54,12 +58,12 @@ class Past:
     path: Path
     run: str
     places: tuple[Mapping[str, Any], ...]
-    finished: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    finished: Mapping[str, CaseReport] = field(repr=False)
 
     @property
     def repeats(self) -> dict[str, str]:
-        """What was run: a test of that name may be another by now."""
-        return {test: report.get("perf_repeat", "") for test, report in self.finished.items()}
+        """The commands that were run: a test of that name may be another by now."""
+        return {test: report.repeat or "" for test, report in self.finished.items()}
 
 
 def read(path: Path) -> Past | None:
@@ -68,14 +72,14 @@ def read(path: Path) -> Past | None:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         if _never_begun(lines):
             return None
-        said = list(_said(path, lines))
-        if not said or said[0].get("journal") != SCHEMA:
+        entries = list(_entries(path, lines))
+        if not entries or entries[0].get("journal") != SCHEMA:
             raise JournalError(f"{path} is no journal of this version: leave out --perf-resume, or remove it")
-        run, places = said[0]["run"], tuple(line["place"] for line in said if "journal" in line)
-        return Past(path, run, places, _finished(line for line in said if line.get("run") == run))
+        run, places = entries[0]["run"], tuple(entry["place"] for entry in entries if "journal" in entry)
+        return Past(path, run, places, _finished(entry for entry in entries if entry.get("run") == run))
     except FileNotFoundError:
         return None
-    except (OSError, LookupError, TypeError) as error:
+    except (OSError, LookupError, TypeError, FieldError) as error:
         raise JournalError(f"{path} is no journal ({error!r}): leave out --perf-resume, or remove it") from error
 
 
@@ -85,40 +89,49 @@ def _never_begun(lines: list[str]) -> bool:
     return len(lines) < 2 and _parsed(first) is None and BEGIN.startswith(first[: len(BEGIN)])
 
 
-def _finished(said: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def _finished(entries: Iterable[Mapping[str, Any]]) -> dict[str, CaseReport]:
     """The first measurement of each, where nothing failed later: its teardown, or itself when it was measured again."""
-    done: dict[str, Mapping[str, Any]] = {}
-    for line in said:
-        if line.get("outcome") == "passed" and line["report"]:
-            done.setdefault(line["finished"], line["report"])
-        elif "finished" in line and line["outcome"] not in WELL:
-            done.pop(line["finished"], None)
+    done: dict[str, CaseReport] = {}
+    for entry in entries:
+        if entry.get("outcome") == "passed" and entry["report"]:
+            done.setdefault(entry["finished"], reports.read(entry["report"], entry["finished"]))
+        elif "finished" in entry and entry["outcome"] not in WELL:
+            done.pop(entry["finished"], None)
     return done
 
 
-def _said(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
+def _entries(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
     """A line may be torn where a run was killed: at the end, or before another run went on."""
     for at, (line, following) in enumerate(zip(lines, [*lines[1:], BEGIN], strict=True), start=1):
-        said = _parsed(line)
-        if said is not None:
-            yield said
+        entry = _parsed(line)
+        if entry is not None:
+            yield entry
         elif not following.startswith(BEGIN):
             raise JournalError(f"{path}:{at}: not a line of a journal: leave out --perf-resume, or remove that line")
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        said = json.loads(line)
+        entry = json.loads(line)
     except ValueError:
         return None
-    return said if isinstance(said, dict) else None
+    return entry if isinstance(entry, dict) else None
 
 
-def started(path: Path, test: str) -> dict[str, Any]:
-    """What the last start of this test has said."""
+@dataclass(frozen=True)
+class Started:
+    """A case whose test has begun, and the commands that run it again."""
+
+    identity: Identity
+    repeat: str
+
+
+def started(path: Path, test: str) -> Started | None:
+    """The last start of this test."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = (line for line in reversed(lines) if line.startswith('{"started"'))
-    return next((said for line in found if (said := _parsed(line)) and said["started"] == test), {})
+    entry = next((entry for line in found if (entry := _parsed(line)) and entry["started"] == test), None)
+    return fields.read(Started, entry, str(path)) if entry else None
 
 
 class Journal:
@@ -141,17 +154,17 @@ class Journal:
             os.write(self._file, b"\n")
         self._add({"journal": SCHEMA, "run": run, "place": place})
 
-    def started(self, test: str, identity: Mapping[str, Any], repeat: str) -> None:
-        self._add({"started": test, "identity": identity, "repeat": repeat})
+    def started(self, test: str, case: Started) -> None:
+        self._add({"started": test, **fields.written(case)})
 
     def finished(self, report: pytest.TestReport) -> None:
-        kept = {name: getattr(report, name) for name in FINISHED if hasattr(report, name)}
+        kept = reports.written(reports.of(report))
         self._add({"finished": report.nodeid, "run": self._run, "outcome": report.outcome, "report": kept})
         os.fsync(self._file)
 
-    def _add(self, said: Mapping[str, Any]) -> None:
+    def _add(self, entry: Mapping[str, Any]) -> None:
         """In one piece: what several processes append does not mix."""
-        line = f"{json.dumps(said)}\n".encode()
+        line = f"{json.dumps(entry)}\n".encode()
         if os.write(self._file, line) < len(line):
             raise OSError(errno.ENOSPC, "no space left for the journal")
 

@@ -17,12 +17,12 @@ LAST_WORDS = 0.5  # before the end: where the GIL is free, there is time for a s
 
 
 class Limit:
-    """Of one case after the other. `told` is called shortly before the end of a process that nobody will replace."""
+    """For one case after the other. `announce` is called shortly before the end of a process that is not replaced."""
 
-    def __init__(self, seconds: float, words: IO[str], told: Callable[[], None] | None = None) -> None:
+    def __init__(self, seconds: float, words: IO[str], announce: Callable[[], None] | None = None) -> None:
         self._seconds = seconds
         self._words = words
-        self._told = told
+        self._announce = announce
         self._left = 0.0
         self._since: float | None = None
         self._timer: Timer | None = None
@@ -53,8 +53,8 @@ class Limit:
     def _run(self) -> None:
         self._since = time.monotonic()
         faulthandler.dump_traceback_later(max(self._left, SOON), exit=True, file=self._words)
-        if self._told is not None:
-            self._timer = Timer(max(self._left - LAST_WORDS, 0), self._told)
+        if self._announce is not None:
+            self._timer = Timer(max(self._left - LAST_WORDS, 0), self._announce)
             self._timer.daemon = True
             self._timer.start()
 

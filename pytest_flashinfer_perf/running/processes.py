@@ -16,11 +16,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from pytest_flashinfer_perf.gate import github, runs
-from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.running import alone, probe
 from pytest_flashinfer_perf.running.probe import ProbeError
 from pytest_flashinfer_perf.runs.formatting import last_lines
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 PROBE = "import sys; from pytest_flashinfer_perf.machine import devices; print(devices.find(sys.argv[1]).uuid or '')"
 PASSED, TESTS_FAILED = 0, 1
@@ -73,7 +72,7 @@ def measured(where: Environment, arguments: Sequence[str], stem: Path, only: Seq
     if code not in (PASSED, TESTS_FAILED):
         raise RunError(f"{shlex.join(words)} exited with code {code}, full log: {log}\n{_end(log)}")
     is_written = output.is_file() and output.stat().st_size  # pytest-benchmark writes no file for a run without rows
-    run = runs.read([output])[0] if is_written else Run(str(output), datetime.now(timezone.utc), {})
+    run = runs.read([output])[0] if is_written else Run(source=str(output), when=datetime.now(timezone.utc))
     if code == PASSED and not run.rows:
         raise RunError(f"{shlex.join(words)} measured nothing, full log: {log}\n{_end(log)}")
     return Done(run, failed=code == TESTS_FAILED, log=log)
@@ -108,7 +107,7 @@ def alone_on(uuid: str | None) -> AbstractContextManager[None]:
 
 def verify(run: Run, locked: str | None) -> None:
     """Raise if the run used another GPU than the locked one; plain benchmarks do not record theirs."""
-    others = {row.info["gpu_uuid"] for row in run.rows.values() if "gpu_uuid" in row.info} - {locked}
+    others = {row.identity.gpu_uuid for row in run.rows if row.is_ours} - {locked}
     if others:
         remedy = "choose the GPU with CUDA_VISIBLE_DEVICES around this command, and start it where torch sees the GPU"
         raise RunError(

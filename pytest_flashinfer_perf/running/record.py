@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+from pytest_flashinfer_perf.runs.row import Row
 
 
 class ReplayClock:
@@ -30,17 +32,17 @@ class ReplayClock:
         return reading
 
 
-def write(benchmark: Any, clock: ReplayClock, samples: tuple[float, ...], row: Mapping[str, Any]) -> None:
-    """One row of exactly these samples, with `row` as its extra_info."""
+def write(benchmark: Any, clock: ReplayClock, row: Row) -> None:
+    """One record of exactly the row's samples."""
     if benchmark.disabled:
         raise RuntimeError("pytest-benchmark is off and would lose this row: unset PYTEST_XDIST_WORKER, or say -n 1")
     benchmark.extra_info.update(checked(row))
-    clock.load(str(row["instrument"]), samples)
+    clock.load(row.provenance.instrument, row.stats.data)
     benchmark.cprofile = False  # it would be of the replay, which nobody asks about
-    benchmark.pedantic(lambda: None, rounds=len(samples), iterations=1)
+    benchmark.pedantic(lambda: None, rounds=row.stats.rounds, iterations=1)
 
 
-def ship(benchmark: Any, row: Mapping[str, Any]) -> None:
+def ship(benchmark: Any, row: Row) -> None:
     """Where pytest-benchmark is off, in a worker: the row stays with the fixture until the test's report takes it."""
     benchmark.extra_info.update(checked(row))
     leave_out(benchmark)
@@ -52,10 +54,11 @@ def leave_out(benchmark: Any) -> None:
     benchmark.pedantic(lambda: None)
 
 
-def checked(row: Mapping[str, Any]) -> dict[str, Any]:
+def checked(row: Row) -> dict[str, Any]:
     """Fail here, in the test that set it: at the session's end one bad value would empty the whole JSON file."""
+    written = row.extra_info()
     try:
-        json.dumps(row, allow_nan=False)
+        json.dumps(written, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"a row holds JSON values only: {error}") from error
-    return dict(row)
+    return written

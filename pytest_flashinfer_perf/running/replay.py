@@ -1,47 +1,57 @@
 """Samples that another process measured become a row, as if pytest-benchmark had timed them here.
 
 It is off under xdist and has no way to add a row: its fixture is made for a stand-in of the test. The constructor of
-that fixture is not documented; this module is all that knows it.
+that fixture and the class of its statistics are not documented; this module is all that knows them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pytest_benchmark import stats
 from pytest_benchmark.fixture import BenchmarkFixture
 from pytest_benchmark.utils import safe_dumps
 
 from pytest_flashinfer_perf.running.record import ReplayClock
+from pytest_flashinfer_perf.running.reports import Options
+from pytest_flashinfer_perf.runs.row import NAMES, Row, Stats
 
 
-def shipped(item: pytest.Item, instrument: str, samples: tuple[float, ...]) -> str:
-    """All that a row is made of; in pytest-benchmark's own JSON, so that it is the same on both sides."""
+def statistics(samples: Iterable[float]) -> Stats:
+    """Those that pytest-benchmark will write."""
+    made: Any = stats.Stats()
+    for sample in samples:
+        made.update(sample)
+    known = {name: getattr(made, name) for name in ("median", "mean", "stddev", "iqr", "rounds", "total")}
+    return Stats(**known, data=tuple(made.data))
+
+
+def finished(item: pytest.Item, row: Row) -> tuple[Row, Options]:
+    """The row as pytest-benchmark's JSON will have it, with what the test itself has added by now."""
     benchmark = item.funcargs["benchmark"]  # type: ignore[attr-defined] # of a test with the perf fixture
     marker = item.get_closest_marker("benchmark")
-    said = {name: value for name, value in (marker.kwargs if marker else {}).items() if name != "timer"}
-    identity = {
-        name: getattr(benchmark, name) for name in ("name", "fullname", "group", "param", "params", "extra_info")
-    }
-    return str(safe_dumps({**identity, "options": said, "instrument": instrument, "samples": samples}))
+    own = {name: value for name, value in benchmark.extra_info.items() if name not in NAMES}
+    given = {name: value for name, value in (marker.kwargs if marker else {}).items() if name != "timer"}
+    facts, params, given = json.loads(safe_dumps([own, benchmark.params or {}, given]))
+    return replace(row, facts=facts, params=params), Options(benchmark.group, benchmark.param, given)
 
 
-def row(config: pytest.Config, text: str) -> dict[str, Any]:
-    """Add the row to this session's; what the gate needs of it."""
-    said = json.loads(text)
+def add(config: pytest.Config, row: Row, options: Options) -> None:
+    """To this session's rows."""
     session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
     clock = ReplayClock()
-    clock.load(said["instrument"], said["samples"])
-    options = {**session.options, **said["options"], "timer": SimpleNamespace(target=clock), "cprofile": False}
+    clock.load(row.provenance.instrument, row.stats.data)
+    given = {**session.options, **options.marker, "timer": SimpleNamespace(target=clock), "cprofile": False}
     how = {"add_stats": session.benchmarks.append, "logger": session.logger, "warner": None, "disabled": False}
-    fixture = BenchmarkFixture(_stand_in(said), **how, **options)
-    fixture.group, fixture.params = said["group"], said["params"]
-    fixture.extra_info.update(said["extra_info"])
-    fixture.pedantic(lambda: None, rounds=len(said["samples"]), iterations=1)
-    whole = fixture.stats.as_dict(include_data=False)
-    return {name: whole[name] for name in ("name", "fullname", "extra_info", "stats")}
+    fixture = BenchmarkFixture(_stand_in(row, options), **how, **given)
+    fixture.group, fixture.params = options.group, dict(row.params) or None
+    fixture.extra_info.update(row.extra_info())
+    fixture.pedantic(lambda: None, rounds=row.stats.rounds, iterations=1)
 
 
 def forget(config: pytest.Config, test: str) -> None:
@@ -50,6 +60,6 @@ def forget(config: pytest.Config, test: str) -> None:
     session.benchmarks[:] = [row for row in session.benchmarks if row.fullname != test]
 
 
-def _stand_in(said: dict[str, Any]) -> SimpleNamespace:
-    of_cases = {} if said["param"] is None else {"callspec": SimpleNamespace(id=said["param"], params=said["params"])}
-    return SimpleNamespace(name=said["name"], nodeid=said["fullname"], **of_cases)
+def _stand_in(row: Row, options: Options) -> SimpleNamespace:
+    of_cases = {} if options.param is None else {"callspec": SimpleNamespace(id=options.param, params=row.params)}
+    return SimpleNamespace(name=row.name, nodeid=row.fullname, **of_cases)

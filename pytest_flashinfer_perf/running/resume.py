@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.running import reports
 from pytest_flashinfer_perf.running.journal import Past
 from pytest_flashinfer_perf.running.stash import repeat
 from pytest_flashinfer_perf.runs import properties
@@ -41,7 +42,7 @@ class Keeper:
         if item.nodeid == self._kept and report.when == "setup":
             report.outcome, report.longrepr = "passed", None
         if item.nodeid == self._kept and report.when == "call":
-            report.perf_kept = True  # type: ignore[attr-defined] # reports carry what they get
+            reports.add(report, is_kept=True)
         return report
 
 
@@ -55,13 +56,13 @@ class Restorer:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "perf_kept"):
+        if reports.of(report).is_kept:
             self._kept.add(report.nodeid)
-            for name, value in self._past.finished[report.nodeid].items():
-                setattr(report, name, value)
-        row = self._past.finished[report.nodeid].get("perf_row") if report.nodeid in self._kept else None
+            finished = replace(self._past.finished[report.nodeid], is_kept=True)
+            setattr(report, reports.NAME, finished)
+        row = self._past.finished[report.nodeid].row if report.nodeid in self._kept else None
         if row is not None:
-            properties.put(json.loads(row), report.user_properties)
+            properties.put(row, report.user_properties)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:

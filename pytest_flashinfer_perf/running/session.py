@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import platform
 import warnings
@@ -17,49 +16,51 @@ from uuid import uuid4
 import pytest
 
 from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
-from pytest_flashinfer_perf.running import alone, compiling, journal, resume
+from pytest_flashinfer_perf.running import alone, compiling, journal, reports, resume
 from pytest_flashinfer_perf.running.beside import Beside
+from pytest_flashinfer_perf.running.gatherer import Gatherer
 from pytest_flashinfer_perf.running.journal import Journal, Past
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.resume import Keeper, Restorer
 from pytest_flashinfer_perf.running.shards import Sharding
 from pytest_flashinfer_perf.running.stash import measures
 from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival
-from pytest_flashinfer_perf.running.workers import Controller, Gatherer, Spokesman, Told
+from pytest_flashinfer_perf.running.workers import Controller, Spokesman, WorkerBrief
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
     from pytest_flashinfer_perf.machine.devices import Device
 
-TOLD = pytest.StashKey[Told]()
+BRIEF = pytest.StashKey[WorkerBrief]()
 STDERR = pytest.StashKey[IO[str]]()
 
 
 def start(config: pytest.Config, notes: list[str]) -> None:
     """When pytest is configured; a session without cases does not notice."""
-    told = config.stash[TOLD] = Told.of(config) or _gathering(config, notes)
-    compiling.know(told.broken)
+    brief = config.stash[BRIEF] = WorkerBrief.of(config) or _gathering(config, notes)
+    compiling.know(brief.broken)
+    config.pluginmanager.register(reports.Serializer(), "flashinfer-perf-serializer")
     stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
     config.add_cleanup(stderr.close)
     if config.getoption("perf_shard"):
         config.pluginmanager.register(Sharding(config, config.getoption("perf_shard")), "flashinfer-perf-sharding")
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Spokesman(), "flashinfer-perf-spokesman")
-    if told.finished:
-        config.pluginmanager.register(Keeper(told.finished), "flashinfer-perf-keeper")
+    if brief.finished:
+        config.pluginmanager.register(Keeper(brief.finished), "flashinfer-perf-keeper")
 
 
-def _gathering(config: pytest.Config, notes: list[str]) -> Told:
+def _gathering(config: pytest.Config, notes: list[str]) -> WorkerBrief:
     """In the process that is no worker."""
     asked = config.getoption("perf_resume") and not config.option.collectonly
     past = _past(config, notes) if asked else None
-    told = Told(past.run, past.repeats, past.places) if past else Told(uuid4().hex)
-    config.pluginmanager.register(Gatherer(config, told.run), "flashinfer-perf-gatherer")
+    brief = WorkerBrief(past.run, past.repeats, past.places) if past else WorkerBrief(uuid4().hex)
+    config.pluginmanager.register(Gatherer(config, brief.run), "flashinfer-perf-gatherer")
     if past is not None:
         config.pluginmanager.register(Restorer(past, notes), "flashinfer-perf-restorer")
     if config.pluginmanager.hasplugin("xdist"):
-        config.pluginmanager.register(Controller(config, told), "flashinfer-perf-controller")
-    return told
+        config.pluginmanager.register(Controller(config, brief), "flashinfer-perf-controller")
+    return brief
 
 
 def _past(config: pytest.Config, notes: list[str]) -> Past | None:
@@ -75,17 +76,17 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     config = session.config
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError("rows are pytest-benchmark's: leave out -p no:benchmark")
-    told, place = config.stash[TOLD], _place(config, settings, device)
+    brief, place = config.stash[BRIEF], _place(config, settings, device)
     if is_timed(config, settings):
-        refuse(told, device)
+        refuse(brief, device)
         be_alone(config, device)
-    _verify_files(config, told, settings)
-    changed = resume.differences(told.places, place)
+    _verify_files(config, brief, settings)
+    changed = resume.differences(brief.places, place)
     if changed:
         cure = "leave out --perf-resume to measure all of it here"
         raise pytest.UsageError(f"--perf-resume: the journal is not of this run, {', '.join(changed)}: {cure}")
     config.pluginmanager.register(
-        Survival(device, _limit(config, settings), _journal(config, told, place)), "flashinfer-perf-survival"
+        Survival(device, _limit(config, settings), _journal(config, brief, place)), "flashinfer-perf-survival"
     )
     if not hasattr(config, "workerinput") and faulthandler.is_enabled():
         beside = Beside(config.stash[STDERR])
@@ -97,11 +98,11 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
             config.pluginmanager.register(Hush(), "flashinfer-perf-hush")
 
 
-def _verify_files(config: pytest.Config, told: Told, settings: Settings) -> None:
+def _verify_files(config: pytest.Config, brief: WorkerBrief, settings: Settings) -> None:
     """Those of pytest-benchmark are written when all is measured; a worker of another host has none of them."""
     if settings.fuzzing.on:
         verify_output("--perf-findings", settings.fuzzing.findings / "any.json")
-    if told.is_elsewhere or not is_timed(config, settings):
+    if brief.is_elsewhere or not is_timed(config, settings):
         return
     beside, storage = journal.json_of(config), config.getoption("benchmark_storage").removeprefix("file://")
     if beside is not None:
@@ -126,11 +127,11 @@ def is_timed(config: pytest.Config, settings: Settings) -> bool:
     return not (settings.checking.only or settings.fuzzing.on or config.getoption("benchmark_disable"))
 
 
-def refuse(told: Told, device: Device) -> None:
-    if told.dist:
-        raise pytest.UsageError(told.dist)
-    if told.gpu and device.uuid is not None:
-        raise pytest.UsageError(told.gpu)
+def refuse(brief: WorkerBrief, device: Device) -> None:
+    if brief.dist:
+        raise pytest.UsageError(brief.dist)
+    if brief.gpu and device.uuid is not None:
+        raise pytest.UsageError(brief.gpu)
 
 
 def be_alone(config: pytest.Config, device: Device) -> None:
@@ -175,14 +176,14 @@ def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[st
     return {**known, "device": device.name, "commit": commit.get("id"), **asked}
 
 
-def _journal(config: pytest.Config, told: Told, place: Mapping[str, Any]) -> Journal | None:
+def _journal(config: pytest.Config, brief: WorkerBrief, place: Mapping[str, Any]) -> Journal | None:
     """A worker of another host has no file here: the controller writes what its reports say."""
-    if told.is_elsewhere:
+    if brief.is_elsewhere:
         config.pluginmanager.register(ReportPlace(place), "flashinfer-perf-placed")
         return None
     path = journal.path_of(config)
     try:
-        made = Journal(path, told.run, place) if path is not None else None
+        made = Journal(path, brief.run, place) if path is not None else None
     except OSError as error:
         if journal.json_of(config) is not None:
             raise pytest.UsageError(str(error)) from error
@@ -197,30 +198,30 @@ def _journal(config: pytest.Config, told: Told, place: Mapping[str, Any]) -> Jou
 def _warn_of_no_journal(config: pytest.Config) -> None:
     """Nobody has asked for one, and a folder that is read-only is no reason not to measure."""
     folder = config.rootpath / config.getini("cache_dir")
-    said = f"--perf-resume could not go on with this run: {folder} cannot be written. With --benchmark-json it could"
+    warning = f"--perf-resume could not go on with this run: {folder} cannot be written. With --benchmark-json it could"
     with errors_of_use(pytest.PytestWarning):
-        config.issue_config_time_warning(pytest.PytestWarning(said), stacklevel=2)
+        config.issue_config_time_warning(pytest.PytestWarning(warning), stacklevel=2)
 
 
 class ReportPlace:
     """Reports that say where they come from."""
 
     def __init__(self, place: Mapping[str, Any]) -> None:
-        self._place = json.dumps(place)
+        self._place = place
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if (report.when == "call" or report.failed) and measures(item):
-            report.perf_place = self._place  # type: ignore[attr-defined] # reports carry what they get
+            reports.add(report, place=self._place)
         return report
 
 
 def _limit(config: pytest.Config, settings: Settings) -> Limit | None:
-    told, seconds = config.stash[TOLD], config.getoption("perf_timeout")
+    brief, seconds = config.stash[BRIEF], config.getoption("perf_timeout")
     words = config.stash[STDERR]
-    if told.words is not None:
-        words = Path(told.words).open("w", encoding="utf-8")  # noqa: SIM115 - open until this process ends
+    if brief.words is not None:
+        words = Path(brief.words).open("w", encoding="utf-8")  # noqa: SIM115 - open until this process ends
         _write(words, f"{os.getpid()}\n")
         faulthandler.enable(words)
     if not seconds or settings.fuzzing.on:  # a search has a limit of its own for each example

@@ -14,7 +14,8 @@ import pytest
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.running.stash import measures
-from pytest_flashinfer_perf.runs.run_file import SCHEMA, SCHEMA_KEY
+from pytest_flashinfer_perf.runs import run_file
+from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, Block, RunError
 
 PART = "flashinfer_perf_shard"
 
@@ -36,12 +37,12 @@ def parse(text: str) -> Shard:
 
 
 def seconds(path: Path) -> dict[str, float]:
-    """What each test took in that run: the whole case, and of a plain benchmark all that was timed."""
+    """What each test took in that run: the whole case, or all timed calls of a plain benchmark."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
-        return {row["fullname"]: float(row["extra_info"].get("case_s", row["stats"]["total"])) for row in rows}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ShardError(f"--perf-shard-by={path}: not a file of pytest-benchmark: {error}") from error
+        rows = run_file.parse(run_file.load(path), str(path)).rows
+    except RunError as error:
+        raise ShardError(f"--perf-shard-by={path}: {error}") from error
+    return {row.fullname: row.execution.case_s or row.stats.total for row in rows}
 
 
 def split(tests: Sequence[str], known: Mapping[str, float], of: int) -> list[list[int]]:
@@ -58,7 +59,7 @@ def split(tests: Sequence[str], known: Mapping[str, float], of: int) -> list[lis
 
 
 class Sharding:
-    """Leaves other shards' tests out, and says in the JSON which part of what it is."""
+    """Leaves other shards' tests out, and writes in the JSON which part of the run it is."""
 
     def __init__(self, config: pytest.Config, shard: Shard) -> None:
         by = config.getoption("perf_shard_by")
@@ -87,8 +88,8 @@ class Sharding:
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        said = {"shard": self._part} if self._part else {}
-        output_json[SCHEMA_KEY] = {**output_json.get(SCHEMA_KEY, SCHEMA), **said}
+        own = output_json.setdefault(SCHEMA_KEY, Block().written())
+        own |= {"shard": self._part} if self._part else {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:

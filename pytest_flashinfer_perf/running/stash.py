@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_flashinfer_perf.running import replay
+from pytest_flashinfer_perf.runs.row import Identity
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
     from pytest_flashinfer_perf.machine.devices import Device
+    from pytest_flashinfer_perf.runs.row import Row
+    from pytest_flashinfer_perf.runs.run_file import Roof
     from pytest_flashinfer_perf.spec.case import Case
 
 # Of the config.
@@ -19,13 +22,15 @@ SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 DEVICE: pytest.StashKey[Device] = pytest.StashKey()
 # Of an item.
 CASE: pytest.StashKey[Case] = pytest.StashKey()  # where no parameter has it
-IDENTITY: pytest.StashKey[Mapping[str, Any]] = pytest.StashKey()  # the fields of a row that name it, measured or not
+IDENTITY: pytest.StashKey[Identity] = pytest.StashKey()  # the names of the case, measured or not
+LINE: pytest.StashKey[str] = pytest.StashKey()  # of a testlist, where no case came of it
 REPEAT: pytest.StashKey[str] = pytest.StashKey()  # the commands that run it again
-ROW: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
+ROW: pytest.StashKey[Row] = pytest.StashKey()
 CHECKED: pytest.StashKey[str] = pytest.StashKey()  # what was compared where nothing is timed
 SEARCH: pytest.StashKey[dict[str, Any]] = pytest.StashKey()  # the report of a search of shapes
+ROOFS: pytest.StashKey[Mapping[str, Roof]] = pytest.StashKey()  # of the row's device
 OUTCOME: pytest.StashKey[str] = pytest.StashKey()  # how it ended, where that is known better than by its error
-OF_AN_ATTEMPT: tuple[pytest.StashKey[Any], ...] = (ROW, IDENTITY, CHECKED, REPEAT, OUTCOME)
+OF_AN_ATTEMPT: tuple[pytest.StashKey[Any], ...] = (ROW, ROOFS, IDENTITY, CHECKED, REPEAT, OUTCOME)
 
 
 def measures(item: pytest.Item) -> bool:
@@ -40,10 +45,10 @@ def case_of(item: pytest.Item) -> Case | None:
     return case if isinstance(case, Case) else item.stash.get(CASE, None)
 
 
-def identity(item: pytest.Item) -> dict[str, Any]:
+def identity(item: pytest.Item) -> Identity:
     """Its case's where the test never came to ask for it."""
     case = case_of(item)
-    return dict(item.stash.get(IDENTITY, case.identity if case else {"case": item.nodeid}))
+    return item.stash.get(IDENTITY, case.identity if case else Identity(case=item.nodeid))
 
 
 def repeat(item: pytest.Item) -> str:

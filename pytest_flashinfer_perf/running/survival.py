@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.running import outcomes
-from pytest_flashinfer_perf.running.journal import WELL, Journal
+from pytest_flashinfer_perf.running import outcomes, reports
+from pytest_flashinfer_perf.running.journal import WELL, Journal, Started
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
 from pytest_flashinfer_perf.running.stash import OUTCOME, forget, identity, measures, repeat
 
@@ -37,7 +37,7 @@ class Survival:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         if not measures(item):
             return (yield)
-        self._say_started(item)
+        self._write_started(item)
         with self._limit.of_one() if self._limit else nullcontext():
             done = yield
             if self._failed and self._poison is None:
@@ -45,10 +45,10 @@ class Survival:
         self._failed = False
         return done
 
-    def _say_started(self, item: pytest.Item) -> None:
+    def _write_started(self, item: pytest.Item) -> None:
         self._repeat = repeat(item)
         if self._journal is not None:
-            self._journal.started(item.nodeid, identity(item), self._repeat)
+            self._journal.started(item.nodeid, Started(identity(item), self._repeat))
 
     def _give_back_memory(self) -> None:
         """Python keeps the last error for a debugger, and with it whatever its frames had."""
@@ -78,23 +78,23 @@ class Survival:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if report.when == "call" and measures(item):
-            report.perf_repeat = self._repeat  # type: ignore[attr-defined] # reports carry what they get
+            reports.add(report, repeat=self._repeat)
         if call.excinfo is not None and report.failed and measures(item):
             self._failed = True
             if self._poison is None:
-                self._look_at(item, report, call.excinfo.value)
+                self._note_end(item, report, call.excinfo.value)
         return report
 
-    def _look_at(self, item: pytest.Item, report: pytest.TestReport, error: BaseException) -> None:
+    def _note_end(self, item: pytest.Item, report: pytest.TestReport, error: BaseException) -> None:
         outcome = item.stash.get(OUTCOME, None) or outcomes.of_error(error)
         if self._is_broken(outcome):
             outcome = outcome or outcomes.CUDA_ERROR
             self._poison = (
                 f"not run: {item.nodeid} ended with {outcome}, CUDA's context in this process is lost: {REMEDY}"
             )
-            report.perf_poisoned = True  # type: ignore[attr-defined] # reports carry what they get
+            reports.add(report, is_poisoned=True)
         if outcome is not None:
-            report.perf_ended = outcome  # type: ignore[attr-defined]
+            reports.add(report, ended=outcome)
             report.sections.append(("ended with", outcome))
 
     def _is_broken(self, outcome: str | None) -> bool:
@@ -109,9 +109,9 @@ class Survival:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """The journal is the first to know: what is told to others may be lost with them."""
+        """The journal comes first: what other plugins keep may be lost with the process."""
         ended = report.when == "call" or report.outcome not in WELL
-        if self._journal is not None and ended and not hasattr(report, "perf_kept"):
+        if self._journal is not None and ended and not reports.of(report).is_kept:
             self._journal.finished(report)
 
     @pytest.hookimpl(wrapper=True)
@@ -129,5 +129,5 @@ class Retirement:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "perf_poisoned"):
+        if reports.of(report).is_poisoned:
             os._exit(POISONED)

@@ -1,25 +1,29 @@
-"""Cases without a row: pytest-benchmark's JSON has only what was measured, so a session says these beside it."""
+"""Cases without a row: pytest-benchmark's JSON has only what was measured, so these are written beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
+from pytest_flashinfer_perf.running import reports
+from pytest_flashinfer_perf.runs.row import Identity
+from pytest_flashinfer_perf.runs.run_file import Unmeasured
 
-def of(report: pytest.TestReport, identity: Mapping[str, Any]) -> dict[str, Any]:
-    ended = {"ended": report.perf_ended} if hasattr(report, "perf_ended") else {}
-    return {**identity, "test": report.nodeid, "outcome": _outcome(report), **ended, "reason": reason(report)}
+
+def of(report: pytest.TestReport, identity: Identity, line: str | None = None) -> Unmeasured:
+    ended = reports.of(report).ended
+    outcome = _outcome(report)
+    return Unmeasured(
+        identity=identity, test=report.nodeid, outcome=outcome, ended=ended, reason=reason(report), line=line
+    )
 
 
 def _outcome(report: pytest.TestReport) -> str:
-    """`xfailed` is neither a skip nor a failure: somebody knows of it."""
+    """`xfailed` is neither a skip nor a failure: it is expected."""
     return "xfailed" if hasattr(report, "wasxfail") else report.outcome
 
 
 def reason(report: pytest.TestReport) -> str:
-    """What pytest says of it in one piece, without the traceback."""
+    """pytest's own text in one piece, without the traceback."""
     if hasattr(report, "wasxfail"):
         return report.wasxfail or "expected to fail"
     if report.skipped and isinstance(report.longrepr, tuple):

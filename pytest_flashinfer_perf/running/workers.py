@@ -15,13 +15,21 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.running import attempts, compiling, journal, outcomes, replay, unreachable
-from pytest_flashinfer_perf.running.journal import Journal
+from pytest_flashinfer_perf.running import (
+    compiling,
+    journal,
+    outcomes,
+    reports,
+    unmeasured,
+    unreachable,
+)
+from pytest_flashinfer_perf.running.journal import Started
 from pytest_flashinfer_perf.running.outcomes import Death
+from pytest_flashinfer_perf.runs.row import Identity
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OPT_IN = "perf_gpu_workers"
-TOLD, REFUSED = "flashinfer_perf", "flashinfer_perf_refused"
+BRIEF, REFUSED = "flashinfer_perf", "flashinfer_perf_refused"
 AS_OFTEN_AS_NEEDED = "1000000"  # each worker that dies has cost a case, and there are no more of them than cases
 MOST_STILLBORN = 3
 NOTICED_S = 1.0  # the connection to a host ends with the worker that is heard of through it, or a moment later
@@ -35,7 +43,7 @@ DIST = {
 
 
 @dataclass(frozen=True)
-class Told:
+class WorkerBrief:
     """What the controller tells a worker, and knows itself: its run, which cases are finished, which modules do not
     compile, what to refuse, where to leave last words.
     """
@@ -50,12 +58,12 @@ class Told:
     is_elsewhere: bool = False
 
     @classmethod
-    def of(cls, config: pytest.Config) -> Told | None:
+    def of(cls, config: pytest.Config) -> WorkerBrief | None:
         """Nothing in a process that is no worker."""
-        said = getattr(config, "workerinput", None)
-        if said is None:
+        given = getattr(config, "workerinput", None)
+        if given is None:
             return None
-        return cls(**{name: _frozen(value) for name, value in json.loads(said.get(TOLD, "{}")).items()})
+        return cls(**{name: _frozen(value) for name, value in json.loads(given.get(BRIEF, "{}")).items()})
 
 
 def _frozen(value: Any) -> Any:
@@ -77,8 +85,8 @@ def gpus(device: str) -> list[str]:
     import torch
 
     count = torch.cuda.device_count()
-    said = os.environ.get(VISIBLE, "")
-    named = said.split(",")[:count] if said else [str(index) for index in range(count)]
+    visible = os.environ.get(VISIBLE, "")
+    named = visible.split(",")[:count] if visible else [str(index) for index in range(count)]
     return named if device in ("auto", "cuda") else named[:1]
 
 
@@ -117,9 +125,9 @@ def obstacle(spec: Any, specs: Sequence[Any], names: Sequence[str], *, opted_in:
 class Controller:
     """In the process that starts the workers and gathers what they report."""
 
-    def __init__(self, config: pytest.Config, told: Told) -> None:
+    def __init__(self, config: pytest.Config, brief: WorkerBrief) -> None:
         self._config = config
-        self._told = told
+        self._brief = brief
         self._opted_in = bool(config.getini(OPT_IN))
         self._specs: Sequence[Any] = ()
         self._gpus: list[str] = []
@@ -159,15 +167,15 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         spec, here = node.gateway.spec, _is_here(node.gateway.spec)
-        told = replace(
-            self._told,
+        brief = replace(
+            self._brief,
             broken=dict(compiling.broken()) if here else {},
             dist=refusal(self._config.option.dist),
             gpu=obstacle(spec, self._specs, self._gpus, opted_in=self._opted_in),
             words=str(self._words / f"{node.gateway.id}.txt") if here else None,
             is_elsewhere=not here,
         )
-        node.workerinput[TOLD] = json.dumps(asdict(told))
+        node.workerinput[BRIEF] = json.dumps(asdict(brief))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:
@@ -180,7 +188,7 @@ class Controller:
             raise pytest.UsageError(refused)
         self._stillborn += bool(error) and node.gateway.id not in self._collected
         if self._opted_in and self._stillborn >= MOST_STILLBORN:
-            raise pytest.UsageError(f"{self._stillborn} workers died before they had collected, the last said: {error}")
+            raise pytest.UsageError(f"{self._stillborn} workers died before they had collected, the last with: {error}")
         if error and self._opted_in:
             _verify_host(node.nodemanager.group, node.gateway.spec.via)
 
@@ -195,19 +203,19 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "perf_poisoned"):
+        if reports.of(report).is_poisoned:
             self._poisoned.add(report.nodeid)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
-        """xdist's report of a case that ended its worker: it says more, or nothing where the worker has said it."""
+        """The report of a case that ended its worker gets the cause, or is dropped if the worker has reported it."""
         if crashitem in self._poisoned:
             report.outcome, report.when, report.longrepr = "passed", "teardown", None
             return
         death = self._death(report.node.gateway)
         if death is not None:
             path = journal.path_of(self._config)
-            _tell(report, death, journal.started(path, crashitem) if path else {})
+            _describe(report, death, journal.started(path, crashitem) if path else None)
 
     def _death(self, gateway: Any) -> Death | None:
         """Nothing of a worker that had no cases: xdist's own words stand."""
@@ -230,46 +238,16 @@ def _verify_host(gateways: Any, host: str | None) -> None:
         pytest.exit(f"host {host} is lost: --perf-resume keeps what was measured before")
 
 
-def _tell(report: pytest.TestReport, death: Death, started: dict[str, Any]) -> None:
+def _describe(report: pytest.TestReport, death: Death, started: Started | None) -> None:
     report.when, report.location = "call", (report.location[0], None, report.nodeid.partition("::")[2])
     report.longrepr = f"{death.outcome}: {death.sentence}"
     report.sections.append(("ended with", death.outcome))
     if death.words:
         report.sections.append(("last words", death.words))
-    report.sections.append(("run it again", started.get("repeat", f"pytest '{report.nodeid}'")))
-    known = started.get("identity", {"case": report.nodeid})
-    said = {**known, "test": report.nodeid, "outcome": "failed", "ended": death.outcome, "reason": report.longrepr}
-    report.perf_unmeasured = json.dumps(said)  # type: ignore[attr-defined] # reports carry what they get
-
-
-class Gatherer:
-    """Where rows are gathered: those of other processes, and of an earlier run, become this session's."""
-
-    def __init__(self, config: pytest.Config, run: str) -> None:
-        self._config = config
-        self._run = run
-        self._journals: dict[str, Journal] = {}
-        self._added: set[str] = set()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if attempts.begins(report) and report.nodeid in self._added:
-            replay.forget(self._config, report.nodeid)
-        elsewhere = hasattr(report, "node") or hasattr(report, "perf_kept")
-        if elsewhere and hasattr(report, "perf_replay"):
-            self._added.add(report.nodeid)
-            report.perf_record = json.dumps(replay.row(self._config, report.perf_replay))  # type: ignore[attr-defined]
-        if hasattr(report, "perf_place") and not hasattr(report, "perf_kept"):
-            self._write_down(report, report.perf_place)
-
-    def _write_down(self, report: pytest.TestReport, place: str) -> None:
-        """For a worker that cannot."""
-        path = journal.path_of(self._config)
-        if path is not None:
-            if place not in self._journals:
-                self._journals[place] = Journal(path, self._run, json.loads(place))
-                self._config.add_cleanup(self._journals[place].close)
-            self._journals[place].finished(report)
+    report.sections.append(("run it again", started.repeat if started else f"pytest '{report.nodeid}'"))
+    reports.add(report, ended=death.outcome)
+    identity = started.identity if started else Identity(case=report.nodeid)
+    reports.add(report, unmeasured=unmeasured.of(report, identity))
 
 
 class Spokesman:

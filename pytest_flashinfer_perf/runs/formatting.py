@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, TypeVar
 
+from pytest_flashinfer_perf.runs.row import Row
+
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -48,13 +50,18 @@ def spread(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def provenance(row: Mapping[str, Any]) -> str:
+def cold_l2(row: Row) -> str:
+    return COLD.get(row.provenance.cold_l2 or "", "L2 not known")
+
+
+def provenance(row: Row) -> str:
     """What was measured where and how: only rows that agree in it stand side by side."""
-    routine = row.get("routine") or "own kernels"
-    how = [row["instrument"], COLD[row["cold_l2"]], *(["CUDA graph"] if row["cuda_graph"] else [])]
-    roof = f", roof {row['peaks']}" if row["peaks"] else ", roof not measured"
-    fallback = " (fallback)" if row["fallback"] else ""
-    return f"{routine} on {row['device']} {row['device_name']}: {', '.join(how)}{fallback}{roof}"
+    identity, how = row.identity, row.provenance
+    ways = [how.instrument, cold_l2(row), *(["CUDA graph"] if how.cuda_graph else [])]
+    roof = f"roof {row.throughput.peaks}" if row.throughput.peaks else "roof not measured"
+    fallback = " (fallback)" if how.fallback else ""
+    where = f"{identity.device} {identity.device_name}"
+    return f"{identity.routine or 'own kernels'} on {where}: {', '.join(ways)}{fallback}, {roof}"
 
 
 def as_markdown(text: str) -> str:
@@ -68,9 +75,9 @@ def software(versions: Mapping[str, Any]) -> str:
     return ", ".join(known)
 
 
-def named(row: Mapping[str, Any]) -> str:
+def named(row: Row) -> str:
     """The backend, and what it chose where that has another name."""
-    backend, resolved = row.get("backend") or "", row.get("resolved_backend")
+    backend, resolved = row.identity.backend or "", row.setup.resolved_backend
     return backend if resolved in (None, backend, "sdpa") else f"{backend} ({resolved})"
 
 

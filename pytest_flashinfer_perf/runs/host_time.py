@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-FIELD = "host"
 ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
 COUNTED = {ALLOCATION: "allocations", SYNCHRONISATION: "synchronisations", COPY_TO_HOST: "copies_to_host"}
 
@@ -41,18 +38,6 @@ class HostTime:
     copied_bytes: int | None = None
     lines: tuple[Line, ...] = ()
     pass_s: float = 0.0
-
-    def as_row(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def of_row(info: Mapping[str, Any]) -> HostTime | None:
-    """Raise TypeError for an object that is not as this version writes it."""
-    written = info.get(FIELD)
-    if written is None:
-        return None
-    lists = {name: tuple(written[name]) for name in ("rounds_us", "plans_us") if name in written}
-    return HostTime(**{**written, **lists, "lines": tuple(Line(**line) for line in written.get("lines", ()))})
 
 
 def outlasts(host: HostTime, on_device: float) -> bool:

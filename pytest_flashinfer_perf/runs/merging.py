@@ -11,7 +11,8 @@ from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.runs import run_file
-from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, RunError
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, Block, Run, ShardOfRun
 
 VERSIONS = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend", "cupti", "driver", "python_version")
 SHOWN = 5
@@ -23,51 +24,42 @@ class MergeError(FlashinferPerfError):
 
 @dataclass(frozen=True)
 class Part:
-    """A file, and what it says of the whole that it is a part of."""
+    """A file of one shard, as it stands and as it was read."""
 
-    name: str
     document: dict[str, Any] = field(repr=False)
+    run: Run
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
-        return list(self.document["benchmarks"])
+    def name(self) -> str:
+        return self.run.source
 
     @property
-    def own(self) -> dict[str, Any]:
-        return dict(self.document[SCHEMA_KEY])
+    def shard(self) -> ShardOfRun | None:
+        return self.run.block.shard if self.run.block else None
 
     @property
-    def shard(self) -> dict[str, Any] | None:
-        return self.own.get("shard") or None
+    def tests(self) -> tuple[tuple[int, str], ...]:
+        return self.shard.tests if self.shard else ()
 
     @cached_property
     def missing(self) -> list[str]:
-        """Tests of this shard of which nothing is said: it was stopped."""
-        told = {row["fullname"] for row in self.rows} | {one.get("test") for one in self.own.get("unmeasured", ())}
-        return [test for _, test in (self.shard or {}).get("tests", ()) if test not in told]
-
-    @property
-    def commit(self) -> str:
-        return str(self.document["commit_info"].get("id"))
+        """Tests of this shard that have neither a row nor a reason: it was stopped."""
+        known = {row.fullname for row in self.run.rows} | {one.test for one in self.run.unmeasured}
+        return [test for _, test in self.tests if test not in known]
 
     @property
     def versions(self) -> str:
-        machine = self.document["machine_info"]
+        machine = self.run.machine
         return ", ".join(f"{name} {machine[name]}" for name in VERSIONS if machine.get(name) is not None)
 
     @property
     def models(self) -> str:
-        return " and ".join(sorted({str(row["extra_info"].get("device_name")) for row in self.rows}))
+        return " and ".join(sorted({str(row.identity.device_name) for row in self.run.rows}))
 
 
 def read(path: Path) -> Part:
-    """With all of it that is looked at here."""
-    document = run_file.read(path)
-    rows = (row if isinstance(row, dict) and "fullname" in row else {} for row in document["benchmarks"])
-    said = [document.get("machine_info"), document.get("commit_info"), *(row.get("extra_info") for row in rows)]
-    if not all(isinstance(one, dict) for one in said):
-        raise RunError(f"{path} is not as pytest-benchmark wrote it")
-    return Part(str(path), document)
+    document = run_file.load(path)
+    return Part(document, run_file.verified(run_file.parse(document, str(path))))
 
 
 def merged(parts: Sequence[Part], allowed: Iterable[str] = ()) -> dict[str, Any]:
@@ -80,29 +72,34 @@ def merged(parts: Sequence[Part], allowed: Iterable[str] = ()) -> dict[str, Any]
     ]
     if wrong:
         raise MergeError("\n".join(wrong))
-    rows = {row["fullname"]: row for part in parts for row in part.rows}
-    places = {test: at for part in parts for at, test in (part.shard or {}).get("tests", ())}
-    ordered = sorted(rows.values(), key=lambda row: places.get(row["fullname"], len(places)))
-    first = min(parts, key=lambda part: str(part.document["datetime"])).document
-    return {**first, "machine_info": _machine(parts), "benchmarks": ordered, SCHEMA_KEY: _own(parts, set(rows))}
+    records = {row.fullname: record for part in parts for row, record in _records(part)}
+    places = {test: at for part in parts for at, test in part.tests}
+    ordered = [records[test] for test in sorted(records, key=lambda test: places.get(test, len(places)))]
+    first = min(parts, key=lambda part: part.run.when).document
+    own = _block(parts, set(records)).written()
+    return {**first, "machine_info": _machine(parts), "benchmarks": ordered, SCHEMA_KEY: own}
 
 
-def _own(parts: Sequence[Part], measured: set[str]) -> dict[str, Any]:
+def _records(part: Part) -> Iterator[tuple[Row, dict[str, Any]]]:
+    return zip(part.run.rows, part.document["benchmarks"], strict=True)
+
+
+def _block(parts: Sequence[Part], measured: set[str]) -> Block:
     """What is measured in one file is not unmeasured for another."""
-    said = (one for part in parts for one in part.own.get("unmeasured", ()))
-    roofs = {place: roof for part in parts for place, roof in part.own.get("roofs", {}).items()}
-    return run_file.block(roofs, [one for one in said if one.get("test") not in measured])
+    left = (one for part in parts for one in part.run.unmeasured)
+    roofs = {place: roof for part in parts for place, roof in part.run.roofs.items()}
+    return Block(roofs=roofs, unmeasured=tuple(one for one in left if one.test not in measured))
 
 
 def _machine(parts: Sequence[Part]) -> dict[str, Any]:
-    """Of one that measured something, and all their names."""
-    filled = max(parts, key=lambda part: len(part.rows)).document["machine_info"]
-    names = dict.fromkeys(str(part.document["machine_info"].get("node")) for part in parts)
+    """Of the part with the most rows, and all their names."""
+    filled = max(parts, key=lambda part: len(part.run.rows)).run.machine
+    names = dict.fromkeys(str(part.run.machine.get("node")) for part in parts)
     return {**filled, "node": ", ".join(names)}
 
 
 def duplicates(parts: Sequence[Part]) -> Iterator[str]:
-    seen = Counter(row["fullname"] for part in parts for row in part.rows)
+    seen = Counter(row.fullname for part in parts for row in part.run.rows)
     twice = [name for name, count in seen.items() if count > 1]
     if twice:
         yield f"measured more than once: {_some(twice)}"
@@ -111,15 +108,15 @@ def duplicates(parts: Sequence[Part]) -> Iterator[str]:
 def gaps(parts: Sequence[Part]) -> Iterator[str]:
     for part in parts:
         if part.shard is None:
-            yield f"{part.name}: says nothing of --perf-shard, so that nobody knows what is missing"
+            yield f"{part.name}: written without --perf-shard, so that nobody knows what is missing"
         elif part.missing:
-            yield f"{part.name}: nothing is said of {_some(part.missing)}: that run was stopped"
+            yield f"{part.name}: no result of {_some(part.missing)}: that run was stopped"
     shards = [part.shard for part in parts if part.shard is not None]
-    if len({(shard["of"], shard["whole"]) for shard in shards}) > 1:
+    if len({(shard.of, shard.whole) for shard in shards}) > 1:
         yield "the files are parts of different wholes: other tests, another n of --perf-shard=i/n, or --perf-shard-by"
     elif shards:
-        there = {shard["nth"] for shard in shards}
-        absent = [f"{nth}/{shards[0]['of']}" for nth in range(1, shards[0]["of"] + 1) if nth not in there]
+        there = {shard.nth for shard in shards}
+        absent = [f"{nth}/{shards[0].of}" for nth in range(1, shards[0].of + 1) if nth not in there]
         if absent:
             yield f"shards are missing: {_some(absent)}"
 
@@ -127,7 +124,7 @@ def gaps(parts: Sequence[Part]) -> Iterator[str]:
 def _mixed(what: str, of: Callable[[Part], str]) -> Callable[[Sequence[Part]], Iterator[str]]:
     def check(parts: Sequence[Part]) -> Iterator[str]:
         """A file without rows has nothing that could be mixed up."""
-        values = {of(part): part.name for part in reversed(parts) if part.rows}
+        values = {of(part): part.name for part in reversed(parts) if part.run.rows}
         if len(values) > 1:
             yield f"mixed {what}: " + "; ".join(f"{value} in {name}" for value, name in values.items())
 
@@ -137,7 +134,7 @@ def _mixed(what: str, of: Callable[[Part], str]) -> Callable[[Sequence[Part]], I
 CHECKS: dict[str, Callable[[Sequence[Part]], Iterator[str]]] = {
     "duplicates": duplicates,
     "gaps": gaps,
-    "commits": _mixed("commits", lambda part: part.commit),
+    "commits": _mixed("commits", lambda part: str(part.run.commit.id)),
     "versions": _mixed("versions", lambda part: part.versions),
     "gpus": _mixed("GPU models", lambda part: part.models),
 }

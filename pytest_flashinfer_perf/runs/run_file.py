@@ -1,27 +1,97 @@
-"""The file of a run: pytest-benchmark's JSON, with what this plugin says beside the rows."""
+"""The file of a run: pytest-benchmark's JSON, with what this plugin writes beside the rows. The only reader of it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.runs import fields, row
+from pytest_flashinfer_perf.runs.fields import FieldError
+from pytest_flashinfer_perf.runs.row import Identity, Row
 
 SCHEMA_KEY = "flashinfer_perf"
-SCHEMA = {"schema": 1}
+SCHEMA = 2
 DISTRIBUTION = "pytest-flashinfer-perf"
+READABLE = (1, SCHEMA)
+LIBRARIES = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend")
+FAILED = "failed"  # the outcome of a test that did not skip and did not pass
 
 
 class RunError(FlashinferPerfError):
     """A file that is no run; the sentence names it and says what to do."""
 
 
-def block(roofs: Mapping[str, Any], unmeasured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What stands beside the rows."""
-    return {**SCHEMA, "plugin": metadata.version(DISTRIBUTION), "roofs": roofs, "unmeasured": unmeasured}
+@dataclass(frozen=True, kw_only=True)
+class Unmeasured:
+    """A case without a row: how its test ended, and why."""
+
+    identity: Identity
+    outcome: str
+    reason: str
+    test: str | None = None
+    ended: str | None = None  # how its process ended, if it ended badly
+    line: str | None = None  # of a testlist, if no case came of it
+
+    @property
+    def case(self) -> str:
+        return self.identity.case
+
+    @property
+    def headline(self) -> str:
+        return self.reason.partition("\n")[0]
+
+    def written(self) -> dict[str, Any]:
+        """Without the fields that have no value."""
+        values = fields.written(self)
+        return {name: one for name, one in {**values.pop("identity"), **values}.items() if one is not None}
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What a device can do: bytes per second, and operations per second by type."""
+
+    bytes_per_s: float
+    flops_per_s: Mapping[str, float]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOfRun:
+    """Which part of a run the file is: the n-th of how many, and the place of each of its tests in the whole."""
+
+    nth: int
+    of: int
+    whole: str
+    tests: tuple[tuple[int, str], ...]
+    count: int = 0
+    size: int = 0
+
+
+Roofs = Mapping[str, Mapping[str, Roof]]  # by device and by source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """What this plugin writes beside the rows."""
+
+    schema: int = SCHEMA
+    plugin: str | None = None  # its version
+    roofs: Roofs = field(default_factory=dict)
+    unmeasured: tuple[Unmeasured, ...] = ()
+    shard: ShardOfRun | None = None
+
+    def written(self) -> dict[str, Any]:
+        values: dict[str, Any] = {**fields.written(self), "unmeasured": [one.written() for one in self.unmeasured]}
+        values |= {"schema": SCHEMA, "plugin": metadata.version(DISTRIBUTION)}
+        return values if self.shard else {name: value for name, value in values.items() if name != "shard"}
 
 
 def brief(own: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,16 +101,158 @@ def brief(own: Mapping[str, Any]) -> dict[str, Any]:
     return {**left, "unmeasured_count": len(own["unmeasured"]), **({"shard": shard} if shard else {})}
 
 
-def read(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Commit:
+    """Of the tests' repository."""
+
+    id: str | None = None
+    dirty: bool = False
+
+    @classmethod
+    def of(cls, commit_info: Mapping[str, Any]) -> Commit:
+        return cls(commit_info.get("id"), bool(commit_info.get("dirty")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One process: the rows that it measured, the cases that it could not, and where it ran."""
+
+    source: str
+    when: datetime
+    rows: tuple[Row, ...] = ()
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    commit: Commit = Commit()
+    block: Block | None = None  # None if only pytest-benchmark wrote the file
+
+    @property
+    def unmeasured(self) -> tuple[Unmeasured, ...]:
+        return self.block.unmeasured if self.block else ()
+
+    @property
+    def roofs(self) -> Roofs:
+        return self.block.roofs if self.block else {}
+
+    @property
+    def name(self) -> str:
+        return Path(self.source).name
+
+    @cached_property
+    def ours(self) -> tuple[Row, ...]:
+        """Without the benchmarks that this plugin did not measure."""
+        return tuple(row for row in self.rows if row.is_ours)
+
+    @cached_property
+    def by_case(self) -> dict[str, Row]:
+        return {row.case: row for row in self.rows}
+
+    @cached_property
+    def twice(self) -> frozenset[str]:
+        """Cases with more than one row."""
+        return frozenset(case for case, count in Counter(row.case for row in self.rows).items() if count > 1)
+
+    @property
+    def driver(self) -> str | None:
+        return self.machine.get("driver")
+
+    @property
+    def libraries(self) -> dict[str, Any]:
+        return {name: self.machine.get(name) for name in LIBRARIES}
+
+    @property
+    def gpus(self) -> frozenset[str | None]:
+        """Their UUIDs; None where rows are of a CPU."""
+        return frozenset(row.identity.gpu_uuid for row in self.rows)
+
+    def model(self, row: Row) -> str:
+        """The GPU's name; the CPU's of a plain benchmark."""
+        return str(row.identity.device_name or self.machine.get("cpu", {}).get("brand_raw", "unknown"))
+
+    @property
+    def failed(self) -> list[str]:
+        return list(dict.fromkeys(one.case for one in self.unmeasured if one.outcome == FAILED))
+
+    def ended(self, names: Iterable[str]) -> Unmeasured | None:
+        """The case that was not measured, by the first of its names that is known; a failure before other outcomes."""
+        ordered = sorted(self.unmeasured, key=lambda one: one.outcome == FAILED)
+        known = {one.case: one for one in ordered}
+        return next((known[name] for name in names if name in known), None)
+
+    @property
+    def fingerprint(self) -> object:
+        """The same for copies of a file, and for the two files of a run that was both saved and written."""
+        rows = [(row.case, row.median, row.stats.stddev, row.execution.case_s) for row in self.rows]
+        is_stamped = any(row.execution.case_s is not None for row in self.rows)
+        return frozenset(rows), None if is_stamped else self.when
+
+
+def load(path: Path) -> dict[str, Any]:
     try:
-        said = json.loads(path.read_text(encoding="utf-8") or "null")
+        document = json.loads(path.read_text(encoding="utf-8") or "null")
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: {error}") from error
-    if said is None:
+        raise RunError(f"{path}: cannot be read as JSON: {error}") from error
+    if document is None:
         raise RunError(f"{path} is empty: pytest-benchmark writes nothing where no benchmark was run")
-    own = said.get(SCHEMA_KEY) if isinstance(said, dict) else None
-    if not isinstance(own, dict) or not isinstance(said.get("benchmarks"), list):
-        raise RunError(f"{path} is no run of this plugin: write one with pytest --benchmark-json=FILE")
-    if own.get("schema") != SCHEMA["schema"]:
-        raise RunError(f"{path} has schema {own.get('schema')}, this version reads {SCHEMA['schema']}: update it")
-    return dict(said)
+    if not isinstance(document, dict):
+        raise RunError(f"{path}: not a file of pytest-benchmark, it has no benchmarks")
+    return document
+
+
+def read(path: Path) -> Run:
+    """A run of this plugin."""
+    return verified(parse(load(path), str(path)))
+
+
+def verified(run: Run) -> Run:
+    if run.block is None:
+        raise RunError(f"{run.source} is no run of this plugin: write one with pytest --benchmark-json=FILE")
+    return run
+
+
+def parse(document: Mapping[str, Any], source: str) -> Run:
+    """Any run of pytest-benchmark."""
+    if not isinstance(document.get("benchmarks"), list):
+        raise RunError(f"{source}: not a file of pytest-benchmark, it has no benchmarks")
+    try:
+        return Run(
+            source=source,
+            when=_when(document.get("datetime")),
+            rows=tuple(_rows(document["benchmarks"])),
+            machine=_object(document, "machine_info"),
+            commit=Commit.of(_object(document, "commit_info")),
+            block=_block(document),
+        )
+    except FieldError as error:
+        raise RunError(f"{source}: {error}") from error
+
+
+def _rows(records: Iterable[Any]) -> Iterator[Row]:
+    for nth, record in enumerate(records):
+        yield row.read(record, f"benchmark {nth}")
+
+
+def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = document.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise FieldError(f"{name} must be an object, got {value!r}")
+    return value
+
+
+def _block(document: Mapping[str, Any]) -> Block | None:
+    if document.get(SCHEMA_KEY) is None:
+        return None
+    own = _object(document, SCHEMA_KEY)
+    if own.get("schema") not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise FieldError(f"it has schema {own.get('schema')}, this version reads {known}: update it")
+    return fields.read(Block, own, SCHEMA_KEY)
+
+
+def _when(text: Any) -> datetime:
+    """pytest-benchmark before 5 wrote times without an offset, in UTC."""
+    if text is None:
+        return datetime.fromtimestamp(0, timezone.utc)
+    try:
+        when = datetime.fromisoformat(str(text))
+    except ValueError as error:
+        raise FieldError(f"datetime: {error}") from error
+    return when if when.tzinfo else when.replace(tzinfo=timezone.utc)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.runs.row import Identity
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.params import ParamError, Value, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
@@ -102,17 +103,17 @@ class Case:
         return flags.join(["pytest", f"--perf-case={flags.join(self.words)}"])
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Identity:
         """The fields that identify the case, whether it was measured or not."""
-        return {
-            "case": f"{self.routine.name}/{self.id}",
-            "routine": self.routine.name,
-            "family": self.routine.family,
-            "backend": self.backend_name,
-            "shape": self.shape.id,
-            "case_tag": self.tag,
-            "repro": self.repro,
-        }
+        return Identity(
+            case=f"{self.routine.name}/{self.id}",
+            routine=self.routine.name,
+            family=self.routine.family,
+            backend=self.backend_name,
+            shape=self.shape.id,
+            case_tag=self.tag,
+            repro=self.repro,
+        )
 
     @property
     def marks(self) -> dict[str, Value]:

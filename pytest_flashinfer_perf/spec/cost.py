@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-# "memory?": no peak is known for the dtype of the FLOPs, so that compute may be the bound although memory is shown.
-Bound = Literal["compute", "memory", "memory?"]
+from pytest_flashinfer_perf.runs.row import Bound
+from pytest_flashinfer_perf.runs.run_file import Roof
 
 
 @dataclass(frozen=True)
@@ -24,12 +23,8 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Peaks:
-    """The peak rates of a device: bytes per second, and operations per second by dtype."""
-
-    bytes_per_s: float
-    flops_per_s: dict[str, float]
-    source: str
+class Peaks(Roof):
+    """The peak rates of a device."""
 
     def covers(self, cost: Cost) -> bool:
         return not cost.flops or cost.dtype in self.flops_per_s

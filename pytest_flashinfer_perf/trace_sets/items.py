@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pytest
 from flashinfer_bench.data import EvaluationStatus
@@ -15,6 +16,7 @@ from flashinfer_bench.data import EvaluationStatus
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.running.stash import IDENTITY, measures
 from pytest_flashinfer_perf.runs.formatting import last_lines
+from pytest_flashinfer_perf.runs.row import Identity, Row, Setup
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 from pytest_flashinfer_perf.trace_sets import benchmark, data, records
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 TRUST = "solutions are other people's code, which is run only with --perf-trust-solutions"
 LINES_OF_LOG = 40
 Made = tuple[str, Callable[..., None], list[pytest.MarkDecorator]]
-Evaluate = Callable[[bool, "Device"], tuple[Measurement, Mapping[str, Any], Mapping[str, Any]]]
+Evaluate = Callable[[bool, "Device"], tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]]
 
 
 class Perf(Protocol):
@@ -70,7 +72,7 @@ class TraceSetItems(pytest.File):
             for mark in marks:
                 item.add_marker(mark)
             if not measures(item):
-                item.stash[IDENTITY] = {"case": name}
+                item.stash[IDENTITY] = Identity(case=name)
             yield item
 
     def _made(self, found: data.DataSet) -> list[Made]:
@@ -132,10 +134,10 @@ def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
 
     params = {"routine": job.definition.name, "backend": job.solution.name, **job.axes}
 
-    def evaluate(once: bool, device: Device) -> tuple[Measurement, dict[str, Any], dict[str, Any]]:
+    def evaluate(once: bool, device: Device) -> tuple[Measurement, Callable[[Row], Row], dict[str, Any]]:
         asked = _on(job, evaluations, device, once)
-        measured, facts = _passed(asked, evaluations.outcome(asked), device)
-        return measured, {**facts, "case": name, "repro": repeat}, params
+        outcome = evaluations.outcome(asked)
+        return _passed(outcome, device), functools.partial(_described, asked, outcome, name, repeat), params
 
     def evaluated(perf: Perf) -> None:
         perf.evaluated(evaluate, repeat)
@@ -151,36 +153,48 @@ def _on(job: Job, evaluations: Evaluations, device: Device, once: bool) -> Job:
     return replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
 
 
-def _passed(job: Job, outcome: EvaluationResult, device: Device) -> tuple[Measurement, dict[str, Any]]:
-    """The measurement and facts for a row; fails the test unless the solution passed."""
+def _passed(outcome: EvaluationResult, device: Device) -> Measurement:
+    """The measurement for a row; fails the test unless the solution passed."""
     if outcome.status != EvaluationStatus.PASSED:
         status = f"{outcome.status.value}: " if outcome.status else ""
         pytest.fail(f"{status}{outcome.message}\n{_tail(outcome.log)}", pytrace=False)
     timing = records.merged(outcome.timings)
-    return Measurement(timing, device, peak_memory_bytes=outcome.peak_memory_bytes), _facts(job, outcome)
+    return Measurement(timing, device, peak_memory_bytes=outcome.peak_memory_bytes)
 
 
 def _tail(log: str) -> str:
     return "".join(f"| {line}\n" for line in last_lines(log, LINES_OF_LOG).splitlines())
 
 
+def _described(job: Job, outcome: EvaluationResult, name: str, repeat: str, row: Row) -> Row:
+    """The row with the names of the solution and its definition, and with what the evaluation found."""
+    correctness = cast("Any", outcome.correctness)
+    identity = replace(
+        row.identity,
+        case=name,
+        routine=job.definition.name,
+        family=job.definition.op_type,
+        backend=job.solution.name,
+        shape="-".join(f"{axis}{value}" for axis, value in job.workload.axes.items()) or "fixed",
+        repro=repeat,
+    )
+    check = replace(
+        row.check,
+        refcheck="passed",
+        refcheck_worst_abs=_finite(correctness.max_absolute_error),
+        refcheck_worst_rel=_finite(correctness.max_relative_error),
+    )
+    return replace(row, identity=identity, check=check, setup=Setup(seed=job.seed), facts=_facts(job, outcome))
+
+
 def _facts(job: Job, outcome: EvaluationResult) -> dict[str, Any]:
-    latency = records.latency_ms(outcome)
-    correctness: Any = outcome.correctness
+    latency, correctness = records.latency_ms(outcome), cast("Any", outcome.correctness)
     return {
-        "routine": job.definition.name,
-        "family": job.definition.op_type,
-        "backend": job.solution.name,
-        "shape": "-".join(f"{axis}{value}" for axis, value in job.workload.axes.items()) or "fixed",
         "author": job.solution.author,
         "workload": job.workload.uuid,
-        "seed": job.seed,
         "latency_s": latency / 1e3,
         "reference_latency_s": outcome.reference_ms / 1e3 if job.config.profile_baseline else None,
         "speedup": outcome.reference_ms / latency if job.config.profile_baseline else None,
-        "refcheck": "passed",
-        "refcheck_worst_abs": _finite(correctness.max_absolute_error),
-        "refcheck_worst_rel": _finite(correctness.max_relative_error),
         **{name: (correctness.extra or {}).get(name) for name in ("matched_ratio", "unchecked", "tvd")},
     }
 

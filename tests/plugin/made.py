@@ -2,7 +2,8 @@
 
 import json
 
-from pytest_flashinfer_perf.gate import runs
+from pytest_flashinfer_perf.runs import fields, run_file
+from pytest_flashinfer_perf.runs.row import PARTS, Row, Stats
 
 H200 = {"gpu_uuid": "GPU-0", "device_name": "NVIDIA H200"}
 CUPTI = {"instrument": "cupti", "cold_l2": "rotate", "cuda_graph": True, "seed": 42, "status": "ok"}
@@ -35,9 +36,18 @@ def row(case="decode/b16-fa3", us=100.0, *, stddev=0.001, rounds=30, **info):
     extra = {"case": case, "backend": backend, "cycles": None, "sm_ghz": None, **FACTS, **CUPTI, **H200, **info}
     extra.setdefault("placements", placements((us or 0) * 1e-6, extra["cycles"]))
     stats = {"median": None if us is None else us * 1e-6, "stddev": stddev * (us or 0) * 1e-6, "rounds": rounds}
-    stats["iqr"] = 1.349 * stats["stddev"]
+    stats |= {"iqr": 1.349 * stats["stddev"], "mean": stats["median"]}
     name = f"test_decode[{case.partition('/')[2]}]"
     return {"name": name, "fullname": f"tests/test_decode.py::{name}", "extra_info": extra, "stats": stats}
+
+
+def typed(*, median=100e-6, spread=0.0, samples=(1.0,) * 30, params=None, **info):
+    """A row as a session has it; each field of `info` goes to the part that has it."""
+    rounds = 1 if spread is None else len(samples)
+    stats = Stats(median=median, mean=median, stddev=median * (spread or 0.0), iqr=0.0, rounds=rounds)
+    info = {"case": "x", "status": "ok", "instrument": "cupti", **info}
+    parts = {name: fields.read(kind, info, "made") for name, kind in PARTS.items()}
+    return Row(name=info["case"], fullname=info["case"], stats=stats, params=params or {}, **parts)
 
 
 def placements(median, cycles=None, sd=0.009):
@@ -48,7 +58,7 @@ def placements(median, cycles=None, sd=0.009):
 
 def plain(name="test_plain", us=100.0):
     """A row of pytest-benchmark alone."""
-    stats = {"median": us * 1e-6, "stddev": 1e-8, "iqr": 1e-8, "rounds": 100}
+    stats = {"median": us * 1e-6, "mean": us * 1e-6, "stddev": 1e-8, "iqr": 1e-8, "rounds": 100}
     return {"name": name, "fullname": f"t.py::{name}", "extra_info": {}, "stats": stats}
 
 
@@ -64,7 +74,7 @@ def document(*rows, when="2026-11-20T12:00:00+00:00", machine=None, unmeasured=(
 
 
 def run(*rows, source="made", **said):
-    return runs.parsed(document(*rows, **said), source)
+    return run_file.parse(document(*rows, **said), source)
 
 
 def saved(path, *rows, **said):

@@ -8,10 +8,16 @@ from made import placements
 ROUTINE = "BatchDecodeWithPagedKVCacheWrapper"
 UUID = "GPU-0a1b2c3d"
 DEVICE = {"device": "cuda:0", "device_name": "NVIDIA H200", "gpu_uuid": UUID}
+
+
+def roof(source, bytes_per_s, bfloat16, fp8_e4m3):
+    return {"bytes_per_s": bytes_per_s, "flops_per_s": {"bfloat16": bfloat16, "fp8_e4m3": fp8_e4m3}, "source": source}
+
+
 ROOFS = {
     UUID: {
-        "measured": {"bytes_per_s": 4.5e12, "flops_per_s": {"bfloat16": 8e14, "fp8_e4m3": 1.5e15}},
-        "datasheet": {"bytes_per_s": 4.8e12, "flops_per_s": {"bfloat16": 9.9e14, "fp8_e4m3": 2e15}},
+        "measured": roof("measured", 4.5e12, 8e14, 1.5e15),
+        "datasheet": roof("datasheet", 4.8e12, 9.9e14, 2e15),
     }
 }
 HOSTILE = "<script>alert('case')</script><img src=x onerror=alert(1)>"
@@ -55,7 +61,14 @@ def benchmark(backend="fa2", batch=16, s_kv=1024, us=10.0, samples=30, **changes
         "cycles": us * 1.8e3,
         **changes,
     }
-    stats = {"median": 1e-6 * us, "mean": 1e-6 * us, "stddev": 1e-8 * us, "rounds": samples, "data": data}
+    stats = {
+        "median": 1e-6 * us,
+        "mean": 1e-6 * us,
+        "stddev": 1e-8 * us,
+        "iqr": 1e-8 * us,
+        "rounds": samples,
+        "data": data,
+    }
     params = {"routine": extra["routine"], "backend": backend, "batch_size": batch, "s_kv": s_kv, "s_qo": 1}
     name = f"test_decode[{backend}]"
     return {"name": name, "fullname": f"t.py::{name}", "params": params, "extra_info": extra, "stats": stats}

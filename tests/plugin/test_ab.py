@@ -9,11 +9,11 @@ import threading
 import time
 from pathlib import Path
 
+import made
 import pytest
 from made import CLOCKED
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.gate import runs
 from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.running.processes import Environment
 from pytest_flashinfer_perf.runs.run_file import RunError
@@ -141,7 +141,7 @@ def test_a_process_that_did_not_measure_is_an_error(tmp_path, script, sentence):
 
 def test_a_process_in_which_all_tests_failed_has_no_rows(tmp_path):
     done = processes.measured(here(*SHELL, "exit 1"), [], tmp_path / "one")
-    assert (done.failed, done.run.rows) == (True, {})
+    assert (done.failed, done.run.rows) == (True, ())
 
 
 def test_an_environment_is_a_folder_a_python_or_a_command(tmp_path):
@@ -180,8 +180,7 @@ def test_the_gpu_is_locked_until_its_holder_ends(tmp_path, monkeypatch, capsys):
 
 
 def test_what_was_measured_elsewhere_than_locked_is_refused():
-    record = {"fullname": "x", "name": "x", "stats": {"median": 1, "stddev": 0, "iqr": 0, "rounds": 1}}
-    run = runs.parsed({"benchmarks": [{**record, "extra_info": {"gpu_uuid": "GPU-1"}}]}, "run.json")
+    run = made.run(made.row(gpu_uuid="GPU-1"), source="run.json")
     processes.verify(run, "GPU-1")
     with pytest.raises(RunError, match=r"run\.json was measured on .*GPU-1.*GPU-0 is locked: choose the GPU"):
         processes.verify(run, "GPU-0")

@@ -22,8 +22,8 @@ if "--collect-only" in words:
     sys.exit(0)
 import flashinfer
 median = flashinfer.US * (1 + 1e-4 * (os.getpid() % 7)) * 1e-6
-stats = {"median": median, "stddev": 1e-9, "iqr": 1e-9, "rounds": 9}
-extra = {"case": "own/a", "instrument": "cupti", "bound": "memory", "case_s": time.time()}
+stats = {"median": median, "mean": median, "stddev": 1e-9, "iqr": 1e-9, "rounds": 9}
+extra = {"case": "own/a", "status": "ok", "instrument": "cupti", "bound": "memory", "case_s": time.time()}
 rows = [{"name": "a", "fullname": "a", "stats": stats, "extra_info": extra}]
 machine = {"flashinfer": flashinfer.__version__}
 json.dump({"benchmarks": rows, "machine_info": machine}, open(words["--benchmark-json"], "w"))

@@ -12,7 +12,7 @@ from pytest_flashinfer_perf.bisect.question import Answer, PointError, Question
 from pytest_flashinfer_perf.bisect.releases import Releases
 from pytest_flashinfer_perf.bisect.search import TRIES, NoDifferenceError, Search
 from pytest_flashinfer_perf.bisect.times import Times
-from pytest_flashinfer_perf.gate import runs
+from pytest_flashinfer_perf.runs import run_file
 
 
 def test_twenty_planted_histories_are_searched_right(tmp_path):
@@ -118,12 +118,13 @@ class Checked:
         self.processes += 1
         said = self.by_version[question.point(side).replace(".", "_")]
         said = said[nth % len(said)]
-        row = {"name": "t", "fullname": "t.py::t", "stats": {"median": 1, "stddev": 0, "iqr": 0, "rounds": 1}}
-        row["extra_info"] = {"case": "own/t", "refcheck": said}
+        stats = {"median": 1, "mean": 1, "stddev": 0, "iqr": 0, "rounds": 1}
+        row = {"name": "t", "fullname": "t.py::t", "stats": stats}
+        row["extra_info"] = {"case": "own/t", "status": "ok", "instrument": "wall", "refcheck": said}
         failed = [{"case": "own/t", "outcome": "failed", "reason": "Failed: wrong answer: output 0"}]
         is_row = said in ("passed", "not checked")
-        beside = {"unmeasured": failed if said == "wrong" else []}
-        return runs.parsed({"benchmarks": [row] if is_row else [], "flashinfer_perf": beside}, f"{nth}")
+        beside = {"schema": 2, "unmeasured": failed if said == "wrong" else []}
+        return run_file.parse({"benchmarks": [row] if is_row else [], "flashinfer_perf": beside}, f"{nth}")
 
 
 def test_answers_are_read_as_a_run_writes_them(pytester):
@@ -139,7 +140,7 @@ def test_answers_are_read_as_a_run_writes_them(pytester):
     )
     arguments = ("--perf-iters=1", "--perf-device=cpu", "-p", "no:cacheprovider", "--benchmark-json=run.json")
     pytester.runpytest(*arguments).assert_outcomes(passed=2, failed=1)
-    measured = Answers(lambda *_: runs.read([pytester.path / "run.json"])[0])
+    measured = Answers(lambda *_: run_file.read(pytester.path / "run.json"))
     found = measured(Question(1, "ends", "old", "new"))
     known = {case.rpartition("[")[2]: seen.right for (point, case), seen in measured.known.items() if point == "new"}
     assert known == {"1]": True, "2]": False, "None]": None}

@@ -34,6 +34,7 @@ def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, py
     done = subprocess.run([sys.executable, "-c", program], cwd=elsewhere, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     root, *lines = done.stdout.splitlines()
+    assert (unpacked / "pytest_flashinfer_perf" / "runs" / "extra_info.schema.json").is_file()
     assert root == str(unpacked / "pytest_flashinfer_perf" / "suite")
     assert "PytestAssertRewriteWarning" not in done.stdout
     monkeypatch.chdir(pytestconfig.rootpath)

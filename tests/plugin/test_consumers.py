@@ -1,7 +1,6 @@
 """What this project writes, as the tools read it that it is for; the table of them is in docs/formats.md."""
 
 import json
-import re
 import xml.etree.ElementTree as ET
 from importlib import metadata
 
@@ -101,54 +100,6 @@ def test_a_document_of_elasticsearch_has_nothing_that_grows_with_the_run(own):
     kept = json.loads((own.path / "run.json").read_text())["flashinfer_perf"]
     assert [one["reason"] for one in kept["unmeasured"]] == ["not here"]
     assert kept["plugin"] == metadata.version("pytest-flashinfer-perf")
-
-
-TYPES = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "list of strings": list,
-    "list of numbers": list,
-    "list of objects": list,
-    "object": dict,
-    "null": type(None),
-}
-ELEMENTS = {"list of strings": str, "list of numbers": (int, float), "list of objects": dict}
-
-
-def documented_types(page):
-    """Of each field, the alternatives; one for all of a line's fields, or one for each."""
-    for names, types in re.findall(r"^\|((?: ?`\w+`,?)+) \| ([^|]+) \|", page, re.MULTILINE):
-        fields, said = re.findall(r"`(\w+)`", names), types.split("; ")
-        for field, one in zip(fields, said * len(fields) if len(said) == 1 else said, strict=True):
-            yield field, one.split(" or ")
-
-
-def is_of(value, kind):
-    fits = isinstance(value, TYPES[kind]) and not (isinstance(value, bool) and kind != "boolean")
-    return fits and all(isinstance(one, ELEMENTS[kind]) for one in (value if kind in ELEMENTS else ()))
-
-
-LINES = """
---routine BatchPrefillWithPagedKVCacheWrapper --page_size 4 --batch_size 1 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 \
- --head_dim_qk 16 --backends torch -vv
---routine cutlass_fused_moe --num_tokens 8 --hidden_size 64 --intermediate_size 64 --num_experts 8 --top_k 2 \
- --backends torch
---api flashinfer.activation.silu_and_mul --num_tokens 2 --hidden_size 16 --backends torch
-"""
-
-
-def test_each_field_of_a_row_has_the_type_that_is_documented(own, pytestconfig):
-    docs = pytestconfig.rootpath / "docs"
-    known = dict(documented_types((docs / "row.md").read_text()))
-    assert len(known) > 60
-    (own.path / "lines.txt").write_text(LINES)
-    own.runpytest(*QUICK, "lines.txt", "test_own.py", "--benchmark-json=run.json").assert_outcomes(passed=6, skipped=1)
-    files = (own.path / "run.json", pytestconfig.rootpath / "evidence" / "h200-run.json")
-    rows = [row["extra_info"] for path in files for row in json.loads(path.read_text())["benchmarks"]]
-    said = [(name, value) for row in rows for name, value in row.items()]
-    assert [(name, value) for name, value in said if not any(is_of(value, kind) for kind in known[name])] == []
 
 
 CODSPEED = """

@@ -9,12 +9,13 @@ import pytest
 from made import document, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.gate import runs, words
+from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
+from pytest_flashinfer_perf.runs import fields, run_file
 from pytest_flashinfer_perf.runs.host_time import HostTime, Line
 
 ASKED = {"slower_host": 0.1}
@@ -24,7 +25,7 @@ def host(us, plan_us=None, *, sd=0.01, **seen):
     around = tuple(1 + sd * z for z in (-1.2, -0.6, 0.0, 0.6, 1.2))
     rounds, plans = (tuple(figure * factor for factor in around) if figure else () for figure in (us, plan_us))
     known = {"launches": 1, "synchronisations": 0, **seen}
-    return HostTime(us, rounds, False, plan_us, plans, **known).as_row()
+    return fields.written(HostTime(us, rounds, False, plan_us, plans, **known))
 
 
 def rules(**asked):
@@ -144,7 +145,7 @@ def test_ten_microseconds_more_are_found_and_identical_code_is_not_called_slower
 
     def process(more):
         noisy = {name: us * math.exp(rng.gauss(0, 0.01)) + more for name, us in cases.items()}
-        return runs.parsed(document(*(row(name, host=host(us)) for name, us in noisy.items())), str(rng.random()))
+        return run_file.parse(document(*(row(name, host=host(us)) for name, us in noisy.items())), str(rng.random()))
 
     def slower(more):
         judgement = judge([process(0)], [process(more)], rules(slower_host=0.08))

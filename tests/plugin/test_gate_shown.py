@@ -74,7 +74,7 @@ def test_the_table_says_it_to_people(files, capsys):
         "ngE0",
         "decode/h-fa3 instrument: instrument: cupti in the baseline, events here",
         "MISSING (2) decode/d-fa3 skipped: in the baseline, not in this run: fa3 needs compute capability 9.0",
-        "decode/e-fa3 vanished: in the baseline, not in this run: this run says nothing of it",
+        "decode/e-fa3 vanished: in the baseline, not in this run: it is not mentioned",
         "decode/f-fa3 80.00 us -> 95.00 us: cycles +0.00 %, time +18.75 %",
         "SM clock 1.80 -> 1.50 GHz",
         "FASTER (1) decode/c-fa3",
@@ -100,7 +100,7 @@ def test_what_would_decide_ambiguous_cases_is_a_command(files, capsys):
 
 
 def test_noise_that_is_assumed_is_called_so_and_by_whose_fault():
-    older, newer = row("decode/a-fa3", us=100, placements=None), row("decode/a-fa3", us=101)
+    older, newer = row("decode/a-fa3", us=100, placements=[]), row("decode/a-fa3", us=101)
     other = row("decode/b-fa3")
     judgement = judge([run(older, other, source="old")], [run(newer, other, source="new")], Rules())
     [note] = [note for note in words.notes(judgement) if "noise" in note]
@@ -205,7 +205,9 @@ def test_a_file_that_cannot_be_written_and_an_empty_name_are_no_verdict(files, c
     assert "7 SAME: nothing got worse" in told.out
     assert told.err.startswith("flashinfer-perf compare: [Errno 21] Is a directory: ")
     assert cli.main(["compare", "--base", "", "--head", "head.json"]) == 2
-    assert capsys.readouterr().err == "flashinfer-perf compare: an empty name: of a variable that is not set?\n"
+    assert (
+        capsys.readouterr().err == "flashinfer-perf compare: the name of a run is empty: is a shell variable not set?\n"
+    )
 
 
 def test_the_same_files_give_the_same_document(files):
@@ -255,7 +257,7 @@ def test_ambiguous_is_an_error_when_strict():
 def test_github_gets_a_summary_and_annotations(files, monkeypatch, capsys):
     summary = files / "summary.md"
     summary.write_text("before\n")
-    assert list(github.told(judge([run(row())], [run(row())], Rules()))) == []
+    assert list(github.publish(judge([run(row())], [run(row())], Rules()))) == []
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     compare("--head", "head.json")
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import json
 import statistics
 import sys
 from types import SimpleNamespace
@@ -11,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.runs import host_time
+from pytest_flashinfer_perf.runs import fields, host_time
+from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.host_time import HostTime, Line
 from pytest_flashinfer_perf.timing import host, host_calls
 from pytest_flashinfer_perf.timing.host import QUEUE, Timer
@@ -283,8 +285,7 @@ def test_allocations_are_named_by_their_lines():
 
 def test_what_is_written_is_read_again():
     seen = HostTime(41.5, (41.0, 42.0), False, 130.0, (130.0,), 1, lines=(Line("allocation", "a.py:1 in f", 2, 64),))
-    assert host_time.of_row({"host": seen.as_row()}) == seen
-    assert host_time.of_row({"host": None}) is host_time.of_row({}) is None
+    assert fields.read(HostTime, json.loads(json.dumps(fields.written(seen))), "host") == seen
     assert host_time.places(seen, "allocation") == ["2 x a.py:1 in f"]
-    with pytest.raises(TypeError):
-        host_time.of_row({"host": {"rounds_us": [1.0]}})
+    with pytest.raises(FieldError, match="host lacks host_us"):
+        fields.read(HostTime, {"rounds_us": [1.0]}, "host")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made import typed
 from reports import benchmark, document, write
 
 from pytest_flashinfer_perf.config import project_file
@@ -16,7 +17,9 @@ from pytest_flashinfer_perf.measuring import row as rows
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.report import host, markdown, runs
 from pytest_flashinfer_perf.report.html import page
+from pytest_flashinfer_perf.runs import fields
 from pytest_flashinfer_perf.runs.host_time import HostTime, Line
+from pytest_flashinfer_perf.runs.row import Identity
 from pytest_flashinfer_perf.timing.run import Observations, Timing
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "host.md").read_text()
@@ -26,7 +29,8 @@ EMPTY = Line("allocation", "flashinfer/prefill.py:34 in run", 2, 4096)
 
 def cost(us=20.0, plan_us=None, **seen):
     known = {"launches": 1, "allocations": 0, "synchronisations": 0, "copies_to_host": 0}
-    return HostTime(us, (us,), False, plan_us, (plan_us,) if plan_us else (), **{**known, **seen}).as_row()
+    host = HostTime(us, (us,), False, plan_us, (plan_us,) if plan_us else (), **{**known, **seen})
+    return fields.written(host)
 
 
 @pytest.fixture
@@ -57,12 +61,12 @@ def test_the_terminal_says_what_each_call_takes_and_which_lines_ask_for_it(measu
 @given(st.floats(0.1, 1e9), st.none() | st.floats(0.1, 1e9), st.none() | st.integers(0, 9999))
 def test_a_line_fits_in_80_columns(us, plan_us, count):
     seen = cost(us, plan_us, launches=count, allocations=count, synchronisations=count and min(count, 999))
-    row = {"host": seen, "case": "x", "shape": "s", "backend": "trtllm-native", "resolved_backend": "xqa", "median": 1}
+    row = typed(host=seen, shape="s", backend="trtllm-native", resolved_backend="xqa", median=1.0)
     assert all(len(line) <= 80 for line in host.lines([row]))
 
 
 def test_without_a_gpu_the_terminal_says_so():
-    assert list(host.lines([{"host": None, "case": "x"}])) == [host.NOTHING]
+    assert list(host.lines([typed(host=None)])) == [host.NOTHING]
 
 
 def test_what_the_gpu_waits_for_is_noted(measured, cpu):
@@ -70,10 +74,10 @@ def test_what_the_gpu_waits_for_is_noted(measured, cpu):
     timing = Timing(
         (1e-5,) * 3, "cupti", "rotate", 6, cuda_graph=True, seen=Observations(host=HostTime(40.0, (40.0,), False))
     )
-    written = rows.of_measurement(Measurement(timing, cpu), None, "datasheet")
-    [note] = written["notes"]
+    written = rows.of_measurement(Identity(case="mine"), Measurement(timing, cpu), None, "datasheet")
+    [note] = written.execution.notes
     assert note.startswith("a call takes the host 40.00 us to enqueue and the GPU 10.00 us")
-    assert written["host"]["host_us"] == 40.0
+    assert written.host.host_us == 40.0
 
 
 def test_markdown_has_the_slowest_plans_first_and_names_who_waits(measured):

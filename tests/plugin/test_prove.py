@@ -37,7 +37,7 @@ def measured(pytester):
     def measured(*arguments):
         done = pytester.runpytest(*arguments, *QUICK, "--benchmark-json=run.json")
         assert done.ret == 0
-        return {row.fullname: row for row in runs.read([pytester.path / "run.json"])[0].rows.values()}
+        return {row.fullname: row for row in runs.read([pytester.path / "run.json"])[0].rows}
 
     measured.path = pytester.path
     return measured
@@ -50,7 +50,7 @@ def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, argument
     planting.write(measured.path / "plants.json", planted)
     after = measured(*arguments, "--perf-plant=plants.json")
     assert set(after) == set(before)
-    seen = {test: row.info.get("planted_us") for test, row in after.items()}
+    seen = {test: row.execution.planted_us for test, row in after.items()}
     assert [test for test, us in seen.items() if us is None] == [
         test for test in before if test.endswith(("test_other", "test_plain"))
     ]
@@ -58,7 +58,7 @@ def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, argument
         if us is not None:
             assert us == pytest.approx(20_000)
             assert after[test].median >= 0.02
-    assert {row.info.get("planted_us") for row in before.values()} == {None}
+    assert {row.execution.planted_us for row in before.values()} == {None}
 
 
 @pytest.mark.parametrize(("asked", "added"), [(100e-6, 100e-6), (2e-6, 2e-6), (30e-9, 1.4e-6)])
@@ -106,8 +106,10 @@ rows = []
 for name, ms in (("a", 1.0), ("b", 2.0)):
     planted = plants.get(name, 0.0)
     jitter = 1 + 1e-4 * (os.getpid() % 7)
-    stats = {"median": 1e-3 * ms * jitter + planted, "stddev": 1e-7, "iqr": 1e-7, "rounds": 100}
-    extra = {"case": f"own/{name}", "instrument": "cupti", "bound": "memory", "planted_us": planted * 1e6 or None}
+    median = 1e-3 * ms * jitter + planted
+    stats = {"median": median, "mean": median, "stddev": 1e-7, "iqr": 1e-7, "rounds": 100}
+    extra = {"case": f"own/{name}", "status": "ok", "instrument": "cupti", "bound": "memory"}
+    extra |= {"planted_us": planted * 1e6 or None}
     extra["case_s"] = time.time()
     rows.append({"name": name, "fullname": name, "stats": stats, "extra_info": extra})
 json.dump({"benchmarks": rows}, open(words["--benchmark-json"], "w"))

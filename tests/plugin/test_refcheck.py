@@ -94,7 +94,7 @@ def test_answers_alone_are_looked_at_where_that_is_asked_for(suite):
     result = suite.runpytest(*QUICK, "--perf-backends=torch,planted", "--perf-refcheck=only", "--perf-csv=run.csv")
     result.assert_outcomes(passed=1, failed=1)
     assert len((suite.path / "run.csv").read_text().splitlines()) == 1
-    result.stdout.fnmatch_lines(["1 answer looked at, none timed (--perf-refcheck=only): 1 passed"])
+    result.stdout.fnmatch_lines(["1 answer checked, none timed (--perf-refcheck=only): 1 passed"])
     assert "OPS (" not in result.stdout.str()
 
 

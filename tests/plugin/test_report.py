@@ -65,7 +65,7 @@ def test_only_the_pages_own_script_may_run_and_nothing_may_be_loaded(rendered):
 def test_every_plot_is_one_that_vega_lite_understands(rendered):
     html = rendered(document(benchmark(), benchmark("cudnn", flops_dtype="fp8_e4m3")))
     plots = {**data(html)["specs"], "roofline": next(iter(data(html)["figures"].values()))["spec"]}
-    assert len(plots) == 7
+    assert len(plots) == 8
     for name, spec in plots.items():
         drawn = vl_convert.vegalite_to_vega({**spec, "datasets": {spec.get("data", {}).get("name", "points"): []}})
         assert drawn["marks"], name
@@ -155,13 +155,13 @@ def test_the_command_writes_a_page(tmp_path, capsys):
 
 def test_the_command_names_a_file_that_is_no_run(tmp_path, capsys):
     assert cli.main(["report", str(write(tmp_path / "run.json", "{}"))]) == 2
-    assert "run.json is no run of this plugin" in capsys.readouterr().err
+    assert "run.json: not a file of pytest-benchmark, it has no benchmarks" in capsys.readouterr().err
 
 
 def test_a_run_that_is_given_twice_is_refused(tmp_path, capsys):
     path = str(write(tmp_path / "run.json", document(benchmark())))
     assert cli.main(["report", "--markdown", path, path]) == 2
-    assert "run.json is the same run as run.json: a process counts once, leave one out" in capsys.readouterr().err
+    assert f"{path} is the same run as {path}: a process counts once, leave one out" in capsys.readouterr().err
 
 
 def test_markdown_escapes_names_and_folds_its_tables(tmp_path, capsys):

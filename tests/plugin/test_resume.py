@@ -9,10 +9,12 @@ import sys
 import time
 
 import pytest
+from made import typed
 from sessions import CASES, rows
 
-from pytest_flashinfer_perf.running import journal, resume
-from pytest_flashinfer_perf.running.journal import Journal, JournalError
+from pytest_flashinfer_perf.running import journal, reports, resume
+from pytest_flashinfer_perf.running.journal import Journal, JournalError, Started
+from pytest_flashinfer_perf.runs.row import Identity
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-device=cpu", "--benchmark-json=run.json")
 
@@ -38,7 +40,7 @@ def killed(pytester, after, *arguments):
         time.sleep(0.002)
     os.killpg(run.pid, signal.SIGKILL)
     run.wait()
-    return json.loads(json.dumps(finished(path)))
+    return finished(path)
 
 
 def measured(pytester):
@@ -48,8 +50,7 @@ def measured(pytester):
 
 
 def samples(report):
-    said = json.loads(report["perf_replay"])
-    return said["fullname"], said["samples"]
+    return report.row.fullname, list(report.row.stats.data)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
@@ -153,7 +154,7 @@ def test_the_journal_is_beside_the_json_or_in_the_cache(pytester):
 
 def report(test, outcome="passed"):
     made = pytest.TestReport(test, ("a.py", 1, test), {}, outcome, None, "call")
-    made.perf_replay = json.dumps({"samples": [0.1, 0.2]})
+    reports.add(made, row=typed(case=test, samples=(0.1, 0.2)), repeat=f"pytest {test}")
     return made
 
 
@@ -162,7 +163,7 @@ def path(tmp_path):
     written = tmp_path / "run.journal"
     journal = Journal(written, "first", {"gpu": "H200"})
     for test in ("a", "b"):
-        journal.started(test, {"case": test}, f"pytest {test}")
+        journal.started(test, Started(Identity(case=test), f"pytest {test}"))
         journal.finished(report(test))
     journal.finished(report("c", "failed"))
     journal.close()
@@ -209,8 +210,8 @@ def test_what_fails_when_it_is_measured_again_is_not_finished(path):
 def test_a_journal_is_of_one_run_and_says_when_it_cannot_be_read(path):
     past = journal.read(path)
     assert (past.run, set(past.finished), past.places) == ("first", {"a", "b"}, ({"gpu": "H200"},))
-    assert journal.started(path, "b")["repeat"] == "pytest b"
-    assert journal.started(path, "nobody") == {}
+    assert journal.started(path, "b").repeat == "pytest b"
+    assert journal.started(path, "nobody") is None
     assert resume.differences(past.places, {"gpu": "H200"}) == []
     assert resume.differences(past.places, {"gpu": "B200"}) == ["gpu was H200, is B200"]
     spoilt = path.read_text().replace('{"finished": "a"', '{"finished: "a"')

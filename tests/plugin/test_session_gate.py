@@ -7,6 +7,7 @@ from made import plain, row, saved
 
 from pytest_flashinfer_perf.gate import calibration
 from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.runs import fields
 from pytest_flashinfer_perf.runs.host_time import HostTime
 from pytest_flashinfer_perf.timing import host, instruments
 
@@ -146,7 +147,7 @@ def test_a_case_slower_on_the_host_alone_is_measured_again_there(session, pytest
     pytester.makefile(".toml", **{"flashinfer-perf": asked})
     (pytester.path / "hosts.json").write_text(json.dumps([65, 65]))
     before = as_told("a", 100)
-    before["extra_info"]["host"] = HostTime(50.0, (49.5, 50.0, 50.5), waits=False).as_row()
+    before["extra_info"]["host"] = fields.written(HostTime(50.0, (49.5, 50.0, 50.5), waits=False))
     saved(pytester.path / "base.json", before, machine={})
     done = session("--perf-gate=base.json", a=100)
     assert done.ret == 1
@@ -237,7 +238,7 @@ def test_a_baseline_is_saved_with_its_samples_and_is_a_file_a_folder_or_a_name(s
     ("option", "code", "sentence"),
     [
         ("--perf-gate=mian", 2, "--perf-gate: mian: no such file or folder, and no such name in *.benchmarks"),
-        ("--perf-gate=", 2, "--perf-gate: an empty name: of a variable that is not set?"),
+        ("--perf-gate=", 2, "--perf-gate: the name of a run is empty: is a shell variable not set?"),
         ("--perf-gate=said.json", 2, "--perf-gate: said.json: not a file of pytest-benchmark*"),
         ("--perf-gate-allow=gpus", 4, "*unknown name 'gpus', did you mean gpu?*"),
         ("--perf-save-baseline=a/b", 4, "*must be letters, digits and*"),

@@ -3,6 +3,7 @@
 import copy
 import json
 
+import made
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from sessions import document, sameness
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.running import shards
 from pytest_flashinfer_perf.running.shards import Shard, ShardError
-from pytest_flashinfer_perf.runs import merging
+from pytest_flashinfer_perf.runs import merging, run_file
 from pytest_flashinfer_perf.runs.merging import MergeError, Part
 
 TESTS = [f"t{n}" for n in range(40)]
@@ -127,16 +128,15 @@ def test_a_shard_whose_tests_are_all_left_out_is_an_error(suite):
 
 
 def part(nth, tests, **changed):
-    row = {"extra_info": {"device_name": "NVIDIA H200"}, "stats": {"median": 1.0}}
     said = {
         "machine_info": {"node": f"host-{nth}", "flashinfer": "0.7.2"},
         "commit_info": {"id": "abc"},
         "datetime": f"2026-01-0{nth}",
-        "benchmarks": [{**row, "fullname": test} for test in tests],
+        "benchmarks": [{**made.row(test), "fullname": test} for test in tests],
         "flashinfer_perf": {
             "schema": 1,
             "roofs": {f"GPU-{nth}": {}},
-            "unmeasured": [{"case": "u", "test": f"u{nth}"}],
+            "unmeasured": [{"case": "u", "test": f"u{nth}", "outcome": "skipped", "reason": "no"}],
             "shard": {"nth": nth, "of": 2, "count": 4, "whole": "w", "tests": [[nth, test] for test in tests]},
         },
     }
@@ -146,7 +146,7 @@ def part(nth, tests, **changed):
         for step in steps:
             inner = inner[int(step) if step.isdecimal() else step]
         inner[last] = value
-    return Part(f"{nth}.json", said)
+    return Part(said, run_file.parse(said, f"{nth}.json"))
 
 
 GOOD = [part(1, ["a", "c"]), part(2, ["b"])]
@@ -154,7 +154,7 @@ GOOD = [part(1, ["a", "c"]), part(2, ["b"])]
 
 def test_what_is_merged_says_where_it_was():
     made = merging.merged(copy.deepcopy(GOOD))
-    assert [row["fullname"] for row in made["benchmarks"]] == ["a", "c", "b"]
+    assert [one["fullname"] for one in made["benchmarks"]] == ["a", "c", "b"]
     assert made["machine_info"]["node"] == "host-1, host-2"
     assert set(made["flashinfer_perf"]["roofs"]) == {"GPU-1", "GPU-2"}
     assert "shard" not in made["flashinfer_perf"]
@@ -172,14 +172,14 @@ SHARD = "flashinfer_perf__shard"
         (part(2, ["b"], **{f"{SHARD}__nth": 1}), "shards are missing: 2/2", "gaps"),
         (
             part(2, ["b"], **{f"{SHARD}__tests": [[2, "b"], [3, "d"]]}),
-            "2.json: nothing is said of d: that run was",
+            "2.json: no result of d: that run was",
             "gaps",
         ),
-        (part(2, ["b"], **{SHARD: None}), "2.json: says nothing of --perf-shard", "gaps"),
+        (part(2, ["b"], **{SHARD: None}), "2.json: written without --perf-shard", "gaps"),
         (part(2, ["b"], commit_info__id="def"), "mixed commits: def in 2.json; abc in 1.json", "commits"),
         (part(2, ["b"], machine_info__flashinfer="0.7.3"), "mixed versions: flashinfer 0.7.3 in 2.json; ", "versions"),
         (
-            part(2, ["b"], benchmarks__0__extra_info={"device_name": "B200"}),
+            part(2, ["b"], benchmarks__0__extra_info__device_name="B200"),
             "mixed GPU models: B200 in 2.json; ",
             "gpus",
         ),
@@ -196,15 +196,15 @@ def test_a_file_that_is_none_is_refused(tmp_path, capsys):
     path = tmp_path / "x.json"
     for text, sentence in (
         ("{", "x.json: "),
-        ("[1]", "no run of this plugin"),
+        ("[1]", "it has no benchmarks"),
         (json.dumps({"benchmarks": []}), "no run"),
-        (json.dumps({**GOOD[0].document, "commit_info": None}), "is not as pytest-benchmark wrote it"),
-        (json.dumps({**GOOD[0].document, "benchmarks": [{}]}), "is not as pytest-benchmark wrote it"),
-        (json.dumps(part(1, ["a"], **{SHARD: {}}).document), "says nothing of --perf-shard"),
+        (json.dumps({**GOOD[0].document, "commit_info": 3}), "x.json: commit_info must be an object, got 3"),
+        (json.dumps({**GOOD[0].document, "benchmarks": [{}]}), "x.json: benchmark 0 lacks fullname"),
+        (json.dumps(part(1, ["a"], **{SHARD: None}).document), "written without --perf-shard"),
     ):
         path.write_text(text)
         assert cli.main(["merge", str(path), "-o", str(tmp_path / "all.json")]) == 2
         assert sentence in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main(["merge", str(path), "-o", "all.json", "--allow", "everything"])
-    assert "unknown name 'everything', known are duplicates, gaps, commits, versions, gpus" in capsys.readouterr().err
+    assert "known are duplicates, gaps, commits, versions, gpus" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
 from pytest_flashinfer_perf.report import runs, story
 from pytest_flashinfer_perf.report.heat_map import heat_map
 from pytest_flashinfer_perf.report.verdicts import ShownVerdict
+from pytest_flashinfer_perf.runs.run_file import RunError
 
 
 @pytest.fixture
@@ -19,44 +20,61 @@ def told(tmp_path):
     return read
 
 
+def with_median(value):
+    return {**benchmark(), "stats": {**benchmark()["stats"], "median": value}}
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("", "is empty: pytest-benchmark writes nothing where no benchmark was run"),
         ("{", "Expecting"),
-        ("[]", "is no run of this plugin"),
+        ("[]", "it has no benchmarks"),
         (document(flashinfer_perf=None), "is no run of this plugin"),
-        (document(flashinfer_perf={"schema": 2}), "has schema 2, this version reads 1"),
-        (document({"extra_info": {"case": "x", "status": "ok", "instrument": "wall"}}), "lacks 'stats'"),
-        (document({**benchmark(), "stats": {**benchmark()["stats"], "median": 0.0}}), "has a time that is none"),
-        (document({**benchmark(), "stats": {**benchmark()["stats"], "median": None}}), "not as pytest-benchmark wrote"),
-        (document(benchmark(us=float("nan"))), "has a time that is none"),
-        (document(benchmarks=[1]), "not as pytest-benchmark wrote it"),
-        ({**document(), "datetime": None} | {"benchmarks": [{}]}, "lacks 'extra_info'"),
+        (document(flashinfer_perf={"schema": 3}), "has schema 3, this version reads 1 and 2"),
+        (
+            document({**benchmark(), "stats": None}),
+            "benchmark 0 (t.py::test_decode[fa2]): stats must be an object, got None",
+        ),
+        (
+            document({**benchmark(), "stats": {**benchmark()["stats"], "median": 0.0}}),
+            "t.py::test_decode[fa2] has an invalid time",
+        ),
+        (
+            document({**benchmark(), "stats": {**benchmark()["stats"], "median": None}}),
+            "t.py::test_decode[fa2] has an invalid time",
+        ),
+        (document(benchmark(us=float("nan"))), "t.py::test_decode[fa2] has an invalid time"),
+        (document(benchmarks=[1]), "benchmark 0 lacks fullname"),
+        (document({**benchmark(), "extra_info": [1]}), "extra_info must be an object, got [1]"),
+        (document(benchmark(cycles="many")), "(t.py::test_decode[fa2]): cycles must be a number, got 'many'"),
+        (document(benchmark(status="fine")), "status must be one of ok, noisy, invalid, wrong, got 'fine'"),
+        (document(benchmark(kernels=["a", 3])), "kernels[1] must be text, got 3"),
+        (document(left=[{"case": "x", "reason": "no"}]), "flashinfer_perf: unmeasured[0] lacks outcome"),
     ],
 )
 def test_what_is_no_run_is_an_error_with_its_name(tmp_path, text, sentence):
     path = write(tmp_path / "run.json", text)
-    with pytest.raises(runs.RunError, match=r"run\.json") as error:
+    with pytest.raises(RunError, match=r"run\.json") as error:
         runs.read([path])
     assert sentence in str(error.value)
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(runs.RunError, match=r"nowhere\.json"):
+    with pytest.raises(RunError, match=r"nowhere\.json"):
         runs.read([tmp_path / "nowhere.json"])
 
 
 def test_other_benchmarks_are_counted_and_left_out(tmp_path):
     plain, with_a_case = ({**benchmark(), "extra_info": extra} for extra in ({}, {"case": "mine"}))
     [run] = runs.read([write(tmp_path / "run.json", document(benchmark(), plain, with_a_case))])
-    assert (len(run.rows), run.others) == (1, 2)
+    assert (len(run.ours), len(run.rows)) == (1, 3)
 
 
 def test_the_newest_of_a_case_is_told_whatever_the_order_of_files(told):
     later = document(benchmark(us=12.0), when="2026-11-21T10:00:00+00:00")
     [one] = told(later, document(benchmark(us=10.0)))
-    assert one.entry["median"] == pytest.approx(12e-6)
+    assert one.row.median == pytest.approx(12e-6)
     assert one.change == pytest.approx(0.2)
     assert [run.name for run, _ in one.history] == ["1.json", "0.json"]
 
@@ -216,4 +234,4 @@ def test_the_answer_names_what_the_gate_calls_slower(told, tmp_path):
     assert said.sentences[-1] == "The newest against 1 run: 1 MISSING, 1 SLOWER, 1 SAME."
     assert [one.case for one in said.slower] == list(judged)
     assert said.undecided == {"MISSING: skipped": ["gone"]}
-    assert story.answer(both, found, {}).sentences[-1] == "2 runs, which nobody judged."
+    assert story.answer(both, found, {}).sentences[-1] == "2 runs, not compared."

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import placements
+from made import placements, typed
 
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.runs import formatting
@@ -31,9 +31,8 @@ ROW = {
 
 
 def shown(*changes, skips=()):
-    return list(
-        terminal.lines([{**ROW, **change} for change in changes], list(skips), {"torch": "2.11.0", "cuda": None})
-    )
+    rows = [typed(**{**ROW, **change}) for change in changes]
+    return list(terminal.lines(rows, list(skips), {"torch": "2.11.0", "cuda": None}))
 
 
 numbers = st.fixed_dictionaries(

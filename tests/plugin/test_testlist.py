@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import reports
 import upstream_parsers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import typed
 from mutations import mutated
 
 from pytest_flashinfer_perf.flashinfer_benchmark import csv_rows, testlist, upstream
@@ -291,16 +291,8 @@ def test_the_csv_has_the_columns_of_upstream_in_its_order(columns):
 
 
 def test_a_tuned_row_names_its_tactic_as_upstream_does():
-    row = {
-        **reports.benchmark()["extra_info"],
-        "median": 1e-5,
-        "std": 1e-7,
-        "params": {},
-        "autotuned": True,
-        "tactic": "CutlassFp8Runner (64, 128)",
-        "refcheck": "wrong",
-        "allow_output_mismatch": True,
-    }
+    tuned = {"autotuned": True, "tactic": "CutlassFp8Runner (64, 128)"}
+    row = typed(**tuned, refcheck="wrong", allow_output_mismatch=True)
     said = csv_rows.columns(row)
     assert (said["autotune_winner"], said["autotune_tactic"]) == ("CutlassFp8Runner", "(64, 128)")
     assert (said["refcheck"], said["refcheck_passed"], said["tactic"]) == (True, False, "CutlassFp8Runner (64, 128)")

@@ -7,6 +7,7 @@ from unittest.mock import create_autospec
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from made import typed
 
 from pytest_flashinfer_perf import vllm as for_programs
 from pytest_flashinfer_perf.checking import check
@@ -32,9 +33,9 @@ def made(p, seed=42):
     return vllm_decode.inputs(p, torch.Generator().manual_seed(seed), CPU)
 
 
-def row(params, backend, mean, std=1e-6):
+def row(params, backend, mean):
     known = {"routine": "vllm_decode", "backend": backend, "device": "cuda:0", "shape": params.slug()}
-    return {**known, "mean": mean, "std": std, "params": Case(vllm_decode, Shape(params), backend).json_params}
+    return typed(median=mean, params=Case(vllm_decode, Shape(params), backend).json_params, **known)
 
 
 def test_the_sweep_is_the_documents():
@@ -152,7 +153,7 @@ def test_a_mode_is_compared_with_the_baseline_of_its_shape():
         row(PLAIN, "baseline", 100e-6),
         row(fp8, "trtllm", 50e-6),
         row(other, "trtllm", 1.0),
-        {"routine": None, "device": "cuda:0"},
+        typed(routine=None, device="cuda:0"),
     ]
     plain, quantised = vllm.compared(rows)
     assert (plain.speedup, plain.unlike) == (pytest.approx(0.2), False)
@@ -181,12 +182,12 @@ def test_a_row_carries_what_the_comparison_needs(pytester):
     """From a case that was measured, through the report of its test."""
     pytester.makeconftest(
         """
-        import json
+        from pytest_flashinfer_perf.running import reports
 
         def pytest_runtest_logreport(report):
-            if hasattr(report, "perf_row"):
-                row = json.loads(report.perf_row)
-                print("ROW", sorted(row["params"]), row["mean"] > 0, row["std"] >= 0)
+            row = reports.of(report).row
+            if row:
+                print("ROW", sorted(row.params), row.stats.mean > 0, row.stats.stddev >= 0)
         """
     )
     pytester.makepyfile(

@@ -9,7 +9,7 @@ from sessions import CASES, ENDED, GPUS, OPTED_IN, case, document, rows, samenes
 
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.running import compiling, journal, session, workers
-from pytest_flashinfer_perf.running.workers import Told
+from pytest_flashinfer_perf.running.workers import WorkerBrief
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-timeout=20")
 
@@ -34,7 +34,7 @@ def test_every_end_costs_one_case_and_the_rest_is_as_in_a_single_process(many, m
     left = {one["shape"]: one["ended"] for one in document(many)["flashinfer_perf"]["unmeasured"]}
     assert left == {case(n).removesuffix("-planted"): ended for n, ended in ENDED.items()}
     for n in ENDED:
-        done.stdout.fnmatch_lines([f"pytest '--perf-case=* --s_kv {n} *'", "python3 flashinfer_benchmark.py *"])
+        done.stdout.fnmatch_lines([f"pytest '--perf-case=* --s_kv {n} *'"])
     monkeypatch.setenv("WELL", "1")
     single = (*QUICK, "--benchmark-json=single.json", "--benchmark-group-by=func", "-p", "no:xdist")
     many.runpytest(*single).assert_outcomes(passed=20)
@@ -75,10 +75,10 @@ def test_only_load_distributes_what_is_timed(cpu, hopper):
     for dist in ("each", "loadscope", "loadfile", "loadgroup", "worksteal"):
         assert workers.refusal(dist).startswith(f"--dist={dist}: ")
         with pytest.raises(pytest.UsageError, match="say --dist=load"):
-            session.refuse(workers.Told(dist=workers.refusal(dist)), cpu)
+            session.refuse(workers.WorkerBrief(dist=workers.refusal(dist)), cpu)
     with pytest.raises(pytest.UsageError, match="shared"):
-        session.refuse(workers.Told(gpu="shared"), hopper)
-    session.refuse(workers.Told(gpu="shared"), cpu)
+        session.refuse(workers.WorkerBrief(gpu="shared"), hopper)
+    session.refuse(workers.WorkerBrief(gpu="shared"), cpu)
 
 
 @pytest.mark.parametrize(("dist", "restarts"), [("load", workers.AS_OFTEN_AS_NEEDED), ("loadfile", None)])
@@ -115,15 +115,15 @@ def test_each_worker_has_a_gpu_of_its_own_or_says_why_not(specs, gpus, pinned, s
     assert all("perf_gpu_workers" in workers.obstacle(spec, unasked, ["0"], opted_in=False) for spec in unasked)
 
 
-@pytest.mark.parametrize(("spec", "told"), [("popen", {"gemm": "a.cu(7): error"}), ("popen//via=elsewhere", {})])
-def test_what_does_not_compile_here_is_told_to_workers_here(monkeypatch, request, spec, told):
+@pytest.mark.parametrize(("spec", "brief"), [("popen", {"gemm": "a.cu(7): error"}), ("popen//via=elsewhere", {})])
+def test_what_does_not_compile_here_is_told_to_workers_here(monkeypatch, request, spec, brief):
     monkeypatch.setattr(compiling, "_broken", {"gemm": "a.cu(7): error"})
     option = SimpleNamespace(dist="load", tx=[spec])
     config = SimpleNamespace(getini=lambda _: False, option=option, add_cleanup=request.addfinalizer)
     gateway = SimpleNamespace(id="gw0", spec=execnet.XSpec(spec))
     node = SimpleNamespace(gateway=gateway, workerinput={})
-    workers.Controller(config, Told()).pytest_configure_node(node)
-    assert Told.of(SimpleNamespace(workerinput=node.workerinput)).broken == told
+    workers.Controller(config, WorkerBrief()).pytest_configure_node(node)
+    assert WorkerBrief.of(SimpleNamespace(workerinput=node.workerinput)).broken == brief
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.plan import Plan
-from pytest_flashinfer_perf.gate.runs import Run
 from pytest_flashinfer_perf.gate.verdict import Judgement
 from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.running.processes import Done, Environment, say
 from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.runs.run_file import Run
 
 EXAMPLE = (
     "example: flashinfer-perf ab --base venv-0.6.18 --head 'env PYTHONPATH=/src python3' -- tests -k 'decode and fa3'"
@@ -75,7 +75,7 @@ class PairedRuns:
     def _tests(self, side: str, wanted: frozenset[str]) -> list[str]:
         """The tests of these cases, by their ids in the first run of this environment."""
         first = next(done.run for name, done in self.done if name == side)
-        return [row.fullname for row in first.rows.values() if row.case in wanted]
+        return [row.fullname for row in first.rows if row.case in wanted]
 
     def more(self) -> bool:
         """Whether another pair, as long as the longest one so far, would end within the budget."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.report import exports, runs
 from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.runs.run_file import Run
 
 EXAMPLE = """examples:
   flashinfer-perf export run.json --to github-action-benchmark -o benchmarks.json
@@ -32,12 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _notes(run: runs.Run) -> list[str]:
+def _notes(run: Run) -> list[str]:
     """Notes on rows that are not ok, and on cases and benchmarks without a row."""
-    statuses = Counter(str(row["status"]) for row in run.rows if row["status"] != "ok")
+    statuses = Counter(str(row.status) for row in run.ours if row.status != "ok")
     counts = [(count, "case", status) for status, count in statuses.items()]
     counts += [(len(run.unmeasured), "case", "without a time")]
-    counts += [(run.others, "benchmark", "without the perf fixture left out")]
+    counts += [(len(run.rows) - len(run.ours), "benchmark", "without the perf fixture left out")]
     return [f"{counted(count, what)} {how}" for count, what, how in counts if count]
 
 

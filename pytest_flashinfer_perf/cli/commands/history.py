@@ -46,7 +46,7 @@ def lines(series: Sequence[Series], files: int) -> Iterator[str]:
 
 def _change(one: Series, change: Change) -> Iterator[str]:
     run, _ = one.points[change.at]
-    commit = f", commit {run.commit[:10]}" if run.commit else ""
+    commit = f", commit {run.commit.id[:10]}" if run.commit.id else ""
     size = words.percent(change.after - change.before)
     since = f"  {run.when:%Y-%m-%d %H:%M}: {size} in {one.domain}, since {run.source}{commit}"
     yield from wrapped(since, 4)

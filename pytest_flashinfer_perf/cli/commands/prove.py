@@ -17,12 +17,12 @@ from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import calibration, proof_shown, runs
 from pytest_flashinfer_perf.gate.proof import Proof, prove
-from pytest_flashinfer_perf.gate.runs import Row, Run
 from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
 from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.running.processes import Environment, say
 from pytest_flashinfer_perf.runs.formatting import counted
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 EXAMPLE = "example: flashinfer-perf prove --share 3% -- tests/attention -k 'decode and fa3'"
 PLAIN, PLANTED = "plain", "planted"
@@ -103,7 +103,7 @@ class PlantedRuns:
     def plants(self) -> Path:
         """The file with each test's extra work in seconds, from the times of the first process."""
         path = (self.output / "plants.json").resolve()
-        rows = [row for row in self.runs[PLAIN][0].rows.values() if 0 < row.median < math.inf]
+        rows = [row for row in self.runs[PLAIN][0].by_case.values() if 0 < row.median < math.inf]
         planting.write(path, {row.fullname: self.share(row) * row.median for row in rows})
         return path
 

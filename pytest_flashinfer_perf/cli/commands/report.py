@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.report import markdown, runs
 from pytest_flashinfer_perf.report.html import page
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 EXAMPLE = """examples:
   flashinfer-perf report run.json -o report.html
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _markdown(read: Sequence[runs.Run], output: Path | None) -> int:
+def _markdown(read: Sequence[Run], output: Path | None) -> int:
     text = "\n".join(markdown.lines(read)) + "\n"
     if output is None:
         sys.stdout.write(text)
@@ -61,7 +61,7 @@ def _markdown(read: Sequence[runs.Run], output: Path | None) -> int:
     return 0
 
 
-def _page(read: Sequence[runs.Run], output: Path) -> int:
+def _page(read: Sequence[Run], output: Path) -> int:
     absent = page.missing()
     if absent:
         raise RunError(absent)

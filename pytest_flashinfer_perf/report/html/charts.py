@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.report.story import OWN
+from pytest_flashinfer_perf.runs.run_file import Roof
 
 Spec = dict[str, Any]
 
@@ -27,32 +28,32 @@ class RooflineChart:
 
     backends: tuple[str, ...]
     points: Sequence[Spec]
-    known: Mapping[str, Mapping[str, Any]]
+    known: Mapping[str, Roof]
     dtypes: Sequence[str]
 
     def roofs(self) -> list[Spec]:
         """Corners of each roof, from the memory's slope to the peak of a type that was used."""
         wanted = set(self.dtypes) if self.points else set()
-        lines = [(source, roof, d) for source, roof in self.known.items() for d in roof["flops_per_s"] if d in wanted]
+        lines = [(source, roof, d) for source, roof in self.known.items() for d in roof.flops_per_s if d in wanted]
         return [corner for source, roof, dtype in lines for corner in self._corners(source, roof, dtype)]
 
-    def _corners(self, source: str, roof: Mapping[str, Any], dtype: str) -> Iterator[Spec]:
-        slope, peak = roof["bytes_per_s"] / 1e12, roof["flops_per_s"][dtype] / 1e12
+    def _corners(self, source: str, roof: Roof, dtype: str) -> Iterator[Spec]:
+        slope, peak = roof.bytes_per_s / 1e12, roof.flops_per_s[dtype] / 1e12
         left, right = self._across()
         for intensity in (left, peak / slope, right):
             here = {"intensity": intensity, "tflops": min(intensity * slope, peak)}
             label = self._label(roof, dtype) if intensity == right and source == "measured" else ""
             yield {"roof": f"{source} {dtype}", "source": source, **here, "label": label}
 
-    def _label(self, roof: Mapping[str, Any], dtype: str) -> str:
+    def _label(self, roof: Roof, dtype: str) -> str:
         """One label for peaks that lie on top of each other, at the highest of them."""
-        peaks = {d: rate for d, rate in roof["flops_per_s"].items() if d in self.dtypes}
+        peaks = {d: rate for d, rate in roof.flops_per_s.items() if d in self.dtypes}
         close = [d for d, rate in peaks.items() if NEAR > rate / peaks[dtype] > 1 / NEAR]
         return ", ".join(close) if dtype == max(close, key=lambda d: peaks[d]) else ""
 
     def _across(self) -> tuple[float, float]:
         """From left of the first point to right of the last ridge."""
-        ridges = [peak / roof["bytes_per_s"] for roof in self.known.values() for peak in roof["flops_per_s"].values()]
+        ridges = [peak / roof.bytes_per_s for roof in self.known.values() for peak in roof.flops_per_s.values()]
         seen = [point["intensity"] for point in self.points]
         return min(seen) / 2, max(*seen, *ridges, 0.0) * 3
 
@@ -100,9 +101,9 @@ HOVER = {
 }
 
 
-def sentence(source: str, roof: Mapping[str, Any]) -> str:
-    peaks = ", ".join(f"{name} {rate / 1e12:.0f} TFLOP/s" for name, rate in roof["flops_per_s"].items())
-    return f"{source} {roof['bytes_per_s'] / 1e12:.2f} TB/s; {peaks}"
+def sentence(source: str, roof: Roof) -> str:
+    peaks = ", ".join(f"{name} {rate / 1e12:.0f} TFLOP/s" for name, rate in roof.flops_per_s.items())
+    return f"{source} {roof.bytes_per_s / 1e12:.2f} TB/s; {peaks}"
 
 
 def _log(field: str, title: str, domain: tuple[float, float]) -> Spec:

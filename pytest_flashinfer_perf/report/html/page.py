@@ -12,8 +12,8 @@ from pathlib import Path
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.report import verdicts
 from pytest_flashinfer_perf.report.html.view import View
-from pytest_flashinfer_perf.report.runs import Run
 from pytest_flashinfer_perf.runs import formatting
+from pytest_flashinfer_perf.runs.run_file import Run
 
 INSTALL = "pip install 'pytest-flashinfer-perf[report]'"
 

@@ -127,13 +127,13 @@
     const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of table.tBodies[0].rows) {
-      const said = row.dataset;
+      const facts = row.dataset;
       const text = row.textContent.toLowerCase();
       row.hidden =
         !wanted.every((word) => text.includes(word)) ||
-        (routine !== "" && said.routine !== routine) ||
-        (backend !== "" && said.backend !== backend) ||
-        (status !== "" && !status.split(" ").includes(said.status));
+        (routine !== "" && facts.routine !== routine) ||
+        (backend !== "" && facts.backend !== backend) ||
+        (status !== "" && !status.split(" ").includes(facts.status));
       shown += !row.hidden;
     }
     find("#shown").textContent = `${shown} of ${table.tBodies[0].rows.length} cases`;

@@ -10,25 +10,15 @@ from typing import Any
 from pytest_flashinfer_perf.report import host, story
 from pytest_flashinfer_perf.report.heat_map import HeatMap, heat_map
 from pytest_flashinfer_perf.report.html import charts
-from pytest_flashinfer_perf.report.runs import Row, Run
 from pytest_flashinfer_perf.report.story import CaseHistory, Comparison, Support
 from pytest_flashinfer_perf.report.verdicts import ShownVerdict
-from pytest_flashinfer_perf.runs import formatting, host_time
+from pytest_flashinfer_perf.runs import formatting
 from pytest_flashinfer_perf.runs.formatting import duration, grouped
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run, Unmeasured
 
 # Shown elsewhere, or too long for a list of facts.
-NOT_A_FACT = (
-    "case",
-    "params",
-    "samples",
-    "rounds",
-    "kernels",
-    "cycles_per_call",
-    "sm_ghz_per_call",
-    host_time.FIELD,
-    "repro",
-    "repro_upstream",
-)
+NOT_A_FACT = ("case", "kernels", "cycles_per_call", "sm_ghz_per_call", "host", "repro", "repro_upstream")
 FACTS_OF_HOST = ("host_us", "plan_us", "waits", "allocations", "synchronisations", "copies_to_host")
 
 
@@ -91,7 +81,7 @@ class View:
 
     @property
     def _measured(self) -> list[Row]:
-        return [one.entry for one in self.outcomes if one.measured]
+        return [one.row for one in self.outcomes if one.row]
 
     @property
     def backends(self) -> list[str]:
@@ -124,27 +114,27 @@ class View:
 
     @property
     def others(self) -> int:
-        return sum(run.others for run in self.runs)
+        return sum(len(run.rows) - len(run.ours) for run in self.runs)
 
     @property
     def fallbacks(self) -> list[str]:
         """Why times are not from the best instrument, where they are not."""
-        said = (one.entry["fallback"] for one in self.outcomes if one.measured)
-        return list(dict.fromkeys(sentence for sentence in said if sentence))
+        sentences = (one.row.provenance.fallback for one in self.outcomes if one.row)
+        return list(dict.fromkeys(sentence for sentence in sentences if sentence))
 
     @property
     def provenance(self) -> dict[str, list[str]]:
-        """A line for each thing that any run says of itself."""
-        said = [story.provenance(run) for run in self.runs]
-        names = dict.fromkeys(name for one in said for name in one)
-        return {name: [one.get(name, "") for one in said] for name in names}
+        """A line for each fact that any run has."""
+        facts = [story.provenance(run) for run in self.runs]
+        names = dict.fromkeys(name for of_run in facts for name in of_run)
+        return {name: [of_run.get(name, "") for of_run in facts] for name in names}
 
     def verdict(self, one: CaseHistory) -> str:
         return self.judged[one.case].verdict if one.case in self.judged else "not judged"
 
     def spark(self, one: CaseHistory) -> str:
         """The medians as a line of 100 by 20, the slowest on top."""
-        medians = [row["median"] for _, row in one.history]
+        medians = [row.median for _, row in one.history]
         low, high = min(medians), max(medians)
         step, scale = 100 / (len(medians) - 1), 20 / ((high - low) or 1)
         return " ".join(f"{i * step:.1f},{20 - (m - low) * scale:.1f}" for i, m in enumerate(medians))
@@ -160,31 +150,33 @@ class View:
         return [self._figure(place, name) for place, name in self.devices.items()]
 
     def _figure(self, place: str, name: str) -> Figure:
-        here = [(i, one) for i, one in enumerate(self.outcomes) if one.place == place and one.measured]
-        points = [self._point(i, one) for i, one in here if one.entry["flops"] and one.entry["bytes"]]
+        here = [(i, one, one.row) for i, one in enumerate(self.outcomes) if one.place == place and one.row]
+        points = [point for i, one, row in here if (point := self._point(i, one, row))]
         roofs = next((run.roofs[place] for run in reversed(self.runs) if place in run.roofs), {})
-        dtypes = [one.entry.get("flops_dtype") or "" for _, one in here]
+        dtypes = [row.throughput.flops_dtype or "" for _, _, row in here]
         sentences = tuple(charts.sentence(source, roof) for source, roof in roofs.items())
         plot = charts.RooflineChart(tuple(self.backends), points, roofs, dtypes)
         return Figure(
             place, name, plot.spec() if points else {}, plot.roofs(), points, len(here) - len(points), sentences
         )
 
-    def _point(self, index: int, one: CaseHistory) -> charts.Spec:
-        """Under the names that a reader sees when the mouse is over it."""
-        row = one.entry
+    def _point(self, index: int, one: CaseHistory, row: Row) -> charts.Spec | None:
+        """Under the names that a reader sees when the mouse is over it; none for a case without its work."""
+        work = row.throughput
+        if not (work.flops and work.bytes and work.tflops):
+            return None
         return {
             "id": index,
             "routine": one.routine,
-            "intensity": _short(row["flops"] / row["bytes"]),
-            "tflops": _short(row["tflops"]),
+            "intensity": _short(work.flops / work.bytes),
+            "tflops": _short(work.tflops),
             "backend": one.backend or story.OWN,
             "case": one.case,
-            "median": duration(row["median"]),
-            "rate": f"{formatting.rate(row['tflops'])} TFLOP/s, {formatting.rate(row['tb_per_sec'])} TB/s",
-            "roof": f"{formatting.rate(row['sol_pct'])} %, {row['bound']} bound" if row["sol_pct"] else "not known",
+            "median": duration(row.median),
+            "rate": f"{formatting.rate(work.tflops)} TFLOP/s, {formatting.rate(work.tb_per_sec)} TB/s",
+            "roof": f"{formatting.rate(work.sol_pct)} %, {work.bound} bound" if work.sol_pct else "not known",
             "status": one.status,
-            "again": row.get("repro") or f"pytest '{one.case}'",
+            "again": row.identity.repro or f"pytest '{one.case}'",
         }
 
     def data(self) -> dict[str, Any]:
@@ -202,30 +194,47 @@ class View:
 
 
 def _details(one: CaseHistory, names: dict[str, int]) -> dict[str, Any]:
-    row = one.entry
     return {
         "case": one.case,
-        "backend": formatting.named(row),
         "status": one.status,
-        "reason": row.get("reason"),
-        "median": duration(row["median"]) if one.measured else None,
-        "facts": list(_facts(row)),
-        "repro": row.get("repro"),
-        "upstream": row.get("repro_upstream"),
-        "samples": [_short(1e6 * sample) for sample in row.get("samples") or ()],
-        "cycles": [_short(cycles) for cycles in row.get("cycles_per_call") or ()],
-        "ghz": [_short(ghz) for ghz in row.get("sm_ghz_per_call") or ()],
-        "kernels": [names.setdefault(kernel, len(names)) for kernel in row.get("kernels") or ()],
+        "reason": None if one.row else one.reason,
+        "repro": one.identity.repro,
         "history": list(_steps(0, one)),
+        **(_not_measured(one.entry) if isinstance(one.entry, Unmeasured) else _measured(one.entry, names)),
     }
 
 
-def _facts(row: Row) -> Iterator[tuple[str, str]]:
+def _measured(row: Row, names: dict[str, int]) -> dict[str, Any]:
+    clocks = row.clocks
+    return {
+        "backend": formatting.named(row),
+        "median": duration(row.median),
+        "facts": list(_facts({**row.extra_info(), **_statistics(row), **_host(row), **row.params})),
+        "upstream": row.setup.repro_upstream,
+        "samples": [_short(1e6 * sample) for sample in row.stats.data],
+        "cycles": list(map(_short, clocks.cycles_per_call or ())),
+        "ghz": list(map(_short, clocks.sm_ghz_per_call or ())),
+        "kernels": [names.setdefault(kernel, len(names)) for kernel in row.trace.kernels or ()],
+    }
+
+
+def _statistics(row: Row) -> dict[str, Any]:
+    return {"median": row.median, "mean": row.stats.mean, "stddev": row.stats.stddev, "spread": row.spread}
+
+
+def _host(row: Row) -> dict[str, Any]:
+    return {name: getattr(row.host, name) for name in FACTS_OF_HOST} if row.host else {}
+
+
+def _not_measured(entry: Unmeasured) -> dict[str, Any]:
+    nothing: dict[str, list[float]] = {name: [] for name in ("samples", "cycles", "ghz", "kernels")}
+    return {"backend": entry.identity.backend or "", "median": None, "facts": list(_facts(entry.written())), **nothing}
+
+
+def _facts(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Fields by the names that docs/row.md explains, then the parameters."""
-    said = {name: value for name, value in row.items() if name not in NOT_A_FACT}
-    on_host = {name: value for name, value in (row.get(host_time.FIELD) or {}).items() if name in FACTS_OF_HOST}
-    for name, value in {**said, **on_host, **row.get("params", {})}.items():
-        if value not in (None, "", []):
+    for name, value in fields.items():
+        if name not in NOT_A_FACT and value not in (None, "", []):
             yield name, _text(value)
 
 
@@ -238,15 +247,14 @@ def _text(value: Any) -> str:
 
 
 def _steps(index: int, one: CaseHistory) -> Iterator[dict[str, Any]]:
-    first = one.history[0][1]["median"] if one.history else 1.0
     for run, row in one.history:
-        ratio = row["median"] / first
+        ratio = row.median / one.history[0][1].median
         yield {
             "id": index,
             "case": one.case,
             "run": run.name,
-            "us": _short(1e6 * row["median"]),
-            "median": duration(row["median"]),
+            "us": _short(1e6 * row.median),
+            "median": duration(row.median),
             "ratio": _short(ratio),
             "change": f"{ratio - 1:+.2%}",
         }

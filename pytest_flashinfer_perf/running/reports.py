@@ -1,0 +1,81 @@
+"""What a test's report carries for this plugin, from the process that ran the test to the one that gathers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.runs import fields
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Roof, Unmeasured
+
+NAME = "flashinfer_perf"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What pytest-benchmark's record of a test has beside the row."""
+
+    group: str | None = None
+    param: str | None = None
+    marker: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseReport:
+    row: Row | None = None
+    plain: Row | None = None  # of a benchmark without the perf fixture
+    options: Options = Options()
+    roofs: Mapping[str, Roof] = field(default_factory=dict)  # of the row's device, by source
+    unmeasured: Unmeasured | None = None
+    checked: str | None = None  # the result of an answer that was compared and not timed
+    search: Mapping[str, Any] | None = None  # the report of a search of shapes
+    repeat: str | None = None  # the commands that run the case again
+    ended: str | None = None  # how the case ended its process, or would have
+    is_poisoned: bool = False  # the process has lost its CUDA context
+    is_kept: bool = False  # finished by an earlier run, and not run again
+    place: Mapping[str, Any] | None = None  # where the case ran, if its process has no journal
+
+
+NOTHING = CaseReport()
+
+
+def of(report: pytest.TestReport) -> CaseReport:
+    carried: CaseReport = getattr(report, NAME, NOTHING)
+    return carried
+
+
+def add(report: pytest.TestReport, **values: Any) -> None:
+    setattr(report, NAME, replace(of(report), **values))
+
+
+def written(carried: CaseReport) -> dict[str, Any]:
+    """As JSON, without what is not there."""
+    values = {one.name: getattr(carried, one.name) for one in dataclasses.fields(carried)}
+    return {name: fields.written(value) for name, value in values.items() if value != getattr(NOTHING, name)}
+
+
+def read(values: Any, where: str) -> CaseReport:
+    return fields.read(CaseReport, values, where)
+
+
+class Serializer:
+    """Between processes of xdist, and in files of reports, it is JSON."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(self) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+        data = yield
+        if data is not None and NAME in data:
+            data[NAME] = written(data[NAME])
+        return data
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_from_serializable(self) -> Generator[None, object, object]:
+        report = yield
+        if isinstance(report, pytest.TestReport) and hasattr(report, NAME):
+            setattr(report, NAME, read(getattr(report, NAME), NAME))
+        return report

@@ -1,0 +1,132 @@
+"""Dataclasses read from JSON by the types of their fields, and written to it; an error names the field."""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+
+T = TypeVar("T")
+Reader = Callable[[Any, str], Any]
+
+SCALARS: dict[Any, tuple[str, tuple[type, ...]]] = {
+    str: ("text", (str,)),
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+}
+
+
+class FieldError(FlashinferPerfError):
+    """A value that does not fit its field; the sentence names both."""
+
+
+def read(kind: Callable[..., T], values: Any, where: str) -> T:
+    """An object of this dataclass; a part whose name is not a key is read from the same, flat, values."""
+    if not isinstance(values, Mapping):
+        raise FieldError(f"{where} must be an object, got {_shown(values)}")
+    given = {name: value for name, part in _parts(kind) if (value := part(values, where)) is not MISSING}
+    return kind(**given)
+
+
+@functools.cache
+def types_of(kind: Any) -> dict[str, Any]:
+    """The type of each field, with its description if it has one."""
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+@functools.cache
+def _parts(kind: Any) -> list[tuple[str, Reader]]:
+    known = types_of(kind)
+    return [(field.name, _part(field, known[field.name])) for field in fields(kind)]
+
+
+def _part(field: Field[Any], kind: Any) -> Reader:
+    name, is_flat = field.name, is_dataclass(kind)
+    is_optional = field.default is not MISSING or field.default_factory is not MISSING
+
+    def part(values: Mapping[str, Any], where: str) -> Any:
+        if name in values:
+            return _reader(kind)(values[name], f"{where}: {name}")
+        if is_flat:
+            return read(kind, values, where)
+        if not is_optional:
+            raise FieldError(f"{where} lacks {name}")
+        return MISSING
+
+    return part
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda value, _where: value
+    if kind in SCALARS:
+        return functools.partial(_scalar, *SCALARS[kind])
+    if is_dataclass(kind):
+        return functools.partial(read, typing.cast("Callable[..., Any]", kind))
+    return COMPOUND[origin](*arguments)
+
+
+def _list_of(*kinds: Any) -> Reader:
+    return functools.partial(_list, [_reader(kind) for kind in kinds if kind is not ...], ... in kinds)
+
+
+COMPOUND: dict[Any, Callable[..., Reader]] = {
+    Annotated: lambda kind, *_: _reader(kind),
+    Literal: lambda *known: functools.partial(_one_of, known),
+    typing.Union: lambda kind, _none: functools.partial(_or_null, _reader(kind)),
+    types.UnionType: lambda kind, _none: functools.partial(_or_null, _reader(kind)),
+    tuple: _list_of,
+    collections.abc.Mapping: lambda _, kind: functools.partial(_object, _reader(kind)),
+}
+
+
+def _scalar(expected: str, kinds: tuple[type, ...], value: Any, where: str) -> Any:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise FieldError(f"{where} must be {expected}, got {_shown(value)}")
+    return value
+
+
+def _one_of(known: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value not in known:
+        raise FieldError(f"{where} must be one of {', '.join(map(str, known))}, got {_shown(value)}")
+    return value
+
+
+def _or_null(reader: Reader, value: Any, where: str) -> Any:
+    return None if value is None else reader(value, where)
+
+
+def _list(readers: list[Reader], repeated: bool, values: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(values, (list, tuple)) or not (repeated or len(values) == len(readers)):
+        raise FieldError(f"{where} must be a list, got {_shown(values)}")
+    each = readers * len(values) if repeated else readers
+    return tuple(reader(value, f"{where}[{i}]") for i, (reader, value) in enumerate(zip(each, values, strict=True)))
+
+
+def _object(reader: Reader, values: Any, where: str) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise FieldError(f"{where} must be an object, got {_shown(values)}")
+    return {name: reader(value, f"{where}: {name}") for name, value in values.items()}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def written(value: Any) -> Any:
+    """As JSON has it."""
+    if is_dataclass(value):
+        return {field.name: written(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: written(one) for name, one in value.items()}
+    return [written(one) for one in value] if isinstance(value, (list, tuple)) else value
