@@ -13,6 +13,7 @@ import torch
 from pytest_flashinfer_perf.measuring import row
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.report import terminal
+from pytest_flashinfer_perf.runs.row import Identity
 from pytest_flashinfer_perf.timing.instruments import BenchGpuTime, InstrumentError, Work
 from pytest_flashinfer_perf.timing.run import Observations, Timing
 from pytest_flashinfer_perf.timing.trace import trace
@@ -118,16 +119,15 @@ def row_of(gpu, cpu):
 
         seen = Observations(trace=trace(Work((call,), flush=False, device=cpu), 1e-3))
         timing = Timing(samples, "cupti", "rotate", 6, cuda_graph=cuda_graph, seen=seen)
-        written = row.of_measurement(Measurement(timing, cpu), None, "measured")
-        return {**written, "case": "mine", "median": 1e-3, "spread": timing.spread}
+        return row.of_measurement(Identity(case="mine"), Measurement(timing, cpu), None, "measured")
 
     return made
 
 
 def test_where_kernels_wait_for_their_launches_it_is_the_host_that_is_seen(row_of):
     found = row_of(100, pause=7)
-    assert (found["host_bound"], found["launches"]) == (True, 100)
-    [note] = found["notes"]
+    assert (found.provenance.host_bound, found.trace.launches) == (True, 100)
+    [note] = found.execution.notes
     assert note.startswith("limited by the host: the GPU works in 27 % of a call, which has 100 launches: ")
     shown = list(terminal.lines([found], (), {}))
     assert any(line.endswith(" host") and len(line) <= 80 for line in shown)
@@ -141,12 +141,12 @@ def test_where_kernels_wait_for_their_launches_it_is_the_host_that_is_seen(row_o
 )
 def test_where_they_do_not_it_is_not(row_of, number, pause, how):
     found = row_of(number, pause, **how)
-    assert (found["host_bound"], found["notes"]) == (False, [])
+    assert (found.provenance.host_bound, found.execution.notes) == (False, ())
     assert "host" not in "".join(terminal.lines([found], (), {}))
 
 
 def test_many_launches_that_spread_are_the_hosts_too(row_of):
-    assert row_of(100, pause=0, samples=(1.0, 2.0))["host_bound"] is True
+    assert row_of(100, pause=0, samples=(1.0, 2.0)).provenance.host_bound is True
 
 
 FAILING = """
