@@ -77,10 +77,12 @@ def row(kernel, rng, *, slower=0.0, clock=1.0):
     return {"name": kernel.name, "fullname": f"t.py::{kernel.name}", "stats": stats, "extra_info": info}
 
 
-def process(kernels, rng, changes=None, clock=1.0):
+def process(kernels, rng, changes=None, clock=1.0, skipped=()):
     changed = changes or {}
     rows = [row(k, rng, slower=changed.get(k.name, 0.0), clock=clock) for k in kernels]
-    return run_file.parse({"benchmarks": rows, "machine_info": {"driver": "580"}}, "simulated")
+    left = [{"case": name, "outcome": "skipped", "reason": "needs another GPU"} for name in skipped]
+    block = {run_file.SCHEMA_KEY: {"schema": run_file.SCHEMA, "unmeasured": left}}
+    return run_file.parse({"benchmarks": rows, "machine_info": {"driver": "580"}, **block}, "simulated")
 
 
 def rules(slower="2%", **others):
@@ -150,9 +152,7 @@ def damaged(rng):
     base, lost = process(kernels, rng), rng.choice(("deleted", "skipped", "renamed", "empty"))
     victims = set(rng.sample([k.name for k in kernels], rng.randint(1, len(kernels))))
     kept = [] if lost == "empty" else [k for k in kernels if k.name not in victims]
-    head = process(kept, rng)
-    if lost == "skipped":
-        head = replace(head, unmeasured=dict.fromkeys(victims, ("skipped", "needs another GPU")))
+    head = process(kept, rng, skipped=victims if lost == "skipped" else ())
     if lost == "renamed":
         renamed = [replace(k, name=f"{k.name}-renamed") for k in kernels if k.name in victims]
         head = process([*kept, *renamed], rng)

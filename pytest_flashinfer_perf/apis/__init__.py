@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.apis.routine import ApiRoutine
 
 
+class NotAnApiError(ParamError):
+    """No API here can run a line of upstream's script; the sentence has the reason."""
+
+
 @functools.cache
 def all_apis() -> dict[str, ApiRoutine]:
     """Those of the installed FlashInfer, by name; none where it is not installed."""

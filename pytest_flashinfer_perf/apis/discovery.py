@@ -23,7 +23,7 @@ NOTHING = Registry("", (), {})
 
 
 class DiscoveryError(FlashinferPerfError):
-    """FlashInfer's templates cannot be listed; the sentence has what its import said."""
+    """FlashInfer's templates cannot be listed; the sentence has the error of its import."""
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def _asked(kept: Path) -> Registry:
         [*command[:1], "-c", _PROGRAM, *path], capture_output=True, text=True, check=False
     )
     if child.returncode:
-        last = (child.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (child.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise DiscoveryError(f"FlashInfer's trace templates cannot be listed: {last}")
     found = known.from_json(json.loads(child.stdout))
     write_whole(kept, child.stdout)

@@ -1,4 +1,4 @@
-"""What has to be said of single APIs, each with its reason: everything else is derived."""
+"""Exceptions for single APIs, each with its reason: everything else is derived."""
 
 from __future__ import annotations
 

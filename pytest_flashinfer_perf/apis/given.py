@@ -37,7 +37,7 @@ class Kept:
         self.changed: tuple[str, ...] = ()
         self.written: set[str] = set()  # outputs that the reference is known to make
         self.scratch: dict[str, Tensor] = {}  # memory for a call to work in, which is neither read nor an answer
-        self.said: frozenset[str] = frozenset()  # arguments that nobody but the line has asked for
+        self.arguments: frozenset[str] = frozenset()  # arguments that nobody but the line has asked for
 
     @property
     def compared(self) -> list[str]:
@@ -88,10 +88,10 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     except Exception as error:
         raise CannotRunError(f"its template makes no such inputs: {in_a_sentence(error)}") from error
     call, plan = (made["run"], made["plan"]) if set(made) == {"plan", "run"} else (made, {})
-    arguments = _with_arguments(api, _of_dtype(call, params.dtype), params.said)
+    arguments = _with_arguments(api, _of_dtype(call, params.dtype), params.given_arguments)
     scratch = {name: value for name, value in arguments.items() if _is_scratch(name, value)}
     given = Given({name: value for name, value in arguments.items() if name not in scratch}, dict(plan))
-    given.kept.said, given.kept.scratch = frozenset(params.said), scratch
+    given.kept.arguments, given.kept.scratch = frozenset(params.given_arguments), scratch
     return given
 
 
@@ -112,13 +112,13 @@ def _of_dtype(call: Mapping[str, Any], dtype: str | None) -> dict[str, Any]:
     return {name: cast(value) for name, value in call.items()}
 
 
-def _with_arguments(api: Api, call: dict[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+def _with_arguments(api: Api, call: dict[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A number for an argument that is a tensor is the value of all its elements."""
     taken = inspect.signature(live(api).function).parameters
-    strange = [name for name in said if name not in taken]
+    strange = [name for name in arguments if name not in taken]
     if strange:
         raise CannotRunError(f"{api.path} has no argument {strange[0]}")
-    filled = {n: call[n].fill_(v) if isinstance(call.get(n), Tensor) else v for n, v in said.items()}
+    filled = {n: call[n].fill_(v) if isinstance(call.get(n), Tensor) else v for n, v in arguments.items()}
     return {**call, **filled}
 
 

@@ -75,7 +75,7 @@ class ApiParams(Params):
         return {name: value for name, value in self.as_dict().items() if name not in BESIDE}
 
     @property
-    def said(self) -> dict[str, bool | int | float | str]:
+    def given_arguments(self) -> dict[str, bool | int | float | str]:
         """The further arguments, as Python has them."""
         words = (word.split("=", 1) for word in (self.arguments or "").split(",") if word)
         return {name: _value(word) for name, word in words}

@@ -14,6 +14,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.apis import given as made
 from pytest_flashinfer_perf.apis.given import Given
 from pytest_flashinfer_perf.apis.known import Api
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.timing import cold
 
@@ -25,7 +26,7 @@ WIDTHS = {"float64": WIDER, "float32": NARROW}
 SAME_ANSWER = {"enable_pdl"}  # arguments that change how, not what
 
 
-class NoReferenceError(Exception):
+class NoReferenceError(FlashinferPerfError):
     """The template's reference cannot answer what its own `init` makes."""
 
 
@@ -89,7 +90,7 @@ def _bound(api: Api, given: Given, reference: Callable[..., Any]) -> Iterator[tu
     everything = given.all
     named = dict(_by_template(api, everything))
     parameters = inspect.signature(reference).parameters
-    strange = given.kept.said - set(parameters) - SAME_ANSWER
+    strange = given.kept.arguments - set(parameters) - SAME_ANSWER
     if strange:
         raise NoReferenceError(f"no reference: its template's does not know of {', '.join(sorted(strange))}")
     for name, parameter in parameters.items():
@@ -113,7 +114,7 @@ def _alike(name: str, everything: dict[str, Any]) -> Any:
     close = [key for key in everything if key.endswith(name) or name.endswith(f"_{key}")]
     if close:
         return everything[close[0]]
-    if name in ("scale", "sm_scale"):  # what the API takes where nothing is said
+    if name in ("scale", "sm_scale"):  # what the API takes by default
         queries = next(value for value in everything.values() if isinstance(value, Tensor))
         return 1.0 / math.sqrt(queries.shape[-1])
     return None

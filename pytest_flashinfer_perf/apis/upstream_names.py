@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.apis import discovery
+from pytest_flashinfer_perf.apis import NotAnApiError, discovery
 from pytest_flashinfer_perf.apis.known import Api
 from pytest_flashinfer_perf.apis.shapes import FLOATS
 from pytest_flashinfer_perf.spec.params import ParamError
@@ -50,10 +50,6 @@ ANYWAY = {
 }
 
 
-class NotAnApiError(ParamError):
-    """The line cannot be had here; the sentence has the reason."""
-
-
 @dataclass(frozen=True)
 class _Line:
     """The flags of a line, some of which a part of the API has taken."""
@@ -69,12 +65,12 @@ class _Line:
         others = {name: value for name, value in self.flags.items() if name not in taken}
         dtype = others.pop("input_dtype", None)
         arguments = ",".join(word for name, value in others.items() for word in self._argument(name, value))
-        said = {
+        flags = {
             **sizes,
             **({"dtype": self._known(dtype)} if dtype else {}),
             **({"arguments": arguments} if arguments else {}),
         }
-        return [word for name, value in said.items() for word in (f"--{name}", str(value))]
+        return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
 
     def _axes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         for axis in self.api.axes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_flashinfer_perf.apis import api_named, upstream_names
+from pytest_flashinfer_perf.apis import api_named
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec.case import Case, Line
@@ -25,6 +25,13 @@ def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
         return cases.parse_of(api, words, _spellings(api))
     if name in routines or not upstream.may_be_api(name):
         return cases.parse(words, routines)
+    return _translated(words, name)
+
+
+def _translated(words: list[str], name: str) -> Line:
+    """A line of upstream's routine that is an API here."""
+    from pytest_flashinfer_perf.apis import upstream_names  # imports torch
+
     described = upstream_names.api_of(name)
     api = api_named(described.name)
     return cases.parse_of(api, words, (), lambda rest: upstream_names.translated(name, described, rest))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.apis.upstream_names import NotAnApiError
+from pytest_flashinfer_perf.apis import NotAnApiError
 from pytest_flashinfer_perf.flashinfer_benchmark import lines, upstream
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import all_backends, all_routines

@@ -198,14 +198,14 @@ def _experts_of(name: str) -> Experts | None:
 
 def _routing(chosen: description.Routing) -> dict[str, Any]:
     """What differs from the defaults of the routines."""
-    said = {
+    known = {
         "routing_method": chosen.method,
         "use_routing_bias": chosen.biased or None,
         "n_group": chosen.groups,
         "topk_group": chosen.groups_chosen,
         "routed_scaling_factor": chosen.scaling,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 _GROUPED: dict[str, Attention] = {

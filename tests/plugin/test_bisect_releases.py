@@ -24,6 +24,7 @@ import flashinfer
 median = flashinfer.US * (1 + 1e-4 * (os.getpid() % 7)) * 1e-6
 stats = {"median": median, "mean": median, "stddev": 1e-9, "iqr": 1e-9, "rounds": 9}
 extra = {"case": "own/a", "status": "ok", "instrument": "cupti", "bound": "memory", "case_s": time.time()}
+extra["gpu_uuid"] = os.environ.get("GPU")
 rows = [{"name": "a", "fullname": "a", "stats": stats, "extra_info": extra}]
 machine = {"flashinfer": flashinfer.__version__}
 json.dump({"benchmarks": rows, "machine_info": machine}, open(words["--benchmark-json"], "w"))
@@ -152,6 +153,7 @@ def test_what_cannot_be_searched_is_said(bisect, tmp_path, own, sentence):
 @pytest.mark.usefixtures("bisect")
 def test_on_a_gpu_the_kernels_of_the_suspects_are_compiled_once_before_they_are_timed(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv("GPU", "GPU-0")
     made = {version: wheel(tmp_path / "wheels", version, LEVELS[version]) for version in ("1.0", "1.3.post1")}
     command = (str(tmp_path / "venv" / "bin" / "python"), "-m", "pytest")
     installed = Installed(tmp_path, command, places.installer([sys.executable]), made)

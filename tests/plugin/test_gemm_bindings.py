@@ -209,7 +209,7 @@ LIMITS = [
     ("mm_bf16", "cublaslt", {"enable_pdl": True}, "use tinygemm or tgv"),
     ("mm_fp4", "cudnn", {"use_nvfp4": True}, "set use_128x4_sf_layout"),
     ("mm_fp4", "trtllm", {}, "set use_nvfp4"),
-    ("mm_fp4", "trtllm", {"use_nvfp4": True, "n": 200}, "by 128 rows, which 200"),
+    ("mm_fp4", "trtllm", {"use_nvfp4": True, "n": 200}, "needs an n that is a multiple of 128, not 200"),
     ("mm_fp4", "cutedsl_low_latency", {"use_128x4_sf_layout": True, "m": 9}, "m of at most 8"),
 ]
 
