@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -12,13 +11,19 @@ import pytest
 
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
-from pytest_flashinfer_perf.plugin import confirmation, options, read_options, trace_set_arguments
+from pytest_flashinfer_perf.plugin import (
+    confirmation,
+    named_files,
+    options,
+    outcome,
+    read_options,
+    trace_set_arguments,
+)
 from pytest_flashinfer_perf.plugin.board import Board
 from pytest_flashinfer_perf.plugin.rowless import Rowless
-from pytest_flashinfer_perf.running import neighbours, replay, reports, stash, stored, unmeasured, workers
+from pytest_flashinfer_perf.running import neighbours, reports, stash, stored, unmeasured, workers
 from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
-from pytest_flashinfer_perf.runs import properties
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -161,32 +166,12 @@ def pytest_collect_file(
     if not parent.session.isinitpath(file_path):
         return others
     if file_path.suffix == ".json":
-        return others or _finding(file_path, parent)
-    if not _is_testlist(file_path, parent.config):
+        return others or named_files.findings_in(file_path, parent)
+    if not named_files.is_testlist(file_path, parent.config):
         return others
     from pytest_flashinfer_perf.plugin.items import Testlist
 
     return [Testlist.from_parent(parent, path=file_path)]
-
-
-def _finding(path: Path, parent: pytest.Collector) -> list[pytest.Collector]:
-    from pytest_flashinfer_perf.fuzz import findings
-
-    if not findings.is_finding(path):
-        return []
-    from pytest_flashinfer_perf.plugin.items import FindingFile
-
-    return [FindingFile.from_parent(parent, path=path)]
-
-
-def _is_testlist(path: Path, config: pytest.Config) -> bool:
-    if any(path.samefile(config.invocation_params.dir / name) for name in config.stash[SETTINGS].testlists):
-        return True
-    if path.suffix != ".txt":
-        return False
-    from pytest_flashinfer_perf.flashinfer_benchmark import testlist
-
-    return testlist.is_testlist(path)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -303,40 +288,10 @@ def pytest_runtest_makereport(
         tracebacks.hide_ours(call.excinfo)
     report = yield
     if measured and report.when == "call":
-        _add_outcome(item, report)
+        outcome.add(item, report)
     if report.skipped and not hasattr(report, "wasxfail"):
-        _fail_strict_skip(item, report, unmeasured.reason(report))
+        outcome.fail_strict_skip(item, report, unmeasured.reason(report))
     if not report.passed and (measured or stash.IDENTITY in item.stash):
         left = unmeasured.of(report, stash.identity(item), item.stash.get(stash.LINE, None))
         reports.add(report, unmeasured=left)
     return report
-
-
-def _add_outcome(item: pytest.Item, report: pytest.TestReport) -> None:
-    if stash.ROW in item.stash:
-        row, options = replay.finished(item, item.stash[stash.ROW])
-        reports.add(report, row=row, options=options, roofs=item.stash[stash.ROOFS])
-        for known in (item.user_properties, report.user_properties):
-            properties.put(row, known)
-    reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
-    if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
-        report.sections.append(("run it again", "\n".join(_commands(item))))
-
-
-def _commands(item: pytest.Item) -> Iterator[str]:
-    """The command of this project, and that of upstream's script if it has the case."""
-    from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
-
-    yield stash.repeat(item)
-    case = stash.case_of(item)
-    upstream = upstream_repro.command(case) if case else None
-    if upstream is not None:
-        yield upstream
-
-
-def _fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:
-    known_as = (item.nodeid, item.name, item.name.partition("[")[2].rstrip("]"))
-    for glob in item.config.stash[SETTINGS].strict_skips:
-        if any(fnmatch.fnmatchcase(name, glob) for name in known_as):
-            report.outcome = "failed"
-            report.longrepr = f"--perf-strict-skips={glob} does not allow this skip: {reason}"

@@ -1,0 +1,42 @@
+"""A test's report: its row, what was checked, how to run it again, and a skip that is not allowed."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_flashinfer_perf.running import replay, reports, stash
+from pytest_flashinfer_perf.running.stash import SETTINGS
+from pytest_flashinfer_perf.runs import properties
+
+
+def add(item: pytest.Item, report: pytest.TestReport) -> None:
+    if stash.ROW in item.stash:
+        row, options = replay.finished(item, item.stash[stash.ROW])
+        reports.add(report, row=row, options=options, roofs=item.stash[stash.ROOFS])
+        for known in (item.user_properties, report.user_properties):
+            properties.put(row, known)
+    reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
+    if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
+        report.sections.append(("run it again", "\n".join(_commands(item))))
+
+
+def _commands(item: pytest.Item) -> Iterator[str]:
+    """The command of this project, and that of upstream's script if it has the case."""
+    from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
+
+    yield stash.repeat(item)
+    case = stash.case_of(item)
+    upstream = upstream_repro.command(case) if case else None
+    if upstream is not None:
+        yield upstream
+
+
+def fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:
+    known_as = (item.nodeid, item.name, item.name.partition("[")[2].rstrip("]"))
+    for glob in item.config.stash[SETTINGS].strict_skips:
+        if any(fnmatch.fnmatchcase(name, glob) for name in known_as):
+            report.outcome = "failed"
+            report.longrepr = f"--perf-strict-skips={glob} does not allow this skip: {reason}"
