@@ -141,7 +141,8 @@ def bench(arguments: Sequence[str]) -> int:
 def of_suite(arguments: Sequence[str]) -> list[str]:
     """The suite's root as rootdir, for the same ids as in a checkout; caches stay in the current folder."""
     here = Path.cwd()
-    outputs = ["-o", f"cache_dir={here / '.pytest_cache'}", f"--benchmark-storage=file://{here / '.benchmarks'}"]
+    cache = [] if "no:cacheprovider" in arguments else ["-o", f"cache_dir={here / '.pytest_cache'}"]
+    outputs = [*cache, f"--benchmark-storage=file://{here / '.benchmarks'}"]
     cases = [word for word in arguments if word.startswith("--perf-case")]
     tests = [str(path) for path in suite.asked_paths(api="--perf-api" in arguments, cases=cases)]
     return [*tests, f"--rootdir={suite.root()}", *QUIETLY, *outputs, *arguments]

@@ -21,7 +21,7 @@ if "--collect-only" in words:
     print("1/3 tests collected (2 deselected)")
     sys.exit(0)
 import flashinfer
-median = flashinfer.US * (1 + 1e-4 * (os.getpid() % 7)) * 1e-6
+median = flashinfer.US * (1 + 1e-6 * (os.getpid() % 7)) * 1e-6
 stats = {"median": median, "mean": median, "stddev": 1e-9, "iqr": 1e-9, "rounds": 9}
 extra = {"case": "own/a", "status": "ok", "instrument": "cupti", "bound": "memory", "case_s": time.time()}
 extra["gpu_uuid"] = os.environ.get("GPU")

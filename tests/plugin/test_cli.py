@@ -43,6 +43,11 @@ def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, py
     assert ids == [line for line in pytester.runpytest(*SELECT).outlines if "::" in line]
 
 
+def test_bench_goes_without_pytests_cache_where_that_is_asked_for():
+    assert any("cache_dir" in word for word in cli.of_suite([]))
+    assert not any("cache_dir" in word for word in cli.of_suite(["-p", "no:cacheprovider"]))
+
+
 def test_bench_in_a_checkout_uses_its_tests():
     assert [path.name for path in suite.paths()] == ["attention", "gemm", "moe"]
     assert suite.root() / "tests" / "attention" in suite.paths()
