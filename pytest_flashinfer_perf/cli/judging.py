@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.gate import (
     table,
     thresholds,
 )
+from pytest_flashinfer_perf.gate.options import ALLOW, CALIBRATION, STRICT
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 
 WRITERS = {"markdown": markdown.text, "json": document.text, "junit": junit.text}
@@ -33,24 +34,13 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="Settings file with a section [thresholds]. Default: flashinfer-perf.toml, or [tool.flashinfer-perf] of "
         "pyproject.toml, in the current folder.",
     )
-    parser.add_argument(
-        "--perf-calibration",
-        metavar="FILE",
-        default=calibration.AUTO,
-        help="This machine's noise, as `flashinfer-perf calibrate` wrote it. auto takes the one of this GPU in the "
-        "user's cache, none ignores it. Default: %(default)s.",
-    )
+    CALIBRATION.add_by(parser.add_argument)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
-    parser.add_argument(
-        "--perf-gate-allow",
-        metavar="A,B",
-        default="",
-        help=f"Compare in spite of these differences: {', '.join(likeness.ALLOWABLE)}. Default: none.",
-    )
-    parser.add_argument("--perf-gate-strict", action="store_true", help="Exit with 2 if a verdict is AMBIGUOUS.")
+    ALLOW.add_by(parser.add_argument)
+    STRICT.add_by(parser.add_argument)
     parser.add_argument(
         "--explain",
         metavar="GLOB",

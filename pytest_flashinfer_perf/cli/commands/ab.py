@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import document, markdown
@@ -134,8 +134,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="Start no pair that would end later than this. Default: no limit.",
     )
-    made.add_argument(
-        "--output", type=Path, metavar="DIR", help="New folder for results and logs. Default: ab-DATE-TIME."
-    )
+    process_options.add_output(made, "ab")
     judging.add_options(made)
     return made

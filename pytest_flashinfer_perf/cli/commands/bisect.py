@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.bisect.question import Compare, Finding, Question
 from pytest_flashinfer_perf.bisect.search import NoDifferenceError, Search, Trail
 from pytest_flashinfer_perf.bisect.subjects import Subject
 from pytest_flashinfer_perf.bisect.times import SIGNS, Times
-from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.running import processes
@@ -176,12 +176,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--find", choices=(*SIGNS, WRONG), default="slower", help="The change to search for. Default: %(default)s."
     )
-    made.add_argument(
-        "--python",
-        default=sys.executable,
-        metavar="CMD",
-        help="The environment to measure in, as for `ab`. Default: this Python.",
-    )
+    process_options.PYTHON.add_by(made.add_argument)
     made.add_argument(
         "--pairs", type=positive, default=5, metavar="N", help="Pairs for each step, as for `ab`. Default: %(default)s."
     )
@@ -195,9 +190,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--dry-run", action="store_true", help="Print the number of steps, disk space and minutes, and measure nothing."
     )
-    made.add_argument(
-        "--output", type=Path, metavar="DIR", help="New folder for results and logs. Default: bisect-DATE-TIME."
-    )
+    process_options.add_output(made, "bisect")
     judging.add_settings(made)
     made.set_defaults(perf_gate_allow="library", perf_gate_strict=False)
     return made

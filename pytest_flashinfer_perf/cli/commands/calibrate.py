@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.cli import process_options
 from pytest_flashinfer_perf.files import verify_writable
 from pytest_flashinfer_perf.gate import calibration
 from pytest_flashinfer_perf.gate.calibration import DOMAINS, CalibrationError
@@ -74,15 +75,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--processes", type=int, default=8, metavar="N", help="Number of processes. Default: %(default)s."
     )
-    made.add_argument(
-        "--python",
-        default=sys.executable,
-        metavar="CMD",
-        help="The environment to measure, as for `ab`. Default: this Python.",
-    )
-    made.add_argument(
-        "--output", type=Path, metavar="DIR", help="New folder for results and logs. Default: calibrate-DATE-TIME."
-    )
+    process_options.PYTHON.add_by(made.add_argument)
+    process_options.add_output(made, "calibrate")
     made.add_argument(
         "--write", type=Path, metavar="FILE", help="File to write. Default: one for this GPU in the user's cache."
     )

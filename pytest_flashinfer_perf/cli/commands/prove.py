@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.config import planting
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
@@ -136,15 +136,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="Processes without extra work, and as many with it. Default: %(default)s.",
     )
-    made.add_argument(
-        "--python",
-        default=sys.executable,
-        metavar="CMD",
-        help="The environment to measure, as for `ab`. Default: this Python.",
-    )
-    made.add_argument(
-        "--output", type=Path, metavar="DIR", help="New folder for results and logs. Default: prove-DATE-TIME."
-    )
+    process_options.PYTHON.add_by(made.add_argument)
+    process_options.add_output(made, "prove")
     made.add_argument(
         "--from",
         dest="stored",

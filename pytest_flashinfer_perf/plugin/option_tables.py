@@ -1,0 +1,275 @@
+"""The options of pytest's command line, a table for each question that they answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_flashinfer_perf.config.option import option
+from pytest_flashinfer_perf.config.settings import Fuzzing
+from pytest_flashinfer_perf.config.usage import not_negative, positive
+from pytest_flashinfer_perf.gate.options import ALLOW, CALIBRATION, STRICT
+from pytest_flashinfer_perf.plugin import option_types as types
+from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
+
+REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
+
+CASES = (
+    option(
+        "--perf-suite",
+        choices=("smoke", "default", "full", "plan"),
+        default="default",
+        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
+        "from 1 to 4,096 of routines that plan (plan). Default: %(default)s.",
+    ),
+    option(
+        "--perf-model",
+        metavar="NAME",
+        help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the number of GPUs "
+        "that share its heads (-tp8), of groups that share its requests (-dp2) and of GPUs that share its experts "
+        "(-ep32), as in llama-3.1-70b-tp8. Default of each: 1. A config.json, or its folder, gives the kernels of a "
+        "step of that model.",
+    ),
+    option(
+        "--perf-step",
+        metavar="FLAGS",
+        help="Run the kernels of one step of the model: --phase decode or prefill, --batch, --context, --page-size, "
+        "--kv-dtype, --mixed. Default for a config.json: --phase decode --batch 64 --context 8192.",
+    ),
+    option(
+        "--perf-api",
+        action="store_true",
+        help="Run FlashInfer's APIs that have a trace template, instead of the routines of the suite.",
+    ),
+    option(
+        "--perf-backends",
+        metavar="A,B",
+        help="Run these backends only. Default: all backends of a routine.",
+    ),
+    option(
+        "--perf-case",
+        metavar="FLAGS",
+        **REPEATABLE,
+        help="Run exactly this case, given by the flags of flashinfer_benchmark.py, or by --api NAME and the flags of "
+        "an API (repeatable). The field `repro` of each row holds the flags of its case.",
+    ),
+    option(
+        "--perf-testlist",
+        metavar="FILE",
+        type=types.file,
+        **REPEATABLE,
+        help="Run each line of this file, written in the flags of flashinfer_benchmark.py (repeatable).",
+    ),
+    option(
+        "--perf-flags",
+        metavar="FLAGS",
+        default="",
+        help="Flags to add to every line of the testlists; the line's own flags win.",
+    ),
+    option(
+        "--perf-max-memory",
+        metavar="GIB",
+        type=types.size,
+        help="Skip cases that are estimated to need more memory than this. Default: the memory that is free.",
+    ),
+)
+TIMING = (
+    option(
+        "--perf-device",
+        metavar="DEVICE",
+        default="auto",
+        help="Device to measure on: auto (the first GPU, or the CPU without one), cuda, cuda:N, cpu, or cpu:any, with "
+        "which the workers of xdist share the CPU instead of taking turns. Default: %(default)s.",
+    ),
+    option(
+        "--perf-instrument",
+        choices=("auto", "cupti", "events", "wall"),
+        default="auto",
+        help="Read the time from CUPTI, from CUDA events or from the host's clock (wall). auto takes the first of "
+        "these that works. Default: %(default)s.",
+    ),
+    option(
+        "--perf-cuda-graph",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="Replay calls from CUDA graphs. auto does so for the cases of the suite and not for perf.time(). "
+        "Default: %(default)s.",
+    ),
+    option(
+        "--perf-cold-l2",
+        choices=("rotate", "flush", "none"),
+        default="rotate",
+        help="Make the L2 cache cold before each call: rotate through copies of the arguments, flush the cache, or "
+        "leave it warm (none). Default: %(default)s.",
+    ),
+    option(
+        "--perf-iters",
+        metavar="N",
+        type=positive,
+        help="Time exactly N calls of each case. Default: as many as its time needs to be precise.",
+    ),
+    option(
+        "--perf-warmup",
+        metavar="N",
+        type=not_negative,
+        help="Make exactly N untimed calls of each case first. Default: up to 2 at each place in memory.",
+    ),
+    option(
+        "--perf-host",
+        action="store_true",
+        help="Show what each call costs the host: the time to enqueue and to plan it, its launches, allocations and "
+        "synchronisations.",
+    ),
+    option(
+        "--perf-peaks",
+        choices=("measured", "datasheet"),
+        default="measured",
+        help="Compare with the roof that was measured on this GPU, or with the one of the vendor's datasheet. "
+        "Default: %(default)s.",
+    ),
+    option("--perf-seed", metavar="N", type=int, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."),
+    option(
+        "--perf-autotune-cache",
+        metavar="FILE",
+        help="Cache file of FlashInfer's autotuner. Cases with --autotune write it, other cases read it. "
+        "Default: no file.",
+    ),
+    option("--perf-case-tag", metavar="TAG", help="Text to record in every row, such as nightly."),
+)
+CHECKING = (
+    option(
+        "--perf-refcheck",
+        choices=("on", "off", "only"),
+        default="on",
+        help="Compare answers with the reference: as well as timing (on), not at all (off), or without timing (only). "
+        "Default: %(default)s.",
+    ),
+    option(
+        "--perf-allow-output-mismatch",
+        action="store_true",
+        help="Record cases with a wrong answer with the status `wrong`, instead of failing them.",
+    ),
+    option(
+        "--perf-strict-skips",
+        metavar="GLOB",
+        **REPEATABLE,
+        help="Fail tests whose id matches this pattern if they are skipped (repeatable).",
+    ),
+    option(
+        "--perf-fuzz",
+        action="store_true",
+        help="Search for shapes with a wrong answer or a crash, instead of timing. One search for each backend.",
+    ),
+    option(
+        "--perf-fuzz-flags",
+        metavar="FLAGS",
+        **REPEATABLE,
+        help="Restrict the shapes that are searched to those with these flags (repeatable, for alternatives).",
+    ),
+    option(
+        "--perf-fuzz-seconds",
+        metavar="N",
+        type=positive,
+        help="Stop each search after N seconds. Default: when the examples of the hypothesis profile are used up.",
+    ),
+    option(
+        "--perf-findings",
+        metavar="DIR",
+        help=f"Folder to write findings of searches to. Default: {Fuzzing.findings}.",
+    ),
+)
+GATE = (
+    option(
+        "--perf-save-baseline",
+        metavar="NAME",
+        type=types.name,
+        help="Save this run, to compare others with by --perf-gate=NAME.",
+    ),
+    option(
+        "--perf-gate",
+        metavar="BASELINE",
+        help="Compare this run with a baseline: a saved name, a JSON file or a folder of them. The exit code is 1 for "
+        "cases that are slower or wrong, and 2 where the comparison is incomplete.",
+    ),
+    STRICT,
+    ALLOW,
+    CALIBRATION,
+)
+LONG_RUNS = (
+    option(
+        "--perf-timeout",
+        metavar="SECONDS",
+        type=types.seconds,
+        default=300.0,
+        help="Fail a case that takes longer than this, 0 for no limit. Default: 300.",
+    ),
+    option(
+        "--perf-prebuild",
+        action="store_true",
+        help="Compile the FlashInfer modules that the cases need before the first test, all of them in parallel.",
+    ),
+    option(
+        "--perf-resume",
+        action="store_true",
+        help="Continue the last run, if it was interrupted: keep the results of the tests that it has finished.",
+    ),
+    option(
+        "--perf-shard",
+        metavar="I/N",
+        type=types.shard,
+        help="Run part I of N of the tests, counted from 1. Join the parts' files by `flashinfer-perf merge`.",
+    ),
+    option(
+        "--perf-shard-by",
+        metavar="FILE",
+        help="Balance the parts by the durations in the JSON file of an earlier run. Default: by number of tests.",
+    ),
+)
+FILES = (
+    option(
+        "--perf-config",
+        metavar="FILE",
+        help="Settings file with tolerances, thresholds and quarantine. Default: flashinfer-perf.toml, or the table "
+        "[tool.flashinfer-perf] of pyproject.toml.",
+    ),
+    option("--perf-html", metavar="FILE", help="Write a report of this run as one HTML page to FILE."),
+    option(
+        "--perf-csv",
+        metavar="FILE",
+        help="Write the rows as CSV to FILE, with the columns of flashinfer_benchmark.py.",
+    ),
+    option(
+        "--perf-vllm-csv",
+        metavar="DIR",
+        type=types.folder,
+        help="Write the results of vllm_decode to a CSV file in DIR, as vLLM's decode benchmark does.",
+    ),
+)
+TRACE_SETS = (
+    option(
+        "--perf-trace-set",
+        metavar="PATH",
+        **REPEATABLE,
+        help="Evaluate the solutions of this data set (repeatable). Naming it as an argument of pytest does the same.",
+    ),
+    option(
+        "--perf-trust-solutions",
+        action="store_true",
+        help="Run the code that data sets contain. Without this option their solutions are skipped.",
+    ),
+    option(
+        "--perf-trace-config",
+        metavar="FILE",
+        help="YAML file with the counts, tolerances and timeouts of an evaluation. Default: built-in values.",
+    ),
+    option(
+        "--perf-trace-option",
+        metavar="NAME=VALUE",
+        **REPEATABLE,
+        help="One field of such a file, which wins over the file (repeatable).",
+    ),
+    option(
+        "--perf-trace-output",
+        metavar="DIR",
+        help="Folder to write traces to, '' to write none. Default: the folder `traces` of the data set.",
+    ),
+)
