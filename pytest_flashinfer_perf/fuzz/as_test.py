@@ -75,7 +75,7 @@ def _setup(item: pytest.Item, backend: Backend[Any, Any], settings: Settings) ->
     declared_in = backend.build.__module__
     own = () if declared_in.partition(".")[0] == PACKAGE else tuple(dict.fromkeys(_modules(item, declared_in)))
     checking = Checking(refcheck="only", tolerances=settings.checking.tolerances)
-    return ChildSetup(tuple(sys.path), own, settings.device, settings.measuring, checking)
+    return ChildSetup(own, settings.device, settings.measuring, checking)
 
 
 def _modules(item: pytest.Item, declared_in: str) -> Iterator[tuple[str, str]]:
