@@ -81,7 +81,7 @@ def _held_to(threshold: float, judged: Judged, effect: Effect, cases: int) -> Ju
         sentence=_sentence(judged, verdict, sentence, effect),
         threshold=threshold,
         effects=(effect, *judged.effects),
-        sees=effect.detectable(threshold, cases),
+        detectable=effect.detectable(threshold, cases),
         held_too=others,
     )
 

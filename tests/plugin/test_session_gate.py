@@ -114,13 +114,13 @@ def baseline(pytester):
 @pytest.mark.parametrize(
     ("options", "cases", "expected"),
     [
-        ((), {"a": 100, "b": 200}, (0, "2 SAME: nothing got worse")),
+        ((), {"a": 100, "b": 200}, (0, "2 SAME: no slowdown was found")),
         ((), {"a": 300, "b": 200}, (1, "1 SLOWER, 1 SAME: something got worse")),
-        ((), {"a": 30, "b": 200}, (0, "1 FASTER, 1 SAME: nothing got worse")),
-        ((), {"a": [300, 100], "b": 200}, (0, "1 AMBIGUOUS, 1 SAME: nothing got worse")),
+        ((), {"a": 30, "b": 200}, (0, "1 FASTER, 1 SAME: no slowdown was found")),
+        ((), {"a": [300, 100], "b": 200}, (0, "1 AMBIGUOUS, 1 SAME: no slowdown was found, 1 too noisy to judge")),
         (("--perf-gate-strict",), {"a": [300, 100], "b": 200}, (2, "1 AMBIGUOUS, 1 SAME*")),
-        ((), {"a": 100}, (2, "1 MISSING, 1 SAME: this could not be judged whole")),
-        (("--perf-gate-allow=missing",), {"a": 100}, (0, "1 MISSING, 1 SAME: nothing got worse")),
+        ((), {"a": 100}, (2, "1 MISSING, 1 SAME: the comparison is incomplete")),
+        (("--perf-gate-allow=missing",), {"a": 100}, (0, "1 MISSING, 1 SAME: no slowdown was found")),
         ((), {"a": 100, "b": None}, (2, "1 MISSING, 1 SAME*")),
         ((), {"a": 100, "b": -1}, (1, "1 MISSING, 1 SAME: something got worse")),
         ((), {"a": 100, "b": 200, "c": 5}, (0, "2 SAME, 1 NEW*")),
