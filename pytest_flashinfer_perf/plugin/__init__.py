@@ -108,12 +108,14 @@ def _open_files(config: pytest.Config, board: Board) -> None:
 
 
 def _set_arguments(config: pytest.Config, settings: Settings) -> None:
-    """Add the suite's folders for --perf-case, and the files of --perf-testlist, to pytest's arguments."""
+    """Add the suite's folders for what is there only, and the files of --perf-testlist, to pytest's arguments."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if (settings.cases or settings.api) and not named:
+    if (settings.cases or settings.api or settings.model) and not named:
         from pytest_flashinfer_perf.plugin import suite
 
-        config.args[:] = map(str, suite.asked_paths(api=settings.api, cases=settings.cases))
+        step = suite.runs_a_step(settings.model, settings.step)
+        if settings.cases or settings.api or step:
+            config.args[:] = map(str, suite.asked_paths(api=settings.api, cases=settings.cases, step=step))
     if settings.testlists:
         asked = named or settings.cases or settings.api
         config.args[:] = [*(config.args if asked else ()), *settings.testlists]

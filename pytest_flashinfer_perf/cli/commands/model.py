@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.report import budget, budget_shown, runs
@@ -31,7 +32,7 @@ EXAMPLE = """examples:
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = _parser().parse_args(own)
-    plan = model_step.plan(args.config, step.read(args, Spread(args.tp, args.dp, args.ep)))
+    plan = model_step.plan(args.config, step.read(args, Spread(args.tp, args.dp, args.ep)), all_apis())
     if args.plan:
         _write(args.output, "\n".join(budget_shown.kernels(plan)))
         return COMPLETE
