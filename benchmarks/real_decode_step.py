@@ -16,11 +16,12 @@ from pathlib import Path
 import torch
 
 from pytest_flashinfer_perf.apis import all_apis
-from pytest_flashinfer_perf.report import budget, runs
+from pytest_flashinfer_perf.report import runs
 from pytest_flashinfer_perf.routines import model_step
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import Inputs
 from pytest_flashinfer_perf.routines.model_configs import step as steps
 from pytest_flashinfer_perf.routines.model_configs.step import ONE_GPU
+from pytest_flashinfer_perf.runs import budget
 from pytest_flashinfer_perf.spec.routine import LaunchOptions
 
 MODEL, LAYERS, HEADS, KV_HEADS, DIM = "llama-3.1-8b", 32, 32, 8, 128
@@ -165,7 +166,7 @@ def main():
     steps.add_options(parser)
     args = parser.parse_args()
     plan = model_step.plan(MODEL, steps.read(args, ONE_GPU), all_apis())
-    found = budget.of_run(plan, runs.read([args.run])[0])
+    found = budget.of_run(plan.recorded, runs.read([args.run])[0])
     if found.unmeasured:
         sys.exit(f"{args.run} has no row of {', '.join(kernel.name for kernel in found.unmeasured)}")
     graph = captured(Step(plan, found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from pytest_flashinfer_perf.plugin.rowless import Rowless
 from pytest_flashinfer_perf.running import neighbours, reports, stash, stored, unmeasured, workers
 from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
+from pytest_flashinfer_perf.runs.step import ModelStep
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -64,13 +66,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _configure(config: pytest.Config) -> None:
     settings = config.stash[SETTINGS] = read_options.read(config)
-    board = Board()
+    board = Board(functools.partial(_step_of, settings))
     config.pluginmanager.register(board, "flashinfer-perf-board")
     running.start(config, board.notes)
     if not hasattr(config, "workerinput"):
         _start_gathering(config, settings, board)
     _set_arguments(config, settings)
     _take_trace_sets(config, settings)
+
+
+def _step_of(settings: Settings) -> ModelStep | None:
+    if settings.model is None:
+        return None
+    from pytest_flashinfer_perf.plugin import suite
+
+    return suite.recorded_step(settings)
 
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
@@ -85,7 +95,7 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf.plugin import gate
 
-        gate.start(config, settings.project)
+        gate.start(config, settings.project, board.step)
     elif os.environ.get("GITHUB_STEP_SUMMARY") and not config.option.collectonly:
         from pytest_flashinfer_perf.plugin.job_summary import JobSummary
 

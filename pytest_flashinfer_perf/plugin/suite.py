@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.routines import all_backends, all_routines, model_st
 from pytest_flashinfer_perf.routines.model_configs import shipped
 from pytest_flashinfer_perf.routines.model_configs.step import parse
 from pytest_flashinfer_perf.routines.model_step import Plan
+from pytest_flashinfer_perf.runs.step import ModelStep
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED, Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
@@ -96,6 +97,11 @@ def planned(settings: Settings) -> Plan | None:
     if settings.model is None or not runs_a_step(settings.model, settings.step):
         return None
     return _plan(settings.model, settings.step or "", _spread(settings))
+
+
+def recorded_step(settings: Settings) -> ModelStep | None:
+    step = planned(settings)
+    return step.recorded if step else None
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.model_configs import kernels, shipped
 from pytest_flashinfer_perf.routines.model_configs.kernel import Call, Kernel
 from pytest_flashinfer_perf.routines.model_configs.step import Step
+from pytest_flashinfer_perf.runs.step import ModelStep, StepKernel
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.presets import Model
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
@@ -20,6 +21,12 @@ class Planned:
 
     kernel: Kernel
     problems: tuple[tuple[AnyRoutine, Params], ...]
+
+    @property
+    def recorded(self) -> StepKernel:
+        problems = tuple({"routine": routine.name, **params.as_json()} for routine, params in self.problems)
+        known = self.kernel
+        return StepKernel(name=known.name, count=known.count, problems=problems, gap=known.gap, note=known.note)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,22 @@ class Plan:
     @property
     def gaps(self) -> list[Kernel]:
         return [one.kernel for one in self.planned if one.kernel.gap]
+
+    @property
+    def title(self) -> str:
+        step = self.step
+        lengths = "up to " * step.mixed
+        return f"{self.name}: one {step.phase} step of {step.batch} requests with {lengths}{step.context} tokens"
+
+    @property
+    def recorded(self) -> ModelStep:
+        """Without the code of the routines, for the file of a run."""
+        return ModelStep(
+            name=self.name,
+            title=self.title,
+            kernels=tuple(one.recorded for one in self.planned),
+            coverage=tuple(summary(self)),
+        )
 
     def shapes(self, routine: AnyRoutine) -> list[Shape[Params]]:
         """Each problem once, whichever kernels have it."""
@@ -72,6 +95,15 @@ def _problem(call: Call, routine: AnyRoutine | None) -> tuple[AnyRoutine, Params
     if strange:
         raise ParamError(f"the installed FlashInfer's trace template has no {', '.join(sorted(strange))}")
     return routine, routine.params(**call.params)
+
+
+def listed(plan: Plan) -> Iterator[str]:
+    """What would be measured."""
+    yield plan.title
+    for one in plan.planned:
+        for routine, params in one.problems:
+            yield f"{one.kernel.count:5} x {one.kernel.name:18} {routine.name} {params.slug()}"
+    yield from summary(plan)
 
 
 def summary(plan: Plan) -> Iterator[str]:
