@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from reports import benchmark, document, write
+from reports import document, write
+from step_runs import FLAGS, PRODUCTS, STEP, TIMES, TINY, rows, run_of
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.apis import all_apis
@@ -12,18 +13,6 @@ from pytest_flashinfer_perf.routines.model_configs import kernels, shipped
 from pytest_flashinfer_perf.routines.model_configs.elementwise import ADD_AND_NORM, NORM, SAMPLING
 from pytest_flashinfer_perf.routines.model_configs.step import Step
 from pytest_flashinfer_perf.spec.presets import Spread
-
-TINY = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 3,
-    "vocab_size": 640,
-}
-STEP = Step(batch=4, context=128, page_size=16)
-FLAGS = ["--batch", "4", "--context", "128", "--page-size", "16"]
 
 
 @pytest.fixture
@@ -93,24 +82,6 @@ def test_every_kernel_of_every_shipped_model_has_a_valid_problem_or_a_reason(spr
             continue
         for one in plan.planned:
             assert bool(one.problems) != bool(one.kernel.gap), one
-
-
-def rows(plan, microseconds):
-    """A benchmark for each problem of the plan, that many microseconds long by the kernel's name."""
-    for one in plan.planned:
-        for routine, params in one.problems:
-            if one.kernel.name in microseconds:
-                made = benchmark(us=microseconds[one.kernel.name], routine=routine.name)
-                yield {**made, "params": {"routine": routine.name, "backend": "fa2", **params.as_json()}}
-
-
-PRODUCTS = {"qkv": 10.0, "attention": 20.0, "o": 5.0, "gate-up": 30.0, "down": 15.0, "lm-head": 40.0}
-BETWEEN = {"rope": 1.0, "append": 1.0, "activation": 2.0, "add-norm": 3.0, "first norm": 3.0, "sampling": 7.0}
-TIMES = {**PRODUCTS, **BETWEEN}
-
-
-def run_of(path, microseconds, plan):
-    return write(path, document(*rows(plan, microseconds)))
 
 
 @pytest.fixture
