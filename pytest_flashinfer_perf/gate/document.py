@@ -30,6 +30,10 @@ def of(judgement: Judgement) -> dict[str, Any]:
         "allowed": sorted(judgement.rules.allowed),
         "base": _runs(judgement.base),
         "head": _runs(judgement.head),
+        "steps": [
+            {"model": step.model, "sentence": step.sentence, "worse": list(step.worse), "unknown": list(step.unknown)}
+            for step in judgement.steps
+        ],
         "cases": [_case(judged) for judged in judgement.cases],
     }
 

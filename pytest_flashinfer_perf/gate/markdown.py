@@ -21,7 +21,8 @@ def _lines(judgement: Judgement) -> Iterator[str]:
     yield ""
     yield as_markdown(words.against(judgement))
     refused = (f"**Refused**: {as_markdown(problem)}" for problem in words.problems(judgement))
-    for line in (*refused, *map(as_markdown, words.notes(judgement))):
+    steps = (as_markdown(step.line) for step in judgement.steps)
+    for line in (*refused, *steps, *map(as_markdown, words.notes(judgement))):
         yield ""
         yield line
     shown = [judged for judged in judgement.cases if judged.verdict not in FOLDED or judged.broken]

@@ -23,6 +23,8 @@ def lines(judgement: Judgement) -> Iterator[str]:
             yield f"{verdict.value} ({len(of_verdict)})"
         yield from _cases(of_verdict)
     yield ""
+    for step in judgement.steps:
+        yield from wrapped(step.line)
     yield from wrapped(words.headline(judgement))
     command = advice.command(judgement)
     if command:
