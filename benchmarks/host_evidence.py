@@ -2,7 +2,8 @@
 
 PLAIN is a folder with files of several processes of the same code, PLANTED one with more host time in each call:
 
-    CASES="benchmarks/host_cases.txt --import-mode=importlib -q --perf-config=benchmarks/host_thresholds.toml"
+    SHORT="-q --perf-refcheck=off --perf-iters=5"
+    CASES="benchmarks/host_cases.txt $SHORT --perf-config=benchmarks/host_thresholds.toml"
     for n in 1 2 3 4 5; do python3 -m pytest $CASES --benchmark-json=plain/$n.json; done
     for n in 1 2 3 4; do
         HOST_FAULT=busy PYTHONPATH=benchmarks:$PYTHONPATH python3 -m pytest -p planted_on_host $CASES \
