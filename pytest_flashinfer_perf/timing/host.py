@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.timing.target import Target
 
 ROUNDS, FEWEST_ROUNDS, CALLS = 10, 5, 10
 WARMUPS, TRIALS = 3, 3
-REFERENCES = 3  # before a round, and again after it
+REFERENCES = 5  # before a round, and again after it
 PLANS, FEWEST_PLANS = 10, 5
 SECONDS = 0.02  # of host time or of GPU time, for all rounds, and again for all plans
 QUEUE = 512  # launches: half of those that a stream takes before the next one waits
