@@ -72,7 +72,7 @@ from pytest_flashinfer_perf.timing import host
 
 def told(_target, _device, _on_device, _launches):
     us = json.loads(pathlib.Path("hosts.json").read_text())["FLASHINFER_PERF_CONFIRMS" in os.environ]
-    return HostTime(us, (0.99 * us, us, 1.01 * us), False), ""
+    return HostTime(us, (0.99 * us, us, 1.01 * us), False, references_us=(20.0,) * 3), ""
 
 
 host.measured = told
@@ -147,7 +147,9 @@ def test_a_case_slower_on_the_host_alone_is_measured_again_there(session, pytest
     pytester.makefile(".toml", **{"flashinfer-perf": asked})
     (pytester.path / "hosts.json").write_text(json.dumps([500, 500]))
     before = as_told("a", 100)
-    before["extra_info"]["host"] = fields.written(HostTime(50.0, (49.5, 50.0, 50.5), waits=False))
+    before["extra_info"]["host"] = fields.written(
+        HostTime(50.0, (49.5, 50.0, 50.5), waits=False, references_us=(20.0,) * 3)
+    )
     saved(pytester.path / "base.json", before, machine={})
     done = session("--perf-gate=base.json", a=100)
     assert done.ret == 1
