@@ -69,7 +69,7 @@ def _unverified(trail: CaseSearch, titles: Titles, wanted: str) -> Iterator[str]
 
 
 def _sure(finding: Finding) -> str:
-    return "" if finding.surely is None else f", 95 % sure of {words.percent(finding.surely)}"
+    return "" if finding.surely is None else f", at least {words.percent(finding.surely)} (95 % confidence)"
 
 
 def _indented(text: str, by: int) -> list[str]:

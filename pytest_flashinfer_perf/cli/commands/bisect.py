@@ -151,10 +151,12 @@ def _estimate(start: Start, subject: Subject, command: Sequence[str]) -> list[st
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "flashinfer-perf bisect",
-        usage="flashinfer-perf bisect (--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] -- ARGS",
-        description="Find the release of FlashInfer, or the commit of any repository, in which cases became slower.\n"
+        usage="flashinfer-perf bisect (--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] "
+        "-- PYTEST_ARGS",
+        description="Find the release of FlashInfer, or the commit of any repository, in which cases became slower\n"
+        "(or changed as --find asks).\n"
         "Each step compares a revision with the good end, in pairs of processes, until the verdict is certain.\n"
-        "Exits with 0 if the change is found for every case in which the ends differ, with 1 if not for all,\n"
+        "Exits with 0 if the change is found for every case in which the ends differ, with 1 if only for some,\n"
         "with 2 if the ends do not differ, or after an error.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
