@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf.runs import fields, host_time
 from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.host_time import REFERENCE_US, HostTime, Line
-from pytest_flashinfer_perf.timing import host, host_calls, reference
+from pytest_flashinfer_perf.timing import allocations, host, host_calls, python_lines, reference
 from pytest_flashinfer_perf.timing.host import QUEUE, Timer
+from pytest_flashinfer_perf.timing.python_lines import Place
 from pytest_flashinfer_perf.timing.target import Target
 
 ALLOWED = os.sched_getaffinity(0)
@@ -219,7 +220,7 @@ class FakeCupti:
             self.callback(domain, 0, data)
 
 
-FakeCupti.api.__code__ = FakeCupti.api.__code__.replace(co_filename=str(host_calls.TORCH / "its C++"))
+FakeCupti.api.__code__ = FakeCupti.api.__code__.replace(co_filename=str(python_lines.TORCH / "its C++"))
 KERNEL = {"kind": 3}
 
 
@@ -288,8 +289,8 @@ def test_a_line_is_the_callers_and_not_torchs():
 
     def inside_torch(_module, _arguments):
         frame = sys._getframe(1)
-        assert frame.f_code.co_filename.startswith(str(host_calls.TORCH))
-        seen.append(host_calls.python_line(frame))
+        assert frame.f_code.co_filename.startswith(str(python_lines.TORCH))
+        seen.append(str(python_lines.leading_to(frame)))
 
     plain = torch.nn.Identity()
     plain.register_forward_pre_hook(inside_torch)
@@ -309,21 +310,65 @@ def test_what_cannot_be_counted_is_left_out_with_the_reason(hopper):
 
 def test_installed_files_are_named_as_they_are_imported():
     installed = "/venv/lib/python3.12/site-packages/flashinfer/decode.py"
-    assert host_calls.described(installed, 12, "run") == "flashinfer/decode.py:12 in run"
+    assert str(Place(installed, 12, "run")) == "flashinfer/decode.py:12 in run"
 
 
-def test_allocations_are_named_by_their_lines():
-    frame = {"filename": __file__, "line": 5, "name": "call"}
-    of_torch = {"filename": torch.__file__, "line": 1, "name": "empty"}
-    history = [
-        {"action": "alloc", "size": 512, "frames": [of_torch, frame]},
-        {"action": "free_requested", "size": 512, "frames": [frame]},
-        {"action": "alloc", "size": 1024, "frames": [frame]},
-        {"action": "alloc", "size": 8, "frames": []},
-    ]
-    lines = host_calls.by_line("allocation", host_calls.allocated(history))
-    here = "tests/plugin/test_host.py:5 in call"
-    assert lines == [Line("allocation", here, 2, 1536), Line("allocation", None, 1, 8)]
+class Allocator:
+    """Counts as torch's does, whose function it stands for."""
+
+    def __init__(self):
+        self.count, self.bytes = 7, 900
+
+    def take(self, size):
+        self.count, self.bytes = self.count + 1, self.bytes + size
+
+    take.__code__ = take.__code__.replace(co_filename=str(python_lines.TORCH / "some.py"))
+    __mul__ = take
+
+    def stats(self, _device):
+        of = {"allocation": self.count, "requested_bytes": self.bytes}
+        return {name: {"all": {"allocated": total}} for name, total in of.items()}
+
+
+def test_allocations_are_named_by_their_lines(monkeypatch):
+    memory = Allocator()
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", memory.stats)
+
+    def inner():
+        return memory * 8
+
+    def call():
+        memory.take(512)
+        for size in (1, 2):
+            memory.take(size)
+        inner()
+        return memory.take(64)
+
+    counts, lines = allocations.of(call, torch.device("cuda"))
+    assert counts == {"allocations": 5, "allocated_bytes": 587}
+    first, of_inner = (inspect.getsourcelines(of)[1] for of in (call, inner))
+    where = ((first + 1, "call"), (first + 3, "call"), (of_inner + 1, "inner"), (first + 5, "call"))
+    named = [f"tests/plugin/test_host.py:{line} in {function}" for line, function in where]
+    made = ((1, 512), (2, 3), (1, 8), (1, 64))
+    assert lines == [Line("allocation", line, *of) for line, of in zip(named, made, strict=True)]
+
+
+def test_a_debugger_traces_again_after_a_call_that_raises():
+    other = lambda *_: None  # noqa: E731
+    before = sys.gettrace()
+    sys.settrace(other)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            allocations.Watch(lambda: (0, 0)).lines(lambda: 1 // 0)
+        assert sys.gettrace() is other
+    finally:
+        sys.settrace(before)
+
+
+def test_a_call_without_allocations_is_not_traced(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", Allocator().stats)
+    monkeypatch.setattr(sys, "settrace", None)
+    assert allocations.of(lambda: None, torch.device("cuda")) == ({"allocations": 0, "allocated_bytes": 0}, [])
 
 
 def test_what_is_written_is_read_again():
