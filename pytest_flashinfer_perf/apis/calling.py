@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from pytest_flashinfer_perf.apis import given as made
 from pytest_flashinfer_perf.apis import registry, sampling, truth
 from pytest_flashinfer_perf.apis.given import Given, Template
 from pytest_flashinfer_perf.apis.known import Api
+from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions
 from pytest_flashinfer_perf.timing import cold
@@ -31,11 +33,41 @@ def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
         extra = {name: value for name, value in chosen.items() if name in inspect.signature(function).parameters}
         launch = _launch(api, function, extra)
         trial = cold.clone(given, set())
-        returned = function(**{**trial.called_with, **extra})
+        with _new_memory_marked():
+            returned = function(**{**trial.called_with, **extra})
         _settle(device)
     made.note_changes(given, trial)
-    given.kept.dtypes = _dtypes(made.answers(api, trial, returned))
+    answers = made.answers(api, trial, returned)
+    _insist_on_written(answers)
+    given.kept.dtypes = _dtypes(answers)
     return Built(launch, how.backend)
+
+
+@contextmanager
+def _new_memory_marked() -> Iterator[None]:
+    """What torch allocates and nobody writes is NaN, or the largest number of its type."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _insist_on_written(answers: dict[str, torch.Tensor]) -> None:
+    for name, tensor in answers.items():
+        if tensor.numel() and _is_marked(tensor):
+            raise WrongAnswerError(f"output {name}: the call returns it as it was allocated: no kernel here writes it")
+
+
+def _is_marked(tensor: torch.Tensor) -> bool:
+    if tensor.dtype == torch.bool:
+        return False  # all of it may well be true
+    if tensor.is_floating_point() or tensor.is_complex():
+        return bool((tensor.float() if tensor.itemsize == 1 else tensor).isnan().all())
+    return bool((tensor == torch.iinfo(tensor.dtype).max).all())
 
 
 def by_reference(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
@@ -63,8 +95,8 @@ def _function(template: Template, given: Given, chosen: dict[str, Any], device: 
         return template.function
     known = inspect.signature(template.owner).parameters
     wrapper = template.owner(**dict(_constructed_with(list(known.values()), chosen, device)))
-    if given.plan:
-        wrapper.plan(**given.plan)
+    if hasattr(wrapper, "plan"):
+        wrapper.plan(**dict(_planned_with(wrapper.plan, given.plan)))
     method: Callable[..., Any] = getattr(wrapper, template.function.__name__)
     return method
 
@@ -81,6 +113,23 @@ def _constructed_with(
             yield parameter.name, torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         elif parameter.name == "num_levels":
             yield parameter.name, 1
+
+
+def _planned_with(plan: Callable[..., Any], arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """By the names of `plan`, which may be longer or shorter ones than the template's, and of lists."""
+    parameters = inspect.signature(plan).parameters
+    if not arguments:
+        raise CannotRunError("its template makes no arguments of plan")
+    variadic = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for name, value in arguments.items():
+        alike = [other for other in parameters if _alike(name, other.removesuffix("_arr")) and other not in arguments]
+        known = name if name in parameters or variadic or not alike else alike[0]
+        listed = known in parameters and "List" in str(parameters[known].annotation) and isinstance(value, torch.Tensor)
+        yield known, [value] if listed else value
+
+
+def _alike(name: str, other: str) -> bool:
+    return name == other or name.endswith(f"_{other}") or other.endswith(f"_{name}")
 
 
 def _settle(device: torch.device) -> None:

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
+ONE_RANK = "it knows of one rank alone"  # and so does the workspace that its `init` makes
 # References that know less than their API, by a part of the template's name.
 WEAK: Mapping[str, str] = {
-    "chain_speculative": "it accepts by comparing tokens, and draws nothing",
     "gqa_paged_prefill": "it takes all requests for equally long ones",
     "trtllm_batch_context": "it ignores the lengths of requests",
-    "allreduce_fusion": "it knows of one rank alone",
-    "pcie_ipc_all_reduce": "it knows of one rank alone",
-    "decode_cp_a2a_alltoall": "it knows of one rank alone",
-    "decode_cp_a2a_lse_reduce": "it knows of one rank alone",
+    "allreduce_fusion": ONE_RANK,
+    "pcie_ipc_all_reduce": ONE_RANK,
+    "decode_cp_a2a_alltoall": ONE_RANK,
+    "decode_cp_a2a_lse_reduce": ONE_RANK,
+}
+# Outputs whose reference answers another question, and which: they are not compared.
+OTHERWISE: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "rope_quantize_fp8_append": (("paged_kv_cache[0]",), "it has the two parts of K in the other order"),
+    "mxfp4_quantize": (("quantized", "scales"), "it rounds scales down, which the kernel rounds up"),
+    "mxfp8_quantize": (("quantized", "scales"), "it rounds scales down, which the kernel rounds up"),
+    "fp4_quantize": (("scales", "sf"), "it has scales by rows, which the kernel swizzles"),
+    "nvfp4_experts_quantize": (("a_fp4", "a_sf"), "it has neither the kernel's scales nor its layout"),
+}
+# What a reference takes for granted and `init` does not say.
+ARGUMENTS: Mapping[str, Mapping[str, bool]] = {
+    "pod_run": {"causal_p": True},
+    "segment_gemm_run": {"weight_column_major": False},
 }
 # Sizes of the smoke tier that the common ones do not fit.
 SMALL: Mapping[str, Mapping[str, int]] = {
@@ -24,3 +38,9 @@ SMALL: Mapping[str, Mapping[str, int]] = {
     "fmha_v2_prefill_sm120": {"batch_size": 1, "num_heads": 4},  # the same
     "top_k_page_table_transform": {"num_rows": 4},  # a row for each of the 4 requests that `init` makes
 }
+T = TypeVar("T")
+
+
+def by_part(table: Mapping[str, T], label: str) -> T | None:
+    """That of the first part which the template's name has."""
+    return next((value for part, value in table.items() if part in label), None)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.apis import registry
+from pytest_flashinfer_perf.apis import exceptions, registry
 from pytest_flashinfer_perf.apis.known import Api, Declared
 from pytest_flashinfer_perf.apis.registry import ONE_MORE
 from pytest_flashinfer_perf.apis.shapes import ApiParams
@@ -31,6 +31,8 @@ class Kept:
         self.computed_in = "nothing"
         self.missing = ""
         self.probabilities = torch.empty(0)  # of a sampler's tokens
+        self.drafts: Tensor | None = None  # a draft's tokens, which that sampler accepts or replaces
+        self.undecided: Tensor | None = None  # elements of the answer that rounding may keep or drop
         self.flops = 0
         self.is_new = False
         self.dtypes: dict[str, torch.dtype] = {}
@@ -88,11 +90,18 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     except Exception as error:
         raise CannotRunError(f"its template makes no such inputs: {in_a_sentence(error)}") from error
     call, plan = (made["run"], made["plan"]) if set(made) == {"plan", "run"} else (made, {})
-    arguments = _with_arguments(api, _of_dtype(call, params.dtype), params.given_arguments)
+    further = {**exceptions.ARGUMENTS.get(api.label, {}), **params.given_arguments}
+    arguments = _with_arguments(api, {**_sizes(api, axes, call), **_of_dtype(call, params.dtype)}, further)
     scratch = {name: value for name, value in arguments.items() if _is_scratch(name, value)}
     given = Given({name: value for name, value in arguments.items() if name not in scratch}, dict(plan))
     given.kept.arguments, given.kept.scratch = frozenset(params.given_arguments), scratch
     return given
+
+
+def _sizes(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that the call requires and `init` leaves out, which are named as an axis is."""
+    taken = inspect.signature(live(api).function).parameters.values()
+    return {p.name: axes[p.name] for p in taken if p.default is p.empty and p.name in axes and p.name not in call}
 
 
 def _is_scratch(name: str, value: Any) -> bool:
@@ -164,9 +173,13 @@ def write_only(api: Api, given: Given) -> tuple[Tensor, ...]:
 
 
 def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
-    """What a call has answered, by the names of the template's outputs: returned, or written to its arguments."""
+    """What a call has answered, by the names of the template's outputs: returned, or written to its arguments.
+
+    Where nothing is returned, an output that is no argument is the first changed one that the template does not name.
+    """
     results = list(_top(returned))
     aside = written(api, given)
+    nameless = [name for name in aside if name not in {output.name for output in api.outputs}]
     named: dict[str, object] = {}
     returned_too = len(results) == len(api.outputs)
     for nth, output in enumerate(api.outputs):
@@ -175,6 +188,8 @@ def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
         elif results:
             named[output.name] = results[nth if returned_too else 0]
             results = results if returned_too else results[1:]
+        elif returned is None and nameless:
+            named[output.name] = aside.pop(nameless.pop(0))
     return dict(flat({**named, **aside}))
 
 

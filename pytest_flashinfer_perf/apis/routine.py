@@ -10,8 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.apis import calling, faults, given, memory, reading, sampling, shapes, support, truth, work
-from pytest_flashinfer_perf.apis.exceptions import WEAK
+from pytest_flashinfer_perf.apis import (
+    calling,
+    exceptions,
+    faults,
+    given,
+    memory,
+    reading,
+    sampling,
+    shapes,
+    support,
+    truth,
+    work,
+)
 from pytest_flashinfer_perf.apis.given import Given
 from pytest_flashinfer_perf.apis.known import Api
 from pytest_flashinfer_perf.checking import check
@@ -38,9 +49,9 @@ class ApiRoutine(Routine[Any, Given]):
     def read(self, _params: Any, inputs: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         kept = inputs.kept
         if sampling.is_sampler(self.api):
-            return (sampling.excess(outputs[0], kept.probabilities),)
+            return (sampling.excess(outputs[0], kept.probabilities, kept.drafts),)
         named = dict(zip(kept.dtypes, outputs, strict=False))  # a reference that changes its inputs returns them too
-        return tuple(reading.meant(self.api, name, named[name]) for name in kept.compared)
+        return tuple(_meant(self.api, inputs, name, named[name]) for name in kept.compared)
 
     def allowed(self, _params: Any, inputs: Given, _backend: str) -> tuple[Tolerance, ...]:
         if sampling.is_sampler(self.api):
@@ -105,11 +116,14 @@ def _answer(api: Api, x: Given) -> None:
     known.is_new = True
     if sampling.is_sampler(api):
         known.probabilities, known.computed_in = sampling.probabilities(api, x.all), "float64"
+        known.drafts = sampling.proposed(api, x.all)
         return
     try:
         known.answer, known.computed_in = truth.answer(api, x, given.device_of(x))
     except truth.NoReferenceError as error:
         known.missing = str(error)
+    if x.all.get("top_p") is not None and "probs" in x.call:
+        known.undecided = sampling.undecided(x.all, x.call["probs"])
 
 
 def _reference(api: Api, _params: Params, x: Given, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -147,7 +161,8 @@ def _facts(routine: ApiRoutine, params: Params, x: Given) -> Mapping[str, Any]:
 
 def _weakness(api: Api, x: Given) -> str | None:
     known = x.kept
-    reason = next((why for part, why in WEAK.items() if part in api.label), None)
+    otherwise = exceptions.by_part(exceptions.OTHERWISE, api.label)
+    reason = exceptions.by_part(exceptions.WEAK, api.label) or (otherwise[1] if otherwise else None)
     unknown = [name for name in known.dtypes if name not in known.compared]
     return reason or (f"it says nothing of {', '.join(unknown)}" if unknown and known.compared else None)
 
@@ -155,20 +170,28 @@ def _weakness(api: Api, x: Given) -> str | None:
 def _right(api: Api, x: Given) -> tuple[Tensor, ...]:
     """What a backend would answer, in its own types."""
     if sampling.is_sampler(api):
-        return (sampling.tokens(x.kept.probabilities),)
+        return (sampling.tokens(x.kept.probabilities, x.kept.drafts),)
     known = x.kept
     return tuple(known.answer[name].to(known.dtypes[name]) for name in known.compared)
 
 
 def _passes(routine: ApiRoutine, params: Params, x: Given, outputs: tuple[Tensor, ...]) -> bool:
     """By the check that the backend's answer has passed, of the outputs that are compared."""
-    seen = _meant(routine, params, x, outputs)
+    seen = _read(routine, params, x, outputs)
     compared = zip(seen, _wanted(routine.api, x), routine.allowed(params, x, ""), strict=True)
     return not any(check.compare(*each, poisoned=False).rule for each in compared)
 
 
-def _meant(routine: ApiRoutine, params: Params, x: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _read(routine: ApiRoutine, params: Params, x: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     if sampling.is_sampler(routine.api):
         return routine.read(params, x, outputs)
     named = zip(x.kept.compared, outputs, strict=True)
-    return tuple(reading.meant(routine.api, name, output) for name, output in named)
+    return tuple(_meant(routine.api, x, name, output) for name, output in named)
+
+
+def _meant(api: Api, x: Given, name: str, output: Tensor) -> Tensor:
+    """Without the elements that nobody can decide, which are taken from the answer."""
+    meant, unsure = reading.meant(api, name, output), x.kept.undecided
+    if unsure is None or unsure.shape != meant.shape:
+        return meant
+    return x.kept.answer[name].to(meant.dtype).where(unsure, meant)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from pytest_flashinfer_perf.apis import registry
+from pytest_flashinfer_perf.apis import exceptions, registry
 from pytest_flashinfer_perf.apis.known import Api
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.capability import Requirement
@@ -17,7 +17,15 @@ from pytest_flashinfer_perf.spec.params import Params
 
 def requirements(api: Api, backend: str) -> tuple[Requirement, ...]:
     packages = (capability.package(module, name, backend) for module, name in capability.PACKAGES.get(backend, ()))
-    return (capability.gpu(api.path), capability.flashinfer(), *packages, declared(api, backend))
+    return (capability.gpu(api.path), several_gpus(api), capability.flashinfer(), *packages, declared(api, backend))
+
+
+def several_gpus(api: Api) -> Requirement:
+    def require(_device: Device) -> str | None:
+        alone = exceptions.by_part(exceptions.WEAK, api.label) == exceptions.ONE_RANK
+        return f"{api.path} exchanges data between GPUs, and its template makes one rank alone" if alone else None
+
+    return require
 
 
 def declared(api: Api, backend: str) -> Requirement:

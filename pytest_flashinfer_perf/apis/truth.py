@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_flashinfer_perf.apis import exceptions
 from pytest_flashinfer_perf.apis import given as made
 from pytest_flashinfer_perf.apis.given import Given
 from pytest_flashinfer_perf.apis.known import Api
@@ -49,7 +50,11 @@ def _known(api: Api, given: Given, wide: Given) -> dict[str, Tensor]:
     untouched = (name for name, tensor in named.items() if name in before and tensor.data_ptr() in own)
     left = {name for name in untouched if torch.equal(named[name].to(before[name].dtype), before[name])}
     given.kept.written |= named.keys() - left
-    return {name: tensor for name, tensor in named.items() if name in given.kept.written}
+    otherwise, why = exceptions.by_part(exceptions.OTHERWISE, api.label) or ((), "")
+    known = {name: tensor for name, tensor in named.items() if name in given.kept.written and name not in otherwise}
+    if why and not known:
+        raise NoReferenceError(f"no reference: of its template's, {why}")
+    return known
 
 
 def call(api: Api, given: Given) -> dict[str, Tensor]:
@@ -115,6 +120,6 @@ def _alike(name: str, everything: dict[str, Any]) -> Any:
     if close:
         return everything[close[0]]
     if name in ("scale", "sm_scale"):  # what the API takes by default
-        queries = next(value for value in everything.values() if isinstance(value, Tensor))
+        queries = next(tensor for tensor in tensors(list(everything.values())) if tensor.is_floating_point())
         return 1.0 / math.sqrt(queries.shape[-1])
     return None

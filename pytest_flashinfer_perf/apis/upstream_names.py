@@ -37,6 +37,13 @@ AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qo_len": (("s_qo",),),
     "kv_len": (("s_kv",),),
     "seq_len": (("num_tokens",),),
+    "num_rows": (("batch_size",),),
+}
+# What upstream takes where a line has no such flag, by family; each has an axis or an argument of that name.
+UNSAID: Mapping[str, Mapping[str, str]] = {
+    "rope": {"input_dtype": "float16"},
+    "sampling": {"top_k": "50", "top_p": "0.9", "min_p": "0.1", "num_speculate_tokens": "5"},
+    "topk": {"top_k": "50", "max_len": "4096"},
 }
 ARGUMENTS = {"no_sf_swizzled_layout": ("is_sf_swizzled_layout", "False"), "interleave": ("interleave", "True")}
 # What every template does anyway.
@@ -57,6 +64,14 @@ class _Line:
     routine: str
     api: Api
     flags: Mapping[str, str]
+
+    @classmethod
+    def read(cls, routine: str, api: Api, said: Mapping[str, str]) -> _Line:
+        """With what upstream takes for granted: `enable_pdl` is off unless it is asked for."""
+        unsaid = {"enable_pdl": "False", **UNSAID.get(api.family, {})}
+        names = {*api.arguments, *(axis.name for axis in api.axes), "input_dtype"}
+        known = {name for name in unsaid if {name, *(axis for axis, flags in AXES.items() if (name,) in flags)} & names}
+        return cls(routine, api, {**{name: unsaid[name] for name in unsaid if name in known}, **said})
 
     def words(self) -> list[str]:
         axes = dict(self._axes())
@@ -100,7 +115,7 @@ class _Line:
 
 def translated(routine: str, api: Api, rest: Sequence[str]) -> list[str]:
     """The flags of upstream's line, as those of the API."""
-    return _Line(routine, api, _flags(rest)).words()
+    return _Line.read(routine, api, _flags(rest)).words()
 
 
 def api_of(routine: str) -> Api:

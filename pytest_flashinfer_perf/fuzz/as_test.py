@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.fuzz.kept import ChildError, KeptChild
 from pytest_flashinfer_perf.fuzz.search import Hunt, NothingLaunchedError, Search, write_findings
 from pytest_flashinfer_perf.machine import capability, provenance
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.walk import obstacle
+from pytest_flashinfer_perf.measuring.one_case import obstacle
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running.stash import SEARCH
 from pytest_flashinfer_perf.spec.case import Case

@@ -1,11 +1,13 @@
 """What a call costs the host, as quantities of their own: it may take longer while the GPU takes as long as before.
 
 They decide the verdict of a case only where `slower_host` is asked of it, and are shown beside its time in any case.
+Each round is compared by the reference that was timed beside it, since the core may be slower for reasons of its own.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -38,25 +40,18 @@ def _of_case(case: ComparedCase, quantity: str, *, paired: bool) -> Replicates |
 
 
 def replicates(quantity: str, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
-    """In seconds, with the rounds of each process for its placements; None where one of the rows lacks it."""
-    figures = [_seconds(row.host, quantity) for row in (*before, *after)]
-    known = [figure for figure in figures if figure]
-    if len(known) < len(figures):
-        return None
+    """In seconds of a core of one speed, rounds in place of placements; None where a row lacks them."""
     rounds = tuple(_rounds(row.host, quantity) for row in (*before, *after))
-    sides = tuple(known[: len(before)]), tuple(known[len(before) :])
-    return Replicates(quantity, quantity, *sides, paired, placements=rounds)
-
-
-def _seconds(host: HostTime | None, quantity: str) -> float | None:
-    figure = host and (host.host_us if quantity == "host" else host.plan_us)
-    return 1e-6 * figure if figure and figure > 0 else None
+    if not all(rounds):
+        return None
+    figures = tuple(map(statistics.median, rounds))
+    return Replicates(quantity, quantity, figures[: len(before)], figures[len(before) :], paired, placements=rounds)
 
 
 def _rounds(host: HostTime | None, quantity: str) -> tuple[float, ...]:
     if host is None:
         return ()
-    return host.rounds_us if quantity == "host" else host.plans_us
+    return tuple(1e-6 * us for us in (host.comparable_rounds_us if quantity == "host" else host.comparable_plans_us))
 
 
 def _with(judged: Judged, found: Sequence[Effect], cases: int) -> Judged:
@@ -81,7 +76,7 @@ def _held_to(threshold: float, judged: Judged, effect: Effect, cases: int) -> Ju
         sentence=_sentence(judged, verdict, sentence, effect),
         threshold=threshold,
         effects=(effect, *judged.effects),
-        sees=effect.detectable(threshold, cases),
+        detectable=effect.detectable(threshold, cases),
         held_too=others,
     )
 

@@ -99,7 +99,7 @@ def _decided(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str
         sentence=sentence,
         threshold=threshold,
         effects=of_case,
-        sees=of_case[0].detectable(threshold, cases),
+        detectable=of_case[0].detectable(threshold, cases),
     )
 
 

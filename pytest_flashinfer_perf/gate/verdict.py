@@ -45,7 +45,8 @@ class Rules:
 class Judged:
     """A case, its verdict with reason code and sentence, and all that led to it.
 
-    `threshold` and `sees` are logarithms of ratios: the least change that counts, the least slowdown surely found.
+    `threshold` and `detectable` are logarithms of ratios: the least change that counts, the least slowdown that is
+    found 95 times in 100.
     The first of `effects` decided the verdict; those that it is `held_too` come with their thresholds.
     """
 
@@ -56,7 +57,7 @@ class Judged:
     asked: Threshold
     threshold: float | None = None
     effects: tuple[Effect, ...] = ()
-    sees: float | None = None
+    detectable: float | None = None
     broken: tuple[Broken, ...] = ()
     admitted: bool = False
     held_too: tuple[tuple[Effect, float], ...] = ()

@@ -87,7 +87,9 @@ class Board:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.notes += neighbours.notes(session.config) if self._rows else ()
+        if self._rows:
+            self.notes += neighbours.notes(session.config)
+            neighbours.spare_hypothesis(session.config)
         folder = session.config.getoption("perf_vllm_csv")
         if folder is None or session.config.option.collectonly or hasattr(session.config, "workerinput"):
             return

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config.settings import Settings
@@ -23,6 +25,9 @@ from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.presets import Spread, split_name
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
 
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.plugin.fixture import Perf
+
 FAMILIES = ("attention", "gemm", "moe")
 
 
@@ -35,6 +40,19 @@ def root() -> Path:
 
 def paths() -> list[Path]:
     return [found for family in FAMILIES if (found := root() / "tests" / family).is_dir()]
+
+
+def family_tests(family: str) -> dict[str, Callable[[Perf, Case], None]]:
+    """A test function for each routine of a family, by its name."""
+    return {f"test_{name}": _test(name) for name, routine in all_routines().items() if routine.family == family}
+
+
+def _test(routine: str) -> Callable[[Perf, Case], None]:
+    @pytest.mark.perf_cases(routine)
+    def test(perf: Perf, case: Case) -> None:
+        perf(case)
+
+    return test
 
 
 def api_path() -> Path:

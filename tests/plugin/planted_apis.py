@@ -53,13 +53,31 @@ def half_written(x, out):
     out[::2].copy_(2 * x[::2])
 
 
+@flashinfer_api(trace=_template("unnamed", {"y": X}, _doubled, _inputs, x=X))
+def doubled_under_another_name(x):
+    x.mul_(2)
+
+
+@flashinfer_api(trace=_template("unwritten", {"y": X}, _doubled, _inputs, x=X))
+def unwritten(x):
+    return torch.empty_like(x)
+
+
+@flashinfer_api(trace=_template("sized", {"y": X}, _doubled, _inputs, x=X))
+def doubled_with_a_size(x, width):
+    return 2 * x.view(-1, width)
+
+
 @flashinfer_api(trace=_template("refused", {"y": X}, _doubled, _inputs, x=X))
 def refused(x):
     raise NotImplementedError("no kernel for this GPU\nand more of it")
 
 
 def _planned(*, rows, width=8, device="cuda", seed=0):
-    return {"plan": {"factor": 2.0}, "run": _inputs(rows=rows, width=width, device=device, seed=seed)}
+    return {
+        "plan": {"a_factor": 2.0, "flags": torch.ones(1)},
+        "run": _inputs(rows=rows, width=width, device=device, seed=seed),
+    }
 
 
 class DoubleWrapper:
@@ -67,7 +85,8 @@ class DoubleWrapper:
         assert float_workspace_buffer.numel()
         self.backend = backend
 
-    def plan(self, factor):
+    def plan(self, factor, flags_arr: "List[torch.Tensor]"):  # noqa: F821 - as FlashInfer annotates it
+        [_] = flags_arr
         self.factor = factor
 
     @flashinfer_api(trace=_template("run", {"y": X}, _doubled, _planned, x=X, factor=Scalar()))

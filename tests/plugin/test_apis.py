@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import planted_apis
 import pytest
@@ -32,7 +33,7 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
 from pytest_flashinfer_perf.fuzz.strategies import params_of
-from pytest_flashinfer_perf.measuring.walk import check_answer, run_case
+from pytest_flashinfer_perf.measuring.one_case import check_answer, run_case
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import ParamError
@@ -61,7 +62,7 @@ def test_no_template_of_the_registry_is_lost():
 
 
 def test_exceptions_are_few_and_each_is_of_a_template():
-    lines = {**exceptions.WEAK, **exceptions.SMALL}
+    lines = [*exceptions.WEAK, *exceptions.OTHERWISE, *exceptions.ARGUMENTS, *exceptions.SMALL]
     assert len(lines) <= 20
     labels = {api.label for api in discovery.registry().usable}
     assert [part for part in lines if not any(part in label for label in labels)] == []
@@ -275,6 +276,50 @@ def test_a_wrong_sampler_is_wrong(which):
     assert found.rule
 
 
+def chain(*, seed, rows=512):
+    torch.manual_seed(seed)
+    draft, target = (torch.randn(rows, n, 8).softmax(-1) for n in (3, 4))
+    ids = torch.multinomial(draft.reshape(-1, 8), 1).reshape(rows, 3)
+    expected = sampling.probabilities(CHAIN, {"draft_probs": draft, "draft_token_ids": ids, "target_probs": target})
+    return expected, ids, target
+
+
+CHAIN = replace(
+    SAMPLER, inputs=tuple(Declared(name, name) for name in ("draft_probs", "draft_token_ids", "target_probs"))
+)
+
+
+@given(seed=st.integers(0, 1000))
+@settings(max_examples=20)
+def test_a_chain_of_proposed_tokens_has_the_targets_distribution(seed):
+    """Speculative sampling is a way to draw from the target: so it comes out, whatever the draft is."""
+    expected, ids, target = chain(seed=seed)
+    samples = sampling.tokens(expected, ids)
+    assert not compare(sampling.excess(samples, expected, ids), torch.zeros(1), sampling.ALLOWED).rule
+    assert not compare(sampling.excess(samples[:, 0], target[:, 0].double()), torch.zeros(1), sampling.ALLOWED).rule
+
+
+CHAINS = {
+    "all accepted": lambda one: torch.cat([one.ids, one.drawn[:, -1:].clamp(min=0)], -1),
+    "the likeliest": lambda one: one.target.argmax(-1),
+    "goes on": lambda one: one.drawn.clamp(min=0),
+}
+
+
+@pytest.mark.parametrize("which", CHAINS)
+def test_a_wrong_chain_is_wrong(which):
+    expected, ids, target = chain(seed=0)
+    wrong = CHAINS[which](SimpleNamespace(drawn=sampling.tokens(expected, ids), ids=ids, target=target))
+    assert compare(sampling.excess(wrong, expected, ids), torch.zeros(1), sampling.ALLOWED).rule
+
+
+def test_what_rounding_keeps_of_a_nucleus_is_not_compared():
+    values = torch.tensor([[0.5, 0.3, 0.1, 0.1]])
+    sure = sampling.undecided({"top_p": 0.85}, values)
+    unsure = sampling.undecided({"top_p": torch.tensor([0.8])}, values)
+    assert (sure.tolist(), unsure.tolist()) == ([[False] * 4], [[False, False, True, False]])
+
+
 @given(rows=st.integers(1, 5), p=st.floats(0.05, 1.0), k=st.integers(1, 8))
 def test_filtered_probabilities_are_the_largest_ones(rows, p, k):
     values = torch.rand(rows, 8).softmax(-1)
@@ -356,7 +401,14 @@ def planted(name):
     return api, api.api.backends[0]
 
 
-RIGHT = ("doubled", "doubled_in_place", "doubled_to", "DoubleWrapper.run")
+RIGHT = (
+    "doubled",
+    "doubled_in_place",
+    "doubled_to",
+    "doubled_under_another_name",
+    "doubled_with_a_size",
+    "DoubleWrapper.run",
+)
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -370,6 +422,37 @@ def test_a_wrong_call_is_wrong(name):
     api, backend = planted(name)
     with pytest.raises(WrongAnswerError):
         check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def test_a_call_whose_kernel_writes_nothing_is_named():
+    api, backend = planted("unwritten")
+    with pytest.raises(WrongAnswerError, match="output y: the call returns it as it was allocated"):
+        check_answer(api, backend, api.params(rows=4), device="cpu")
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_what_exchanges_data_between_gpus_is_a_skip_on_one(hopper):
+    api = all_apis()["flashinfer.comm.dcp_alltoall.decode_cp_a2a_alltoall"]
+    reasons = [require(hopper) for require in api.backends["flashinfer"].requires]
+    assert f"{api.name} exchanges data between GPUs, and its template makes one rank alone" in reasons
+
+
+def test_the_scale_that_an_api_takes_by_default_is_of_its_queries():
+    api = all_apis()["flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run"]
+    x = api.inputs(api.params(batch_size=2), torch.Generator().manual_seed(1), torch.device("cpu"))
+    answer, _ = truth.answer(api.api, x, torch.device("cpu"))
+    q, (k, v) = x.call["q"], x.call["paged_kv_cache"]
+    keys, values = (t[:4].flatten(0, 1).repeat_interleave(4, 1).transpose(0, 1).float() for t in (k, v))
+    first = torch.nn.functional.scaled_dot_product_attention(q[0, :, None].float(), keys, values)[:, 0]
+    assert torch.allclose(answer["output"][0].float(), first, atol=2e-2)
+
+
+def test_an_output_whose_reference_answers_otherwise_is_not_compared():
+    api = all_apis()["flashinfer.rope.rope_quantize_fp8_append_paged_kv_cache"]
+    x = api.inputs(api.params(nnz=4), torch.Generator().manual_seed(1), torch.device("cpu"))
+    api.backends["torch"].build(api.params(nnz=4), x, LaunchOptions("torch", cuda_graph=False))
+    answer, _ = truth.answer(api.api, x, torch.device("cpu"))
+    assert set(answer) == {"q_rope_out", "q_nope_out", "paged_kv_cache[1]"}
 
 
 def test_a_refusal_is_a_skip_with_the_librarys_sentence():

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import json
+import os
 import statistics
 import sys
 from types import SimpleNamespace
@@ -14,20 +15,26 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.runs import fields, host_time
 from pytest_flashinfer_perf.runs.fields import FieldError
-from pytest_flashinfer_perf.runs.host_time import HostTime, Line
-from pytest_flashinfer_perf.timing import host, host_calls
+from pytest_flashinfer_perf.runs.host_time import REFERENCE_US, HostTime, Line
+from pytest_flashinfer_perf.timing import host, host_calls, reference
 from pytest_flashinfer_perf.timing.host import QUEUE, Timer
+from pytest_flashinfer_perf.timing.target import Target
+
+ALLOWED = os.sched_getaffinity(0)
 
 
 class Machine:
-    """A clock, a GPU that is busy until some moment, and calls that take the host and the GPU so long."""
+    """A clock, a GPU that is busy until some moment, and calls that take the host and the GPU so long.
 
-    def __init__(self, on_host, on_device, *, launches=1, waits=False, room=2 * QUEUE):
+    The host takes `slowness` times as long for everything, which may depend on the moment.
+    """
+
+    def __init__(self, on_host, on_device, *, launches=1, waits=False, room=2 * QUEUE, slowness=lambda _now: 1.0):
         self.on_host, self.on_device, self.waits = on_host, on_device, waits
         self.launches, self.room = launches, room
         self.now = self.busy_until = self.idled = 0.0
         self.queued, self.longest_queue, self.blocked = 0, 0, 0
-        self.made = []
+        self.made, self.slowness = [], slowness
 
     def clock(self):
         return self.now
@@ -42,7 +49,7 @@ class Machine:
     def __call__(self):
         took = self.on_host(len(self.made)) if callable(self.on_host) else self.on_host
         self.made.append(took)
-        self.now += took
+        self.now += took * self.slowness(self.now)
         self.queued += self.launches
         self.longest_queue = max(self.longest_queue, self.queued)
         self.idled += max(0.0, self.now - self.busy_until)
@@ -50,46 +57,60 @@ class Machine:
         if self.waits:
             self.drain()
 
+    def reference(self):
+        self.now += REFERENCE_US * 1e-6 * self.slowness(self.now)
 
-def enqueued(machine):
-    timer = Timer(machine, machine.clock)
-    return timer.enqueued(machine, launches=machine.launches, on_device=machine.on_device)
+
+def timer(machine):
+    return Timer(machine, machine.clock, machine.reference)
+
+
+def timed(machine):
+    target = Target(machine, plan=machine)
+    return host._timed(timer(machine), target, machine.on_device, machine.launches)
 
 
 @given(st.floats(2e-6, 5e-3), st.floats(1e-6, 5e-3), st.integers(1, 300))
 def test_a_call_costs_what_enqueuing_it_takes_whatever_the_gpu_takes(on_host, on_device, launches):
     machine = Machine(on_host, on_device, launches=launches)
-    seen = enqueued(machine)
+    seen = timed(machine)
     assert not seen.waits
-    assert statistics.median(seen.medians) == pytest.approx(on_host)
+    assert seen.host_us == pytest.approx(1e6 * on_host)
     assert machine.longest_queue <= max(QUEUE, 3 * launches), "the next one would have waited for room"
 
 
 def test_the_gpu_is_never_idle_while_calls_are_timed():
     machine = Machine(50e-6, 5e-6)
-    timer = Timer(machine, machine.clock)
-    timer._round(machine, 1)
+    timer(machine)._round(machine, 1)
     assert machine.idled > 0, "without a hold it waits for the host"
     machine.idled = 0.0
-    _, held = timer._round(machine, 20, host._hold(20 * 50e-6))
-    assert held
+    assert timer(machine)._round(machine, 20, host._hold(20 * 50e-6)).held
     assert machine.idled == 0.0
 
 
 def test_a_call_that_waits_for_the_gpu_is_timed_with_its_own_wait_and_not_with_the_holds():
-    seen = enqueued(Machine(20e-6, 300e-6, waits=True))
+    seen = timed(Machine(20e-6, 300e-6, waits=True))
     assert seen.waits
-    assert statistics.median(seen.medians) == pytest.approx(320e-6)
+    assert seen.host_us == pytest.approx(320)
 
 
 def test_a_few_late_calls_do_not_count():
     late = lambda n: 40e-6 if n % 10 else 4e-3  # noqa: E731
-    assert statistics.median(enqueued(Machine(late, 5e-6)).medians) == pytest.approx(40e-6)
+    assert timed(Machine(late, 5e-6)).host_us == pytest.approx(40)
 
 
 def test_ten_more_microseconds_are_seen_as_ten():
-    before, after = (statistics.median(enqueued(Machine(us * 1e-6, 20e-6)).medians) for us in (45, 55))
-    assert after - before == pytest.approx(10e-6)
+    before, after = (timed(Machine(us * 1e-6, 20e-6)).host_us for us in (45, 55))
+    assert after - before == pytest.approx(10)
+
+
+@given(st.lists(st.sampled_from([1.0, 1.7, 2.2]), min_size=1, max_size=4), st.floats(5e-6, 300e-6))
+def test_a_core_that_becomes_slower_and_faster_again_changes_nothing_that_is_compared(speeds, on_host):
+    """Each speed lasts 20 ms; a round or plan in which it changes is one of the few that the median leaves out."""
+    machine = Machine(on_host, 5e-6, slowness=lambda now: speeds[int(now / 20e-3) % len(speeds)])
+    seen = timed(machine)
+    assert statistics.median(seen.comparable_rounds_us) == pytest.approx(1e6 * on_host, rel=0.01)
+    assert statistics.median(seen.comparable_plans_us) == pytest.approx(1e6 * on_host, rel=0.01)
 
 
 @given(st.floats(1e-7, 10.0), st.integers(1, 2000))
@@ -104,9 +125,31 @@ def test_rounds_fit_into_the_time_and_into_the_queue(each, launches):
 def test_a_plan_has_its_own_waits_and_none_of_what_was_enqueued_before():
     machine = Machine(100e-6, 30e-6, waits=True)
     machine.busy_until = 1.0
-    plans = Timer(machine, machine.clock).planned(machine)
+    plans = timer(machine).planned(machine)
     assert host.FEWEST_PLANS <= len(plans) <= host.PLANS
-    assert plans == pytest.approx([130e-6] * len(plans))
+    assert [plan.median for plan in plans] == pytest.approx([130e-6] * len(plans))
+
+
+def test_the_process_stays_on_one_core_while_it_is_timed_and_may_use_all_of_them_again():
+    with reference.fastest_core():
+        assert len(os.sched_getaffinity(0)) == 1
+    assert os.sched_getaffinity(0) == ALLOWED
+
+
+def test_a_call_that_raises_may_use_all_cores_again():
+    with pytest.raises(ZeroDivisionError), reference.fastest_core():
+        1 // 0  # noqa: B018
+    assert os.sched_getaffinity(0) == ALLOWED
+
+
+def test_the_core_is_the_one_that_does_the_reference_fastest(monkeypatch):
+    monkeypatch.setattr(reference, "_seconds_on", lambda core: -core)
+    with reference.fastest_core():
+        assert os.sched_getaffinity(0) == {max(reference._some(sorted(ALLOWED)))}
+
+
+def test_no_more_than_some_cores_of_a_large_machine_are_tried():
+    assert [len(reference._some(list(range(n)))) for n in (1, 2, 16, 17, 128)] == [1, 2, 16, 9, 16]
 
 
 def test_nothing_is_invented_on_a_cpu(cpu):

@@ -72,7 +72,7 @@ from pytest_flashinfer_perf.timing import host
 
 def told(_target, _device, _on_device, _launches):
     us = json.loads(pathlib.Path("hosts.json").read_text())["FLASHINFER_PERF_CONFIRMS" in os.environ]
-    return HostTime(us, (0.99 * us, us, 1.01 * us), False), ""
+    return HostTime(us, (0.99 * us, us, 1.01 * us), False, references_us=(20.0,) * 3), ""
 
 
 host.measured = told
@@ -114,13 +114,13 @@ def baseline(pytester):
 @pytest.mark.parametrize(
     ("options", "cases", "expected"),
     [
-        ((), {"a": 100, "b": 200}, (0, "2 SAME: nothing got worse")),
+        ((), {"a": 100, "b": 200}, (0, "2 SAME: no slowdown was found")),
         ((), {"a": 300, "b": 200}, (1, "1 SLOWER, 1 SAME: something got worse")),
-        ((), {"a": 30, "b": 200}, (0, "1 FASTER, 1 SAME: nothing got worse")),
-        ((), {"a": [300, 100], "b": 200}, (0, "1 AMBIGUOUS, 1 SAME: nothing got worse")),
+        ((), {"a": 30, "b": 200}, (0, "1 FASTER, 1 SAME: no slowdown was found")),
+        ((), {"a": [300, 100], "b": 200}, (0, "1 AMBIGUOUS, 1 SAME: no slowdown was found, 1 too noisy to judge")),
         (("--perf-gate-strict",), {"a": [300, 100], "b": 200}, (2, "1 AMBIGUOUS, 1 SAME*")),
-        ((), {"a": 100}, (2, "1 MISSING, 1 SAME: this could not be judged whole")),
-        (("--perf-gate-allow=missing",), {"a": 100}, (0, "1 MISSING, 1 SAME: nothing got worse")),
+        ((), {"a": 100}, (2, "1 MISSING, 1 SAME: the comparison is incomplete")),
+        (("--perf-gate-allow=missing",), {"a": 100}, (0, "1 MISSING, 1 SAME: no slowdown was found")),
         ((), {"a": 100, "b": None}, (2, "1 MISSING, 1 SAME*")),
         ((), {"a": 100, "b": -1}, (1, "1 MISSING, 1 SAME: something got worse")),
         ((), {"a": 100, "b": 200, "c": 5}, (0, "2 SAME, 1 NEW*")),
@@ -147,7 +147,9 @@ def test_a_case_slower_on_the_host_alone_is_measured_again_there(session, pytest
     pytester.makefile(".toml", **{"flashinfer-perf": asked})
     (pytester.path / "hosts.json").write_text(json.dumps([500, 500]))
     before = as_told("a", 100)
-    before["extra_info"]["host"] = fields.written(HostTime(50.0, (49.5, 50.0, 50.5), waits=False))
+    before["extra_info"]["host"] = fields.written(
+        HostTime(50.0, (49.5, 50.0, 50.5), waits=False, references_us=(20.0,) * 3)
+    )
     saved(pytester.path / "base.json", before, machine={})
     done = session("--perf-gate=base.json", a=100)
     assert done.ret == 1

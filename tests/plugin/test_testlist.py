@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from made import typed
 from mutations import mutated
 
-from pytest_flashinfer_perf.flashinfer_benchmark import csv_rows, testlist, upstream
-from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.flashinfer_benchmark import csv_rows, testlist
 
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
 DECODE = "--routine BatchDecodeWithPagedKVCacheWrapper --page_size 4 --batch_size 1 --s_kv 8 --num_qo_heads 2"
@@ -210,10 +209,6 @@ def test_a_run_says_which_backends_instead_and_what_is_too_large(run):
     result = run(lines, "lines.txt", "--perf-backends=torch", "--perf-max-memory=0.1", "-rs")
     result.assert_outcomes(passed=1, skipped=1)
     result.stdout.fnmatch_lines(["*needs more than the 0.1 GiB of --perf-max-memory*"])
-
-
-def test_no_routine_is_both_here_and_missing():
-    assert not upstream.ROUTINES & set(all_routines())
 
 
 def _read(text):

@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.bisect.evidence import Evidence
 from pytest_flashinfer_perf.bisect.journal import COMMAND, FINDINGS, Journal
 from pytest_flashinfer_perf.bisect.measuring import Processes
 from pytest_flashinfer_perf.bisect.question import Compare, Finding, Question
-from pytest_flashinfer_perf.bisect.search import NoDifferenceError, Search, Trail
+from pytest_flashinfer_perf.bisect.search import CaseSearch, NoDifferenceError, Search
 from pytest_flashinfer_perf.bisect.subjects import Subject
 from pytest_flashinfer_perf.bisect.times import SIGNS, Times
 from pytest_flashinfer_perf.cli import judging, process_options
@@ -37,7 +37,7 @@ ONE_CALL = "--perf-iters=1"  # enough to search for wrong answers; the user's ow
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a search; `points` are the revisions that names meant when an interrupted search was begun."""
+    """The arguments of a search; `points` are a resumed search's revisions, since branches may have moved since."""
 
     options: argparse.Namespace
     words: Sequence[str]
@@ -104,13 +104,15 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     return Times(instrument, rules, evidence.verdicts, SIGNS[options.find], options.pairs, options.most_pairs)
 
 
-def _searched(subject: Subject, record: Journal) -> list[Trail]:
+def _searched(subject: Subject, record: Journal) -> list[CaseSearch]:
     """Search; worktrees and environments are removed at the end, but kept if the search is interrupted."""
     subject.begin()
     history = subject.history
     say(f"{counted(len(history), 'point')} from {history.title(history.good)} to {history.title(history.bad)}")
     try:
-        trails = Search(history, Spoken(record, subject), lambda trails: say(_outlook(trails, record, subject))).run()
+        trails = Search(
+            history, PrintedSteps(record, subject), lambda trails: say(_outlook(trails, record, subject))
+        ).run()
     except NoDifferenceError:
         subject.places.remove()
         raise
@@ -119,8 +121,8 @@ def _searched(subject: Subject, record: Journal) -> list[Trail]:
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """Prints each step with its findings."""
+class PrintedSteps:
+    """Prints each comparison with its findings."""
 
     record: Journal
     subject: Subject
@@ -132,7 +134,7 @@ class Spoken:
         return found
 
 
-def _outlook(trails: Sequence[Trail], record: Journal, subject: Subject) -> str:
+def _outlook(trails: Sequence[CaseSearch], record: Journal, subject: Subject) -> str:
     steps = estimate.steps(len(subject.history))
     minutes = (steps + 1) * record.seconds[0] / 60
     cases = counted(sum(trail.searched for trail in trails), "case")
@@ -149,10 +151,12 @@ def _estimate(start: Start, subject: Subject, command: Sequence[str]) -> list[st
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "flashinfer-perf bisect",
-        usage="flashinfer-perf bisect (--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] -- ARGS",
-        description="Find the release of FlashInfer, or the commit of any repository, in which cases became slower.\n"
+        usage="flashinfer-perf bisect (--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] "
+        "-- PYTEST_ARGS",
+        description="Find the release of FlashInfer, or the commit of any repository, in which cases became slower\n"
+        "(or changed as --find asks).\n"
         "Each step compares a revision with the good end, in pairs of processes, until the verdict is certain.\n"
-        "Exits with 0 if the change is found for every case in which the ends differ, with 1 if not for all,\n"
+        "Exits with 0 if the change is found for every case in which the ends differ, with 1 if only for some,\n"
         "with 2 if the ends do not differ, or after an error.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -91,18 +91,21 @@ def _parser() -> argparse.ArgumentParser:
         "flashinfer-perf model",
         usage="flashinfer-perf model CONFIG [options] [-- PYTEST_ARGS]",
         description="Show the GPU time of one step of a model on one GPU, kernel by kernel, with what is not covered. "
-        "Measures the kernels, unless a run has them. Exits with 2 if a kernel that has a case has no time.",
+        "Measures the kernels, unless --run names a file with their times. Exits with 2 if a kernel that the suite can "
+        "measure has no time.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="CONFIG", help="A config.json, its folder, or the name of a shipped model.")
-    ways = {"tp": "share each layer", "dp": "share the requests, in groups", "ep": "share the experts"}
+    ways = {"tp": "Tensor-parallel", "dp": "Data-parallel", "ep": "Expert-parallel"}
     for way, meaning in ways.items():
-        parser.add_argument(f"--{way}", type=positive, default=1, metavar="N", help=f"GPUs that {meaning}. Default: 1.")
+        parser.add_argument(f"--{way}", type=positive, default=1, metavar="N", help=f"{meaning} size. Default: 1.")
     step.add_options(parser)
     parser.add_argument("--plan", action="store_true", help="Show the kernels and their shapes, and measure nothing.")
     parser.add_argument("--run", type=Path, metavar="RUN.json", help="Take the times from this run.")
-    parser.add_argument("--base", type=Path, metavar="RUN.json", help="Show the change of the sum from this run.")
+    parser.add_argument(
+        "--base", type=Path, metavar="RUN.json", help="Compare the sum with the one of this earlier run."
+    )
     parser.add_argument("--markdown", action="store_true", help="Write Markdown, for a comment on a pull request.")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="File to write. Default: the terminal.")
     return parser
