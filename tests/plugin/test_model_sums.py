@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.cli.commands import model
 from pytest_flashinfer_perf.report import runs
 from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.routines import model_step
-from pytest_flashinfer_perf.runs import run_file
+from pytest_flashinfer_perf.runs import merging, run_file
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,11 @@ def test_a_run_of_a_step_records_it(pytester, pytestconfig, tmp_path):
     assert next(kernel for kernel in step.kernels if kernel.name == "qkv").problems[0]["routine"] == "mm_bf16"
 
 
-def test_a_recorded_step_is_read_as_it_was(plan, tmp_path):
+def test_a_recorded_step_is_read_and_merged_as_it_was(plan, tmp_path):
     path = write(tmp_path / "run.json", recorded(plan, TIMES))
     assert run_file.read(path).step == plan.recorded
+    whole = merging.merged([merging.read(path)], allowed=("gaps",))
+    assert run_file.parse(whole, "merged").step == plan.recorded
 
 
 def test_a_budget_of_a_recorded_step_needs_no_flashinfer(plan, tmp_path, monkeypatch, capsys):
