@@ -195,7 +195,28 @@ LINES = {
     ),
     "--routine apply_rope --batch_size 16 --seq_len 64 --num_qo_heads 8 --num_kv_heads 2 --head_dim 64": (
         "flashinfer.rope.apply_rope",
-        {"nnz": 1024, "num_q_heads": 8, "num_k_heads": 2, "head_dim": 64},
+        {"nnz": 1024, "num_q_heads": 8, "num_k_heads": 2, "head_dim": 64, "dtype": "float16"},
+    ),
+    "--routine softmax --batch_size 4 --vocab_size 128": (
+        "flashinfer.sampling.softmax",
+        {"batch_size": 4, "arguments": "enable_pdl=False"},
+    ),
+    "--routine top_k_ragged_transform --batch_size 4 --num_rows 8": (
+        "flashinfer.topk.top_k_ragged_transform",
+        {"num_rows": 8, "max_len": 4096, "k": 50},
+    ),
+    "--routine apply_rope_with_cos_sin_cache --batch_size 2 --seq_len 8 --num_qo_heads 8 --num_kv_heads 2 --head_dim 64"
+    " --input_dtype bfloat16 --interleave": (
+        "flashinfer.rope.apply_rope_with_cos_sin_cache",
+        {"nnz": 16, "arguments": "is_neox=False", "num_q_heads_x_head_size": 512, "dtype": "bfloat16"},
+    ),
+    "--routine gated_delta_rule_decode --batch_size 4 --state_layout nontranspose": (
+        "flashinfer.gdn_decode.gated_delta_rule_decode",
+        {"batch_size": 4},
+    ),
+    "--routine gated_delta_rule_decode --batch_size 4": (
+        "flashinfer.gdn_decode.gated_delta_rule_decode_pretranspose",
+        {"batch_size": 4},
     ),
     "--routine top_k_sampling_from_probs --batch_size 4 --vocab_size 128 --top_k 5 --refcheck -vv": (
         "flashinfer.sampling.top_k_sampling_from_probs",
