@@ -119,6 +119,15 @@ def test_a_quarantine_of_an_api_is_of_that_api_alone(pytester, which):
     pytester.runpytest(f"--perf-case={RMSNORM}", *QUICK).assert_outcomes(skipped=1)
 
 
+@pytest.mark.parametrize(("bounds", "missed"), [("", []), ("rtol = 0.1, scale = 0.1", ["scaled by 2 %"])])
+def test_a_projects_tolerances_decide_of_an_apis_answer_and_of_planted_faults(pytester, bounds, missed):
+    entry = f'"flashinfer.norm.rmsnorm" = {{ {bounds or "rtol = 0.01"} }}'
+    pytester.makefile(".toml", **{"flashinfer-perf": f"[tolerances]\n{entry}\n"})
+    pytester.runpytest(f"--perf-case={RMSNORM}", "--benchmark-json=run.json", *QUICK).assert_outcomes(passed=1)
+    [row] = json.loads(Path("run.json").read_text())["benchmarks"]
+    assert row["extra_info"]["faults_missed"] == missed
+
+
 def test_a_file_of_lines_may_name_apis(pytester):
     pytester.path.joinpath("lines.txt").write_text(RMSNORM)
     pytester.runpytest("lines.txt", *QUICK).assert_outcomes(passed=1)
