@@ -1,6 +1,6 @@
 """What every API gets on a GPU, as evidence/apis-h200.md has it.
 
-python benchmarks/api_evidence.py lines FOLDER 12 6 2   # the smallest cases of all APIs, in groups to compile side by side
+python benchmarks/api_evidence.py lines FOLDER 12 6 2   # the smallest cases of all APIs, to compile side by side
 python benchmarks/api_evidence.py right LOG...          # the lines of those that passed in runs with -v
 python benchmarks/api_evidence.py table RUN.json...     # the tables of all these runs
 """
