@@ -9,6 +9,7 @@ import torch
 
 from pytest_flashinfer_perf.apis import (
     all_apis,
+    reading,
     registry,
     routine,
     truth,
@@ -103,6 +104,13 @@ def test_a_wrong_call_is_wrong(name):
     api, backend = planted(name)
     with pytest.raises(WrongAnswerError):
         check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def test_experts_whose_values_are_rounded_on_the_way_are_allowed_more():
+    mono_moe = all_apis()["flashinfer.fused_moe.monomoe.mono_moe"].api
+    hash_topk = all_apis()["flashinfer.fused_moe.hash_topk.hash_topk"].api
+    bounds = [reading.tolerance(api, "output", torch.bfloat16).atol for api in (mono_moe, hash_topk)]
+    assert bounds == [0.15, 0.02]
 
 
 def test_a_call_whose_kernel_writes_nothing_is_named():
