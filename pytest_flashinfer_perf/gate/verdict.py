@@ -31,7 +31,10 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class Rules:
-    """What a comparison is held to. Paired: the n-th processes of the two sides ran next to each other."""
+    """What a comparison is held to. Paired: the n-th processes of the two sides ran next to each other.
+
+    `quantity`, of what a call costs the host, decides every verdict alone where it is given.
+    """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     allowed: frozenset[str] = frozenset()
@@ -39,6 +42,7 @@ class Rules:
     paired: bool = False
     calibrations: tuple[Calibration, ...] = ()
     steps: StepThresholds = field(default_factory=StepThresholds)
+    quantity: str | None = None
 
 
 @dataclass(frozen=True)
