@@ -13,12 +13,12 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.bisect.git_history import git
 from pytest_flashinfer_perf.bisect.releases import PROJECT
-from pytest_flashinfer_perf.gate.plan import FEWEST
+from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import RunError
 
 COLLECTED = re.compile(r"(\d+)(?:/\d+)? tests? collected")
-START_S, CASE_S = 10.0, 1.5  # of a process, and of each case in it: measured on an H200 with twenty cases
+START_S, CASE_S = 6.0, 1.0  # of a process, and of each case in it: on H200s three cases took 6 to 8 s, fourteen 12 s
 GIB = 2**30
 
 
@@ -26,12 +26,13 @@ def steps(points: int) -> int:
     return math.ceil(math.log2(points)) if points > 1 else 0
 
 
-def lines(points: int, cases: int, disk: int | None, most_pairs: int) -> Iterator[str]:
+def lines(points: int, cases: int, disk: int | None, plan: Plan) -> Iterator[str]:
     """`cases` are all that are measured at both ends; at least one of them is measured in each step."""
     yield f"points: {points}, so about {counted(steps(points), 'step')} after the ends, and a verification"
-    yield f"cases: {cases}, in {FEWEST} to {most_pairs} pairs of processes for the ends; then those that changed"
+    pairs = " to ".join(dict.fromkeys((str(plan.fewest), str(plan.most))))
+    yield f"cases: {cases}, in {pairs} pairs of processes for the ends; then those that changed"
     yield f"disk: {'not known' if disk is None else f'{disk / GIB:.2f} GiB'}, and the rows that are measured"
-    least, most = (_minutes(points, pairs, cases, of_steps) for pairs, of_steps in ((FEWEST, 1), (most_pairs, cases)))
+    least, most = _minutes(points, plan.fewest, cases, 1), _minutes(points, plan.most, cases, cases)
     pace = f"at {START_S:g} s a process and {CASE_S:g} s a case"
     yield f"minutes: {least:.0f} to {most:.0f} {pace}, and what it takes to build and to compile"
 

@@ -18,7 +18,7 @@ TRIES = 3  # how many suspects of a case may turn out to be equal to their paren
 
 
 class NoDifferenceError(RunError):
-    """Both ends are equal in all cases, so that there is nothing to search for."""
+    """The ends surely differ in no case, so that there is nothing to search for."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ class Search:
         trails = [CaseSearch(case, finding) for case, finding in ends.items() if finding.answer is not Answer.UNCHANGED]
         if not any(trail.searched for trail in trails):
             listed = "\n".join(f"  {case}: {finding.sentence}" for case, finding in ends.items())
-            raise NoDifferenceError(f"the ends do not differ in what is searched for:\n{listed or '  no case'}")
+            seen = "it is unclear whether the ends differ" if trails else "the ends do not differ"
+            raise NoDifferenceError(f"{seen} in what is searched for:\n{listed or '  no case'}")
         return trails
 
     def _advance(self, going: Sequence[CaseSearch]) -> None:

@@ -50,7 +50,7 @@ class Times:
 
     def __call__(self, question: Question) -> Mapping[str, Finding]:
         rules = replace(self.rules, thresholds=self._leveled(question)) if question.levels else self.rules
-        plan = Plan(self.pairs, max(self.pairs, self.most_pairs))
+        plan = Plan(self.pairs, self.most_pairs)
         try:
             judgement = plan.follow(lambda nth, cases: self._pair(question, nth, cases), rules)
         except PointError as error:

@@ -29,6 +29,13 @@ class Plan:
     most: int = 10
     suspected: dict[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.most = max(self.pairs, self.most)
+
+    @property
+    def fewest(self) -> int:
+        return min(FEWEST, self.pairs)
+
     def follow(self, measure: MeasurePair, rules: Rules, more: Callable[[], bool] = lambda: True) -> Judgement:
         """`more` says whether there is time for another pair."""
         base: list[Run] = []
@@ -45,7 +52,7 @@ class Plan:
     def wanted(self, judgement: Judgement) -> frozenset[str] | None:
         """Whose next pair is worth its time; None for all."""
         done = len(judgement.base)
-        if done < min(FEWEST, self.pairs):
+        if done < self.fewest:
             return None
         compared = [judged for judged in judgement.cases if judged.compared]
         if done < self.pairs:

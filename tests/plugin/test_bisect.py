@@ -220,9 +220,11 @@ def test_a_commit_that_does_not_build_is_skipped_and_its_log_is_kept(repo, bisec
 
 def test_a_dry_run_of_commits_touches_nothing(repo, bisect, tmp_path):
     ids = repo(*({"a": number} for number in range(9)))
-    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", "--dry-run", "--most-pairs=4")
+    ends = ("--repo=.", f"--good={ids[0]}", "--bad=main", "--dry-run")
+    assert "cases: 2, in 2 pairs of processes" in bisect(*ends, "--pairs=2", "--most-pairs=1")[1]
+    code, shown, _ = bisect(*ends, "--most-pairs=2")
     assert code == 0
-    assert "points: 8, so about 3 steps after the ends, and a verification cases: 2, in 3 to 4 pairs" in shown
+    assert "points: 8, so about 3 steps after the ends, and a verification cases: 2, in 3 to 5 pairs" in shown
     assert not (tmp_path / "out").exists()
     assert git(Path(), "worktree", "list").count("\n") == 0
 

@@ -120,7 +120,7 @@ def test_a_dry_run_prints_what_it_would_cost_and_makes_nothing(bisect, tmp_path)
     assert "points: 2, so about 1 step after the ends, and a verification" in shown
     assert "cases: 1, in 3 to 10 pairs" in shown
     assert "disk: 0.00 GiB" in shown
-    assert "minutes: 3 to 12 at 10 s a process and 1.5 s a case" in shown
+    assert "minutes: 2 to 7 at 6 s a process and 1 s a case" in shown
     assert sorted(tmp_path.rglob("*")) == before
 
 

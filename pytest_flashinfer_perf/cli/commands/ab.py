@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
     rules = judging.rules(args, [gpu], paired=True)
     with processes.alone_on(gpu):
-        judgement = Plan(args.pairs, max(args.pairs, args.most_pairs)).follow(session.pair, rules, session.more)
+        judgement = Plan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
     refusals = (*judgement.refusals, *session.failures("base"))
     judgement = replace(judgement, refusals=refusals, failures=session.failures("head"))
     session.write(judgement)

@@ -21,6 +21,7 @@ from pytest_flashinfer_perf.bisect.times import ON_HOST, SIGNS, Times
 from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.running.processes import say
 from pytest_flashinfer_perf.runs.formatting import counted
@@ -150,7 +151,8 @@ def _outlook(trails: Sequence[CaseSearch], record: Journal, subject: Subject) ->
 
 def _estimate(start: Start, subject: Subject, command: Sequence[str]) -> list[str]:
     cases = estimate.collected(command, start.for_pytest)
-    return list(estimate.lines(len(subject.history), cases, subject.disk, start.options.most_pairs))
+    plan = Plan(start.options.pairs, start.options.most_pairs)
+    return list(estimate.lines(len(subject.history), cases, subject.disk, plan))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -162,7 +164,7 @@ def parser() -> argparse.ArgumentParser:
         "(or changed as --find asks).\n"
         "Each step compares a revision with the good end, in pairs of processes, until the verdict is certain.\n"
         "Exits with 0 if the change is found for every case in which the ends differ, with 1 if only for some,\n"
-        "with 2 if the ends do not differ, or after an error.",
+        "with 2 if the ends differ in no case, or not surely, or after an error.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
