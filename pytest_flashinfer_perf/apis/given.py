@@ -1,4 +1,4 @@
-"""What a template makes for one case: the arguments of a call and of a wrapper's plan, and which of them it writes."""
+"""The inputs of a case of an API: the arguments of the call and of `plan`, and which of them the call writes."""
 
 from __future__ import annotations
 

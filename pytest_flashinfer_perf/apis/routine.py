@@ -1,4 +1,4 @@
-"""An API with a template as a routine: derived where a routine's own file declares."""
+"""A `Routine` made from an API's template instead of a file of its own."""
 
 from __future__ import annotations
 

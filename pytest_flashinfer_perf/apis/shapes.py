@@ -1,4 +1,4 @@
-"""A template's axes as Params: a flag for each, small sizes to try, sizes of models to measure."""
+"""The axes of a template as Params: a flag for each, with small sizes for tests and sizes of models."""
 
 from __future__ import annotations
 

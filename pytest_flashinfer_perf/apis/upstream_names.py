@@ -1,4 +1,4 @@
-"""A line of `flashinfer_benchmark.py` whose routine is an API with a template: its flags, as that API's."""
+"""Translate a line of `flashinfer_benchmark.py` whose routine is an API with a template to the API's flags."""
 
 from __future__ import annotations
 

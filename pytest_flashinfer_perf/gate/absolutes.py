@@ -1,4 +1,4 @@
-"""Gates without a baseline: a rate that must be reached, another backend that must not be beaten by."""
+"""Limits without a baseline: rates to reach, a limit relative to another backend, limits of host time."""
 
 from __future__ import annotations
 

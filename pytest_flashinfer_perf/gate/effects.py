@@ -1,4 +1,4 @@
-"""How much slower a case became, and how sure that is: one number per process, compared in logarithms."""
+"""Estimate how much slower a case became, with a confidence interval: one number per process, in logarithms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many stored runs: when which case changed, and what else did at that moment."""
+"""Find changes in a series of stored runs, and what else changed in the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two runs must have in common before their times can be compared, and what it costs to compare them anyway."""
+"""What must be equal in two runs (GPU, driver, settings), and what `--perf-gate-allow` permits to differ."""
 
 from __future__ import annotations
 

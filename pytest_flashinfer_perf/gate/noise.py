@@ -1,4 +1,4 @@
-"""How far apart two processes that run the same code come out: calibrated, seen in placements, pooled, or assumed.
+"""The noise between processes: calibrated, estimated from placements, pooled over cases, or assumed.
 
 Five processes say little about their own variance. So it is blended with what is known besides, weighted by degrees of
 freedom: with the machine's calibration of this case, with what the rows' own placements show, else with what all cases

@@ -1,4 +1,4 @@
-"""How many pairs of processes a case needs: some are certain early, some need more, and a suspect is measured again."""
+"""Measure pairs of processes until each verdict is certain, and measure suspects again."""
 
 from __future__ import annotations
 

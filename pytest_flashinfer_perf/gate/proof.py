@@ -1,4 +1,4 @@
-"""What verdicts are worth on one machine: of identical code, and of the same code with extra work behind each call.
+"""Count the gate's errors on one machine: false alarms on identical code, and missed slowdowns.
 
 Every process is compared with every other one, as `compare` does it with one file a side.
 """

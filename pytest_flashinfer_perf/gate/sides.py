@@ -1,4 +1,4 @@
-"""The two sides of a comparison: which processes measured a case, and what keeps it from being judged."""
+"""The two sides of a comparison: the rows of each case, and what prevents a verdict."""
 
 from __future__ import annotations
 

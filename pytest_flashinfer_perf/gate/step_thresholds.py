@@ -1,4 +1,4 @@
-"""[models] of the settings file: how long a step of a model may take, and how much slower it may become."""
+"""[models] of the settings file: limits for the time of a model's step and for its slowdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""[thresholds] of the settings file: how much slower is too slow, and what must be reached whatever it was before."""
+"""[thresholds] of the settings file: how much slower is too slow, and absolute limits."""
 
 from __future__ import annotations
 

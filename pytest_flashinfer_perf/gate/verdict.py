@@ -1,4 +1,4 @@
-"""Verdicts: the words, what each rests on, and the exit code that they amount to."""
+"""Verdicts, the data behind each, and the exit code of all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A budget as a table of the terminal or of Markdown, with what it does not cover."""
+"""The budget of a model's step as a table for the terminal or Markdown, with what it does not cover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run for other tools: device medians in microseconds with their rates, what is noisy, and what has no time.
+"""Write a run for other tools: GPU medians in microseconds, rates, noisy cases, and cases without a time.
 
 What each format has to look like: https://github.com/benchmark-action/github-action-benchmark#examples (a tool
 `customSmallerIsBetter`), https://bencher.dev/docs/reference/bencher-metric-format/,

@@ -1,4 +1,4 @@
-"""Shapes of one routine by batch and sequence."""
+"""Medians of a routine in a grid of batch size and sequence length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What calls cost the host, for people: the slowest plans, who waits for the GPU, and plans over batches."""
+"""The host-time section of reports: the slowest plans, calls that wait for the GPU, plans over batch sizes."""
 
 from __future__ import annotations
 

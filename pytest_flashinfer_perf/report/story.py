@@ -1,4 +1,4 @@
-"""What runs say together: the newest of each case, which backend wins where, what ran at all, what changed."""
+"""What a report tells about runs: the newest row of each case, the fastest backends, failures, changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section at the end of a run: per shape the backends side by side, in 80 columns of plain text."""
+"""The table at the end of a run: backends side by side for each shape, in 80 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test that is run again, as pytest-rerunfailures does with one that failed, counts as its last attempt ended."""
+"""Reruns of a failed test, as by pytest-rerunfailures: the last attempt counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beside a session without workers: a process that says which case it died of."""
+"""For sessions without workers: start a process that reports which case the session died of."""
 
 from __future__ import annotations
 

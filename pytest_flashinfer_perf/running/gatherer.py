@@ -1,4 +1,4 @@
-"""Where rows are gathered: those of other processes and of an earlier run are added to this session's."""
+"""Add the rows of other processes and of a resumed run to this session's."""
 
 from __future__ import annotations
 

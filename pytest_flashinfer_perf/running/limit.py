@@ -1,4 +1,4 @@
-"""The time that a case may take: seconds in which nothing is compiled and nobody is waited for.
+"""The time limit of a case; compiling and waiting for a lock do not count.
 
 Python's faulthandler keeps the time, in a thread of its own that needs no GIL: what hangs in C is ended too.
 """

@@ -1,4 +1,4 @@
-"""How a case ended that did not end well: a word for it, and a sentence."""
+"""How a case can end without a row: names of outcomes, and a sentence for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test's report carries for this plugin, from the process that ran the test to the one that gathers."""
+"""The data that this plugin attaches to pytest's test reports, and sends between processes."""
 
 from __future__ import annotations
 

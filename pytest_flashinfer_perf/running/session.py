@@ -1,4 +1,4 @@
-"""What a session with cases has beside them: its journal, their time limit, its device alone, its workers."""
+"""Set up a session that measures: journal, time limits, the lock of the device, workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--perf-shard i/n`: the same split on every host, by what cases took in an earlier run, or evenly."""
+"""`--perf-shard i/n`: split tests over hosts, equally on each, by the durations of an earlier run if there is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Around every case: its time limit, its lines in the journal, and what becomes of the others when it ends badly."""
+"""Wrap each case: time limit, journal, and what happens to the other cases when one ends the process."""
 
 from __future__ import annotations
 

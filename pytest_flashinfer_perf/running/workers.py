@@ -1,4 +1,4 @@
-"""xdist's workers: one for each GPU, pinned to it, and replaced when it dies; what they cannot do, they refuse."""
+"""xdist's workers: one for each GPU, pinned to it, and replaced when it dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tables share, wherever they are shown."""
+"""Formatting that tables share: durations, rates, line wrapping, Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of shards become one, as if one session had measured all of it; or a sentence says why not."""
+"""Join the files of shards into one run, or explain why they are not parts of one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The row: what is known of one measured case. In pytest-benchmark's JSON its `extra_info` has the parts' fields, flat.
+"""The row: everything known about one measured case. `extra_info` in pytest-benchmark's JSON has its fields.
 
 The text beside each type is the field's description in docs/row.md and in extra_info.schema.json.
 """

@@ -1,4 +1,4 @@
-"""The file of a run: pytest-benchmark's JSON, with what this plugin writes beside the rows. The only reader of it."""
+"""Read the file of a run: pytest-benchmark's JSON, and what this plugin adds to it. The only reader."""
 
 from __future__ import annotations
 

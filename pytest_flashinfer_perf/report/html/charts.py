@@ -1,4 +1,4 @@
-"""The page's plots, in Vega-Lite's words; `report.js` gives them their data and the page's colours."""
+"""The page's plots as Vega-Lite specifications; `report.js` fills in data and colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page shows, as its template and its script ask for it."""
+"""The page's content, in the form that its template and its script read."""
 
 from __future__ import annotations
 
