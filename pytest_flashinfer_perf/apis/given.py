@@ -49,7 +49,7 @@ class Kept:
 
 @dataclass
 class Given:
-    """Arguments by name; a wrapper is planned with some, and called with the others."""
+    """The arguments of a call by name, and those of a wrapper's `plan`."""
 
     call: dict[str, Any]
     plan: dict[str, Any]

@@ -20,7 +20,7 @@ NOT_WRITTEN = "its rows do not say what it asks of the host"
 
 @dataclass(frozen=True)
 class Broken:
-    """What was asked and not reached; `unknown` when the rows do not say."""
+    """A limit that is exceeded or not reached; `unknown` if the rows lack the number to compare."""
 
     sentence: str
     unknown: bool = False

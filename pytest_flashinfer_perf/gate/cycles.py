@@ -17,7 +17,7 @@ LONG = 80_000  # cycles, of which the launches of the stamps are less than a ten
 
 @dataclass(frozen=True)
 class Cycles:
-    """A row's figure, and that of each of its placements."""
+    """The cycles of a row, and of each of its placements."""
 
     figure: float
     placements: tuple[float, ...] = ()

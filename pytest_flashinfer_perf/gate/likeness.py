@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.runs.run_file import Run
 
 @dataclass(frozen=True)
 class Facet:
-    """`cost` is what admitting a difference adds to the threshold, as a share of the time."""
+    """A property to compare. If it may differ, the threshold grows by `cost`, a share of the time."""
 
     name: str
     of: Callable[[Run, Row], Any]
@@ -44,7 +44,7 @@ ALLOWABLE = {**{facet.name: facet.means for facet in (*FACETS, LIBRARY)}, **OTHE
 
 
 class AllowError(FlashinferPerfError):
-    """A name that nothing is called."""
+    """An unknown name in `--perf-gate-allow`."""
 
 
 def allowed(text: str) -> frozenset[str]:

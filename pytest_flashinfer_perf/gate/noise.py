@@ -51,7 +51,7 @@ TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what i
 
 @dataclass(frozen=True)
 class Noise:
-    """Variance between processes, of logarithms; how much is known of it, and from where."""
+    """The variance of logarithms between processes, its degrees of freedom and its source."""
 
     variance: float
     df: float

@@ -22,7 +22,7 @@ NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured 
 
 
 class Board:
-    """Rows and skips arrive with the reports, from another process too; `is_ours` when any is of a case."""
+    """Collects rows and skips from test reports, also of other processes; `is_ours` if any belongs to a case."""
 
     def __init__(self, step: Callable[[], ModelStep | None]) -> None:
         self.step = step  # of a model, if the session measures one

@@ -27,7 +27,7 @@ RATES = ("tflops", "tb_per_sec", "sol_pct")
 
 @dataclass(frozen=True)
 class Entry:
-    """A case under a name that no other has: with its row, or why it has none."""
+    """A case with a unique name, and its row or the reason why it has none."""
 
     name: str
     status: str

@@ -18,7 +18,7 @@ NAME = "flashinfer_perf"
 
 @dataclass(frozen=True)
 class Options:
-    """What pytest-benchmark's record of a test has beside the row."""
+    """The fields of pytest-benchmark's record of a test that are not part of the row."""
 
     group: str | None = None
     param: str | None = None
@@ -64,7 +64,7 @@ def read(values: Any, where: str) -> CaseReport:
 
 
 class Serializer:
-    """Between processes of xdist, and in files of reports, it is JSON."""
+    """Converts the data to JSON and back, for xdist and for files of reports."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_to_serializable(self) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:

@@ -204,7 +204,7 @@ def _warn_of_no_journal(config: pytest.Config) -> None:
 
 
 class ReportPlace:
-    """Reports that say where they come from."""
+    """Adds the host and the GPU to reports."""
 
     def __init__(self, place: Mapping[str, Any]) -> None:
         self._place = place

@@ -21,7 +21,7 @@ PART = "flashinfer_perf_shard"
 
 
 class ShardError(FlashinferPerfError):
-    """A split that cannot be made; the sentence says why."""
+    """The tests cannot be split; the message says why."""
 
 
 class Shard(NamedTuple):
@@ -59,7 +59,7 @@ def split(tests: Sequence[str], known: Mapping[str, float], of: int) -> list[lis
 
 
 class Sharding:
-    """Leaves other shards' tests out, and writes in the JSON which part of the run it is."""
+    """Deselects the tests of other shards, and records in the JSON which part of the run this is."""
 
     def __init__(self, config: pytest.Config, shard: Shard) -> None:
         by = config.getoption("perf_shard_by")

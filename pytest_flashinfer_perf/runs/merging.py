@@ -24,7 +24,7 @@ class MergeError(FlashinferPerfError):
 
 @dataclass(frozen=True)
 class Part:
-    """A file of one shard, as it stands and as it was read."""
+    """The file of one shard: its JSON, and the run that was read from it."""
 
     document: dict[str, Any] = field(repr=False)
     run: Run

@@ -169,7 +169,7 @@ class AnswerCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """What became of the measurement, and what it took."""
+    """How the measurement ended, and the resources that it took."""
 
     status: Annotated[
         Status | None,

@@ -24,7 +24,7 @@ def palette(backends: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RooflineChart:
-    """Points under the roofs of one device, by backend."""
+    """The roofline chart of one device, with a point for each row, by backend."""
 
     backends: tuple[str, ...]
     points: Sequence[Spec]

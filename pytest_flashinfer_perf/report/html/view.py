@@ -25,7 +25,7 @@ FACTS_OF_HOST = ("host_us", "plan_us", "waits", "allocations", "synchronisations
 
 @dataclass(frozen=True)
 class Figure:
-    """A device's roofline: which points it has not, and whose roofs."""
+    """The text of a device's roofline: the points that it lacks, and where its roofs are from."""
 
     place: str
     name: str
