@@ -1,13 +1,14 @@
 """What every API gets on a GPU, as evidence/apis-h200.md has it.
 
-python benchmarks/api_evidence.py lines FOLDER 16        # the smallest cases of all APIs, to compile side by side
-python benchmarks/api_evidence.py measured RUN.json...   # the lines of those that nothing spoke against
-python benchmarks/api_evidence.py table RUN.json...      # the tables of all these runs
+python benchmarks/api_evidence.py lines FOLDER 12 6 2   # the smallest cases of all APIs, to compile side by side
+python benchmarks/api_evidence.py right LOG...          # the lines of those that passed in runs with -v
+python benchmarks/api_evidence.py table RUN.json...     # the tables of all these runs
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -24,14 +25,19 @@ FIRST = (
     *("mamba", "page", "topk", "topk_varlen", "cascade"),
 )
 LAST = ("fused_moe", "cute_dsl", "msa_ops", "cake_vsa", "comm", "gated_act_mxfp8", "attn_scores", "gdp_prefill")
+HEAVY = ("fmha_v2", "pod", "trtllm", "segment")  # what may take minutes to compile comes last in its group
+PASSED = re.compile(r"PASSED \S+?::([^\s\[]+)\[([^\]]*)\]")
 SMALL_MOE = ("hash_topk", "mono_moe", "fused_topk_deepseek")
 
 
-def rank(api: ApiRoutine) -> tuple[int, str]:
+def rank(api: ApiRoutine) -> int:
     if any(api.name.endswith(name) for name in SMALL_MOE):
-        return 0, api.name
-    known = 0 if api.family in FIRST else 2 if api.family in LAST else 1
-    return known, api.name
+        return 0
+    return 0 if api.family in FIRST else 2 if api.family in LAST else 1
+
+
+def ordered() -> list[ApiRoutine]:
+    return sorted(all_apis().values(), key=lambda api: (rank(api), any(x in api.name.lower() for x in HEAVY), api.name))
 
 
 def cases(api: ApiRoutine) -> Iterator[Case[Any, Any]]:
@@ -39,12 +45,14 @@ def cases(api: ApiRoutine) -> Iterator[Case[Any, Any]]:
         yield from (Case(api, shape, backend) for backend in api.backends if backend != "torch")
 
 
-def write_lines(folder: str, count: str) -> None:
+def write_lines(folder: str, *counts: str) -> None:
+    """As many groups of each rank."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    each = sorted(all_apis().values(), key=rank)
-    for nth in range(int(count)):
-        lines = [shlex.join(case.words) for api in each[nth :: int(count)] for case in cases(api)]
-        Path(folder, f"group{nth}.txt").write_text("\n".join(lines) + "\n")
+    for which, count in enumerate(map(int, counts)):
+        each = [api for api in ordered() if rank(api) == which]
+        for nth in range(count):
+            lines = [shlex.join(case.words) for api in each[nth::count] for case in cases(api)]
+            Path(folder, f"group{which}-{nth}.txt").write_text("\n".join(lines) + "\n")
 
 
 def entries(paths: list[str]) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
@@ -58,12 +66,11 @@ def entries(paths: list[str]) -> tuple[dict[str, dict[str, Any]], dict[str, dict
     return rows, {case: one for case, one in without.items() if case not in rows}
 
 
-def print_measured(*paths: str) -> None:
-    _, without = entries(list(paths))
-    spoken = {case for case, one in without.items()}
-    for api in sorted(all_apis().values(), key=rank):
+def print_right(*logs: str) -> None:
+    passed = {f"{name}/{case}" for path in logs for name, case in PASSED.findall(Path(path).read_text())}
+    for api in ordered():
         for case in cases(api):
-            if case.identity.case not in spoken:
+            if case.identity.case in passed:
                 print(shlex.join(case.words))
 
 
@@ -91,4 +98,4 @@ def print_table(*paths: str) -> None:
 
 
 if __name__ == "__main__":
-    {"lines": write_lines, "measured": print_measured, "table": print_table}[sys.argv[1]](*sys.argv[2:])
+    {"lines": write_lines, "right": print_right, "table": print_table}[sys.argv[1]](*sys.argv[2:])

@@ -81,7 +81,7 @@ class Step:
         self.multiply[name](Inputs(a, b, None, out))
         return out
 
-    def run(self):
+    def run(self, *, sampled):
         import flashinfer
 
         residual = self.embedded.clone()
@@ -93,6 +93,8 @@ class Step:
             x = self.product("down", x, layer["down"])
             flashinfer.norm.fused_add_rmsnorm(x, residual, layer["next norm"])
         logits = self.product("lm-head", x, self.head).float()
+        if not sampled:
+            return logits.argmax(-1)
         return flashinfer.sampling.top_k_top_p_sampling_from_logits(logits, 50, 0.9, seed=self.seed, offset=self.offset)
 
     def attended(self, layer, qkv):
@@ -116,17 +118,26 @@ def rotations(context):
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
-def captured(step):
-    step.run()
+def captured(step, *, sampled=True):
+    step.run(sampled=sampled)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        tokens = step.run()
+        tokens = step.run(sampled=sampled)
     graph.replay()
     torch.cuda.synchronize()
     assert ((tokens >= 0) & (tokens < step.sizes["lm-head"].n)).all(), tokens
     assert all(layer["attention"].out.isfinite().all() for layer in step.layers)
     return graph
+
+
+def held(step):
+    """The step as a graph, and the kernels that it could not hold."""
+    try:
+        return captured(step), ()
+    except RuntimeError as error:
+        print(f"without sampling, which no graph holds: {error}")
+        return captured(step, sampled=False), ("sampling",)
 
 
 def seconds(graph):
@@ -169,14 +180,14 @@ def main():
     found = budget.of_run(plan.recorded, runs.read([args.run])[0])
     if found.unmeasured:
         sys.exit(f"{args.run} has no row of {', '.join(kernel.name for kernel in found.unmeasured)}")
-    graph = captured(Step(plan, found))
+    graph, left_out = held(Step(plan, found))
     times = seconds(graph)
-    whole, total = statistics.median(times), found.total
+    whole, total = statistics.median(times), sum(e.seconds for e in found.entries if e.kernel.name not in left_out)
     low, high = min(times), max(times)
     print(f"step: {1e3 * whole:.3f} ms, {1e3 * low:.3f} to {1e3 * high:.3f} in {REPLAYS} replays")
-    print(f"sum of the budget: {1e3 * total.seconds:.3f} ms, {total.seconds / whole - 1:+.1%} beside the step")
+    print(f"sum of the budget: {1e3 * total:.3f} ms, {total / whole - 1:+.1%} beside the step")
     print("\n".join(shown(traced(graph))))
-    return 0 if abs(total.seconds / whole - 1) <= WITHIN else 1
+    return 0 if abs(total / whole - 1) <= WITHIN else 1
 
 
 if __name__ == "__main__":

@@ -59,6 +59,17 @@ class ApiRoutine(Routine[Any, Given]):
         kept = inputs.kept
         return tuple(reading.tolerance(self.api, name, kept.dtypes[name]) for name in kept.compared)
 
+    def described(self, params: Any, inputs: Given, bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:
+        known, allowed = inputs.kept, bounds or self.allowed(params, inputs, "")
+        right = partial(_passes, self, params, inputs, allowed)
+        return {
+            "derived": True,
+            "reference": known.computed_in,
+            "no_reference": known.missing or None,
+            "weak_reference": _weakness(self.api, inputs),
+            "faults_missed": list(faults.missed(_right(self.api, inputs), right)),
+        }
+
     def changed(self, inputs: Given) -> tuple[Tensor, ...]:
         return () if given.write_only(self.api, inputs) else given.changed(inputs)
 
@@ -81,7 +92,6 @@ def of(api: Api) -> ApiRoutine:
         tiers=dict(shapes.tiers(api, params)),
         api=api,
     )
-    made.facts = partial(_facts, made)
     found = shapes.presets(api)
     if found:
         made.sweep(found)(partial(shapes.of_model, api, params))
@@ -148,17 +158,6 @@ def _activations(api: Api, x: Given) -> Tensor:
     return max(signed, key=Tensor.numel, default=torch.empty(0))
 
 
-def _facts(routine: ApiRoutine, params: Params, x: Given) -> Mapping[str, Any]:
-    known = x.kept
-    return {
-        "derived": True,
-        "reference": known.computed_in,
-        "no_reference": known.missing or None,
-        "weak_reference": _weakness(routine.api, x),
-        "faults_missed": list(faults.missed(_right(routine.api, x), partial(_passes, routine, params, x))),
-    }
-
-
 def _weakness(api: Api, x: Given) -> str | None:
     known = x.kept
     otherwise = exceptions.by_part(exceptions.OTHERWISE, api.label)
@@ -175,10 +174,12 @@ def _right(api: Api, x: Given) -> tuple[Tensor, ...]:
     return tuple(known.answer[name].to(known.dtypes[name]) for name in known.compared)
 
 
-def _passes(routine: ApiRoutine, params: Params, x: Given, outputs: tuple[Tensor, ...]) -> bool:
+def _passes(
+    routine: ApiRoutine, params: Params, x: Given, allowed: tuple[Tolerance, ...], outputs: tuple[Tensor, ...]
+) -> bool:
     """By the check that the backend's answer has passed, of the outputs that are compared."""
     seen = _read(routine, params, x, outputs)
-    compared = zip(seen, _wanted(routine.api, x), routine.allowed(params, x, ""), strict=True)
+    compared = zip(seen, _wanted(routine.api, x), allowed, strict=True)
     return not any(check.compare(*each, poisoned=False).rule for each in compared)
 
 

@@ -53,7 +53,7 @@ def _known(api: Api, given: Given, wide: Given) -> dict[str, Tensor]:
     otherwise, why = exceptions.by_part(exceptions.OTHERWISE, api.label) or ((), "")
     known = {name: tensor for name, tensor in named.items() if name in given.kept.written and name not in otherwise}
     if why and not known:
-        raise NoReferenceError(f"no reference: of its template's, {why}")
+        raise NoReferenceError(f"no reference: its template's answers otherwise, {why}")
     return known
 
 

@@ -17,7 +17,11 @@ NAMES = {
     "MSASparseAttention": "msa_sparse_attention",
     "MSASparseDecode": "msa_sparse_decode_attention",
     "cute_dsl_fp4_block_scale_moe": "cute_dsl_fused_moe_nvfp4",
+    "recurrent_kda_prefill": "recurrent_kda",
+    "gated_delta_rule_decode": "gated_delta_rule_decode_pretranspose",
 }
+# Those that call another API where a flag has this value.
+NAMES_BY_FLAG = {("gated_delta_rule_decode", "state_layout", "nontranspose"): "gated_delta_rule_decode"}
 # An axis is as long as these flags multiplied, where no flag has its name.
 AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "nnz": (("batch_size", "seq_len"),),
@@ -45,7 +49,10 @@ UNSAID: Mapping[str, Mapping[str, str]] = {
     "sampling": {"top_k": "50", "top_p": "0.9", "min_p": "0.1", "num_speculate_tokens": "5"},
     "topk": {"top_k": "50", "max_len": "4096"},
 }
-ARGUMENTS = {"no_sf_swizzled_layout": ("is_sf_swizzled_layout", "False"), "interleave": ("interleave", "True")}
+ARGUMENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "no_sf_swizzled_layout": (("is_sf_swizzled_layout", "False"),),
+    "interleave": (("interleave", "True"), ("is_neox", "False")),
+}
 # What every template does anyway.
 ANYWAY = {
     "out_dtype": ("fp8_e4m3", "nvfp4", "bfloat16"),
@@ -54,6 +61,7 @@ ANYWAY = {
     "kv_layout": ("NHD",),
     "sf_layout": ("128x4",),
     "global_scale": ("1.0",),
+    "state_layout": ("pretranspose", "nontranspose"),
 }
 
 
@@ -76,7 +84,7 @@ class _Line:
     def words(self) -> list[str]:
         axes = dict(self._axes())
         sizes = {axis: self._size(names) for axis, names in axes.items()}
-        taken = {name for names in axes.values() for name in names}
+        taken = {name for axis in axes for names in ((axis,), *AXES.get(axis, ())) for name in names}
         others = {name: value for name, value in self.flags.items() if name not in taken}
         dtype = others.pop("input_dtype", None)
         arguments = ",".join(word for name, value in others.items() for word in self._argument(name, value))
@@ -106,9 +114,10 @@ class _Line:
         return dtype
 
     def _argument(self, name: str, value: str) -> Iterator[str]:
-        argument, fixed = ARGUMENTS.get(name, (name, value or "True"))
-        if argument in self.api.arguments:
-            yield f"{argument}={fixed}"
+        options = ARGUMENTS.get(name, ((name, value or "True"),))
+        found = next((f"{argument}={fixed}" for argument, fixed in options if argument in self.api.arguments), None)
+        if found:
+            yield found
         elif value not in ANYWAY.get(name, ()):
             raise NotAnApiError(f"{self.routine}: {self.api.path}: its template has no --{name}")
 
@@ -118,10 +127,11 @@ def translated(routine: str, api: Api, rest: Sequence[str]) -> list[str]:
     return _Line.read(routine, api, _flags(rest)).words()
 
 
-def api_of(routine: str) -> Api:
+def api_of(routine: str, rest: Sequence[str] = ()) -> Api:
     """The API that upstream's routine calls."""
     known = discovery.registry()
-    wanted = NAMES.get(routine, routine)
+    by_flag = (NAMES_BY_FLAG.get((routine, name, value)) for name, value in _pairs(rest))
+    wanted = next(filter(None, by_flag), NAMES.get(routine, routine))
     found = [api for api in known.apis if api.path.rpartition(".")[2] == wanted]
     if not found:
         where = f"FlashInfer {known.version} has" if known.version else "without FlashInfer there is"
@@ -130,6 +140,13 @@ def api_of(routine: str) -> Api:
     if best.missing:
         raise NotAnApiError(f"{routine}: {best.path}: {best.missing}")
     return best
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each flag with the word behind it."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, _, value = word.removeprefix("--").partition("=")
+        yield name, value or following
 
 
 def _flags(rest: Sequence[str]) -> dict[str, str]:

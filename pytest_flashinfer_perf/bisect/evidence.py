@@ -40,6 +40,6 @@ def toml(thresholds: Thresholds) -> str:
 def _fields(entry: object) -> str:
     """The settings that decide whether a case changed, without those for absolute limits."""
     values = dict(entry) if isinstance(entry, dict) else {}
-    fields = [f'slower = "{100 * values["slower"]:.12f}%"'] if "slower" in values else []
+    fields = [f'{name} = "{100 * values[name]:.12f}%"' for name in ("slower", "slower_host") if name in values]
     fields += [f"floor_us = {values['floor_us']!r}"] if "floor_us" in values else []
     return ", ".join(fields)

@@ -1,4 +1,4 @@
-"""Bisect times: compare two points in alternating pairs of processes, as many as the verdicts need."""
+"""Bisect times, on the GPU or on the host, in alternating pairs of processes, as many as the verdicts need."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ ANSWERS = {
     Verdict.FASTER: Answer.UNCHANGED,  # a change in the other direction is not the one that is searched for
 }
 SIGNS: Mapping[str, Literal[1, -1]] = {"slower": 1, "faster": -1}
+ON_HOST = {"host": "slower to enqueue", "plan": "slower to plan"}
 
 
 class Instrument(Protocol):
@@ -48,7 +49,7 @@ class Times:
     most_pairs: int = 10
 
     def __call__(self, question: Question) -> Mapping[str, Finding]:
-        rules = replace(self.rules, thresholds=leveled(question.levels)) if question.levels else self.rules
+        rules = replace(self.rules, thresholds=self._leveled(question)) if question.levels else self.rules
         plan = Plan(self.pairs, max(self.pairs, self.most_pairs))
         try:
             judgement = plan.follow(lambda nth, cases: self._pair(question, nth, cases), rules)
@@ -58,6 +59,12 @@ class Times:
         found = {judged.name: self._finding(judged) for judged in judgement.cases}
         absent = Finding(Answer.SKIP, "not measured on either side")
         return {**{case: replace(absent, test=test) for case, test in question.tests.items()}, **found}
+
+    def _leveled(self, question: Question) -> Thresholds:
+        """Thresholds with the levels of the question, without an absolute floor."""
+        name = "slower_host" if self.rules.quantity else "slower"
+        levels = question.levels.items()
+        return Thresholds(tuple((escape(case), {name: math.expm1(level), "floor_us": 0.0}) for case, level in levels))
 
     def _pair(self, question: Question, nth: int, cases: frozenset[str] | None) -> tuple[Run, Run]:
         """Every second pair is measured head first, so that a drift over time favours neither."""
@@ -93,10 +100,3 @@ def _others(judged: Judged) -> Iterable[str]:
 
 def _backends(rows: Iterable[Row]) -> str:
     return " and ".join(dict.fromkeys(str(row.setup.resolved_backend or "unknown") for row in rows))
-
-
-def leveled(levels: Mapping[str, float]) -> Thresholds:
-    """Thresholds with these levels, without an absolute floor."""
-    return Thresholds(
-        tuple((escape(case), {"slower": math.expm1(level), "floor_us": 0.0}) for case, level in levels.items())
-    )

@@ -32,7 +32,7 @@ def _translated(words: list[str], name: str) -> Line:
     """A line of upstream's routine that is an API here."""
     from pytest_flashinfer_perf.apis import upstream_names  # imports torch
 
-    described = upstream_names.api_of(name)
+    described = upstream_names.api_of(name, words)
     api = api_named(described.name)
     return cases.parse_of(api, words, (), lambda rest: upstream_names.translated(name, described, rest))
 

@@ -1,6 +1,7 @@
 """Compare host time, separately from GPU time: it can grow while the GPU takes as long as before.
 
-They decide the verdict of a case only where `slower_host` is asked of it, and are shown beside its time in any case.
+They decide the verdict of a case only where `slower_host` is asked of it, or where the rules judge by one of them
+alone, and are shown beside its time in any case.
 Each round is compared by the reference that was timed beside it, since the core may be slower for reasons of its own.
 """
 
@@ -21,6 +22,7 @@ from pytest_flashinfer_perf.runs.host_time import HostTime
 from pytest_flashinfer_perf.runs.row import Row
 
 QUANTITIES = {"host": "the time to enqueue it", "plan": "the time to plan it"}
+ALONE = 0.1  # the share that counts where one is judged alone and `slower_host` is not set
 ORDER = list(Verdict)
 
 
@@ -65,32 +67,47 @@ def _with(judged: Judged, found: Sequence[Effect], cases: int) -> Judged:
 
 def _held_to(threshold: float, judged: Judged, effect: Effect, cases: int) -> Judged:
     """The verdict that people want to read first is the case's, whichever quantity it is of."""
-    verdict, reason, sentence = decide([effect], {effect.seen.domain: threshold})
+    decided = _by(threshold, judged, effect, cases)
     others = (*judged.held_too, (effect, threshold))
-    if ORDER.index(verdict) >= ORDER.index(judged.verdict):
+    if ORDER.index(decided.verdict) >= ORDER.index(judged.verdict):
         return replace(judged, effects=(*judged.effects, effect), held_too=others)
+    return replace(decided, held_too=others)
+
+
+def alone(judged: Judged, quantity: str, cases: int) -> Judged:
+    """The case judged by this quantity, whatever became of the others."""
+    effect = judged.effect_in(quantity)
+    if effect is None:
+        sentence = f"{QUANTITIES[quantity]} is not written for each of its rows"
+        return replace(
+            judged, verdict=Verdict.INVALID, reason="no-figure", sentence=sentence, effects=(), threshold=None
+        )
+    others = tuple(one for one in judged.effects if one is not effect)
+    asked = judged.asked.slower_host
+    threshold = math.log1p(ALONE if asked is None else asked)
+    return _by(threshold, replace(judged, effects=others, held_too=()), effect, cases)
+
+
+def _by(threshold: float, judged: Judged, effect: Effect, cases: int) -> Judged:
+    verdict, reason, sentence = decide([effect], {effect.seen.domain: threshold})
+    is_changed = verdict in (Verdict.SLOWER, Verdict.FASTER)
     return replace(
         judged,
         verdict=verdict,
-        reason=_reason(verdict, reason, effect),
+        reason=f"{reason}-{effect.seen.domain}" if is_changed else reason,
         sentence=_sentence(judged, verdict, sentence, effect),
         threshold=threshold,
         effects=(effect, *judged.effects),
         detectable=effect.detectable(threshold, cases),
-        held_too=others,
     )
-
-
-def _reason(verdict: Verdict, reason: str, effect: Effect) -> str:
-    return reason if verdict is Verdict.AMBIGUOUS else f"{reason}-{effect.seen.domain}"
 
 
 def _sentence(judged: Judged, verdict: Verdict, sentence: str, effect: Effect) -> str:
     what = QUANTITIES[effect.seen.domain]
-    if verdict is Verdict.AMBIGUOUS:
+    if verdict in (Verdict.AMBIGUOUS, Verdict.SAME):
         return f"{what}: {sentence}"
-    alone = " on the host alone" if judged.verdict in (Verdict.SAME, Verdict.FASTER) else ""
-    return f"{verdict.value.lower()}{alone}: {what} changed by more than slower_host"
+    there = " on the host alone" if judged.verdict in (Verdict.SAME, Verdict.FASTER) else ""
+    return f"{verdict.value.lower()}{there}: {what} changed by more than slower_host"
 
 
 def remarks(case: ComparedCase) -> Iterator[str]:

@@ -24,6 +24,8 @@ def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
     for name, of_case in _effects(sound, rules.paired, calibrations).items():
         judged[name] = _decided(judged[name], of_case, rules.allowed, len(sound))
     judged |= host.judged([judged[case.name] for case in sound], paired=rules.paired)
+    if rules.quantity:
+        judged |= {case.name: host.alone(judged[case.name], rules.quantity, len(sound)) for case in sound}
     order = list(Verdict)
     ranked = sorted(judged.values(), key=lambda one: (order.index(one.verdict), -_size(one)))
     sums = steps.judged(ranked, head, rules)

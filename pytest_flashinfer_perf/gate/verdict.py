@@ -31,7 +31,10 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings of a comparison. Paired: the n-th processes of the two sides ran next to each other."""
+    """The settings of a comparison. Paired: the n-th processes of the two sides ran next to each other.
+
+    If `quantity` is given, one of host time, it alone decides every verdict.
+    """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     allowed: frozenset[str] = frozenset()
@@ -39,6 +42,7 @@ class Rules:
     paired: bool = False
     calibrations: tuple[Calibration, ...] = ()
     steps: StepThresholds = field(default_factory=StepThresholds)
+    quantity: str | None = None
 
 
 @dataclass(frozen=True)

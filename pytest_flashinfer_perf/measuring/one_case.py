@@ -125,7 +125,7 @@ def _measured(case: Case, measuring: Measuring, checking: Checking, device: Devi
         resolved = choice.backend(routine.backends)
     inputs = tuple(_described(x)) if case.options.verbose > 1 else None
     measurement = replace(measurement, flops=cost.flops, bytes=cost.bytes)
-    return CaseResult(measurement, cost, resolved, choice, routine.facts(p, x), inputs)
+    return CaseResult(measurement, cost, resolved, choice, routine.described(p, x, expected.tolerances), inputs)
 
 
 def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:

@@ -142,6 +142,10 @@ class Routine(Generic[P, X]):
     def allowed(self, params: P, _inputs: X, backend: str) -> tuple[Tolerance, ...]:
         return self.tolerances(params, backend)
 
+    def described(self, params: P, inputs: X, _bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:
+        """More fields of the row; `bounds` are the tolerances that the answer was compared by."""
+        return self.facts(params, inputs)
+
     def changed(self, _inputs: X) -> tuple[torch.Tensor, ...]:
         """Tensors that a call both reads and writes: they are restored between timed calls."""
         return ()

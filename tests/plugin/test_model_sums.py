@@ -5,14 +5,15 @@ import re
 
 import pytest
 from reports import write
-from step_runs import PRODUCTS, STEP, TIMES, TINY, recorded
+from step_runs import FLAGS, PRODUCTS, STEP, TIMES, TINY, recorded
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.apis import all_apis
+from pytest_flashinfer_perf.cli.commands import model
 from pytest_flashinfer_perf.report import runs
 from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.routines import model_step
-from pytest_flashinfer_perf.runs import run_file
+from pytest_flashinfer_perf.runs import merging, run_file
 
 
 @pytest.fixture(scope="module")
@@ -48,17 +49,28 @@ def test_a_run_of_a_step_records_it(pytester, pytestconfig, tmp_path):
     output = tmp_path / "run.json"
     words = ("--import-mode=importlib", "--perf-backends=torch", "--perf-iters=3", "--perf-device=cpu", "-k", "mm_bf16")
     tests = pytestconfig.rootpath / "tests" / "gemm"
-    model = (f"--perf-model={tmp_path}/config.json", "--perf-step=--batch 4 --context 128")
-    assert pytester.runpytest(tests, *words, *model, f"--benchmark-json={output}").ret == 0
+    step = (f"--perf-model={tmp_path}/config.json", "--perf-step=--batch 4 --context 128")
+    assert pytester.runpytest(tests, *words, *step, f"--benchmark-json={output}").ret == 0
     step = run_file.read(output).step
     assert step.title.endswith("one decode step of 4 requests with 128 tokens")
     assert {kernel.name: kernel.count for kernel in step.kernels}["gate-up"] == 2
     assert next(kernel for kernel in step.kernels if kernel.name == "qkv").problems[0]["routine"] == "mm_bf16"
 
 
-def test_a_recorded_step_is_read_as_it_was(plan, tmp_path):
+def test_a_recorded_step_is_read_and_merged_as_it_was(plan, tmp_path):
     path = write(tmp_path / "run.json", recorded(plan, TIMES))
     assert run_file.read(path).step == plan.recorded
+    whole = merging.merged([merging.read(path)], allowed=("gaps",))
+    assert run_file.parse(whole, "merged").step == plan.recorded
+
+
+def test_a_budget_of_a_recorded_step_needs_no_flashinfer(plan, tmp_path, monkeypatch, capsys):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
+    monkeypatch.setattr(model, "all_apis", dict)
+    path = write(tmp_path / "run.json", recorded(plan, TIMES))
+    assert cli.main(["model", str(tmp_path / "tiny"), *FLAGS, "--run", str(path)]) == 0
+    assert "sum 320.0 us +- " in capsys.readouterr().out
 
 
 def test_the_page_has_a_bar_for_each_kernel_and_names_the_gaps(plan, tmp_path):

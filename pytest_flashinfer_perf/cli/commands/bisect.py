@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_flashinfer_perf.bisect import estimate, journal, shown, subjects
@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.bisect.measuring import Processes
 from pytest_flashinfer_perf.bisect.question import Compare, Finding, Question
 from pytest_flashinfer_perf.bisect.search import CaseSearch, NoDifferenceError, Search
 from pytest_flashinfer_perf.bisect.subjects import Subject
-from pytest_flashinfer_perf.bisect.times import SIGNS, Times
+from pytest_flashinfer_perf.bisect.times import ON_HOST, SIGNS, Times
 from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         trails = _searched(subject, journal.read(start.output / FINDINGS, _compare(start, subject, gpu)))
     Evidence(start.output).result(trails)
     subject.write_logs(trails, start.output)
-    sys.stdout.writelines(f"{line}\n" for line in shown.results(trails, subject.history, start.options.find))
+    sys.stdout.writelines(f"{line}\n" for line in shown.results(trails, subject.history, _sought(start.options.find)))
     return FOUND if all(trail.found for trail in trails) else NOT_ALL_FOUND
 
 
@@ -100,8 +100,13 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     if options.find == WRONG:
         return Answers(Processes(subject.places, [ONE_CALL, *start.for_pytest], start.output, gpu))
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu)
-    rules = judging.rules(options, [gpu], paired=True)
-    return Times(instrument, rules, evidence.verdicts, SIGNS[options.find], options.pairs, options.most_pairs)
+    quantity = options.find if options.find in ON_HOST else None
+    rules = replace(judging.rules(options, [gpu], paired=True), quantity=quantity)
+    return Times(instrument, rules, evidence.verdicts, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
+
+
+def _sought(find: str) -> str:
+    return ON_HOST.get(find, find)
 
 
 def _searched(subject: Subject, record: Journal) -> list[CaseSearch]:
@@ -178,7 +183,11 @@ def parser() -> argparse.ArgumentParser:
         "--wheels", type=Path, metavar="DIR", help="Folder with FlashInfer's wheels. Default: pip's index."
     )
     made.add_argument(
-        "--find", choices=(*SIGNS, WRONG), default="slower", help="The change to search for. Default: %(default)s."
+        "--find",
+        choices=(*SIGNS, *ON_HOST, WRONG),
+        default="slower",
+        help="The change to search for: slower or faster on the GPU, calls that take the host longer to enqueue (host) "
+        "or to plan (plan), wrong answers. Default: %(default)s.",
     )
     process_options.PYTHON.add_by(made.add_argument)
     made.add_argument(

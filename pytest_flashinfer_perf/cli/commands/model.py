@@ -18,7 +18,8 @@ from pytest_flashinfer_perf.routines.model_configs import step
 from pytest_flashinfer_perf.routines.model_step import Plan
 from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.runs import budget
-from pytest_flashinfer_perf.runs.budget import Budget
+from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.runs.step import ModelStep
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.presets import Spread
 
@@ -37,25 +38,32 @@ def main(arguments: Sequence[str]) -> int:
     if args.plan:
         _write(args.output, "\n".join(model_step.listed(plan)))
         return COMPLETE
-    found = _of_file(plan, args.run) if args.run else _measured(plan, args, for_pytest)
+    run = _read(args.run) if args.run else _measured(args, for_pytest)
+    known = _recorded(plan, run)
+    found = budget.of_run(known, run)
     show = budget_shown.markdown if args.markdown else budget_shown.lines
-    _write(args.output, "\n".join(show(plan.recorded, found, _of_file(plan, args.base) if args.base else None)))
+    _write(args.output, "\n".join(show(known, found, budget.of_run(known, _read(args.base)) if args.base else None)))
     return INCOMPLETE if found.unmeasured else COMPLETE
 
 
-def _of_file(plan: Plan, path: Path) -> Budget:
+def _recorded(plan: Plan, run: Run) -> ModelStep:
+    """As the run recorded it, since here another FlashInfer may be installed, or none."""
+    return run.step if run.step and run.step.title == plan.title else plan.recorded
+
+
+def _read(path: Path) -> Run:
     [run] = runs.read([path])
-    return budget.of_run(plan.recorded, run)
+    return run
 
 
-def _measured(plan: Plan, args: argparse.Namespace, for_pytest: Sequence[str]) -> Budget:
+def _measured(args: argparse.Namespace, for_pytest: Sequence[str]) -> Run:
     """By the suite, in a process of its own, whose log stays where it fails."""
     folder = Path(tempfile.mkdtemp(prefix="flashinfer-perf-model-"))
     stem = folder / "step"
     processes.measured(_suite(), [*_options(args), *for_pytest], stem)
-    found = _of_file(plan, stem.with_suffix(".json"))
+    run = _read(stem.with_suffix(".json"))
     shutil.rmtree(folder)
-    return found
+    return run
 
 
 def _suite() -> processes.Environment:

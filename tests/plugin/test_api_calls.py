@@ -1,0 +1,161 @@
+"""Calls of any form are checked, and what they cost is derived as a routine's file has it."""
+
+import shlex
+from dataclasses import replace
+
+import planted_apis
+import pytest
+import torch
+
+from pytest_flashinfer_perf.apis import (
+    all_apis,
+    reading,
+    registry,
+    routine,
+    truth,
+)
+from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
+from pytest_flashinfer_perf.measuring.one_case import check_answer, run_case
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
+
+OVERLAP = {
+    "decode": (
+        "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run --batch_size 2 --num_pages_per_seq 8",
+        "BatchDecodeWithPagedKVCacheWrapper --batch_size 2 --s_kv 128 --head_dim_qk 128 --page_size 16",
+    ),
+    "paged prefill": (
+        "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper.run --total_q 32 --batch_size 2 --num_pages_per_seq 8",
+        "BatchPrefillWithPagedKVCacheWrapper --batch_size 2 --s_qo 16 --s_kv 128 --head_dim_qk 128 --page_size 16",
+    ),
+    "ragged prefill": (
+        "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper.run --total_q 32 --total_kv 256 --batch_size 2",
+        "BatchPrefillWithRaggedKVCacheWrapper --batch_size 2 --s_qo 16 --s_kv 128 --head_dim_qk 128 --head_dim_vo 128",
+    ),
+    "mla": (
+        "flashinfer.mla._batch_mla._wrapper.BatchMLAPagedAttentionWrapper.run --batch_size 2 --num_pages_per_seq 2",
+        "BatchMLAPagedAttentionWrapper --batch_size 2 --s_kv 128 --page_size 64 --head_dim_ckv 512 --head_dim_kpe 64",
+    ),
+    "mm_bf16": ("flashinfer.gemm.gemm_base.mm_bf16 --M 8 --N 64 --K 32", "mm_bf16 --m 8 --n 64 --k 32"),
+    "bmm_bf16": (
+        "flashinfer.gemm.gemm_base.bmm_bf16 --batch_size 2 --M 8 --N 64 --K 32",
+        "bmm_bf16 --batch_size 2 --m 8 --n 64 --k 32",
+    ),
+}
+GROUPED = "--num_qo_heads 4 --num_kv_heads 2"
+HEADS = {
+    "decode": (GROUPED, GROUPED),
+    "paged prefill": (GROUPED, f"{GROUPED} --causal"),
+    "ragged prefill": (GROUPED, f"{GROUPED} --causal"),
+    "mla": ("--num_qo_heads 4", "--num_qo_heads 4"),
+}
+
+
+def cost_of(line):
+    [case] = read(shlex.split(line), all_routines())
+    x = case.routine.inputs(case.params, torch.Generator().manual_seed(1), torch.device("cpu"))
+    case.backend.build(case.params, x, LaunchOptions("torch", cuda_graph=False))
+    return case.routine.cost(case.params, x)
+
+
+@pytest.mark.parametrize("which", OVERLAP)
+def test_what_is_derived_is_what_a_routine_declares_by_hand(which):
+    """The products are the same ones; of the bytes, lengths and tables of pages differ by less than 1 %."""
+    api, routine = OVERLAP[which]
+    of_api, of_routine = HEADS.get(which, ("", ""))
+    derived = cost_of(f"--api {api} {of_api} --backends torch")
+    by_hand = cost_of(f"--routine {routine} {of_routine} --backends torch")
+    assert derived.flops == by_hand.flops
+    assert derived.bytes == pytest.approx(by_hand.bytes, rel=0.01)
+
+
+def planted(name):
+    """Its calls by `flashinfer`, on a CPU."""
+    path = f"{planted_apis.__name__}.{name}"
+    found = {known: entry for known, entry in registry.registered().items() if known[0] == path}
+    [((path, label), entry)] = found.items()
+    api = routine.of(registry.described(path, label, entry, 1))
+    for backend in api.api.backends:
+        api.backends[backend] = replace(api.backends[backend], requires=())
+    return api, api.api.backends[0]
+
+
+RIGHT = (
+    "doubled",
+    "doubled_in_place",
+    "doubled_to",
+    "doubled_under_another_name",
+    "doubled_with_a_size",
+    "DoubleWrapper.run",
+)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_call_of_any_form_is_checked(name):
+    api, backend = planted(name)
+    check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+@pytest.mark.parametrize("name", ["doubled_wrongly", "half_written"])
+def test_a_wrong_call_is_wrong(name):
+    api, backend = planted(name)
+    with pytest.raises(WrongAnswerError):
+        check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def test_experts_whose_values_are_rounded_on_the_way_are_allowed_more():
+    mono_moe = all_apis()["flashinfer.fused_moe.monomoe.mono_moe"].api
+    hash_topk = all_apis()["flashinfer.fused_moe.hash_topk.hash_topk"].api
+    bounds = [reading.tolerance(api, "output", torch.bfloat16).atol for api in (mono_moe, hash_topk)]
+    assert bounds == [0.15, 0.02]
+
+
+def test_a_call_whose_kernel_writes_nothing_is_named():
+    api, backend = planted("unwritten")
+    with pytest.raises(WrongAnswerError, match="output y: the call returns it as it was allocated"):
+        check_answer(api, backend, api.params(rows=4), device="cpu")
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_what_exchanges_data_between_gpus_is_a_skip_on_one(hopper):
+    api = all_apis()["flashinfer.comm.dcp_alltoall.decode_cp_a2a_alltoall"]
+    reasons = [require(hopper) for require in api.backends["flashinfer"].requires]
+    assert f"{api.name} exchanges data between GPUs, and its template makes one rank alone" in reasons
+
+
+def test_the_scale_that_an_api_takes_by_default_is_of_its_queries():
+    api = all_apis()["flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run"]
+    x = api.inputs(api.params(batch_size=2), torch.Generator().manual_seed(1), torch.device("cpu"))
+    answer, _ = truth.answer(api.api, x, torch.device("cpu"))
+    q, (k, v) = x.call["q"], x.call["paged_kv_cache"]
+    keys, values = (t[:4].flatten(0, 1).repeat_interleave(4, 1).transpose(0, 1).float() for t in (k, v))
+    first = torch.nn.functional.scaled_dot_product_attention(q[0, :, None].float(), keys, values)[:, 0]
+    assert torch.allclose(answer["output"][0].float(), first, atol=2e-2)
+
+
+def test_an_output_whose_reference_answers_otherwise_is_not_compared():
+    api = all_apis()["flashinfer.rope.rope_quantize_fp8_append_paged_kv_cache"]
+    x = api.inputs(api.params(nnz=4), torch.Generator().manual_seed(1), torch.device("cpu"))
+    api.backends["torch"].build(api.params(nnz=4), x, LaunchOptions("torch", cuda_graph=False))
+    answer, _ = truth.answer(api.api, x, torch.device("cpu"))
+    assert set(answer) == {"q_rope_out", "q_nope_out", "paged_kv_cache[1]"}
+
+
+def test_a_refusal_is_a_skip_with_the_librarys_sentence():
+    api, backend = planted("refused")
+    with pytest.raises(
+        CannotRunError, match=r"planted_apis\.refused refuses: NotImplementedError: no kernel for this GPU"
+    ):
+        check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def test_an_answer_in_place_is_put_back_between_timed_calls(cpu):
+    api, backend = planted("doubled_in_place")
+    case = Case(api, Shape(api.params(rows=4)), backend)
+    measured = run_case(case, Measuring(iters=40, warmup=0), Checking(), cpu).measurement
+    assert len(measured.samples) == 40
+    assert not measured.verdict.faults
+    assert max(check.absolute.expected for check in measured.checks) < 2**8

@@ -1,0 +1,76 @@
+"""Upstream's lines as APIs: its flags translated, or a sentence."""
+
+import shlex
+
+import pytest
+
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
+from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
+from pytest_flashinfer_perf.routines import all_routines
+
+LINES = {
+    "--routine rmsnorm --batch_size 32 --hidden_size 8192 --input_dtype float16 --enable_pdl": (
+        "flashinfer.norm.rmsnorm",
+        {"batch_size": 32, "hidden_size": 8192, "dtype": "float16", "arguments": "enable_pdl=True"},
+    ),
+    "--routine apply_rope --batch_size 16 --seq_len 64 --num_qo_heads 8 --num_kv_heads 2 --head_dim 64": (
+        "flashinfer.rope.apply_rope",
+        {"nnz": 1024, "num_q_heads": 8, "num_k_heads": 2, "head_dim": 64, "dtype": "float16"},
+    ),
+    "--routine softmax --batch_size 4 --vocab_size 128": (
+        "flashinfer.sampling.softmax",
+        {"batch_size": 4, "arguments": "enable_pdl=False"},
+    ),
+    "--routine top_k_ragged_transform --batch_size 4 --num_rows 8": (
+        "flashinfer.topk.top_k_ragged_transform",
+        {"num_rows": 8, "max_len": 4096, "k": 50},
+    ),
+    "--routine apply_rope_with_cos_sin_cache --batch_size 2 --seq_len 8 --num_qo_heads 8 --num_kv_heads 2 --head_dim 64"
+    " --input_dtype bfloat16 --interleave": (
+        "flashinfer.rope.apply_rope_with_cos_sin_cache",
+        {"nnz": 16, "arguments": "is_neox=False", "num_q_heads_x_head_size": 512, "dtype": "bfloat16"},
+    ),
+    "--routine gated_delta_rule_decode --batch_size 4 --state_layout nontranspose": (
+        "flashinfer.gdn_decode.gated_delta_rule_decode",
+        {"batch_size": 4},
+    ),
+    "--routine gated_delta_rule_decode --batch_size 4": (
+        "flashinfer.gdn_decode.gated_delta_rule_decode_pretranspose",
+        {"batch_size": 4},
+    ),
+    "--routine top_k_sampling_from_probs --batch_size 4 --vocab_size 128 --top_k 5 --refcheck -vv": (
+        "flashinfer.sampling.top_k_sampling_from_probs",
+        {"batch_size": 4, "vocab_size": 128, "arguments": "top_k=5"},
+    ),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_of_upstreams_is_that_api(line):
+    name, expected = LINES[line]
+    [case, *_] = read(shlex.split(line), all_routines())
+    assert case.routine.name == name
+    assert {field: getattr(case.params, field) for field in expected} == expected
+
+
+def test_what_of_upstreams_is_no_api_is_named_with_its_reason(tmp_path):
+    lines = {
+        "--routine rmsnorm --batch_size 4 --hidden_size 64 --num_heads 2": "its template has no --num_heads",
+        "--routine mixed_comm --batch_size 4": "mixed_comm is a routine that this project does not have",
+        "--routine b12x_fused_moe --num_tokens 4": "its template has no init",
+    }
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(lines))
+    entries = testlist.read(path)
+    assert len(entries) == len(lines)
+    for entry, sentence in zip(entries, lines.values(), strict=True):
+        assert sentence in entry.missing
+
+
+def test_every_routine_of_upstreams_on_one_gpu_is_an_api_or_has_a_reason(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(f"--routine {name}" for name in sorted(upstream.ROUTINES)))
+    for entry in testlist.read(path):
+        communicates = any(name in entry.name for name in upstream.COMMUNICATION)
+        assert entry.case or entry.problem or communicates or ": " in entry.missing, entry
+        assert not entry.problem or "are required" in entry.problem, entry
