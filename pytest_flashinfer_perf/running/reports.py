@@ -53,6 +53,11 @@ def add(report: pytest.TestReport, **values: Any) -> None:
     setattr(report, NAME, replace(of(report), **values))
 
 
+def begins_attempt(report: pytest.TestReport) -> bool:
+    """Whether what came of earlier attempts is void: pytest-rerunfailures runs a failed test again."""
+    return report.when == "setup"
+
+
 def written(carried: CaseReport) -> dict[str, Any]:
     """As JSON, without what is not there."""
     values = {one.name: getattr(carried, one.name) for one in dataclasses.fields(carried)}
