@@ -46,15 +46,15 @@ def session(folder, verdicts):
 
 
 def changes(verdicts):
-    yield "| case | bound | judged in | before | after | time | cycles | sees | pairs | verdict |"
+    yield "| case | bound | judged in | before | after | time | cycles | detects from | pairs | verdict |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for case in verdicts["cases"]:
         effects = case["effects"]
         domains = [percent(effects[d]["change"]) if d in effects else "" for d in ("time", "cycles")]
         times = [microseconds(case[side]) for side in ("before_s", "after_s")]
-        sees = percent(case["sees"]) if case["sees"] is not None else ""
+        detectable = percent(case["detectable"]) if case["detectable"] is not None else ""
         why = "; ".join((f"{case['verdict']} ({case['reason']})", *case["remarks"]))
-        facts = (case["case"], case["bound"] or "", case["judged_in"] or "", *times, *domains, sees)
+        facts = (case["case"], case["bound"] or "", case["judged_in"] or "", *times, *domains, detectable)
         yield f"| {' | '.join(facts)} | {len(case['before_s'])} | {why} |"
     yield ""
 

@@ -2,7 +2,8 @@
 
 PLAIN is a folder with files of several processes of the same code, PLANTED one with more host time in each call:
 
-    CASES="benchmarks/host_cases.txt --import-mode=importlib -q --perf-config=benchmarks/host_thresholds.toml"
+    SHORT="-q --perf-refcheck=off --perf-iters=5"
+    CASES="benchmarks/host_cases.txt $SHORT --perf-config=benchmarks/host_thresholds.toml"
     for n in 1 2 3 4 5; do python3 -m pytest $CASES --benchmark-json=plain/$n.json; done
     for n in 1 2 3 4; do
         HOST_FAULT=busy PYTHONPATH=benchmarks:$PYTHONPATH python3 -m pytest -p planted_on_host $CASES \
@@ -25,7 +26,8 @@ from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 
 HERE = Path(__file__).parent
-HEADINGS = ("case", "enqueue", "sd", "rounds' sd", "plan", "sd", "planted", "identical: SLOWER", "planted: SLOWER")
+TIMES = ("enqueue", "sd", "by reference", "rounds' sd", "plan", "sd", "by reference", "planted")
+HEADINGS = ("case", *TIMES, "identical: SLOWER", "planted: SLOWER")
 
 
 def rules():
@@ -53,11 +55,16 @@ def summary(title, by_case, codes):
     return f"{title}: of {counts.total()} verdicts {shown}; {codes[1]} of {codes.total()} comparisons exit 1"
 
 
-def figures(processes, name, quantity):
+def as_timed(processes, name, field):
     """In microseconds."""
+    hosts = [run.by_case[name].host for run in processes if name in run.by_case]
+    return [us for seen in hosts if seen and (us := getattr(seen, field))]
+
+
+def by_reference(processes, name, quantity):
     rows = [run.by_case[name] for run in processes if name in run.by_case]
     seen = host.replicates(quantity, rows, rows, paired=True) if rows else None
-    return [1e6 * seconds for seconds in seen.before] if seen else []
+    return seen.before if seen else []
 
 
 def sd(values):
@@ -66,7 +73,7 @@ def sd(values):
 
 def within(processes, name):
     """The largest standard deviation of the rounds of one process."""
-    rounds = [run.by_case[name].host.rounds_us for run in processes if run.by_case[name].host]
+    rounds = [run.by_case[name].host.comparable_rounds_us for run in processes if run.by_case[name].host]
     return max((sd(of_one) for of_one in rounds), key=lambda text: float(text.split()[0]) if text != "-" else 0.0)
 
 
@@ -90,10 +97,11 @@ def lines(plain, planted):
     yield f"| {' | '.join(HEADINGS)} |"
     yield f"|{'---|' * len(HEADINGS)}"
     for name, counts in identical.items():
-        before, plans, after = (
-            figures(*of) for of in ((plain, name, "host"), (plain, name, "plan"), (planted, name, "host"))
-        )
-        times = (median(before), sd(before), within(plain, name), median(plans), sd(plans), median(after))
+        before, plans = (as_timed(plain, name, field) for field in ("host_us", "plan_us"))
+        compared, compared_plans = (by_reference(plain, name, quantity) for quantity in host.QUANTITIES)
+        enqueue = (median(before), sd(before), sd(compared), within(plain, name))
+        plan = (median(plans), sd(plans), sd(compared_plans))
+        times = (*enqueue, *plan, median(as_timed(planted, name, "host_us")))
         yield f"| {' | '.join((name, *times, share(counts), share(found.get(name, Counter()))))} |"
 
 

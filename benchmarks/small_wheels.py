@@ -1,7 +1,8 @@
 """FlashInfer's wheels without what FA2's kernels are not compiled from: python benchmarks/small_wheels.py FROM TO
 
-For a machine without a network, to which four whole ones are too much to carry: 181 MB become 41. Left out are the
-sources of all other kernels, the copies of CUTLASS, spdlog and CCCL (CUDA's own is taken), and what several hosts need.
+For a machine without a network, to which four whole ones are too much to carry: 181 MB become 58. Left out are the
+sources of all other kernels, the copies of CUTLASS and spdlog, and what several hosts need. The headers of CCCL stay:
+CUDA's own may be too old for the release.
 """
 
 import argparse
@@ -9,6 +10,9 @@ import zipfile
 from pathlib import Path
 
 DATA, CSRC = "flashinfer/data/", "flashinfer/data/csrc/"
+INCLUDED = tuple(
+    f"{DATA}{folder}/" for folder in ("include", "cccl/libcudacxx/include", "cccl/cub/cub", "cccl/thrust/thrust")
+)
 PYTHON_ALONE = "flashinfer/experimental/"
 LEFT_OUT = "flashinfer/moe_ep/"
 LONGEST_SOURCE = 100_000
@@ -20,7 +24,7 @@ def is_kept(entry):
         return "/" not in name.removeprefix(CSRC) and entry.file_size < LONGEST_SOURCE
     if name.startswith(PYTHON_ALONE):
         return name.endswith(".py")
-    return name.startswith(f"{DATA}include/") or not name.startswith((DATA, LEFT_OUT))
+    return name.startswith(INCLUDED) or not name.startswith((DATA, LEFT_OUT))
 
 
 def small(source, target):

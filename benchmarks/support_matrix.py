@@ -83,13 +83,17 @@ def lines():
     yield INTRODUCTION.format(version=version("flashinfer-python"), asked=", ".join(f"{a}.{b}" for a, b in GPUS))
     seen = measured()
     for routine in sorted(all_routines().values(), key=lambda r: (r.family, r.name)):
-        yield f"## {routine.name}\n"
-        yield "| backend | FlashInfer API | declared for | ran on an H200, cases |\n|---|---|---|---|"
-        for backend in routine.backends.values():
-            api = f"`{backend.api}`" if backend.api else ""
-            yield f"| {backend.name} | {api} | {declared_for(backend)} | {ran(seen, routine.name, backend.name)} |"
-        yield ""
+        yield from routine_lines(routine, seen)
     yield from api_lines(seen)
+
+
+def routine_lines(routine, seen):
+    yield f"## {routine.name}\n"
+    yield "| backend | FlashInfer API | declared for | ran on an H200, cases |\n|---|---|---|---|"
+    for backend in routine.backends.values():
+        api = f"`{backend.api}`" if backend.api else ""
+        yield f"| {backend.name} | {api} | {declared_for(backend)} | {ran(seen, routine.name, backend.name)} |"
+    yield ""
 
 
 APIS = """## APIs with a trace template

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Measuring
     from pytest_flashinfer_perf.fuzz.strategies import strategies_for
     from pytest_flashinfer_perf.measuring.measurement import Measurement, measure
-    from pytest_flashinfer_perf.measuring.walk import check_answer
+    from pytest_flashinfer_perf.measuring.one_case import check_answer
 
 __all__ = ["Measurement", "Measuring", "check_answer", "measure", "strategies_for"]
 
@@ -19,7 +19,7 @@ __all__ = ["Measurement", "Measuring", "check_answer", "measure", "strategies_fo
 _HOMES = {
     "Measurement": "measuring.measurement",
     "Measuring": "config.settings",
-    "check_answer": "measuring.walk",
+    "check_answer": "measuring.one_case",
     "measure": "measuring.measurement",
     "strategies_for": "fuzz.strategies",
 }

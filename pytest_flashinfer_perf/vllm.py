@@ -8,7 +8,7 @@ import torch
 
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.measuring.walk import run_case
+from pytest_flashinfer_perf.measuring.one_case import run_case
 from pytest_flashinfer_perf.report.vllm import Compared
 from pytest_flashinfer_perf.routines.attention.vllm_decode import NVFP4, VllmDecode, to_float8, vllm_decode
 from pytest_flashinfer_perf.running import replay

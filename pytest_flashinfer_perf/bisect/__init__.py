@@ -1,1 +1,1 @@
-"""Which commit or release changed a case: the search, what it searches in, and what it asks at each step."""
+"""`flashinfer-perf bisect`: find the commit or the release in which a case became slower, faster or wrong."""

@@ -1,4 +1,4 @@
-"""Wrong answers: each point is looked at by itself, in two processes that must agree."""
+"""Bisect wrong answers: check the answers at each revision by itself, in two processes that must agree."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ WRONG_ANSWER = "wrong answer: "
 
 
 @dataclass(frozen=True)
-class Seen:
-    """`right` is None where nobody can tell."""
+class CheckedAnswer:
+    """Whether a case's answer is right; `right` is None if it was not checked or the processes disagree."""
 
     right: bool | None
     sentence: str
@@ -24,10 +24,10 @@ class Seen:
 
 @dataclass
 class Answers:
-    """What is known of a point is kept: an answer does not depend on what it is compared with."""
+    """Compares two revisions by their answers. Each revision is checked once, since that needs no other revision."""
 
     instrument: Instrument
-    known: dict[tuple[str, str], Seen] = field(default_factory=dict)
+    known: dict[tuple[str, str], CheckedAnswer] = field(default_factory=dict)
 
     def __call__(self, question: Question) -> Mapping[str, Finding]:
         try:
@@ -48,7 +48,7 @@ class Answers:
             self.known[point, case] = _agreed([_seen(run, case) for run in runs])
 
     def _finding(self, question: Question, case: str) -> Finding:
-        unknown = Seen(None, "not measured")
+        unknown = CheckedAnswer(None, "not measured")
         base, head = (self.known.get((point, case), unknown) for point in (question.base, question.head))
         if not base.right:
             return Finding(Answer.SKIP, f"not right to begin with: {base.sentence}", base.test)
@@ -60,20 +60,20 @@ def _cases(runs: Iterable[Run]) -> list[str]:
     return list(dict.fromkeys(case for run in runs for case in (*run.by_case, *(one.case for one in run.unmeasured))))
 
 
-def _seen(run: Run, case: str) -> Seen:
+def _seen(run: Run, case: str) -> CheckedAnswer:
     row = run.by_case.get(case)
     if row is None:
         ended = run.ended([case])
         outcome, reason = (ended.outcome, ended.headline) if ended else ("not measured", "this run has nothing on it")
         wrong = WRONG_ANSWER in reason
-        return Seen(False if wrong else None, reason if wrong else f"{outcome}: {reason}")
+        return CheckedAnswer(False if wrong else None, reason if wrong else f"{outcome}: {reason}")
     checked = row.check.refcheck
     right = {"passed": True, "wrong": False}.get(str(checked))
     sentence = {True: "right", False: "wrong answer", None: f"its answer is not compared: {checked}"}[right]
-    return Seen(right, sentence, row.fullname)
+    return CheckedAnswer(right, sentence, row.fullname)
 
 
-def _agreed(seen: list[Seen]) -> Seen:
+def _agreed(seen: list[CheckedAnswer]) -> CheckedAnswer:
     if len({one.right for one in seen}) > 1:
-        return Seen(None, f"not the same in {PROCESSES} processes: {'; '.join(one.sentence for one in seen)}")
+        return CheckedAnswer(None, f"not the same in {PROCESSES} processes: {'; '.join(one.sentence for one in seen)}")
     return seen[0]

@@ -1,4 +1,4 @@
-"""What a search will cost, before it is begun: steps, disk and minutes."""
+"""`bisect --dry-run`: estimate the steps, the disk space and the minutes of a search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import RunError
 
 COLLECTED = re.compile(r"(\d+)(?:/\d+)? tests? collected")
-START_S, CASE_S = 10.0, 1.5  # of a process, and of each case in it, as an H200 took for twenty of them
+START_S, CASE_S = 10.0, 1.5  # of a process, and of each case in it: measured on an H200 with twenty cases
 GIB = 2**30
 
 
@@ -27,7 +27,7 @@ def steps(points: int) -> int:
 
 
 def lines(points: int, cases: int, disk: int | None, most_pairs: int) -> Iterator[str]:
-    """`points` to search in, and the cases of each process of the ends, of which each step has one at least."""
+    """`cases` are all that are measured at both ends; at least one of them is measured in each step."""
     yield f"points: {points}, so about {counted(steps(points), 'step')} after the ends, and a verification"
     yield f"cases: {cases}, in {FEWEST} to {most_pairs} pairs of processes for the ends; then those that changed"
     yield f"disk: {'not known' if disk is None else f'{disk / GIB:.2f} GiB'}, and the rows that are measured"
@@ -37,13 +37,13 @@ def lines(points: int, cases: int, disk: int | None, most_pairs: int) -> Iterato
 
 
 def _minutes(points: int, pairs: int, cases: int, of_steps: int) -> float:
-    """The ends of all cases, then steps and one verification of those that changed."""
+    """All cases at both ends, then those that changed in each step and in one verification."""
     ends, step = (2 * pairs * (START_S + CASE_S * number) for number in (cases, of_steps))
     return (ends + (steps(points) + 1) * step) / 60
 
 
 def collected(command: Sequence[str], arguments: Sequence[str]) -> int:
-    """How many tests these arguments select here, which are taken for cases. It leaves nothing behind."""
+    """The number of tests that these arguments select in the current checkout. Writes no files."""
     words = ["env", "PYTHONDONTWRITEBYTECODE=1", *command, *arguments, "--collect-only", "--verbosity=0"]
     words += ["-p", "no:cacheprovider"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
@@ -55,7 +55,7 @@ def collected(command: Sequence[str], arguments: Sequence[str]) -> int:
 
 
 def disk_of_trees(repo: Path, ends: Iterable[str]) -> int:
-    """Two worktrees, as large as the ends."""
+    """The size of both worktrees, from the sizes of the files at the two ends."""
     return sum(_tree(repo, rev) for rev in ends)
 
 
@@ -73,7 +73,7 @@ def disk_of_wheels(wheels: Iterable[Path]) -> int:
 
 
 def disk_of_releases(number: int) -> int | None:
-    """Each as large as the one that is installed; None where there is none."""
+    """Assumes that each is as large as the installed one; None if none is installed."""
     try:
         files = metadata.files(PROJECT) or []
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What a question was judged by, kept beside its rows: `compare` says the same of them again."""
+"""The files of a search: each comparison's verdicts, and the settings with which `compare` repeats them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pytest_flashinfer_perf.bisect.question import Question
-from pytest_flashinfer_perf.bisect.search import Trail
+from pytest_flashinfer_perf.bisect.search import CaseSearch
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
@@ -27,19 +27,19 @@ class Evidence:
         write_whole(there / "verdicts.json", document.text(judgement))
         write_whole(there / "verdicts.md", markdown.text(judgement))
 
-    def result(self, trails: Sequence[Trail]) -> None:
+    def result(self, trails: Sequence[CaseSearch]) -> None:
         write_whole(self.folder / RESULT, json.dumps([asdict(trail) for trail in trails], indent=1) + "\n")
 
 
 def toml(thresholds: Thresholds) -> str:
-    """As `--perf-config` reads it."""
+    """The thresholds as a settings file."""
     lines = (f"{json.dumps(glob)} = {{ {_fields(entry)} }}\n" for glob, entry in thresholds.entries)
     return "[thresholds]\n" + "".join(lines)
 
 
 def _fields(entry: object) -> str:
-    """Only what decides whether a case changed."""
+    """The settings that decide whether a case changed, without those for absolute limits."""
     values = dict(entry) if isinstance(entry, dict) else {}
-    fields = [f'slower = "{100 * values["slower"]:.12f}%"'] if "slower" in values else []
+    fields = [f'{name} = "{100 * values[name]:.12f}%"' for name in ("slower", "slower_host") if name in values]
     fields += [f"floor_us = {values['floor_us']!r}"] if "floor_us" in values else []
     return ", ".join(fields)

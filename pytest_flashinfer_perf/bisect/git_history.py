@@ -1,4 +1,4 @@
-"""The commits between two revisions, in the order in which `git bisect` asks for them."""
+"""The commits between two revisions; `git bisect` chooses the next one to test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUSPECT = re.compile(r"^# (?:possible )?first bad commit: \[(\w+)\]", re.MULTILI
 
 
 def git(folder: Path, *words: str) -> str:
-    """What it prints; its error is one of the search."""
+    """Run git and return its output; raises RunError."""
     done = _git(folder, *words)
     if done.returncode:
         raise RunError(f"git {' '.join(words)} in {folder}: {done.stderr.strip() or done.stdout.strip()}")
@@ -30,7 +30,7 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def between(repo: Path, good: str, bad: str) -> tuple[str, str]:
-    """Both as commits, the first an ancestor of the second."""
+    """The hashes of both revisions; raises RunError unless the first is an ancestor of the second."""
     first, last = (git(repo, "rev-parse", "--verify", f"{rev}^{{commit}}") for rev in (good, bad))
     if first == last:
         raise RunError(f"--good={good} and --bad={bad} are one commit, {first}")
@@ -42,7 +42,7 @@ def between(repo: Path, good: str, bad: str) -> tuple[str, str]:
 
 @dataclass
 class GitHistory:
-    """`tree` is a worktree of its own, where the bisection is replayed for each question; it checks out nothing."""
+    """`tree` is a worktree in which `git bisect` is replayed with all answers so far, without checking out files."""
 
     repo: Path
     tree: Path
@@ -60,7 +60,7 @@ class GitHistory:
         return self._next[log]
 
     def log(self, answers: Mapping[str, Answer], *options: str) -> str:
-        """As `git bisect replay` takes it."""
+        """The answers as a log for `git bisect replay`."""
         words = " ".join(f"'{word}'" for word in (*options, self.bad, self.good))
         steps = (f"git bisect {GIT_WORDS[answer]} {point}\n" for point, answer in answers.items())
         return f"git bisect start {words}\n{''.join(steps)}"
@@ -78,7 +78,7 @@ class GitHistory:
         return Next(git(self.tree, "rev-parse", "BISECT_HEAD"))
 
     def parents(self, suspects: Sequence[str]) -> list[str]:
-        """Without those of before the good end, which a merge may have brought."""
+        """The parents inside the searched range; a merge may also have parents that are older than the good end."""
         listed = git(self.repo, "rev-list", "--no-walk", "--parents", *suspects).split()
         inside = {self.good, *git(self.repo, "rev-list", f"{self.good}..{self.bad}").split()}
         return [one for one in dict.fromkeys(listed) if one in inside and one not in suspects] or [self.good]

@@ -1,4 +1,4 @@
-"""What was asked and found so far, as a file: a search that was interrupted goes on behind it."""
+"""Record each comparison of a search in a file, so that an interrupted search can be resumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND, FINDINGS = "bisect.json", "findings.json"
 
 @dataclass
 class Journal:
-    """Answers what is on record in the order in which it was asked, and asks the rest."""
+    """Returns recorded findings as long as the file has some, then compares and records."""
 
     path: Path
     compare: Compare
@@ -48,7 +48,7 @@ class Journal:
 
 
 def read(path: Path, compare: Compare) -> Journal:
-    """A new one where there is no such file."""
+    """The journal in this file, or an empty one if there is no such file."""
     if not path.exists():
         return Journal(path, compare)
     try:

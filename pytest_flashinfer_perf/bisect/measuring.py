@@ -1,4 +1,4 @@
-"""One side of a question, measured in a process of its own, with its kernels compiled before."""
+"""Measure a revision in a pytest process of its own, after compiling the kernels that the tests need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PREBUILD = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.mai
 
 @dataclass
 class Processes:
-    """pytest, started with these arguments where the point is."""
+    """Starts pytest with these arguments in a revision's worktree or with a release's packages."""
 
     places: Places
     arguments: Sequence[str]
@@ -53,7 +53,7 @@ class Processes:
         return run
 
     def _compile(self, side: Side, point: str, where: Environment, stem: Path, only: Sequence[str] | None) -> None:
-        """Only what these tests need. What this cannot compile, the run itself tries, and says why it cannot."""
+        """Compile the modules of these tests. A failure is only logged: the run compiles again and reports it."""
         if self.gpu is None or (side, point) in self.compiled or not self.places.compiles(side):
             return
         self.compiled.add((side, point))
@@ -74,7 +74,7 @@ class Processes:
 
 
 def _prebuild(where: Environment) -> list[str]:
-    """The environment's Python with another program than pytest."""
+    """The environment's Python with `flashinfer-perf prebuild` instead of pytest."""
     at = next((i for i in range(len(where.command)) if where.command[i : i + 2] == MODULE), None)
     if at is None:
         raise RunError(f"{shlex.join(where.command)} names no Python that compiles before it measures")

@@ -1,4 +1,4 @@
-"""Where a point of the history is measured: a worktree that is checked out and built, or an installed release."""
+"""The environment in which a revision is measured: a worktree with its build, or an installed release."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN_OF_A_LOG = 20
 
 
 class Places(Protocol):
-    """`compiles` says whether the point has kernels of FlashInfer's that can be compiled before anything is timed."""
+    """Prepares a revision and gives the command to run there; `compiles`: whether it has FlashInfer's own sources."""
 
     def prepared(self, side: Side, point: str) -> Environment: ...
 
@@ -30,7 +30,7 @@ class Places(Protocol):
 
 
 def logged(words: Sequence[str], log: Path, folder: Path | None = None) -> None:
-    """Runs it with what it prints in a file; a RunError with the end of that where it fails."""
+    """Run a command with its output in a file; raises RunError with the end of the output."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as file:
         done = subprocess.run(words, cwd=folder, stdout=file, stderr=subprocess.STDOUT, check=False)  # noqa: S603
@@ -40,7 +40,7 @@ def logged(words: Sequence[str], log: Path, folder: Path | None = None) -> None:
 
 
 def environment(name: str, command: Sequence[str], paths: Sequence[Path], **variables: str) -> Environment:
-    """`command` with these folders before all others that Python looks for modules in."""
+    """`command` with these folders first on PYTHONPATH."""
     known = os.environ.get("PYTHONPATH", "")
     path = os.pathsep.join([*map(str, paths), *([known] if known else [])])
     assigned = [f"{variable}={value}" for variable, value in {"PYTHONPATH": path, **variables}.items()]
@@ -49,7 +49,10 @@ def environment(name: str, command: Sequence[str], paths: Sequence[Path], **vari
 
 @dataclass
 class Worktrees:
-    """One for each side, of the user's repository; `below` is where in it the tests are started, None for elsewhere."""
+    """Two worktrees of the user's repository, one for each side of a comparison.
+
+    Tests are started in the folder `below` of a worktree, or in the current folder if it is None.
+    """
 
     repo: Path
     folder: Path
@@ -76,9 +79,9 @@ class Worktrees:
         return path
 
     def _environment(self, side: Side, tree: Path) -> Environment:
-        """Without compiled Python: two commits within a second may have files of one size and one date."""
+        """Without .pyc files: files of two checkouts within a second can have one size and date."""
         variables = {"PYTHONDONTWRITEBYTECODE": "1"}
-        if self.compiles(side):  # its cache goes by a version that all commits share
+        if self.compiles(side):  # FlashInfer's cache is keyed by the version, which all commits share
             variables["FLASHINFER_WORKSPACE_BASE"] = str(self.folder / "compiled" / side)
         paths = [path for path in (tree, tree / "src") if path.is_dir()]
         made = environment(side, self.command, paths, **variables)
@@ -99,7 +102,7 @@ class Worktrees:
 
 @dataclass(frozen=True)
 class Installed:
-    """Each release in a folder of its own before what is installed: torch and all else are there once."""
+    """Each release is installed into a folder of its own, which precedes the installed packages on PYTHONPATH."""
 
     folder: Path
     command: Sequence[str]
@@ -128,7 +131,7 @@ class Installed:
 
 
 def installer(python: Sequence[str]) -> list[str]:
-    """pip of that environment, else uv."""
+    """The command that installs packages: that environment's pip, or uv."""
     asked = subprocess.run([*python, "-m", "pip", "--version"], capture_output=True, check=False)  # noqa: S603
     if asked.returncode == 0:
         return [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

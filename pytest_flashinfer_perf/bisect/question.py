@@ -1,4 +1,7 @@
-"""What a search asks of two points of a history, and what it is answered with for each case."""
+"""A comparison that the search asks for, and its finding for each case.
+
+A point is a commit or a release. The base of a comparison is the older point, the head the newer one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Side = Literal["base", "head"]
 
 
 class Answer(IntEnum):
-    """The exit codes that `git bisect run` knows."""
+    """Did the case change? The values are the exit codes of `git bisect run`."""
 
     UNCHANGED = 0
     CHANGED = 1
@@ -26,10 +29,10 @@ GIT_WORDS = {Answer.UNCHANGED: "good", Answer.CHANGED: "bad", Answer.SKIP: "skip
 
 @dataclass(frozen=True)
 class Question:
-    """Did these cases change between two points? All cases where none are named.
+    """Did these cases change between two points?
 
-    `tests` are the ids of tests by case; `levels` the least change that counts, as a logarithm, where it is not that
-    of the settings file.
+    `tests` has the id of each case's test; empty for all cases. `levels` has the smallest change that counts, as a
+    logarithm of a ratio, for cases in which it differs from the settings file's.
     """
 
     number: int
@@ -49,7 +52,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Finding:
-    """Of one case, in its head as compared with its base; `change`, `surely` and `level` are logarithms of ratios."""
+    """One case's head compared with its base, with evidence for people.
+
+    `change` is the change, `surely` its lower bound with 95 % confidence, `level` the smallest change that counts; all
+    are logarithms of ratios.
+    """
 
     answer: Answer
     sentence: str
@@ -61,13 +68,13 @@ class Finding:
 
 
 class Compare(Protocol):
-    """Findings by case; of all cases that were asked for."""
+    """Measures and compares two points; returns a finding for each case of the question."""
 
     def __call__(self, question: Question) -> Mapping[str, Finding]: ...
 
 
 class PointError(RunError):
-    """This point of the history could not be measured: it does not build, or its tests do not run."""
+    """This point could not be measured: it does not build, or its tests do not run."""
 
     def __init__(self, point: str, reason: object) -> None:
         super().__init__(str(reason))
@@ -75,7 +82,7 @@ class PointError(RunError):
 
 
 def skipped(question: Question, error: PointError) -> dict[str, Finding]:
-    """Where it is the point in question that cannot be measured; else it is an error of the whole search."""
+    """Findings for a point that cannot be measured; raises the error if the search needs that point."""
     if question.stage == "ends" or (question.stage == "step" and error.point == question.base):
         raise error
     sentence = str(error).partition("\n")[0]

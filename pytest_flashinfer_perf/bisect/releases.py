@@ -1,4 +1,4 @@
-"""The releases between two of them, from an index or a folder of wheels, in the order of their versions."""
+"""FlashInfer's releases between two versions, from a package index or a folder of wheels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AVAILABLE = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Releases:
-    """Oldest first; both ends are among them."""
+    """The releases to search in, oldest first, with both ends."""
 
     versions: tuple[str, ...]
 
@@ -37,7 +37,7 @@ class Releases:
         return len(self.versions) - 1
 
     def next(self, answers: Mapping[str, Answer]) -> Next:
-        """The middle of what is between the last unchanged and the first changed one."""
+        """The middle of the releases between the last unchanged and the first changed one."""
         changed = self._first({self.bad, *_having(answers, Answer.CHANGED)})
         unchanged = [at for at in range(changed) if answers.get(self.versions[at]) is Answer.UNCHANGED]
         last = max(unchanged, default=0)
@@ -64,7 +64,7 @@ def _having(answers: Mapping[str, Answer], wanted: Answer) -> list[str]:
 
 
 def between(good: str, bad: str, available: Iterable[Version], where: str) -> Releases:
-    """Those in between without pre-releases, unless an end is one."""
+    """The releases from one version to another. Pre-releases are left out unless an end is one."""
     first, last = _version(good), _version(bad)
     if first >= last:
         raise RunError(f"--releases {good} {bad}: the older release comes first, and they are two")
@@ -86,7 +86,7 @@ def _version(text: str) -> Version:
 
 
 def wheels(folder: Path) -> dict[Version, Path]:
-    """Of the project, by version."""
+    """FlashInfer's wheels in a folder, by version."""
     if not folder.is_dir():
         raise RunError(f"--wheels={folder}: there is no such folder")
     found = {}
@@ -101,7 +101,7 @@ def wheels(folder: Path) -> dict[Version, Path]:
 
 
 def of_index(python: Sequence[str]) -> set[Version]:
-    """As pip knows its index, with whatever its configuration says."""
+    """The versions that `pip index` lists, with pip's own configuration."""
     words = [*python, "-m", "pip", "index", "versions", "--pre", PROJECT]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
     listed = AVAILABLE.search(done.stdout)

@@ -1,4 +1,7 @@
-"""The search itself: the ends, then steps that several cases share, then the suspects beside their parents."""
+"""The search: compare both ends, bisect between them, then verify each suspect against its parents.
+
+Cases that want the same point next are measured together.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,24 @@ from typing import Protocol
 from pytest_flashinfer_perf.bisect.question import Answer, Compare, Finding, Question, Stage
 from pytest_flashinfer_perf.runs.run_file import RunError
 
-HALF = 0.5  # of what the ends differ by: a point is as its nearer end
-TRIES = 3  # suspects of one case that their parents may clear
+HALF = 0.5  # a point counts as changed if it has more than this share of the change between the ends
+TRIES = 3  # how many suspects of a case may turn out to be equal to their parents
 
 
 class NoDifferenceError(RunError):
-    """The ends are alike: there is nothing to search for."""
+    """Both ends are equal in all cases, so that there is nothing to search for."""
 
 
 @dataclass(frozen=True)
 class Next:
-    """The point to look at; or, with none, the suspects that are left, the last of which is known to be changed."""
+    """The next point to measure, or None and the remaining suspects, the last of which is known to be changed."""
 
     point: str | None
     suspects: tuple[str, ...] = ()
 
 
 class History(Protocol):
-    """Points in an order between two ends."""
+    """The points between a good and a bad end, and which one to measure next."""
 
     @property
     def good(self) -> str: ...
@@ -38,13 +41,13 @@ class History(Protocol):
     def next(self, answers: Mapping[str, Answer]) -> Next: ...
 
     def parents(self, suspects: Sequence[str]) -> Sequence[str]:
-        """The points directly before all of them."""
+        """The points directly before the suspects."""
         ...
 
 
 @dataclass
-class Trail:
-    """One case's way through the history. `cleared` are suspects that did not differ from their parents."""
+class CaseSearch:
+    """The state of the search for one case. `cleared` are suspects that did not differ from their parents."""
 
     case: str
     ends: Finding
@@ -55,7 +58,7 @@ class Trail:
 
     @property
     def searched(self) -> bool:
-        """Not where it is unclear whether the ends differ."""
+        """False if it is unclear whether the ends differ."""
         return self.ends.answer is Answer.CHANGED
 
     @property
@@ -67,7 +70,7 @@ class Trail:
         return self.verified is not None and len(self.suspects) == 1
 
     def clear(self, suspect: str, parents: Sequence[str], finding: Finding) -> None:
-        """One of the answers beside it was wrong: they are asked for again."""
+        """Drop the suspect. It equals a parent, so one of their answers was wrong: both will be measured again."""
         self.cleared.append((suspect, finding))
         for point in (suspect, *parents):
             self.answers.pop(point, None)
@@ -77,27 +80,27 @@ class Trail:
 class Search:
     history: History
     compare: Compare
-    started: Callable[[Sequence[Trail]], None] = lambda _: None
+    started: Callable[[Sequence[CaseSearch]], None] = lambda _: None
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
-    def run(self) -> list[Trail]:
+    def run(self) -> list[CaseSearch]:
         trails = self._trails()
         self.started(trails)
         while going := [trail for trail in trails if trail.open]:
             self._advance(going)
         return trails
 
-    def _trails(self) -> list[Trail]:
+    def _trails(self) -> list[CaseSearch]:
         ends = self._ask("ends", self.history.good, self.history.bad)
-        trails = [Trail(case, finding) for case, finding in ends.items() if finding.answer is not Answer.UNCHANGED]
+        trails = [CaseSearch(case, finding) for case, finding in ends.items() if finding.answer is not Answer.UNCHANGED]
         if not any(trail.searched for trail in trails):
             listed = "\n".join(f"  {case}: {finding.sentence}" for case, finding in ends.items())
             raise NoDifferenceError(f"the ends do not differ in what is searched for:\n{listed or '  no case'}")
         return trails
 
-    def _advance(self, going: Sequence[Trail]) -> None:
-        """The point that most cases want is looked at for them; suspects when no case wants a point any more."""
-        wanted: dict[Next, list[Trail]] = {}
+    def _advance(self, going: Sequence[CaseSearch]) -> None:
+        """Measure the point that most cases need next, or verify suspects once no case needs a point."""
+        wanted: dict[Next, list[CaseSearch]] = {}
         for trail in going:
             wanted.setdefault(self.history.next(trail.answers), []).append(trail)
         next_one = max(wanted, key=lambda one: (one.point is not None, len(wanted[one])))
@@ -106,13 +109,13 @@ class Search:
         else:
             self._verify(next_one.suspects, wanted[next_one])
 
-    def _look(self, point: str, trails: Sequence[Trail]) -> None:
+    def _look(self, point: str, trails: Sequence[CaseSearch]) -> None:
         found = self._ask("step", self.history.good, point, trails)
         for trail in trails:
             trail.answers[point] = found[trail.case].answer
 
-    def _verify(self, suspects: tuple[str, ...], trails: Sequence[Trail]) -> None:
-        """A commit is blamed only where it differs from each of its parents."""
+    def _verify(self, suspects: tuple[str, ...], trails: Sequence[CaseSearch]) -> None:
+        """A suspect is confirmed only if it differs from each of its parents."""
         suspect, parents = suspects[-1], self.history.parents(suspects)
         seen = [self._beside(parent, suspect, trails) for parent in parents]
         for trail in trails:
@@ -124,12 +127,12 @@ class Search:
             else:
                 trail.clear(suspect, parents, innocent)
 
-    def _beside(self, parent: str, suspect: str, trails: Sequence[Trail]) -> Mapping[str, Finding]:
+    def _beside(self, parent: str, suspect: str, trails: Sequence[CaseSearch]) -> Mapping[str, Finding]:
         if (parent, suspect) == (self.history.good, self.history.bad):
             return {trail.case: trail.ends for trail in trails}
         return self._ask("verify", parent, suspect, trails)
 
-    def _ask(self, stage: Stage, base: str, head: str, trails: Sequence[Trail] = ()) -> Mapping[str, Finding]:
+    def _ask(self, stage: Stage, base: str, head: str, trails: Sequence[CaseSearch] = ()) -> Mapping[str, Finding]:
         tests = {trail.case: trail.ends.test for trail in trails}
         levels = {trail.case: _level(trail.ends) for trail in trails} if stage == "step" else {}
         return self.compare(Question(next(self._numbers), stage, base, head, tests, levels))

@@ -1,4 +1,4 @@
-"""The search for people: what is looked at, what was seen there, and what was found for each case."""
+"""Text output of a search: a line for each step and finding, and the result of each case."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from pytest_flashinfer_perf.bisect.question import GIT_WORDS, Answer, Finding, Question
-from pytest_flashinfer_perf.bisect.search import Trail
+from pytest_flashinfer_perf.bisect.search import CaseSearch
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.runs.formatting import WIDTH
 
 
 class Titles(Protocol):
-    """What people call a point."""
+    """A point's title, and its author and date."""
 
     def title(self, point: str) -> str: ...
 
@@ -34,14 +34,14 @@ def _answer(question: Question, finding: Finding) -> str:
     return {Answer.CHANGED: "changed", Answer.UNCHANGED: "not changed", Answer.SKIP: "unclear"}[finding.answer]
 
 
-def results(trails: Iterable[Trail], titles: Titles, wanted: str) -> Iterator[str]:
+def results(trails: Iterable[CaseSearch], titles: Titles, wanted: str) -> Iterator[str]:
     for trail in trails:
         yield ""
         yield trail.case
         yield from (line for sentence in _result(trail, titles, wanted) for line in _indented(sentence, 2))
 
 
-def _result(trail: Trail, titles: Titles, wanted: str) -> Iterator[str]:
+def _result(trail: CaseSearch, titles: Titles, wanted: str) -> Iterator[str]:
     if not trail.searched:
         yield f"not searched, it is unclear whether the ends differ: {trail.ends.sentence}"
         return
@@ -59,7 +59,7 @@ def _result(trail: Trail, titles: Titles, wanted: str) -> Iterator[str]:
     yield f"the ends: {trail.ends.sentence}"
 
 
-def _unverified(trail: Trail, titles: Titles, wanted: str) -> Iterator[str]:
+def _unverified(trail: CaseSearch, titles: Titles, wanted: str) -> Iterator[str]:
     yield (
         f"nothing is to blame: the ends differ ({trail.ends.sentence}), and none of these suspects is surely {wanted} "
         "than what is directly before it: it may have crept, or come and gone between measurements"
@@ -69,7 +69,7 @@ def _unverified(trail: Trail, titles: Titles, wanted: str) -> Iterator[str]:
 
 
 def _sure(finding: Finding) -> str:
-    return "" if finding.surely is None else f", 95 % sure of {words.percent(finding.surely)}"
+    return "" if finding.surely is None else f", at least {words.percent(finding.surely)} (95 % confidence)"
 
 
 def _indented(text: str, by: int) -> list[str]:

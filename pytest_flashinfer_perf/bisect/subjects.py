@@ -1,4 +1,4 @@
-"""What is searched: the commits of a repository, or the releases of FlashInfer."""
+"""The two kinds of history to search: the commits of a repository, or FlashInfer's releases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.bisect import estimate, git_history, places, release
 from pytest_flashinfer_perf.bisect.git_history import GitHistory, git
 from pytest_flashinfer_perf.bisect.places import Installed, Worktrees
 from pytest_flashinfer_perf.bisect.releases import Releases
-from pytest_flashinfer_perf.bisect.search import Trail
+from pytest_flashinfer_perf.bisect.search import CaseSearch
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.runs.run_file import RunError
 
@@ -36,8 +36,8 @@ class Commits:
     def begin(self) -> None:
         self.places.tree("head", self.history.bad)
 
-    def write_logs(self, trails: Iterable[Trail], folder: Path) -> None:
-        """What `git bisect replay` takes, of each case."""
+    def write_logs(self, trails: Iterable[CaseSearch], folder: Path) -> None:
+        """Write a log for `git bisect replay` for each case."""
         for nth, trail in enumerate(trails, start=1):
             write_whole(folder / f"git-bisect-{nth}.log", f"# {trail.case}\n{self.history.log(trail.answers)}")
 
@@ -59,10 +59,10 @@ class Packages:
         return estimate.disk_of_releases(len(self.points))
 
     def begin(self) -> None:
-        """Each is installed when it is first measured."""
+        """Nothing to prepare: a release is installed when it is first measured."""
 
-    def write_logs(self, trails: Iterable[Trail], folder: Path) -> None:
-        """No other program asks for one."""
+    def write_logs(self, trails: Iterable[CaseSearch], folder: Path) -> None:
+        """Nothing to write: only git reads such logs."""
 
 
 Subject = Commits | Packages
@@ -71,7 +71,7 @@ Subject = Commits | Packages
 def subject(
     options: argparse.Namespace, arguments: Sequence[str], command: Sequence[str], output: Path, points: Sequence[str]
 ) -> Subject:
-    """`points` are those of an earlier start, whatever the names mean by now."""
+    """`points` are those of a resumed search, since branches may have moved since."""
     command = (str(Path(command[0]).absolute()) if "/" in command[0] else command[0], *command[1:])
     if options.repo is None:
         return _packages(options, command, output, points)
@@ -92,7 +92,7 @@ def _commits(
 
 
 def _verify_outside(arguments: Sequence[str], repo: Path, below: Path | None) -> None:
-    """Tests of the user's own checkout would be the same at each commit."""
+    """Raise RunError for tests named in the user's own checkout, which would be the same at each commit."""
     for word in arguments:
         path = Path(word.partition("::")[0])
         if path.exists() and path.resolve().is_relative_to(repo) and (below is None or path.is_absolute()):

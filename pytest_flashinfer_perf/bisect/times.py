@@ -1,4 +1,4 @@
-"""Slower or faster, by pairs of processes in turns: as many as the verdict needs, and each change confirmed."""
+"""Bisect times, on the GPU or on the host, in alternating pairs of processes, as many as the verdicts need."""
 
 from __future__ import annotations
 
@@ -22,45 +22,52 @@ ANSWERS = {
     Verdict.FASTER: Answer.UNCHANGED,  # a change in the other direction is not the one that is searched for
 }
 SIGNS: Mapping[str, Literal[1, -1]] = {"slower": 1, "faster": -1}
+ON_HOST = {"host": "slower to enqueue", "plan": "slower to plan"}
 
 
 class Instrument(Protocol):
-    """Measures one side of a question in a process, of these cases or of all; a PointError where it cannot."""
+    """Measures these cases, or all, at one point in a new process; raises PointError."""
 
     def __call__(self, question: Question, side: Side, nth: int, cases: Iterable[str] | None) -> Run: ...
 
 
-class Keep(Protocol):
-    """Takes what a question was judged by."""
+class SaveVerdicts(Protocol):
+    """Stores the verdicts of a question."""
 
     def __call__(self, question: Question, judgement: Judgement) -> None: ...
 
 
 @dataclass(frozen=True)
 class Times:
-    """`sign` is 1 to search for slower, -1 for faster: there base and head change places, and all else is the same."""
+    """Compares two points by time. `sign` is 1 to search for slower, -1 for faster, which swaps base and head."""
 
     instrument: Instrument
     rules: Rules
-    keep: Keep
+    save_verdicts: SaveVerdicts
     sign: Literal[1, -1] = 1
     pairs: int = 5
     most_pairs: int = 10
 
     def __call__(self, question: Question) -> Mapping[str, Finding]:
-        rules = replace(self.rules, thresholds=leveled(question.levels)) if question.levels else self.rules
+        rules = replace(self.rules, thresholds=self._leveled(question)) if question.levels else self.rules
         plan = Plan(self.pairs, max(self.pairs, self.most_pairs))
         try:
             judgement = plan.follow(lambda nth, cases: self._pair(question, nth, cases), rules)
         except PointError as error:
             return skipped(question, error)
-        self.keep(question, judgement)
+        self.save_verdicts(question, judgement)
         found = {judged.name: self._finding(judged) for judged in judgement.cases}
         absent = Finding(Answer.SKIP, "not measured on either side")
         return {**{case: replace(absent, test=test) for case, test in question.tests.items()}, **found}
 
+    def _leveled(self, question: Question) -> Thresholds:
+        """Thresholds with the levels of the question, without an absolute floor."""
+        name = "slower_host" if self.rules.quantity else "slower"
+        levels = question.levels.items()
+        return Thresholds(tuple((escape(case), {name: math.expm1(level), "floor_us": 0.0}) for case, level in levels))
+
     def _pair(self, question: Question, nth: int, cases: frozenset[str] | None) -> tuple[Run, Run]:
-        """Every second pair is measured head first, so that a drift favours neither."""
+        """Every second pair is measured head first, so that a drift over time favours neither."""
         wanted = cases if cases is not None else question.tests or None
         order: tuple[Side, Side] = ("base", "head") if nth % 2 == 0 else ("head", "base")
         seen = {side: self.instrument(question, side, nth, wanted) for side in order}
@@ -82,7 +89,7 @@ class Times:
 
 
 def _others(judged: Judged) -> Iterable[str]:
-    """What else is not the same: kernels and clock, the backend that was chosen, libraries."""
+    """Other differences between the sides: kernels, clock, the chosen backend, libraries."""
     yield from words.remarks(judged)
     before, after = _backends(judged.case.before), _backends(judged.case.after)
     if before != after:
@@ -93,10 +100,3 @@ def _others(judged: Judged) -> Iterable[str]:
 
 def _backends(rows: Iterable[Row]) -> str:
     return " and ".join(dict.fromkeys(str(row.setup.resolved_backend or "unknown") for row in rows))
-
-
-def leveled(levels: Mapping[str, float]) -> Thresholds:
-    """Each case is held to its own."""
-    return Thresholds(
-        tuple((escape(case), {"slower": math.expm1(level), "floor_us": 0.0}) for case, level in levels.items())
-    )

@@ -144,8 +144,17 @@ def of_suite(arguments: Sequence[str]) -> list[str]:
     cache = [] if "no:cacheprovider" in arguments else ["-o", f"cache_dir={here / '.pytest_cache'}"]
     outputs = [*cache, f"--benchmark-storage=file://{here / '.benchmarks'}"]
     cases = [word for word in arguments if word.startswith("--perf-case")]
-    tests = [str(path) for path in suite.asked_paths(api="--perf-api" in arguments, cases=cases)]
+    asked = suite.asked_paths(api="--perf-api" in arguments, cases=cases, step=_runs_a_step(arguments))
+    tests = [str(path) for path in asked]
     return [*tests, f"--rootdir={suite.root()}", *QUIETLY, *outputs, *arguments]
+
+
+def _runs_a_step(arguments: Sequence[str]) -> bool:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("model", "step"):
+        parser.add_argument(f"--perf-{name}")
+    asked, _ = parser.parse_known_args(arguments)
+    return suite.runs_a_step(asked.perf_model, asked.perf_step)
 
 
 OF_PYTEST = {"bench": bench, "run": run}

@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.gate import (
     junit,
     likeness,
     markdown,
+    step_thresholds,
     table,
     thresholds,
 )
@@ -54,12 +55,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def rules(args: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool) -> Rules:
     """The rules by which verdicts are made, with the calibrations of these GPUs."""
+    project = project_file.find(Path.cwd(), args.perf_config)
     return Rules(
-        thresholds=thresholds.read(project_file.find(Path.cwd(), args.perf_config)),
+        thresholds=thresholds.read(project),
         allowed=likeness.allowed(args.perf_gate_allow),
         strict=args.perf_gate_strict,
         paired=paired,
         calibrations=tuple(calibration.find(args.perf_calibration, gpus)),
+        steps=step_thresholds.read(project),
     )
 
 

@@ -12,7 +12,7 @@ PYTHON = option(
     "--python",
     default=sys.executable,
     metavar="CMD",
-    help="The environment to measure in, as for `ab`. Default: this Python.",
+    help="Folder of a virtual environment, a Python, or a command to measure with. Default: this Python.",
 )
 
 

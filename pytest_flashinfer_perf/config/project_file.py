@@ -17,7 +17,7 @@ else:
     import tomli as tomllib
 
 OWN = "flashinfer-perf.toml"
-SECTIONS = ("tolerances", "thresholds", "quarantine")
+SECTIONS = ("tolerances", "thresholds", "models", "quarantine")
 
 
 class ProjectFileError(FlashinferPerfError):

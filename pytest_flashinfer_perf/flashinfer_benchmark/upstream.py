@@ -4,7 +4,8 @@ from __future__ import annotations
 
 SCRIPT = "flashinfer_benchmark.py"
 COMMUNICATION = ("moe_a2a_dispatch_combine", "allreduce_fusion", "mixed_comm")  # between several GPUs
-# What no routine here measures, in 0.6.18 and since; those of one GPU may be APIs with a trace template.
+# Its routines, in 0.6.18 and since, beside those of `RUNS`. Where no routine's file here declares one of a single GPU,
+# it may be an API with a trace template.
 ROUTINES = frozenset(
     [
         "trtllm_batch_decode_sparse_mla_dsv4",
@@ -103,5 +104,5 @@ VALUES_HERE_ONLY: dict[str, tuple[str, ...]] = {"cutlass_variant": ("deepseek_fp
 
 
 def may_be_api(routine: str) -> bool:
-    """Whether the script has it on a single GPU, and no routine here has that name."""
+    """Whether it is one of the script's routines on a single GPU, beside those of `RUNS`."""
     return routine in ROUTINES and routine not in COMMUNICATION

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.fuzz.kept import ChildError, KeptChild
 from pytest_flashinfer_perf.fuzz.search import Hunt, NothingLaunchedError, Search, write_findings
 from pytest_flashinfer_perf.machine import capability, provenance
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.walk import obstacle
+from pytest_flashinfer_perf.measuring.one_case import obstacle
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running.stash import SEARCH
 from pytest_flashinfer_perf.spec.case import Case
@@ -75,7 +75,7 @@ def _setup(item: pytest.Item, backend: Backend[Any, Any], settings: Settings) ->
     declared_in = backend.build.__module__
     own = () if declared_in.partition(".")[0] == PACKAGE else tuple(dict.fromkeys(_modules(item, declared_in)))
     checking = Checking(refcheck="only", tolerances=settings.checking.tolerances)
-    return ChildSetup(tuple(sys.path), own, settings.device, settings.measuring, checking)
+    return ChildSetup(own, settings.device, settings.measuring, checking)
 
 
 def _modules(item: pytest.Item, declared_in: str) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from pytest_flashinfer_perf.fuzz.outcome import FINDINGS, Outcome
 from pytest_flashinfer_perf.fuzz.strategies import SEEDS, strategies_for
 from pytest_flashinfer_perf.fuzz.tally import Tally
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.walk import obstacle
+from pytest_flashinfer_perf.measuring.one_case import obstacle
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec import selection
 from pytest_flashinfer_perf.spec.case import Case

@@ -12,6 +12,8 @@ from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
 
 ALIKE = 0.4  # of the first change at least: one by chance is followed by none, and a real one may have been flattered
 
+REMEDY = "run more processes (`flashinfer-perf ab`), or calibrate"
+
 
 def decide(of_case: Sequence[Effect], thresholds: Mapping[str, float]) -> tuple[Verdict, str, str]:
     """The first effect is in the domain to judge by; thresholds are of each domain."""
@@ -24,8 +26,7 @@ def decide(of_case: Sequence[Effect], thresholds: Mapping[str, float]) -> tuple[
     if other and other.change > others and other.significant == 1:
         return Verdict.AMBIGUOUS, f"{other.seen.domain}-only", _only(other)
     if primary.bound(1) > 2 * threshold:
-        sentence = "the noise would hide a slowdown of twice the threshold: more processes, or a calibration"
-        return Verdict.AMBIGUOUS, "cannot-see", sentence
+        return Verdict.AMBIGUOUS, "cannot-see", f"too noisy to exclude a slowdown of twice the threshold: {REMEDY}"
     return Verdict.SAME, "within-threshold", "no change beyond the threshold"
 
 
@@ -33,7 +34,7 @@ def _changed(
     primary: Effect, other: Effect | None, others: float, sign: int, verdict: Verdict
 ) -> tuple[Verdict, str, str]:
     if primary.significant != sign:
-        return Verdict.AMBIGUOUS, "not-significant", "beyond the threshold, and it may be noise: more processes"
+        return Verdict.AMBIGUOUS, "not-significant", f"beyond the threshold, but it may be noise: {REMEDY}"
     if other and sign * other.bound(sign) < others:
         return Verdict.AMBIGUOUS, f"{primary.seen.domain}-only", _only(primary)
     return verdict, verdict.value.lower(), f"beyond the threshold in {primary.seen.domain}"

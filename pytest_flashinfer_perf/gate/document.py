@@ -30,6 +30,10 @@ def of(judgement: Judgement) -> dict[str, Any]:
         "allowed": sorted(judgement.rules.allowed),
         "base": _runs(judgement.base),
         "head": _runs(judgement.head),
+        "steps": [
+            {"model": step.model, "sentence": step.sentence, "worse": list(step.worse), "unknown": list(step.unknown)}
+            for step in judgement.steps
+        ],
         "cases": [_case(judged) for judged in judgement.cases],
     }
 
@@ -47,7 +51,7 @@ def _case(judged: Judged) -> dict[str, Any]:
         "bound": judged.case.rows[0].throughput.bound if judged.case.rows else None,
         "judged_in": judged.primary.seen.domain if judged.primary else None,
         "threshold": judged.threshold,
-        "sees": judged.sees,
+        "detectable": judged.detectable,
         "remarks": list(words.remarks(judged)),
         "broken": [broken.sentence for broken in judged.broken if not broken.unknown],
         "admitted": judged.admitted,

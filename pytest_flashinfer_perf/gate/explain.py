@@ -31,9 +31,9 @@ def _case(judged: Judged) -> Iterator[str]:
     for place, effect in enumerate(judged.effects):
         yield from _effect(effect, judged_by=place == 0)
     yield f"  asked: slower {100 * judged.asked.slower:g} %, floor_us {judged.asked.floor_us:g}"
-    if judged.threshold is not None and judged.sees is not None:
-        threshold, sees = words.percent(judged.threshold), words.percent(judged.sees)
-        yield f"  threshold {threshold}, smallest slowdown surely found {sees}"
+    if judged.threshold is not None and judged.detectable is not None:
+        threshold, detectable = words.percent(judged.threshold), words.percent(judged.detectable)
+        yield f"  threshold {threshold}, smallest slowdown surely found {detectable}"
 
 
 def _processes(side: str, seen: Sequence[RunRow]) -> Iterator[str]:

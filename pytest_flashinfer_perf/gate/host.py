@@ -1,11 +1,14 @@
 """What a call costs the host, as quantities of their own: it may take longer while the GPU takes as long as before.
 
-They decide the verdict of a case only where `slower_host` is asked of it, and are shown beside its time in any case.
+They decide the verdict of a case only where `slower_host` is asked of it, or where the rules judge by one of them
+alone, and are shown beside its time in any case.
+Each round is compared by the reference that was timed beside it, since the core may be slower for reasons of its own.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -19,6 +22,7 @@ from pytest_flashinfer_perf.runs.host_time import HostTime
 from pytest_flashinfer_perf.runs.row import Row
 
 QUANTITIES = {"host": "the time to enqueue it", "plan": "the time to plan it"}
+ALONE = 0.1  # the share that counts where one is judged alone and `slower_host` is not set
 ORDER = list(Verdict)
 
 
@@ -38,25 +42,18 @@ def _of_case(case: ComparedCase, quantity: str, *, paired: bool) -> Replicates |
 
 
 def replicates(quantity: str, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
-    """In seconds, with the rounds of each process for its placements; None where one of the rows lacks it."""
-    figures = [_seconds(row.host, quantity) for row in (*before, *after)]
-    known = [figure for figure in figures if figure]
-    if len(known) < len(figures):
-        return None
+    """In seconds of a core of one speed, rounds in place of placements; None where a row lacks them."""
     rounds = tuple(_rounds(row.host, quantity) for row in (*before, *after))
-    sides = tuple(known[: len(before)]), tuple(known[len(before) :])
-    return Replicates(quantity, quantity, *sides, paired, placements=rounds)
-
-
-def _seconds(host: HostTime | None, quantity: str) -> float | None:
-    figure = host and (host.host_us if quantity == "host" else host.plan_us)
-    return 1e-6 * figure if figure and figure > 0 else None
+    if not all(rounds):
+        return None
+    figures = tuple(map(statistics.median, rounds))
+    return Replicates(quantity, quantity, figures[: len(before)], figures[len(before) :], paired, placements=rounds)
 
 
 def _rounds(host: HostTime | None, quantity: str) -> tuple[float, ...]:
     if host is None:
         return ()
-    return host.rounds_us if quantity == "host" else host.plans_us
+    return tuple(1e-6 * us for us in (host.comparable_rounds_us if quantity == "host" else host.comparable_plans_us))
 
 
 def _with(judged: Judged, found: Sequence[Effect], cases: int) -> Judged:
@@ -70,32 +67,47 @@ def _with(judged: Judged, found: Sequence[Effect], cases: int) -> Judged:
 
 def _held_to(threshold: float, judged: Judged, effect: Effect, cases: int) -> Judged:
     """The verdict that people want to read first is the case's, whichever quantity it is of."""
-    verdict, reason, sentence = decide([effect], {effect.seen.domain: threshold})
+    decided = _by(threshold, judged, effect, cases)
     others = (*judged.held_too, (effect, threshold))
-    if ORDER.index(verdict) >= ORDER.index(judged.verdict):
+    if ORDER.index(decided.verdict) >= ORDER.index(judged.verdict):
         return replace(judged, effects=(*judged.effects, effect), held_too=others)
+    return replace(decided, held_too=others)
+
+
+def alone(judged: Judged, quantity: str, cases: int) -> Judged:
+    """The case judged by this quantity, whatever became of the others."""
+    effect = judged.effect_in(quantity)
+    if effect is None:
+        sentence = f"{QUANTITIES[quantity]} is not written for each of its rows"
+        return replace(
+            judged, verdict=Verdict.INVALID, reason="no-figure", sentence=sentence, effects=(), threshold=None
+        )
+    others = tuple(one for one in judged.effects if one is not effect)
+    asked = judged.asked.slower_host
+    threshold = math.log1p(ALONE if asked is None else asked)
+    return _by(threshold, replace(judged, effects=others, held_too=()), effect, cases)
+
+
+def _by(threshold: float, judged: Judged, effect: Effect, cases: int) -> Judged:
+    verdict, reason, sentence = decide([effect], {effect.seen.domain: threshold})
+    is_changed = verdict in (Verdict.SLOWER, Verdict.FASTER)
     return replace(
         judged,
         verdict=verdict,
-        reason=_reason(verdict, reason, effect),
+        reason=f"{reason}-{effect.seen.domain}" if is_changed else reason,
         sentence=_sentence(judged, verdict, sentence, effect),
         threshold=threshold,
         effects=(effect, *judged.effects),
-        sees=effect.detectable(threshold, cases),
-        held_too=others,
+        detectable=effect.detectable(threshold, cases),
     )
-
-
-def _reason(verdict: Verdict, reason: str, effect: Effect) -> str:
-    return reason if verdict is Verdict.AMBIGUOUS else f"{reason}-{effect.seen.domain}"
 
 
 def _sentence(judged: Judged, verdict: Verdict, sentence: str, effect: Effect) -> str:
     what = QUANTITIES[effect.seen.domain]
-    if verdict is Verdict.AMBIGUOUS:
+    if verdict in (Verdict.AMBIGUOUS, Verdict.SAME):
         return f"{what}: {sentence}"
-    alone = " on the host alone" if judged.verdict in (Verdict.SAME, Verdict.FASTER) else ""
-    return f"{verdict.value.lower()}{alone}: {what} changed by more than slower_host"
+    there = " on the host alone" if judged.verdict in (Verdict.SAME, Verdict.FASTER) else ""
+    return f"{verdict.value.lower()}{there}: {what} changed by more than slower_host"
 
 
 def remarks(case: ComparedCase) -> Iterator[str]:

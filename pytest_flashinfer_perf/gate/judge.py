@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pytest_flashinfer_perf.gate import absolutes, effects, host, sides, tails
+from pytest_flashinfer_perf.gate import absolutes, effects, host, sides, steps, tails
 from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.decide import decide
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
@@ -24,9 +24,12 @@ def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
     for name, of_case in _effects(sound, rules.paired, calibrations).items():
         judged[name] = _decided(judged[name], of_case, rules.allowed, len(sound))
     judged |= host.judged([judged[case.name] for case in sound], paired=rules.paired)
+    if rules.quantity:
+        judged |= {case.name: host.alone(judged[case.name], rules.quantity, len(sound)) for case in sound}
     order = list(Verdict)
     ranked = sorted(judged.values(), key=lambda one: (order.index(one.verdict), -_size(one)))
-    return Judgement(tuple(ranked), tuple(base), tuple(head), rules, tuple(refusals))
+    sums = steps.judged(ranked, head, rules)
+    return Judgement(tuple(ranked), tuple(base), tuple(head), rules, tuple(refusals), steps=sums)
 
 
 def _size(judged: Judged) -> float:
@@ -98,7 +101,7 @@ def _decided(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str
         sentence=sentence,
         threshold=threshold,
         effects=of_case,
-        sees=of_case[0].detectable(threshold, cases),
+        detectable=of_case[0].detectable(threshold, cases),
     )
 
 

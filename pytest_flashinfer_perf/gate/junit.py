@@ -23,6 +23,10 @@ def text(judgement: Judgement) -> str:
         test = _test(suite, judged.name, _seconds(judged))
         if outcome:
             ET.SubElement(test, outcome, message=_clean(f"{judged.verdict.value} {words.sentence(judged)}"))
+    for step in judgement.steps:
+        test = _test(suite, f"step of {step.model}")
+        if step.verdict:
+            ET.SubElement(test, "failure" if step.worse else "error", message=_clean(step.line))
     suite.set("tests", str(len(suite)))
     suite.set("time", f"{sum(map(_seconds, judgement.cases)):.9f}")
     for plural, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):

@@ -8,7 +8,7 @@ from pytest_flashinfer_perf.gate import advice, words
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
 from pytest_flashinfer_perf.runs.formatting import as_markdown
 
-HEAD = ("| verdict | case | time | change | sees | why |", "|---|---|---|---|---|---|")
+HEAD = ("| verdict | case | time | change | detects from | why |", "|---|---|---|---|---|---|")
 FOLDED = (Verdict.SAME, Verdict.NEW)
 
 
@@ -21,7 +21,8 @@ def _lines(judgement: Judgement) -> Iterator[str]:
     yield ""
     yield as_markdown(words.against(judgement))
     refused = (f"**Refused**: {as_markdown(problem)}" for problem in words.problems(judgement))
-    for line in (*refused, *map(as_markdown, words.notes(judgement))):
+    steps = (as_markdown(step.line) for step in judgement.steps)
+    for line in (*refused, *steps, *map(as_markdown, words.notes(judgement))):
         yield ""
         yield line
     shown = [judged for judged in judgement.cases if judged.verdict not in FOLDED or judged.broken]
@@ -43,5 +44,6 @@ def _table(cases: Sequence[Judged]) -> Iterator[str]:
     for judged in cases:
         beside = [*words.remarks(judged), *([] if judged.primary else [judged.sentence])]
         why = "; ".join([f"`{judged.reason}`", *map(as_markdown, beside)])
-        cells = (judged.verdict.value, judged.name, words.times(judged), words.changes(judged), words.sees(judged))
+        figures = (words.times(judged), words.changes(judged), words.detectable(judged))
+        cells = (judged.verdict.value, judged.name, *figures)
         yield f"| {' | '.join(map(as_markdown, cells))} | {why} |"

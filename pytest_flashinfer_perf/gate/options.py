@@ -11,12 +11,13 @@ ALLOW = option(
     "--perf-gate-allow",
     metavar="A,B",
     default="",
-    help=f"Compare in spite of these differences: {', '.join(ALLOWABLE)}. Default: none.",
+    help="Do not exit with 2 for these: cases that are missing, deselected or invalid, an old calibration, or another "
+    f"GPU, driver or setting. Of {', '.join(ALLOWABLE)}. Default: none.",
 )
 CALIBRATION = option(
     "--perf-calibration",
     metavar="FILE",
     default=calibration.AUTO,
-    help="This machine's noise, as `flashinfer-perf calibrate` wrote it. auto takes the one of this GPU in the "
-    "user's cache, none ignores it. Default: %(default)s.",
+    help="File of this machine's noise, written by `flashinfer-perf calibrate`. auto: the one of this GPU in the "
+    "user's cache, if there is one; none: do not use one. Default: %(default)s.",
 )

@@ -93,9 +93,9 @@ class Proved:
         return self.asked > self.threshold
 
     @property
-    def sees(self) -> float:
+    def detectable(self) -> float:
         """The smallest slowdown that the gate claims to find in 95 of 100 such comparisons."""
-        return statistics.median(judged.sees for judged in self.extended if judged.sees is not None)
+        return statistics.median(judged.detectable for judged in self.extended if judged.detectable is not None)
 
     @property
     def observed(self) -> float:

@@ -15,12 +15,12 @@ from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, 
 from pytest_flashinfer_perf.runs.formatting import WIDTH, as_markdown, counted
 
 SCHEMA = 1
-COLUMNS = ("slower", "faster", "found", "planted", "sees", "sd", "gate's", "ratio")
+COLUMNS = ("slower", "faster", "found", "planted", "detects", "sd", "assumed", "ratio")
 WIDTHS = (14, 9, 9, 11, 11, 9, 9, 8)
 MEANS = {
     NOTHING_WORSE: "the gate keeps its promise here",
     WORSE: "the gate does not keep its promise here",
-    COULD_NOT_JUDGE: "this could not be measured whole",
+    COULD_NOT_JUDGE: "the measurement is incomplete",
 }
 
 
@@ -46,7 +46,7 @@ def lines(proof: Proof) -> Iterator[str]:
 
 def _cells(case: Proved) -> tuple[str, ...]:
     called = (_of(case.called(verdict)) for verdict in (Verdict.SLOWER, Verdict.FASTER))
-    changes = (words.percent(case.measured), words.percent(case.sees))
+    changes = (words.percent(case.measured), words.percent(case.detectable))
     noises = (f"{100 * case.observed:.2f} %", f"{100 * case.predicted:.2f} %")
     return (*called, _of(case.found), *changes, *noises, f"{case.predicted / case.observed:.2f}")
 
@@ -80,7 +80,7 @@ def _in_all(proof: Proof) -> Iterator[str]:
         yield f"extra work: found in {_of(proof.found, ' of ')} verdicts ({_percent(LEAST_FOUND)} wanted)"
     fair = sum(case.is_fair for case in proof.cases)
     of_cases = counted(len(proof.cases), "case")
-    yield f"noise: the gate's is {FAIR[0]} to {FAIR[1]} times what was seen in {fair} of {of_cases}"
+    yield f"noise: the gate assumed {FAIR[0]} to {FAIR[1]} times what was measured in {fair} of {of_cases}"
 
 
 def _sure(proof: Proof) -> Iterator[str]:
@@ -88,8 +88,7 @@ def _sure(proof: Proof) -> Iterator[str]:
     bounds = [f"SLOWER below {_percent(slower.upper)}", f"exit code 1 below {_percent(proof.failed.upper)}"]
     bounds += [f"found above {_percent(found.lower)}"] if found.tries else []
     few = counted(proof.failed.independent, "comparison")
-    sure = "so that this is all that is 95 % sure"
-    yield f"only {few} of identical code share no process, {sure}: {', '.join(bounds)}"
+    yield f"only {few} of identical code share no process, which shows with 95 % confidence: {', '.join(bounds)}"
 
 
 def _notes(proof: Proof) -> Iterator[str]:
@@ -161,7 +160,7 @@ def _case(case: Proved) -> dict[str, Any]:
         "threshold": math.expm1(case.threshold),
         "asked": math.expm1(case.asked),
         "measured": math.expm1(case.measured),
-        "sees": math.expm1(case.sees),
+        "detectable": math.expm1(case.detectable),
         "judged_in": case.identical[0].effects[0].seen.domain,
         "sd": case.observed,
         "gate_sd": case.predicted,

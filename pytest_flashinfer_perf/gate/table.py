@@ -23,6 +23,8 @@ def lines(judgement: Judgement) -> Iterator[str]:
             yield f"{verdict.value} ({len(of_verdict)})"
         yield from _cases(of_verdict)
     yield ""
+    for step in judgement.steps:
+        yield from wrapped(step.line)
     yield from wrapped(words.headline(judgement))
     command = advice.command(judgement)
     if command:
@@ -49,7 +51,7 @@ def _why(judged: Judged) -> str:
 
 
 def _brief(judged: Judged) -> Iterator[str]:
-    seen = f"{words.percent(judged.primary.change)}, {words.sees(judged)}" if judged.primary else ""
+    seen = f"{words.percent(judged.primary.change)}, {words.detectable(judged)}" if judged.primary else ""
     name = f"  {judged.name}"
     if len(name) + len(seen) + 2 > WIDTH:
         yield name
@@ -61,7 +63,7 @@ def _case(judged: Judged) -> Iterator[str]:
     yield f"  {judged.name}"
     if judged.primary:
         yield from _indented(f"{words.times(judged)}: {words.changes(judged)}")
-        yield from _indented(f"{words.sure(judged, judged.primary)}, {words.sees(judged)}")
+        yield from _indented(f"{words.sure(judged, judged.primary)}, {words.detectable(judged)}")
     yield from _indented(_why(judged))
     for remark in words.remarks(judged):
         yield from _indented(remark)

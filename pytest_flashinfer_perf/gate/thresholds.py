@@ -96,7 +96,7 @@ def share(value: Any, where: str) -> float:
     return float(percent[1]) / 100
 
 
-def _number(value: Any, where: str) -> float:
+def number(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise ProjectFileError(f"{where}: must be a number of at least 0, got {value!r}")
     return float(value)
@@ -111,19 +111,19 @@ def _switch(value: Any, where: str) -> bool:
 def _rival(value: Any, where: str) -> Rival:
     if not isinstance(value, dict) or not isinstance(value.get("backend"), str) or set(value) - {"backend", "ratio"}:
         raise ProjectFileError(f'{where}: must be {{ backend = "fa2", ratio = 1.0 }}, got {value!r}')
-    return Rival(value["backend"], _number(value.get("ratio", 1.0), f"{where}.ratio"))
+    return Rival(value["backend"], number(value.get("ratio", 1.0), f"{where}.ratio"))
 
 
 READERS: dict[str, Callable[[Any, str], Any]] = {
     "slower": share,
-    "floor_us": _number,
-    "min_tflops": _number,
-    "min_sol_pct": _number,
+    "floor_us": number,
+    "min_tflops": number,
+    "min_sol_pct": number,
     "max_vs_backend": _rival,
     "same_library": _switch,
     "slower_host": share,
-    "max_host_us": _number,
-    "max_plan_us": _number,
-    "max_launches": _number,
+    "max_host_us": number,
+    "max_plan_us": number,
+    "max_launches": number,
     "no_sync": _switch,
 }

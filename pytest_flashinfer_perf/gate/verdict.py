@@ -10,6 +10,7 @@ from pytest_flashinfer_perf.gate.absolutes import Broken
 from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase
+from pytest_flashinfer_perf.gate.step_thresholds import StepThresholds
 from pytest_flashinfer_perf.gate.thresholds import Threshold, Thresholds
 from pytest_flashinfer_perf.runs.run_file import Run
 
@@ -30,20 +31,26 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class Rules:
-    """What a comparison is held to. Paired: the n-th processes of the two sides ran next to each other."""
+    """What a comparison is held to. Paired: the n-th processes of the two sides ran next to each other.
+
+    `quantity`, of what a call costs the host, decides every verdict alone where it is given.
+    """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     allowed: frozenset[str] = frozenset()
     strict: bool = False
     paired: bool = False
     calibrations: tuple[Calibration, ...] = ()
+    steps: StepThresholds = field(default_factory=StepThresholds)
+    quantity: str | None = None
 
 
 @dataclass(frozen=True)
 class Judged:
     """A case, its verdict with reason code and sentence, and all that led to it.
 
-    `threshold` and `sees` are logarithms of ratios: the least change that counts, the least slowdown surely found.
+    `threshold` and `detectable` are logarithms of ratios: the least change that counts, the least slowdown that is
+    found 95 times in 100.
     The first of `effects` decided the verdict; those that it is `held_too` come with their thresholds.
     """
 
@@ -54,7 +61,7 @@ class Judged:
     asked: Threshold
     threshold: float | None = None
     effects: tuple[Effect, ...] = ()
-    sees: float | None = None
+    detectable: float | None = None
     broken: tuple[Broken, ...] = ()
     admitted: bool = False
     held_too: tuple[tuple[Effect, float], ...] = ()
@@ -85,6 +92,26 @@ class Judged:
 
 
 @dataclass(frozen=True)
+class JudgedStep:
+    """The sum of a model's step: its time and change in a sentence, what is worse than asked, what nobody can tell."""
+
+    model: str
+    sentence: str
+    worse: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """None of a step that is within what was asked, or of which nothing was asked."""
+        return "WORSE" if self.worse else "INVALID" if self.unknown else ""
+
+    @property
+    def line(self) -> str:
+        beside = f"{self.verdict} " if self.verdict else ""
+        return f"{beside}step of {self.model}: {'; '.join([self.sentence, *self.worse, *self.unknown])}"
+
+
+@dataclass(frozen=True)
 class Judgement:
     """`failures` are of head, and of no case that is known by name."""
 
@@ -94,6 +121,7 @@ class Judgement:
     rules: Rules
     refusals: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
+    steps: tuple[JudgedStep, ...] = ()
 
     @property
     def counts(self) -> Counter[Verdict]:
@@ -105,10 +133,10 @@ class Judgement:
 
     @property
     def exit_code(self) -> int:
-        if self.failures or any(judged.worse for judged in self.cases):
+        if self.failures or any(judged.worse for judged in self.cases) or any(step.worse for step in self.steps):
             return WORSE
         undecided = self.rules.strict and self.counts[Verdict.AMBIGUOUS] > 0
-        unjudged = any(judged.unjudged for judged in self.cases)
+        unjudged = any(judged.unjudged for judged in self.cases) or any(step.unknown for step in self.steps)
         return COULD_NOT_JUDGE if self.refusals or self.nothing or unjudged or undecided else NOTHING_WORSE
 
     def having(self, verdict: Verdict) -> list[Judged]:

@@ -27,9 +27,9 @@ CLOCK_MOVED = 0.02
 LONGEST_NAME = 64
 MOST = 100  # times as long; samples that scatter without end have bounds that no float holds
 MEANS = {
-    NOTHING_WORSE: "nothing got worse",
+    NOTHING_WORSE: "no slowdown was found",
     WORSE: "something got worse",
-    COULD_NOT_JUDGE: "this could not be judged whole",
+    COULD_NOT_JUDGE: "the comparison is incomplete",
 }
 
 
@@ -41,7 +41,12 @@ def percent(log_ratio: float) -> str:
 
 def headline(judgement: Judgement) -> str:
     counted = [f"{judgement.counts[verdict]} {verdict.value}" for verdict in Verdict if judgement.counts[verdict]]
-    return f"{', '.join(counted) or 'no case'}: {MEANS[judgement.exit_code]}"
+    return f"{', '.join(counted) or 'no case'}: {MEANS[judgement.exit_code]}{_open(judgement)}"
+
+
+def _open(judgement: Judgement) -> str:
+    ambiguous = judgement.counts[Verdict.AMBIGUOUS]
+    return f", {ambiguous} too noisy to judge" if ambiguous else ""
 
 
 def against(judgement: Judgement) -> str:
@@ -71,6 +76,8 @@ def notes(judgement: Judgement) -> Iterator[str]:
     yield from advice.assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
         yield f"[thresholds] {glob!r} fits no case"
+    for glob in judgement.rules.steps.idle(step.model for step in judgement.steps):
+        yield f"[models] {glob!r} fits no model of which this run has a step"
 
 
 def times(judged: Judged) -> str:
@@ -93,15 +100,16 @@ def changes(judged: Judged) -> str:
 def sure(judged: Judged, effect: Effect) -> str:
     """Of a change that was found its lesser end, else both ends; each is exceeded once in twenty times."""
     if judged.verdict in (Verdict.SLOWER, Verdict.FASTER):
-        return f"95 % sure of {percent(effect.bound(-effect.significant))}"
+        return f"at least {percent(effect.bound(-effect.significant))} (95 % confidence)"
     return f"likely between {percent(effect.bound(-1))} and {percent(effect.bound(1))}"
 
 
-def sees(judged: Judged) -> str:
+def detectable(judged: Judged) -> str:
     """The smallest slowdown that this comparison would surely have found."""
-    if judged.sees is None:
+    if judged.detectable is None:
         return ""
-    return f"sees {percent(judged.sees)}" if judged.sees < math.log(2) else "blind below +100 %"
+    detectable = percent(judged.detectable)
+    return f"detects from {detectable}" if judged.detectable < math.log(2) else "detects only above +100 %"
 
 
 def remarks(judged: Judged) -> Iterator[str]:

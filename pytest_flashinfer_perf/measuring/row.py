@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks
 from pytest_flashinfer_perf.measuring.measurement import Measurement
-from pytest_flashinfer_perf.measuring.walk import CaseResult
+from pytest_flashinfer_perf.measuring.one_case import CaseResult
 from pytest_flashinfer_perf.running import replay
 from pytest_flashinfer_perf.runs import host_time
 from pytest_flashinfer_perf.runs.formatting import duration

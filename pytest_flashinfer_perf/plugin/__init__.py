@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from pytest_flashinfer_perf.plugin.rowless import Rowless
 from pytest_flashinfer_perf.running import neighbours, reports, stash, stored, unmeasured, workers
 from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
+from pytest_flashinfer_perf.runs.step import ModelStep
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -64,13 +66,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _configure(config: pytest.Config) -> None:
     settings = config.stash[SETTINGS] = read_options.read(config)
-    board = Board()
+    board = Board(functools.partial(_step_of, settings))
     config.pluginmanager.register(board, "flashinfer-perf-board")
     running.start(config, board.notes)
     if not hasattr(config, "workerinput"):
         _start_gathering(config, settings, board)
     _set_arguments(config, settings)
     _take_trace_sets(config, settings)
+
+
+def _step_of(settings: Settings) -> ModelStep | None:
+    if settings.model is None:
+        return None
+    from pytest_flashinfer_perf.plugin import suite
+
+    return suite.recorded_step(settings)
 
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
@@ -85,7 +95,7 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf.plugin import gate
 
-        gate.start(config, settings.project)
+        gate.start(config, settings.project, board.step)
     elif os.environ.get("GITHUB_STEP_SUMMARY") and not config.option.collectonly:
         from pytest_flashinfer_perf.plugin.job_summary import JobSummary
 
@@ -108,12 +118,14 @@ def _open_files(config: pytest.Config, board: Board) -> None:
 
 
 def _set_arguments(config: pytest.Config, settings: Settings) -> None:
-    """Add the suite's folders for --perf-case, and the files of --perf-testlist, to pytest's arguments."""
+    """Add the suite's folders for what is there only, and the files of --perf-testlist, to pytest's arguments."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if (settings.cases or settings.api) and not named:
+    if (settings.cases or settings.api or settings.model) and not named:
         from pytest_flashinfer_perf.plugin import suite
 
-        config.args[:] = map(str, suite.asked_paths(api=settings.api, cases=settings.cases))
+        step = suite.runs_a_step(settings.model, settings.step)
+        if settings.cases or settings.api or step:
+            config.args[:] = map(str, suite.asked_paths(api=settings.api, cases=settings.cases, step=step))
     if settings.testlists:
         asked = named or settings.cases or settings.api
         config.args[:] = [*(config.args if asked else ()), *settings.testlists]

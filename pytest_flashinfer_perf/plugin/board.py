@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from pytest_flashinfer_perf.running import attempts, neighbours, reports
 from pytest_flashinfer_perf.runs.formatting import duration
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import FAILED, SCHEMA_KEY, Block, Roof, Unmeasured
+from pytest_flashinfer_perf.runs.step import ModelStep
 
 NOTHING = "nothing was measured, for the reasons above"
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
@@ -23,7 +24,8 @@ NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured 
 class Board:
     """Rows and skips arrive with the reports, from another process too; `is_ours` when any is of a case."""
 
-    def __init__(self) -> None:
+    def __init__(self, step: Callable[[], ModelStep | None]) -> None:
+        self.step = step  # of a model, if the session measures one
         self._rows: dict[str, Row] = {}
         self._unmeasured: dict[str, list[Unmeasured]] = {}
         self._checked: dict[str, str] = {}
@@ -42,7 +44,7 @@ class Board:
 
     @property
     def block(self) -> Block:
-        return Block(roofs=self._roofs, unmeasured=tuple(self.unmeasured))
+        return Block(roofs=self._roofs, unmeasured=tuple(self.unmeasured), step=self.step())
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test, carried = report.nodeid, reports.of(report)
@@ -85,7 +87,9 @@ class Board:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.notes += neighbours.notes(session.config) if self._rows else ()
+        if self._rows:
+            self.notes += neighbours.notes(session.config)
+            neighbours.spare_hypothesis(session.config)
         folder = session.config.getoption("perf_vllm_csv")
         if folder is None or session.config.option.collectonly or hasattr(session.config, "workerinput"):
             return

@@ -16,8 +16,8 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks, row
 from pytest_flashinfer_perf.measuring.autotune import CacheError
 from pytest_flashinfer_perf.measuring.measurement import Measurement, Reference, measure
+from pytest_flashinfer_perf.measuring.one_case import OutOfMemoryError, run_case
 from pytest_flashinfer_perf.measuring.verification import Outputs
-from pytest_flashinfer_perf.measuring.walk import OutOfMemoryError, run_case
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running import compiling, record
 from pytest_flashinfer_perf.running.compiling import CompileError

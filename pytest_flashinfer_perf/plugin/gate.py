@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile
-from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, table, thresholds
+from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, step_thresholds, table, thresholds
 from pytest_flashinfer_perf.gate.calibration import CalibrationError
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
@@ -24,6 +24,7 @@ from pytest_flashinfer_perf.running.stash import measures
 from pytest_flashinfer_perf.runs import row as rows
 from pytest_flashinfer_perf.runs.row import Identity, Row
 from pytest_flashinfer_perf.runs.run_file import Block, Run, RunError, Unmeasured
+from pytest_flashinfer_perf.runs.step import ModelStep
 
 NAME = "this session"
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -31,10 +32,10 @@ LEFT_OUT = "left out by -k, -m, --deselect or --perf-only"
 NOTHING_TO_SAVE = "--perf-save-baseline: nothing was measured, nothing is saved"
 
 
-def start(config: pytest.Config, project: ProjectFile) -> None:
+def start(config: pytest.Config, project: ProjectFile, step: Callable[[], ModelStep | None]) -> None:
     if config.getoption("perf_save_baseline"):
         _save_as(config, config.getoption("perf_save_baseline"))
-    config.pluginmanager.register(Gate(config, _rules(config, project)), "flashinfer-perf-gate")
+    config.pluginmanager.register(Gate(config, _rules(config, project), step), "flashinfer-perf-gate")
 
 
 def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
@@ -42,6 +43,7 @@ def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
         thresholds=thresholds.read(project),
         allowed=likeness.allowed(config.getoption("perf_gate_allow")),
         strict=config.getoption("perf_gate_strict"),
+        steps=step_thresholds.read(project),
     )
 
 
@@ -59,6 +61,7 @@ class Gate:
 
     config: pytest.Config
     rules: Rules
+    step: Callable[[], ModelStep | None]
     base: list[Run] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
     again: list[Run] = field(default_factory=list)
@@ -124,7 +127,9 @@ class Gate:
     def _run(self) -> Run:
         left = tuple(case for of_test in self.unmeasured.values() for case in of_test)
         now, rows = datetime.now(timezone.utc), tuple(self.rows.values())
-        return Run(source=NAME, when=now, rows=rows, machine=self._machine, block=Block(unmeasured=left))
+        return Run(
+            source=NAME, when=now, rows=rows, machine=self._machine, block=Block(unmeasured=left, step=self.step())
+        )
 
     @functools.cached_property
     def _machine(self) -> dict[str, Any]:

@@ -19,15 +19,14 @@ CASES = (
         choices=("smoke", "default", "full", "plan"),
         default="default",
         help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
-        "from 1 to 4,096 of routines that plan (plan). Default: %(default)s.",
+        "from 1 to 4,096 of the wrappers that have plan() (plan). Default: %(default)s.",
     ),
     option(
         "--perf-model",
         metavar="NAME",
-        help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the number of GPUs "
-        "that share its heads (-tp8), of groups that share its requests (-dp2) and of GPUs that share its experts "
-        "(-ep32), as in llama-3.1-70b-tp8. Default of each: 1. A config.json, or its folder, gives the kernels of a "
-        "step of that model.",
+        help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the tensor-parallel "
+        "(-tp8), data-parallel (-dp2) and expert-parallel size (-ep32), as in llama-3.1-70b-tp8. Default of each: 1. "
+        "A config.json, or its folder, gives the kernels of a step of that model.",
     ),
     option(
         "--perf-step",
@@ -38,7 +37,8 @@ CASES = (
     option(
         "--perf-api",
         action="store_true",
-        help="Run FlashInfer's APIs that have a trace template, instead of the routines of the suite.",
+        help="Run every API of FlashInfer that comes with inputs and a reference (a trace template), instead of the "
+        "routines of the suite.",
     ),
     option(
         "--perf-backends",
@@ -77,8 +77,8 @@ TIMING = (
         "--perf-device",
         metavar="DEVICE",
         default="auto",
-        help="Device to measure on: auto (the first GPU, or the CPU without one), cuda, cuda:N, cpu, or cpu:any, with "
-        "which the workers of xdist share the CPU instead of taking turns. Default: %(default)s.",
+        help="Device to measure on: auto (the first GPU, or the CPU without one), cuda, cuda:N, cpu, or cpu:any, which "
+        "lets the workers of xdist measure at the same time, with more noise. Default: %(default)s.",
     ),
     option(
         "--perf-instrument",
@@ -105,25 +105,25 @@ TIMING = (
         "--perf-iters",
         metavar="N",
         type=positive,
-        help="Time exactly N calls of each case. Default: as many as its time needs to be precise.",
+        help="Time exactly N calls of each case. Default: as many as make its time precise.",
     ),
     option(
         "--perf-warmup",
         metavar="N",
         type=not_negative,
-        help="Make exactly N untimed calls of each case first. Default: up to 2 at each place in memory.",
+        help="Make exactly N untimed calls of each case first. Default: up to 2 for each set of buffers.",
     ),
     option(
         "--perf-host",
         action="store_true",
-        help="Show what each call costs the host: the time to enqueue and to plan it, its launches, allocations and "
+        help="Show what each call costs the CPU: the time to enqueue and to plan it, its launches, allocations and "
         "synchronisations.",
     ),
     option(
         "--perf-peaks",
         choices=("measured", "datasheet"),
         default="measured",
-        help="Compare with the roof that was measured on this GPU, or with the one of the vendor's datasheet. "
+        help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
         "Default: %(default)s.",
     ),
     option("--perf-seed", metavar="N", type=int, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."),
@@ -163,13 +163,13 @@ CHECKING = (
         "--perf-fuzz-flags",
         metavar="FLAGS",
         **REPEATABLE,
-        help="Restrict the shapes that are searched to those with these flags (repeatable, for alternatives).",
+        help="Restrict the shapes that are searched to those with these flags. Repeat it for alternatives.",
     ),
     option(
         "--perf-fuzz-seconds",
         metavar="N",
         type=positive,
-        help="Stop each search after N seconds. Default: when the examples of the hypothesis profile are used up.",
+        help="Stop each search after N seconds. Default: after the examples of the hypothesis profile.",
     ),
     option(
         "--perf-findings",
@@ -228,8 +228,8 @@ FILES = (
     option(
         "--perf-config",
         metavar="FILE",
-        help="Settings file with tolerances, thresholds and quarantine. Default: flashinfer-perf.toml, or the table "
-        "[tool.flashinfer-perf] of pyproject.toml.",
+        help="Settings file with tolerances, thresholds and known failures (quarantine). Default: "
+        "flashinfer-perf.toml, or the table [tool.flashinfer-perf] of pyproject.toml.",
     ),
     option("--perf-html", metavar="FILE", help="Write a report of this run as one HTML page to FILE."),
     option(
@@ -259,7 +259,7 @@ TRACE_SETS = (
     option(
         "--perf-trace-config",
         metavar="FILE",
-        help="YAML file with the counts, tolerances and timeouts of an evaluation. Default: built-in values.",
+        help="YAML file with the iterations, tolerances and timeouts for data sets. Default: built-in values.",
     ),
     option(
         "--perf-trace-option",

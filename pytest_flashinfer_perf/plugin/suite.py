@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config.settings import Settings
@@ -16,11 +18,15 @@ from pytest_flashinfer_perf.routines import all_backends, all_routines, model_st
 from pytest_flashinfer_perf.routines.model_configs import shipped
 from pytest_flashinfer_perf.routines.model_configs.step import parse
 from pytest_flashinfer_perf.routines.model_step import Plan
+from pytest_flashinfer_perf.runs.step import ModelStep
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED, Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
-from pytest_flashinfer_perf.spec.presets import Spread
+from pytest_flashinfer_perf.spec.presets import Spread, split_name
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.plugin.fixture import Perf
 
 FAMILIES = ("attention", "gemm", "moe")
 
@@ -36,15 +42,28 @@ def paths() -> list[Path]:
     return [found for family in FAMILIES if (found := root() / "tests" / family).is_dir()]
 
 
+def family_tests(family: str) -> dict[str, Callable[[Perf, Case], None]]:
+    """A test function for each routine of a family, by its name."""
+    return {f"test_{name}": _test(name) for name, routine in all_routines().items() if routine.family == family}
+
+
+def _test(routine: str) -> Callable[[Perf, Case], None]:
+    @pytest.mark.perf_cases(routine)
+    def test(perf: Perf, case: Case) -> None:
+        perf(case)
+
+    return test
+
+
 def api_path() -> Path:
     return root() / "tests" / "api"
 
 
-def asked_paths(*, api: bool, cases: Sequence[str]) -> list[Path]:
-    """Where a run without named files looks for what it asks for by `--perf-api` and by `--perf-case`."""
+def asked_paths(*, api: bool, cases: Sequence[str], step: bool = False) -> list[Path]:
+    """Where a run without named files looks for what it asks for by `--perf-api`, `--perf-case` and `--perf-step`."""
     if api and not cases:
         return [api_path()]
-    return [*paths(), *([api_path()] if api or any(map(_may_be_api, cases)) else [])]
+    return [*paths(), *([api_path()] if api or step or any(map(_may_be_api, cases)) else [])]
 
 
 def _may_be_api(line: str) -> bool:
@@ -55,16 +74,18 @@ def _may_be_api(line: str) -> bool:
 
 def verify(settings: Settings) -> None:
     """Raise ParamError for unknown backends, cases and models, before anything is collected."""
+    _verify_model(settings)
     known = all_backends() | _api_backends(settings)
     strange = [name for name in settings.backends if name not in known]
     if strange:
         raise ParamError(f"--perf-backends: {unknown(strange[0], sorted(known))}")
     asked_for(settings)
-    _verify_model(settings)
 
 
 def _api_backends(settings: Settings) -> set[str]:
-    return {name for api in all_apis().values() for name in api.backends} if settings.api else set()
+    if not (settings.api or runs_a_step(settings.model, settings.step)):
+        return set()
+    return {name for api in all_apis().values() for name in api.backends}
 
 
 def _verify_model(settings: Settings) -> None:
@@ -85,16 +106,25 @@ def _presets() -> set[str]:
     return {name for routine in all_routines().values() if routine.presets for name in routine.presets.layers}
 
 
+def runs_a_step(model: str | None, step: str | None) -> bool:
+    """As a model does that is given by its config.json, or with `--perf-step`; other models have sweeps."""
+    return model is not None and (step is not None or split_name(model)[0] not in _presets())
+
+
 def planned(settings: Settings) -> Plan | None:
-    """The step of a model that is given by its config.json, or with `--perf-step`; other models have sweeps."""
-    if settings.model is None or (settings.step is None and settings.model in _presets()):
+    if settings.model is None or not runs_a_step(settings.model, settings.step):
         return None
     return _plan(settings.model, settings.step or "", _spread(settings))
 
 
+def recorded_step(settings: Settings) -> ModelStep | None:
+    step = planned(settings)
+    return step.recorded if step else None
+
+
 @functools.cache
 def _plan(model: str, step: str, spread: Spread) -> Plan:
-    return model_step.plan(model, parse(step, spread))
+    return model_step.plan(model, parse(step, spread), all_apis())
 
 
 def _spread(settings: Settings) -> Spread:

@@ -16,7 +16,7 @@ import torch
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring import walk
+from pytest_flashinfer_perf.measuring import one_case
 from pytest_flashinfer_perf.prebuild.pretence import PRETENDED, Anything, Pretence, pretend
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case
@@ -67,7 +67,7 @@ def _forget(module: ModuleType) -> None:
 
 def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> None:
     known = quarantined(case, settings.quarantine, all_routines())
-    reason = known.sentence if known else walk.obstacle(case, device, settings.max_memory)
+    reason = known.sentence if known else one_case.obstacle(case, device, settings.max_memory)
     if reason:
         _count(found.cannot, reason)
         return

@@ -2,52 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from pytest_flashinfer_perf.report.budget import Budget, Entry, Sum
-from pytest_flashinfer_perf.routines import model_step
-from pytest_flashinfer_perf.routines.model_step import Plan
+from pytest_flashinfer_perf.runs import budget as budgets
+from pytest_flashinfer_perf.runs.budget import Budget, Entry, Sum
 from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, named
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
+from pytest_flashinfer_perf.runs.step import ModelStep
 
 HEADINGS = ("kernel", "count", "fastest backend", "median", "per step", "share")
 
 
-def lines(plan: Plan, budget: Budget, base: Budget | None) -> Iterator[str]:
-    yield f"{_title(plan)} on {budget.device}"
-    table = list(_table(budget))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for cells in table:
+@dataclass(frozen=True)
+class ShownStep:
+    """A step that the newest of several runs measured; `trouble` is why there is no budget of it."""
+
+    step: ModelStep
+    budget: Budget | None
+    base: Budget | None
+    trouble: str = ""
+
+    @property
+    def below(self) -> list[str]:
+        return list(below(self.step, self.budget, self.base)) if self.budget else [self.trouble]
+
+
+def of_runs(runs: Sequence[Run]) -> list[ShownStep]:
+    """Each step once, beside the first run that measured it."""
+    measured = [(run.step, run) for run in sorted(runs, key=lambda run: run.when) if run.step is not None]
+    newest = {step.title: (step, run) for step, run in measured}
+    first = {step.title: run for step, run in reversed(measured)}
+    return [_shown(step, run, first[title]) for title, (step, run) in newest.items()]
+
+
+def _shown(step: ModelStep, run: Run, first: Run) -> ShownStep:
+    try:
+        return ShownStep(step, budgets.of_run(step, run), None if first is run else budgets.of_run(step, first))
+    except RunError as error:
+        return ShownStep(step, None, None, str(error))
+
+
+def lines(step: ModelStep, budget: Budget, base: Budget | None) -> Iterator[str]:
+    yield f"{step.title} on {budget.device}"
+    shown = list(table(budget))
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for cells in shown:
         yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-    yield from _below(plan, budget, base)
+    yield from below(step, budget, base)
 
 
-def markdown(plan: Plan, budget: Budget, base: Budget | None) -> Iterator[str]:
-    yield f"### {as_markdown(f'{_title(plan)} on {budget.device}')}"
+def markdown(step: ModelStep, budget: Budget, base: Budget | None) -> Iterator[str]:
+    yield f"### {as_markdown(f'{step.title} on {budget.device}')}"
     yield ""
-    for index, cells in enumerate(_table(budget)):
+    for index, cells in enumerate(table(budget)):
         yield f"| {' | '.join(map(as_markdown, cells))} |"
         if index == 0:
             yield "|---" * len(HEADINGS) + "|"
     yield ""
-    yield from (f"- {as_markdown(line.strip())}" for line in _below(plan, budget, base))
+    yield from (f"- {as_markdown(line.strip())}" for line in below(step, budget, base))
 
 
-def kernels(plan: Plan) -> Iterator[str]:
-    """Without times: what would be measured."""
-    yield _title(plan)
-    for one in plan.planned:
-        for routine, params in one.problems:
-            yield f"{one.kernel.count:5} x {one.kernel.name:18} {routine.name} {params.slug()}"
-    yield from model_step.summary(plan)
-
-
-def _title(plan: Plan) -> str:
-    step = plan.step
-    lengths = "up to " * step.mixed
-    return f"{plan.name}: one {step.phase} step of {step.batch} requests with {lengths}{step.context} tokens"
-
-
-def _table(budget: Budget) -> Iterator[tuple[str, ...]]:
+def table(budget: Budget) -> Iterator[tuple[str, ...]]:
     yield HEADINGS
     whole = budget.total.seconds
     for entry in sorted(budget.entries, key=lambda entry: -entry.seconds):
@@ -66,7 +82,7 @@ def _measured(entry: Entry, whole: float) -> tuple[str, ...]:
     )
 
 
-def _below(plan: Plan, budget: Budget, base: Budget | None) -> Iterator[str]:
+def below(step: ModelStep, budget: Budget, base: Budget | None) -> Iterator[str]:
     complete = "" if not (budget.gaps or budget.unmeasured) else ", incomplete"
     total = budget.total
     yield f"sum {duration(total.seconds)} +- {duration(total.error)} of GPU time per step{complete}"
@@ -78,7 +94,7 @@ def _below(plan: Plan, budget: Budget, base: Budget | None) -> Iterator[str]:
             yield f"{entry.kernel.name}: {entry.kernel.note}"
     if base is not None:
         yield _change(budget.change_from(base), budget, base)
-    yield from model_step.summary(plan)
+    yield from step.coverage
 
 
 def _change(change: Sum | None, budget: Budget, base: Budget) -> str:

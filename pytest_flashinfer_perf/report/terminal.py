@@ -124,6 +124,9 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     unchecked = sum(row.check.refcheck == "off" for row in rows)
     if unchecked:
         yield from wrapped(f"{unchecked} not checked: --perf-refcheck=off")
+    unknown_answers = sum(row.check.refcheck == "not checked" for row in rows)
+    if unknown_answers:
+        yield from wrapped(f"{unknown_answers} not checked: perf.time was given no reference=")
     works = [row.throughput for row in rows]
     unknown = sorted({work.flops_dtype or "a type not stated" for work in works if work.bound == "memory?"})
     if unknown:

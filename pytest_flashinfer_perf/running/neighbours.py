@@ -1,6 +1,8 @@
-"""Other plugins and options that want a test's calls for themselves: a sentence, instead of a figure that is none."""
+"""Other plugins: those that want a test's calls for themselves get a sentence, instead of a figure that is none."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 
@@ -27,3 +29,11 @@ def refuse_codspeed(config: pytest.Config, tests: int) -> None:
 
 def notes(config: pytest.Config) -> list[str]:
     return [PROFILED_ELSEWHERE] if config.getoption("benchmark_cprofile", None) else []
+
+
+def spare_hypothesis(config: pytest.Config) -> None:
+    """Leave its plugin out of the summary, for which it imports all of hypothesis even if no test has used that."""
+    manager = config.pluginmanager
+    plugin, in_workers = manager.get_plugin("hypothesispytest"), manager.has_plugin("dsession")
+    if plugin and not in_workers and "hypothesis" not in sys.modules:
+        manager.unregister(plugin)

@@ -15,10 +15,10 @@ from pytest_flashinfer_perf.runs import properties
 from pytest_flashinfer_perf.runs.formatting import counted
 
 
-class Keeper:
-    """Where tests run: those that are finished are not set up and not called, and pass.
+class SkipFinished:
+    """In the process that runs tests: finished ones pass without being set up or called.
 
-    Once: the gate may want one of them to be measured again.
+    Only once each, since the gate may measure one of them again.
     """
 
     def __init__(self, finished: Mapping[str, str]) -> None:
@@ -47,7 +47,7 @@ class Keeper:
 
 
 class Restorer:
-    """Where rows are gathered: a kept test's report gets what it carried when it was measured."""
+    """In the process that gathers rows: the report of a finished test gets the row that was measured earlier."""
 
     def __init__(self, past: Past, notes: list[str]) -> None:
         self._past = past

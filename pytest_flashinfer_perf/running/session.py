@@ -21,11 +21,11 @@ from pytest_flashinfer_perf.running.beside import Beside
 from pytest_flashinfer_perf.running.gatherer import Gatherer
 from pytest_flashinfer_perf.running.journal import Journal, Past
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
-from pytest_flashinfer_perf.running.resume import Keeper, Restorer
+from pytest_flashinfer_perf.running.resume import Restorer, SkipFinished
 from pytest_flashinfer_perf.running.shards import Sharding
 from pytest_flashinfer_perf.running.stash import measures
 from pytest_flashinfer_perf.running.survival import REMEDY, Retirement, Survival
-from pytest_flashinfer_perf.running.workers import Controller, Spokesman, WorkerBrief
+from pytest_flashinfer_perf.running.workers import Controller, WorkerBrief, WorkerErrorRelay
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
@@ -45,9 +45,9 @@ def start(config: pytest.Config, notes: list[str]) -> None:
     if config.getoption("perf_shard"):
         config.pluginmanager.register(Sharding(config, config.getoption("perf_shard")), "flashinfer-perf-sharding")
     if hasattr(config, "workerinput"):
-        config.pluginmanager.register(Spokesman(), "flashinfer-perf-spokesman")
+        config.pluginmanager.register(WorkerErrorRelay(), "flashinfer-perf-worker-error-relay")
     if brief.finished:
-        config.pluginmanager.register(Keeper(brief.finished), "flashinfer-perf-keeper")
+        config.pluginmanager.register(SkipFinished(brief.finished), "flashinfer-perf-skip-finished")
 
 
 def _gathering(config: pytest.Config, notes: list[str]) -> WorkerBrief:
@@ -95,7 +95,7 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Retirement(), "flashinfer-perf-retirement")
         if not any(_is_plain_benchmark(item) for item in session.items):
-            config.pluginmanager.register(Hush(), "flashinfer-perf-hush")
+            config.pluginmanager.register(SilenceXdistWarning(), "flashinfer-perf-silence-xdist-warning")
 
 
 def _verify_files(config: pytest.Config, brief: WorkerBrief, settings: Settings) -> None:
@@ -115,8 +115,8 @@ def _is_plain_benchmark(item: pytest.Item) -> bool:
     return "benchmark" in getattr(item, "fixturenames", ()) and not measures(item)
 
 
-class Hush:
-    """pytest-benchmark warns that it is off in workers; what it would have recorded is recorded by the controller."""
+class SilenceXdistWarning:
+    """Ignores pytest-benchmark's warning that it is off in xdist's workers: the controller records their rows."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_unconfigure(self) -> None:

@@ -250,22 +250,22 @@ def _describe(report: pytest.TestReport, death: Death, started: Started | None) 
     reports.add(report, unmeasured=unmeasured.of(report, identity))
 
 
-class Spokesman:
-    """In a worker, whose own errors would only be seen as its end: the controller raises them."""
+class WorkerErrorRelay:
+    """In a worker: sends usage errors to the controller, which raises them; xdist would only report a lost worker."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
-        with _heard(session.config):
+        with _usage_errors_sent(session.config):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        with _heard(session.config):
+        with _usage_errors_sent(session.config):
             return (yield)
 
 
 @contextmanager
-def _heard(config: Any) -> Iterator[None]:
+def _usage_errors_sent(config: Any) -> Iterator[None]:
     try:
         yield
     except pytest.UsageError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
+REFERENCE_US = 20.0  # about what the fixed piece of host work takes on a server's core
 COUNTED = {ALLOCATION: "allocations", SYNCHRONISATION: "synchronisations", COPY_TO_HOST: "copies_to_host"}
 
 
@@ -23,6 +24,7 @@ class HostTime:
     """Times in microseconds; counts are of one eager call, null where no instrument saw them.
 
     A call that `waits` for the GPU has the time that it waits in `host_us`. `plan_us` is null where nothing is planned.
+    The references are what a fixed piece of host work took beside each round and each plan.
     """
 
     host_us: float
@@ -38,6 +40,23 @@ class HostTime:
     copied_bytes: int | None = None
     lines: tuple[Line, ...] = ()
     pass_s: float = 0.0
+    references_us: tuple[float, ...] = ()
+    plan_references_us: tuple[float, ...] = ()
+
+    @property
+    def comparable_rounds_us(self) -> tuple[float, ...]:
+        """As a core would take that does the reference in 20 us; empty in a row without references."""
+        return _comparable(self.rounds_us, self.references_us)
+
+    @property
+    def comparable_plans_us(self) -> tuple[float, ...]:
+        return _comparable(self.plans_us, self.plan_references_us)
+
+
+def _comparable(times: tuple[float, ...], references: tuple[float, ...]) -> tuple[float, ...]:
+    if len(times) != len(references):
+        return ()
+    return tuple(REFERENCE_US * time / reference for time, reference in zip(times, references, strict=True))
 
 
 def outlasts(host: HostTime, on_device: float) -> bool:

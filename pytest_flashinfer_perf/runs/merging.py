@@ -88,7 +88,8 @@ def _block(parts: Sequence[Part], measured: set[str]) -> Block:
     """What is measured in one file is not unmeasured for another."""
     left = (one for part in parts for one in part.run.unmeasured)
     roofs = {place: roof for part in parts for place, roof in part.run.roofs.items()}
-    return Block(roofs=roofs, unmeasured=tuple(one for one in left if one.test not in measured))
+    step = next((part.run.step for part in parts if part.run.step), None)
+    return Block(roofs=roofs, unmeasured=tuple(one for one in left if one.test not in measured), step=step)
 
 
 def _machine(parts: Sequence[Part]) -> dict[str, Any]:

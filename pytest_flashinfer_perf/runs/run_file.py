@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.runs import fields, row
 from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.row import Identity, Row
+from pytest_flashinfer_perf.runs.step import ModelStep
 
 SCHEMA_KEY = "flashinfer_perf"
 SCHEMA = 2
@@ -87,16 +88,17 @@ class Block:
     roofs: Roofs = field(default_factory=dict)
     unmeasured: tuple[Unmeasured, ...] = ()
     shard: ShardOfRun | None = None
+    step: ModelStep | None = None  # of the model that was measured
 
     def written(self) -> dict[str, Any]:
         values: dict[str, Any] = {**fields.written(self), "unmeasured": [one.written() for one in self.unmeasured]}
         values |= {"schema": SCHEMA, "plugin": metadata.version(DISTRIBUTION)}
-        return values if self.shard else {name: value for name, value in values.items() if name != "shard"}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def brief(own: Mapping[str, Any]) -> dict[str, Any]:
     """For a storage that copies it into the document of each row: nothing that grows with the run."""
-    left = {name: value for name, value in own.items() if name not in ("unmeasured", "shard")}
+    left = {name: value for name, value in own.items() if name not in ("unmeasured", "shard", "step")}
     shard = {name: value for name, value in own.get("shard", {}).items() if name != "tests"}
     return {**left, "unmeasured_count": len(own["unmeasured"]), **({"shard": shard} if shard else {})}
 
@@ -131,6 +133,10 @@ class Run:
     @property
     def roofs(self) -> Roofs:
         return self.block.roofs if self.block else {}
+
+    @property
+    def step(self) -> ModelStep | None:
+        return self.block.step if self.block else None
 
     @property
     def name(self) -> str:

@@ -2,14 +2,15 @@
 
 Calls are timed in rounds. Before a round the queue is empty, and a spinning kernel keeps the GPU busy until the round
 is enqueued: the GPU is never idle, and nothing waits for it. A round is short enough that the queue never fills. A call
-that waits for the GPU would also wait for the spinning kernel, so it is timed without one.
+that waits for the GPU would also wait for the spinning kernel, so it is timed without one. A fixed piece of host work
+before and after each round tells how fast the core was.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,12 +18,13 @@ import torch
 
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.runs.host_time import HostTime
-from pytest_flashinfer_perf.timing import host_calls
+from pytest_flashinfer_perf.timing import host_calls, reference
 from pytest_flashinfer_perf.timing.instruments import Call, without_gc
 from pytest_flashinfer_perf.timing.target import Target
 
 ROUNDS, FEWEST_ROUNDS, CALLS = 10, 5, 10
 WARMUPS, TRIALS = 3, 3
+REFERENCES = 5  # before a round, and again after it
 PLANS, FEWEST_PLANS = 10, 5
 SECONDS = 0.02  # of host time or of GPU time, for all rounds, and again for all plans
 QUEUE = 512  # launches: half of those that a stream takes before the next one waits
@@ -58,45 +60,52 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """Seconds of each call, round by round; whether the calls wait for the GPU."""
+class Round:
+    """Seconds of each call and of the reference beside it; whether the queue was held until the last call."""
 
-    seconds: tuple[tuple[float, ...], ...]
-    waits: bool
+    calls: tuple[float, ...]
+    reference: float
+    held: bool
 
     @property
-    def medians(self) -> tuple[float, ...]:
-        return tuple(map(statistics.median, self.seconds))
+    def median(self) -> float:
+        return statistics.median(self.calls)
 
 
 @dataclass(frozen=True)
 class Timer:
     queue: Queue
     clock: Callable[[], float] = time.perf_counter
+    reference: Call = reference.work
 
-    def enqueued(self, call: Call, *, launches: int, on_device: float) -> Rounds:
-        """Time calls that launch `launches` kernels each, and keep the GPU busy for `on_device` seconds."""
-        each = statistics.median(self._round(call, WARMUPS)[0])
+    def enqueued(self, call: Call, *, launches: int, on_device: float) -> tuple[list[Round], bool]:
+        """Time calls that launch `launches` kernels each, and keep the GPU busy for `on_device` seconds.
+
+        Also whether they wait for the GPU.
+        """
+        each = self._round(call, WARMUPS).median
         rounds, calls = shares(max(each, on_device), launches)
-        waits = not any(self._round(call, 1, _hold(each))[1] for _ in range(TRIALS))
+        waits = not any(self._round(call, 1, _hold(each)).held for _ in range(TRIALS))
         hold = 0.0 if waits else _hold(calls * each)
         made = [self._round(call, calls, hold) for _ in range(rounds)]
-        kept = [seconds for seconds, held in made if held] or [seconds for seconds, _ in made]
-        return Rounds(tuple(map(tuple, kept)), waits)
+        return [one for one in made if one.held] or made, waits
 
-    def planned(self, plan: Call) -> tuple[float, ...]:
+    def planned(self, plan: Call) -> list[Round]:
         """Time plans, each after an empty queue, so that it waits for its own work only."""
-        each = statistics.median(self._alone(plan, WARMUPS))
-        return tuple(self._alone(plan, _between(FEWEST_PLANS, PLANS, SECONDS / each)))
+        each = statistics.median(self._round(plan, 1).median for _ in range(WARMUPS))
+        return [self._round(plan, 1) for _ in range(_between(FEWEST_PLANS, PLANS, SECONDS / each))]
 
-    def _alone(self, call: Call, count: int) -> list[float]:
-        return [self._round(call, 1)[0][0] for _ in range(count)]
-
-    def _round(self, call: Call, calls: int, hold: float = 0.0) -> tuple[list[float], bool]:
+    def _round(self, call: Call, calls: int, hold: float = 0.0) -> Round:
+        before = self._each(self.reference, REFERENCES)
         self.queue.drain()
         held = self.queue.hold(hold) if hold else (lambda: True)
-        seconds = [self._once(call) for _ in range(calls)]
-        return seconds, held()
+        seconds = self._each(call, calls)
+        was_held = held()
+        after = self._each(self.reference, REFERENCES)
+        return Round(seconds, statistics.fmean(map(statistics.median, (before, after))), was_held)
+
+    def _each(self, call: Call, count: int) -> tuple[float, ...]:
+        return tuple(self._once(call) for _ in range(count))
 
     def _once(self, call: Call) -> float:
         start = self.clock()
@@ -123,7 +132,7 @@ def measured(target: Target, device: Device, on_device: float, launches: int | N
     if not device.is_gpu:
         return None, ""
     start = time.perf_counter()
-    with without_gc():
+    with without_gc(), reference.fastest_core():
         timed = _timed(Timer(Stream(device)), target, on_device, launches or UNKNOWN_LAUNCHES)
     counted, why_not = host_calls.counted(target, device)
     seen = replace(timed, **counted)
@@ -131,17 +140,19 @@ def measured(target: Target, device: Device, on_device: float, launches: int | N
 
 
 def _timed(timer: Timer, target: Target, on_device: float, launches: int) -> HostTime:
-    enqueued = timer.enqueued(target, launches=launches, on_device=on_device)
-    plans = timer.planned(target.plan) if target.plan else ()
-    rounds_us, plans_us = _in_us(enqueued.medians), _in_us(plans)
+    rounds, waits = timer.enqueued(target, launches=launches, on_device=on_device)
+    plans = timer.planned(target.plan) if target.plan else []
+    rounds_us, plans_us = (_in_us(one.median for one in timed) for timed in (rounds, plans))
     return HostTime(
         host_us=statistics.median(rounds_us),
         rounds_us=rounds_us,
-        waits=enqueued.waits,
+        references_us=_in_us(one.reference for one in rounds),
+        waits=waits,
         plan_us=statistics.median(plans_us) if plans_us else None,
         plans_us=plans_us,
+        plan_references_us=_in_us(one.reference for one in plans),
     )
 
 
-def _in_us(seconds: Sequence[float]) -> tuple[float, ...]:
+def _in_us(seconds: Iterable[float]) -> tuple[float, ...]:
     return tuple(1e6 * value for value in seconds)

@@ -1,7 +1,7 @@
 """Count what an eager call requests from the driver and from torch's allocator, by line of Python.
 
 CUPTI calls back at every API call, whichever library makes it, while the line of Python that led there still stands on
-the stack. torch's allocator has counters of its own, and is asked for lines if it allocated anything.
+the stack.
 """
 
 from __future__ import annotations
@@ -10,34 +10,29 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
-
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.runs.host_time import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, Line
-from pytest_flashinfer_perf.timing import tracebacks
+from pytest_flashinfer_perf.runs.host_time import COPY_TO_HOST, SYNCHRONISATION, Line
+from pytest_flashinfer_perf.timing import allocations, python_lines
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call
 
 BUFFER_BYTES = 1 << 20
-TORCH = Path(torch.__file__).parent
 ASYNCHRONOUS_COPY = re.compile("Async")
 WAITS = re.compile(r"^cu(da)?(Device|Ctx|Stream|Event|Thread|Context)Synchronize|^cu(da)?Memcpy")
-COUNTS, BYTES = "allocation.all.allocated", "requested_bytes.all.allocated"
 
 
 def counted(call: Call, device: Device) -> tuple[dict[str, Any], str]:
     """Fields of a HostTime, and the reason if some are missing."""
-    allocations = _unless_it_fails("torch's allocator", lambda: _allocations(call, device))
+    allocated = _unless_it_fails("torch's allocator", lambda: allocations.of(call, device.torch))
     blind = INSTRUMENTS["cupti"].missing(device)
     calls = ({}, [], blind) if blind else _unless_it_fails("cupti", lambda: _driver_calls(call, device))
-    why_not = "; ".join(reason for *_, reason in (allocations, calls) if reason)
-    return {**allocations[0], **calls[0], "lines": (*allocations[1], *calls[1])}, why_not
+    why_not = "; ".join(reason for *_, reason in (allocated, calls) if reason)
+    return {**allocated[0], **calls[0], "lines": (*allocated[1], *calls[1])}, why_not
 
 
 Counts = tuple[dict[str, int], list[Line]]
@@ -143,7 +138,7 @@ class Driver:
         self._depth[thread] += 1
         if not self._counting:
             return
-        line = self._lines.setdefault(data.correlation_id, python_line(sys._getframe().f_back))  # noqa: SLF001
+        line = self._lines.setdefault(data.correlation_id, _line(sys._getframe().f_back))  # noqa: SLF001
         if self._depth[thread] == 1 and waits(data.function_name):
             self._waited.append(line)
 
@@ -161,51 +156,6 @@ def waits(function: str) -> bool:
     return bool(WAITS.search(function)) and not ASYNCHRONOUS_COPY.search(function)
 
 
-def python_line(frame: FrameType | None) -> str | None:
-    """The innermost line that is neither torch's nor this package's."""
-    while frame is not None:
-        code = frame.f_code
-        if is_callers(code.co_filename):
-            return described(code.co_filename, frame.f_lineno, code.co_name)
-        frame = frame.f_back
-    return None
-
-
-def is_callers(file: str) -> bool:
-    return not (Path(file).is_relative_to(TORCH) or tracebacks.is_between(file))
-
-
-def described(file: str, line: int, function: str) -> str:
-    """The line with its file relative to site-packages or to the working directory."""
-    _, installed, inside = file.rpartition("/site-packages/")
-    path = Path(inside if installed else file)
-    here = Path.cwd()
-    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{line} in {function}"
-
-
-def _allocations(call: Call, device: Device) -> Counts:
-    before = torch.cuda.memory_stats(device.torch)
-    call()
-    after = torch.cuda.memory_stats(device.torch)
-    count, size = (after[name] - before[name] for name in (COUNTS, BYTES))
-    lines = by_line(ALLOCATION, allocated(_history(call, device))) if count else []
-    return {"allocations": count, "allocated_bytes": size}, lines
-
-
-def _history(call: Call, device: Device) -> Sequence[Mapping[str, Any]]:
-    """The allocator's actions in another call, with their stacks."""
-    memory = torch.cuda.memory
-    memory._record_memory_history("all", context="alloc", stacks="python")  # noqa: SLF001 - documented under this name
-    try:
-        call()
-        return list(memory._snapshot()["device_traces"][device.torch.index or 0])  # noqa: SLF001
-    finally:
-        memory._record_memory_history(None)  # noqa: SLF001
-
-
-def allocated(history: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str | None, int]]:
-    """Line and bytes of each allocation; stacks are innermost first."""
-    for entry in history:
-        if entry["action"] == "alloc":
-            frame = next((one for one in entry.get("frames", ()) if is_callers(one["filename"])), None)
-            yield frame and described(frame["filename"], frame["line"], frame["name"]), entry["size"]
+def _line(frame: FrameType | None) -> str | None:
+    place = python_lines.leading_to(frame)
+    return str(place) if place else None

@@ -8,7 +8,7 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Protocol
@@ -18,7 +18,7 @@ import torch
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.timing import tracebacks
+from pytest_flashinfer_perf.timing import records, tracebacks
 
 Call = Callable[[], object]
 CUPTI_INSTALL = "pip install 'cupti-python>=13'"
@@ -95,7 +95,8 @@ class BenchGpuTime:
     def sample(self, work: Work, count: int, warmup: int) -> list[float]:
         from flashinfer.testing import bench_gpu_time
 
-        with _no_fallback(self.name), _explained_errors():
+        cheap = records.read_together() if self.name == "cupti" else nullcontext()
+        with _no_fallback(self.name), _explained_errors(), cheap:
             milliseconds = bench_gpu_time(
                 work,
                 dry_run_iters=warmup,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -15,13 +13,14 @@ from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, Sol
 
 from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.running.child_process import Answer
 from pytest_flashinfer_perf.timing.run import Timing
 from pytest_flashinfer_perf.trace_sets.config import Resolved
 from pytest_flashinfer_perf.trace_sets.evaluator_choice import evaluator_for
 from pytest_flashinfer_perf.trace_sets.evaluators import Baseline, Callee, Evaluator, IncorrectError, Task
 from pytest_flashinfer_perf.trace_sets.originals import ReplacedError, originals
 
-READY = "ready"
+SPOILT = (EvaluationStatus.RUNTIME_ERROR, None)  # after these a process is not used again
 
 
 @dataclass(frozen=True)
@@ -75,26 +74,25 @@ class Baselines:
         return self._last
 
 
-def serve(connection: Connection, log: str) -> None:
-    """Receive jobs and send outcomes until the connection closes; all output goes to the log."""
-    _print_to(log)
-    torch.set_grad_enabled(mode=False)
-    baselines = Baselines()
-    connection.send(READY)
-    while True:
-        try:
-            job = connection.recv()
-        except EOFError:
-            return
-        connection.send(evaluated(job, baselines))
+@dataclass(frozen=True)
+class Solutions:
+    """The child's program: each worker evaluates one job if it is `isolated`, else jobs until one spoils it."""
 
+    isolated: bool
 
-def _print_to(log: str) -> None:
-    file = os.open(log, os.O_WRONLY | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    def load(self) -> Callable[[], Callable[[Job], Answer]]:
+        """This module has imported all that is needed."""
+        return self._start
+
+    def _start(self) -> Callable[[Job], Answer]:
+        torch.set_grad_enabled(mode=False)
+        baselines = Baselines()
+
+        def evaluate(job: Job) -> Answer:
+            result = evaluated(job, baselines)
+            return Answer(result, retires=self.isolated or result.status in SPOILT)
+
+        return evaluate
 
 
 def evaluated(job: Job, baselines: Baselines) -> EvaluationResult:

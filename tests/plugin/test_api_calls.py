@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.apis import (
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
-from pytest_flashinfer_perf.measuring.walk import check_answer, run_case
+from pytest_flashinfer_perf.measuring.one_case import check_answer, run_case
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape

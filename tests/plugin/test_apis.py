@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.apis.known import Api, Axis
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
 from pytest_flashinfer_perf.fuzz.strategies import params_of
-from pytest_flashinfer_perf.measuring.walk import check_answer
+from pytest_flashinfer_perf.measuring.one_case import check_answer
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions

@@ -42,6 +42,9 @@ for name in only:
     extra = {"case": f"own/{name}", "instrument": "wall" if name == "clock" else "cupti"}
     extra |= {"status": "ok", "bound": "memory"}
     extra |= {"case_s": time.time(), "kernels": [f"kernel_{us:.0f}"], "resolved_backend": "torch"}
+    if name == "enqueued":
+        stats |= {"median": 1e-4, "mean": 1e-4}
+        extra["host"] = {"host_us": us, "rounds_us": [us * jitter] * 5, "references_us": [20.0] * 5, "waits": False}
     rows.append({"name": name, "fullname": name, "stats": stats, "extra_info": extra})
 json.dump({"benchmarks": rows}, open(words["--benchmark-json"], "w"))
 """
@@ -115,19 +118,22 @@ def test_cases_share_steps_and_the_checkout_stays_as_it_was(repo, bisect, tmp_pa
     assert "git bisect bad" in (tmp_path / "out" / "git-bisect-1.log").read_text()
 
 
+def compared_again(folder, written):
+    """The cases of a question as the search judged them, and as `compare` does with the files that it kept."""
+    sides = (sorted(map(str, folder.glob(f"pair-*-{side}.json"))) for side in ("base", "head"))
+    words = [word for side, files in zip(("--base", "--head"), sides, strict=True) for word in (side, *files)]
+    config = f"--perf-config={folder / 'thresholds.toml'}"
+    cli.main(["compare", "--paired", config, "--perf-gate-allow=library", f"--json={written}", *words])
+    return [json.loads(path.read_text())["cases"] for path in (folder / "verdicts.json", written)]
+
+
 def test_every_figure_of_a_step_is_said_again_by_compare(repo, bisect, tmp_path, capsys):
     ids = repo(*({"a": 100 if number < 3 else 130} for number in range(6)))
     assert bisect("--repo=.", f"--good={ids[0]}", "--bad=main")[0] == 0
     for folder in sorted(tmp_path.glob("out/0*")):
-        verdicts = json.loads((folder / "verdicts.json").read_text())
-        sides = (sorted(map(str, folder.glob(f"pair-*-{side}.json"))) for side in ("base", "head"))
-        words = [word for side, files in zip(("--base", "--head"), sides, strict=True) for word in (side, *files)]
-        again = tmp_path / "again.json"
-        config = f"--perf-config={folder / 'thresholds.toml'}"
-        cli.main(["compare", "--paired", config, "--perf-gate-allow=library", f"--json={again}", *words])
-        [said], [case] = json.loads(again.read_text())["cases"], verdicts["cases"]
-        assert said["effects"] == case["effects"]
-        assert said["threshold"] == pytest.approx(case["threshold"], rel=1e-9)
+        [case], [again] = compared_again(folder, tmp_path / "again.json")
+        assert again["effects"] == case["effects"]
+        assert again["threshold"] == pytest.approx(case["threshold"], rel=1e-9)
     capsys.readouterr()
 
 
@@ -168,6 +174,21 @@ def test_faster_is_found_where_that_is_searched_for(repo, bisect):
     assert re.search(r"130\.\d us -> 80\.\d", shown)  # the level times a jitter of each process
     assert "time -38.4" in shown
     assert "now runs another kernel: kernel_130 -> kernel_80" in shown
+
+
+def test_a_call_that_takes_the_host_longer_is_found_and_compare_has_the_same_figure(repo, bisect, tmp_path, capsys):
+    ids = repo(*({"enqueued": 30 if number < 3 else 90} for number in range(6)))
+    ends = ("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert bisect(*ends, f"--output={tmp_path / 'gpu'}")[0] == 2
+    code, shown, _ = bisect(*ends, "--find=host", f"--output={tmp_path / 'out'}")
+    assert code == 0
+    assert f"own/enqueued first slower to enqueue in {ids[3][:7]} Commit 3" in shown
+    assert "30.00 us -> 90.00 us: host +200.00 %" in shown
+    for folder in sorted(tmp_path.glob("out/0*")):
+        [case], [again] = compared_again(folder, tmp_path / "again.json")
+        assert again["effects"] == case["effects"]
+        assert "host" in case["effects"]
+    capsys.readouterr()
 
 
 def test_ends_that_do_not_differ_are_refused(repo, bisect, tmp_path):

@@ -2,6 +2,7 @@
 
 import bisect_acceptance as acceptance
 import gate_acceptance as simulated
+import made
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from pytest_flashinfer_perf.bisect.question import Answer, PointError, Question
 from pytest_flashinfer_perf.bisect.releases import Releases
 from pytest_flashinfer_perf.bisect.search import TRIES, NoDifferenceError, Search
 from pytest_flashinfer_perf.bisect.times import Times
+from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.runs import run_file
 
 
@@ -47,6 +49,21 @@ class Levels:
         return Search(VERSIONS, Times(self, simulated.rules(), lambda *_: None, sign)).run()
 
 
+class OnHost(Levels):
+    """One case, whose times on the GPU, to enqueue and to plan change at places of their own."""
+
+    def __call__(self, question, side, nth, _cases):
+        number = VERSIONS.versions.index(question.point(side))
+        gpu, enqueue, plan = (factors[number] * self.rng.gauss(1, 0.02) for factors in self.levels)
+        host = {"host_us": 50 * enqueue, "rounds_us": [50 * enqueue] * 5, "references_us": [20.0] * 5, "waits": False}
+        host |= {"plan_us": 90 * plan, "plans_us": [90 * plan] * 5, "plan_references_us": [20.0] * 5}
+        return made.run(made.row(us=100 * gpu, host=host), source=f"{question.number}-{nth}-{side}")
+
+    def search(self, quantity=None):
+        rules = Rules(paired=True, quantity=quantity)
+        return Search(VERSIONS, Times(self, rules, lambda *_: None)).run()
+
+
 def step_at(place, factor=1.2):
     return [1.0 if number < place else factor for number in range(17)]
 
@@ -57,6 +74,19 @@ def test_a_search_in_releases_skips_what_cannot_be_installed():
     assert trails["case-1"].suspects == ("1.11", "1.12")
     assert trails["case-1"].verified
     assert not trails["case-1"].found
+
+
+@pytest.mark.parametrize(("quantity", "found"), [(None, "1.8"), ("host", "1.5"), ("plan", "1.12")])
+def test_each_time_of_a_call_is_searched_for_by_itself(quantity, found):
+    [trail] = OnHost([step_at(8), step_at(5, 2.0), step_at(12, 2.0)]).search(quantity)
+    assert (trail.suspects, trail.found) == ((found,), True)
+    shown = {None: "time", "host": "50.", "plan": "90."}[quantity]
+    assert shown in trail.verified.sentence
+
+
+def test_a_time_that_nobody_measured_is_not_searched_for():
+    with pytest.raises(NoDifferenceError, match="INVALID: no-figure: the time to plan it is not written for each of"):
+        Search(VERSIONS, Times(Levels([step_at(3)]), Rules(paired=True, quantity="plan"), lambda *_: None)).run()
 
 
 def test_what_crept_blames_nobody():

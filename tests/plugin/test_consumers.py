@@ -127,6 +127,21 @@ def test_codspeed_that_is_active_is_one_sentence_with_the_remedy(own, enabled):
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+def test_hypothesis_shows_its_statistics_where_a_test_uses_it(own, workers):
+    own.makepyfile(
+        test_given="""
+        from hypothesis import given, strategies
+
+        @given(strategies.integers())
+        def test_drawn(drawn): assert drawn == drawn
+    """
+    )
+    done = own.runpytest_subprocess(*QUICK, *workers, "--hypothesis-show-statistics")
+    done.assert_outcomes(passed=4, skipped=1)
+    done.stdout.fnmatch_lines(["*Hypothesis Statistics*", "test_given.py::test_drawn:"])
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
 def test_a_profile_is_of_plain_benchmarks_and_never_of_a_placeholder(own, workers):
     own.makepyfile(test_plain="def test_sorted(benchmark): benchmark(sorted, [2, 1])")
     done = own.runpytest(*QUICK, *workers, "--benchmark-cprofile=tottime", "--benchmark-json=run.json")

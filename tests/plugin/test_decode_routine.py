@@ -6,7 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from pytest_flashinfer_perf.fuzz.strategies import params_of
-from pytest_flashinfer_perf.measuring.walk import obstacle
+from pytest_flashinfer_perf.measuring.one_case import obstacle
 from pytest_flashinfer_perf.routines.attention import _lengths, _paged
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.spec.case import Case

@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 import signal
-import sys
 from contextlib import closing
 from dataclasses import fields, replace
 
@@ -35,7 +34,7 @@ ROUTINES = {routine.name: routine for routine in PLANTED}
 
 
 def home(modules=OWN):
-    return ChildSetup(tuple(sys.path), modules, "cpu", Measuring(), Checking(refcheck="only"))
+    return ChildSetup(modules, "cpu", Measuring(), Checking(refcheck="only"))
 
 
 @pytest.fixture(scope="module")
@@ -236,5 +235,5 @@ def test_an_example_that_takes_too_long_is_a_finding_and_the_next_one_is_tried(c
 def test_an_example_that_ends_the_whole_child_is_a_finding_too(child):
     words = shlex.split("--routine mm_bf16 --backends torch --m 1 --n 1 --k 1")
     assert child.attempt(words).kind == "right"
-    os.killpg(child._process.pid, signal.SIGTERM)
+    os.killpg(child._child._process.pid, signal.SIGTERM)
     assert child.attempt(words).sentence == "the process was ended by SIGTERM"

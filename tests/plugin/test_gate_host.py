@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.runs import fields, run_file
-from pytest_flashinfer_perf.runs.host_time import HostTime, Line
+from pytest_flashinfer_perf.runs.host_time import REFERENCE_US, HostTime, Line
 
 ASKED = {"slower_host": 0.1}
 
@@ -29,11 +29,13 @@ def _quiet_machine(monkeypatch):
             monkeypatch.setitem(known, quantity, share)
 
 
-def host(us, plan_us=None, *, sd=0.01, **seen):
-    around = tuple(1 + sd * z for z in (-1.2, -0.6, 0.0, 0.6, 1.2))
+def host(us, plan_us=None, *, sd=0.01, slowness=1.0, **seen):
+    """By a core that takes `slowness` times as long for everything."""
+    around = tuple(slowness * (1 + sd * z) for z in (-1.2, -0.6, 0.0, 0.6, 1.2))
     rounds, plans = (tuple(figure * factor for factor in around) if figure else () for figure in (us, plan_us))
-    known = {"launches": 1, "synchronisations": 0, **seen}
-    return fields.written(HostTime(us, rounds, False, plan_us, plans, **known))
+    references, of_plans = ((slowness * REFERENCE_US,) * len(times) for times in (rounds, plans))
+    known = {"launches": 1, "synchronisations": 0, "references_us": references, "plan_references_us": of_plans, **seen}
+    return fields.written(HostTime(us * slowness, rounds, False, plan_us and plan_us * slowness, plans, **known))
 
 
 def rules(**asked):
@@ -54,6 +56,8 @@ def judged(before, after, asked=ASKED, now=100.0):
         (host(65), host(50), "FASTER", "faster-host", 0),
         (host(50, 130), host(50, 3118), "SLOWER", "slower-plan", 1),
         (host(50, sd=0.2), host(58, sd=0.2), "AMBIGUOUS", "not-significant", 0),
+        (host(50, 130), host(50, 130, slowness=1.8), "SAME", "within-threshold", 0),
+        (host(50, 130, slowness=1.8), host(65, 130), "SLOWER", "slower-host", 1),
     ],
 )
 def test_the_host_alone_may_be_slower(before, after, verdict, reason, code):
@@ -112,6 +116,7 @@ def test_absolutes_hold_and_what_is_not_planned_has_no_limit(asked):
     ("asked", "seen"),
     [
         (ASKED, None),
+        (ASKED, host(50, references_us=())),
         ({"max_host_us": 60}, None),
         ({"max_plan_us": 60}, None),
         ({"max_launches": 60}, host(50, launches=None)),
@@ -187,7 +192,9 @@ def test_the_evidence_says_what_was_found_and_what_the_pass_took(tmp_path, capsy
     assert shown[0] == "identical code: of 6 verdicts 6 SAME; 0 of 6 comparisons exit 1"
     assert shown[1] == "planted: of 6 verdicts 6 SLOWER; 6 of 6 comparisons exit 1"
     assert shown[2] == "the pass takes 0.100 s a case, 10.0 % of the rest"
-    assert shown[-1].endswith("| 50.0 us | 1.00 % | 0.95 % | 100.0 us | 1.00 % | 60.2 us | 0 of 6 | 6 of 6 |")
+    assert shown[-1].endswith(
+        "| 50.0 us | 1.00 % | 1.00 % | 0.95 % | 100.0 us | 1.00 % | 1.00 % | 60.2 us | 0 of 6 | 6 of 6 |"
+    )
 
 
 def test_faults_are_planted_where_the_suite_finds_its_calls():

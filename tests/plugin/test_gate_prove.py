@@ -51,9 +51,9 @@ def test_identical_code_that_agrees_and_extra_work_that_is_found():
     for sentence in (
         "identical code: SLOWER in 0 of 24 verdicts (1% allowed), FASTER in 0; exit code 1 in 0 of 12 comparisons",
         "extra work: found in 32 of 32 verdicts (95% wanted)",
-        "the gate's is 0.6 to 1.6 times what was seen in 0 of 2 cases",
+        "the gate assumed 0.6 to 1.6 times what was measured in 0 of 2 cases",
         "only 2 comparisons of identical code share no process",
-        "95 % sure: SLOWER below 52.7%, exit code 1 below 77.6%, found above 68.8%",
+        "which shows with 95 % confidence: SLOWER below 52.7%, exit code 1 below 77.6%, found above 68.8%",
         "the gate keeps its promise here",
     ):
         assert sentence in printed(proof)
@@ -140,7 +140,7 @@ def test_what_is_shown_fits_and_is_also_written():
     proof = proved(sides(LEVELS, share=2.0))
     table = list(proof_shown.lines(proof))
     assert table[:2] == [
-        "        slower   faster    found    planted       sees       sd   gate's   ratio",
+        "        slower   faster    found    planted    detects       sd  assumed   ratio",
         "decode/b16-fa3",
     ]
     assert table[2].split()[:5] == ["4/12", "4/12", "16/16", "+200.00", "%"]

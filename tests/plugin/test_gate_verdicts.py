@@ -112,7 +112,7 @@ def test_replicates_find_what_one_run_cannot():
     base, head = (several(*jittered(us, seed)) for us, seed in ((100, 1), (101, 2)))
     [judged] = judge(base, head, rules(slower=0.005)).cases
     assert judged.verdict is Verdict.SLOWER
-    assert judged.sees < math.log1p(0.02)
+    assert judged.detectable < math.log1p(0.02)
 
 
 def test_plain_benchmarks_are_matched_by_fullname():
@@ -189,8 +189,8 @@ def test_the_same_files_give_the_same_verdicts_in_any_order(cases):
     head = [row(name, us=after) for name, (_, after) in cases.items()]
     one = judge([run(*base)], [run(*head)], rules())
     other = judge([run(*base[::-1])], [run(*head[::-1])], rules())
-    assert {j.name: (j.verdict, j.threshold, j.sees) for j in one.cases} == {
-        j.name: (j.verdict, j.threshold, j.sees) for j in other.cases
+    assert {j.name: (j.verdict, j.threshold, j.detectable) for j in one.cases} == {
+        j.name: (j.verdict, j.threshold, j.detectable) for j in other.cases
     }
     assert one.exit_code == other.exit_code
 

@@ -1,23 +1,12 @@
 """Kernels that are wrong, planted: each must break a rule of the check, with every tolerance that a backend has."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from gemms import GEMM, inputs, smoke
 
-from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.params import fields_of
-
-GEMM = {name: routine for name, routine in all_routines().items() if routine.family == "gemm"}
-PLAIN = {
-    "gemm_fp8_nt_groupwise": {"m": 40, "n": 200, "k": 384},
-    "group_gemm_fp8_nt_groupwise": {"group_size": 4, "m": 24, "n": 200, "k": 384, "ragged": True},
-    "bmm_fp8": {"batch_size": 3, "m": 40, "n": 208, "k": 384},
-    "bmm_bf16": {"batch_size": 3, "m": 40, "n": 208, "k": 384},
-    "mm_bf16": {"m": 40, "n": 208, "k": 384, "bias": True},
-    "mm_fp8": {"m": 40, "n": 208, "k": 384},
-    "mm_fp4": {"m": 40, "n": 208, "k": 384, "use_nvfp4": True},
-    "grouped_mm_bf16": {"group_size": 4, "m": 24, "n": 208, "k": 384, "ragged": True},
-    "grouped_mm_fp8": {"group_size": 4, "m": 24, "n": 208, "k": 384, "ragged": True},
-}
 
 
 def out_dtypes(routine):
@@ -89,15 +78,18 @@ OPERANDS = {
 
 
 def applicable():
+    """Each fault in each routine that has such operands, with the first of its shapes that has them."""
     for name, routine in GEMM.items():
-        x = routine.inputs(routine.params(**PLAIN[name]), torch.Generator().manual_seed(0), torch.device("cpu"))
-        yield from ((name, fault) for fault, (_, applies) in OPERANDS.items() if applies(x))
+        made = [(p, inputs(routine, p)) for p in smoke(routine)]
+        for fault, (_, applies) in OPERANDS.items():
+            fitting = [p for p, x in made if applies(x)]
+            yield from (pytest.param(name, fault, p, id=f"{name}-{fault}") for p in fitting[:1])
 
 
-@pytest.mark.parametrize(("name", "fault"), list(applicable()))
-def test_a_kernel_on_wrong_operands_is_caught(name, fault, on_cpu):
+@pytest.mark.parametrize(("name", "fault", "p"), list(applicable()))
+def test_a_kernel_on_wrong_operands_is_caught(name, fault, p, on_cpu):
     plant, _ = OPERANDS[fault]
-    p, run = GEMM[name].params(**PLAIN[name]), on_cpu(GEMM[name])
+    run = on_cpu(GEMM[name])
     out = run.launched(p, plant(run.inputs(p)))
     for backend in GEMM[name].backends:
         assert run.rule(p, out, run.inputs(p), backend), backend
@@ -130,7 +122,7 @@ def zeroed_last_row(out):
 @pytest.mark.parametrize("fault", [times_1_02, one_nan, one_infinite, zeros, unwritten_last_columns, zeroed_last_row])
 @pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, r in GEMM.items() for d in out_dtypes(r)])
 def test_a_kernel_that_writes_wrongly_is_caught(name, dtype, fault, on_cpu):
-    run, p = on_cpu(GEMM[name]), GEMM[name].params(**PLAIN[name], out_dtype=dtype)
+    run, p = on_cpu(GEMM[name]), replace(smoke(GEMM[name])[0], out_dtype=dtype)
     x = run.inputs(p)
     out = run.launched(p, x)
     assert all(run.rule(p, out, x, backend) == "" for backend in run.routine.backends)

@@ -1,33 +1,35 @@
 """What a call costs the host, on a queue and by a clock that go as the tests say."""
 
-import functools
-import inspect
 import json
+import os
 import statistics
-import sys
-from types import SimpleNamespace
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.runs import fields, host_time
 from pytest_flashinfer_perf.runs.fields import FieldError
-from pytest_flashinfer_perf.runs.host_time import HostTime, Line
-from pytest_flashinfer_perf.timing import host, host_calls
+from pytest_flashinfer_perf.runs.host_time import REFERENCE_US, HostTime, Line
+from pytest_flashinfer_perf.timing import host, reference
 from pytest_flashinfer_perf.timing.host import QUEUE, Timer
+from pytest_flashinfer_perf.timing.target import Target
+
+ALLOWED = os.sched_getaffinity(0)
 
 
 class Machine:
-    """A clock, a GPU that is busy until some moment, and calls that take the host and the GPU so long."""
+    """A clock, a GPU that is busy until some moment, and calls that take the host and the GPU so long.
 
-    def __init__(self, on_host, on_device, *, launches=1, waits=False, room=2 * QUEUE):
+    The host takes `slowness` times as long for everything, which may depend on the moment.
+    """
+
+    def __init__(self, on_host, on_device, *, launches=1, waits=False, room=2 * QUEUE, slowness=lambda _now: 1.0):
         self.on_host, self.on_device, self.waits = on_host, on_device, waits
         self.launches, self.room = launches, room
         self.now = self.busy_until = self.idled = 0.0
         self.queued, self.longest_queue, self.blocked = 0, 0, 0
-        self.made = []
+        self.made, self.slowness = [], slowness
 
     def clock(self):
         return self.now
@@ -42,7 +44,7 @@ class Machine:
     def __call__(self):
         took = self.on_host(len(self.made)) if callable(self.on_host) else self.on_host
         self.made.append(took)
-        self.now += took
+        self.now += took * self.slowness(self.now)
         self.queued += self.launches
         self.longest_queue = max(self.longest_queue, self.queued)
         self.idled += max(0.0, self.now - self.busy_until)
@@ -50,46 +52,60 @@ class Machine:
         if self.waits:
             self.drain()
 
+    def reference(self):
+        self.now += REFERENCE_US * 1e-6 * self.slowness(self.now)
 
-def enqueued(machine):
-    timer = Timer(machine, machine.clock)
-    return timer.enqueued(machine, launches=machine.launches, on_device=machine.on_device)
+
+def timer(machine):
+    return Timer(machine, machine.clock, machine.reference)
+
+
+def timed(machine):
+    target = Target(machine, plan=machine)
+    return host._timed(timer(machine), target, machine.on_device, machine.launches)
 
 
 @given(st.floats(2e-6, 5e-3), st.floats(1e-6, 5e-3), st.integers(1, 300))
 def test_a_call_costs_what_enqueuing_it_takes_whatever_the_gpu_takes(on_host, on_device, launches):
     machine = Machine(on_host, on_device, launches=launches)
-    seen = enqueued(machine)
+    seen = timed(machine)
     assert not seen.waits
-    assert statistics.median(seen.medians) == pytest.approx(on_host)
+    assert seen.host_us == pytest.approx(1e6 * on_host)
     assert machine.longest_queue <= max(QUEUE, 3 * launches), "the next one would have waited for room"
 
 
 def test_the_gpu_is_never_idle_while_calls_are_timed():
     machine = Machine(50e-6, 5e-6)
-    timer = Timer(machine, machine.clock)
-    timer._round(machine, 1)
+    timer(machine)._round(machine, 1)
     assert machine.idled > 0, "without a hold it waits for the host"
     machine.idled = 0.0
-    _, held = timer._round(machine, 20, host._hold(20 * 50e-6))
-    assert held
+    assert timer(machine)._round(machine, 20, host._hold(20 * 50e-6)).held
     assert machine.idled == 0.0
 
 
 def test_a_call_that_waits_for_the_gpu_is_timed_with_its_own_wait_and_not_with_the_holds():
-    seen = enqueued(Machine(20e-6, 300e-6, waits=True))
+    seen = timed(Machine(20e-6, 300e-6, waits=True))
     assert seen.waits
-    assert statistics.median(seen.medians) == pytest.approx(320e-6)
+    assert seen.host_us == pytest.approx(320)
 
 
 def test_a_few_late_calls_do_not_count():
     late = lambda n: 40e-6 if n % 10 else 4e-3  # noqa: E731
-    assert statistics.median(enqueued(Machine(late, 5e-6)).medians) == pytest.approx(40e-6)
+    assert timed(Machine(late, 5e-6)).host_us == pytest.approx(40)
 
 
 def test_ten_more_microseconds_are_seen_as_ten():
-    before, after = (statistics.median(enqueued(Machine(us * 1e-6, 20e-6)).medians) for us in (45, 55))
-    assert after - before == pytest.approx(10e-6)
+    before, after = (timed(Machine(us * 1e-6, 20e-6)).host_us for us in (45, 55))
+    assert after - before == pytest.approx(10)
+
+
+@given(st.lists(st.sampled_from([1.0, 1.7, 2.2]), min_size=1, max_size=4), st.floats(5e-6, 300e-6))
+def test_a_core_that_becomes_slower_and_faster_again_changes_nothing_that_is_compared(speeds, on_host):
+    """Each speed lasts 20 ms; a round or plan in which it changes is one of the few that the median leaves out."""
+    machine = Machine(on_host, 5e-6, slowness=lambda now: speeds[int(now / 20e-3) % len(speeds)])
+    seen = timed(machine)
+    assert statistics.median(seen.comparable_rounds_us) == pytest.approx(1e6 * on_host, rel=0.01)
+    assert statistics.median(seen.comparable_plans_us) == pytest.approx(1e6 * on_host, rel=0.01)
 
 
 @given(st.floats(1e-7, 10.0), st.integers(1, 2000))
@@ -104,183 +120,35 @@ def test_rounds_fit_into_the_time_and_into_the_queue(each, launches):
 def test_a_plan_has_its_own_waits_and_none_of_what_was_enqueued_before():
     machine = Machine(100e-6, 30e-6, waits=True)
     machine.busy_until = 1.0
-    plans = Timer(machine, machine.clock).planned(machine)
+    plans = timer(machine).planned(machine)
     assert host.FEWEST_PLANS <= len(plans) <= host.PLANS
-    assert plans == pytest.approx([130e-6] * len(plans))
+    assert [plan.median for plan in plans] == pytest.approx([130e-6] * len(plans))
+
+
+def test_the_process_stays_on_one_core_while_it_is_timed_and_may_use_all_of_them_again():
+    with reference.fastest_core():
+        assert len(os.sched_getaffinity(0)) == 1
+    assert os.sched_getaffinity(0) == ALLOWED
+
+
+def test_a_call_that_raises_may_use_all_cores_again():
+    with pytest.raises(ZeroDivisionError), reference.fastest_core():
+        1 // 0  # noqa: B018
+    assert os.sched_getaffinity(0) == ALLOWED
+
+
+def test_the_core_is_the_one_that_does_the_reference_fastest(monkeypatch):
+    monkeypatch.setattr(reference, "_seconds_on", lambda core: -core)
+    with reference.fastest_core():
+        assert os.sched_getaffinity(0) == {max(reference._some(sorted(ALLOWED)))}
+
+
+def test_no_more_than_some_cores_of_a_large_machine_are_tried():
+    assert [len(reference._some(list(range(n)))) for n in (1, 2, 16, 17, 128)] == [1, 2, 16, 9, 16]
 
 
 def test_nothing_is_invented_on_a_cpu(cpu):
     assert host.measured(None, cpu, 1e-6, None) == (None, "")
-
-
-class Enumeration(SimpleNamespace):
-    pass
-
-
-class FakeCupti:
-    """CUPTI as far as it is used: the library that is called through it says what its API calls are."""
-
-    ActivityKind = Enumeration(RUNTIME=1, DRIVER=2, CONCURRENT_KERNEL=3, MEMCPY=4, MEMSET=5)
-    ActivityMemcpyKind = Enumeration(DTOH=2, DTOD=8)
-    ApiCallbackSite = Enumeration(API_ENTER=0, API_EXIT=1)
-    CallbackDomain = Enumeration(RUNTIME_API=2, DRIVER_API=1)
-
-    def __init__(self):
-        self.callback, self.domains, self.enabled, self.records = None, set(), set(), []
-        self.next_id, self.finalized = 100, False
-
-    def subscribe(self, callback, userdata):
-        self.callback = functools.partial(callback, userdata)
-        return 7
-
-    def enable_domain(self, enable, subscriber, domain):
-        assert (enable, subscriber) == (1, 7)
-        self.domains.add(domain)
-
-    def unsubscribe(self, subscriber):
-        assert subscriber == 7
-        self.callback = None
-
-    def activity_enable(self, kind):
-        self.enabled.add(kind)
-
-    def activity_disable(self, kind):
-        self.enabled.remove(kind)
-
-    def activity_register_callbacks(self, _requested, completed):
-        self.completed = completed
-
-    def activity_flush_all(self, _flag):
-        self.completed([record for record in self.records if record.kind in self.enabled])
-        self.records = []
-
-    def finalize(self):
-        self.finalized = True
-
-    @property
-    def is_detached(self):
-        return self.finalized and not self.enabled and self.callback is None
-
-    def api(self, name, record=None, *, domain=2, inside=()):
-        """One call of the runtime, with those of the driver that it makes."""
-        self.next_id += 1
-        data = SimpleNamespace(function_name=name, correlation_id=self.next_id, callback_site=0)
-        if self.callback and domain in self.domains:
-            self.callback(domain, 0, data)
-        if record:
-            self.records.append(SimpleNamespace(correlation_id=self.next_id, **record))
-        for driver in inside:
-            self.api(driver, domain=1)
-        data.callback_site = 1
-        if self.callback and domain in self.domains:
-            self.callback(domain, 0, data)
-
-
-FakeCupti.api.__code__ = FakeCupti.api.__code__.replace(co_filename=str(host_calls.TORCH / "its C++"))
-KERNEL = {"kind": 3}
-
-
-@pytest.fixture
-def cupti():
-    return FakeCupti()
-
-
-def counted(cupti, call):
-    return host_calls.Driver(cupti, lambda: cupti.api("cudaDeviceSynchronize")).calls_of(call)
-
-
-def test_launches_waits_and_copies_of_one_call_are_counted_with_their_lines(cupti):
-    def item():
-        to_host = {"kind": 4, "bytes": 4, "copy_kind": 2}
-        cupti.api("cudaMemcpyAsync", to_host, inside=("cuMemcpyDtoHAsync_v2",))
-        cupti.api("cudaStreamSynchronize", inside=("cuStreamSynchronize",))
-
-    def call():
-        cupti.api("cudaLaunchKernel", KERNEL, inside=("cuLaunchKernel",))
-        item()
-        cupti.api("cuLaunchKernelEx", KERNEL, domain=1)
-        cupti.api("cudaMemcpyAsync", {"kind": 4, "bytes": 64, "copy_kind": 8})
-        cupti.api("cudaMemsetAsync", {"kind": 5})
-
-    seen = counted(cupti, call)
-    wanted = {"launches": 5, "synchronisations": 1, "copies_to_host": 1, "copied_bytes": 4}
-    assert seen.fields == wanted, "neither the instrument's own waits nor the driver's part of one counts"
-    first = inspect.getsourcelines(item)[1]
-    copy, wait = (f"tests/plugin/test_host.py:{line} in item" for line in (first + 2, first + 3))
-    assert seen.lines == [Line("synchronisation", wait, 1), Line("copy to host", copy, 1, 4)]
-    assert cupti.is_detached
-
-
-def test_cupti_is_let_go_of_when_the_call_raises(cupti):
-    with pytest.raises(ZeroDivisionError):
-        counted(cupti, lambda: 1 // 0)
-    assert cupti.is_detached
-
-
-@pytest.mark.parametrize(
-    ("function", "waits"),
-    [
-        ("cudaDeviceSynchronize", True),
-        ("cudaStreamSynchronize_ptsz", True),
-        ("cudaEventSynchronize", True),
-        ("cuCtxSynchronize", True),
-        ("cuStreamSynchronize", True),
-        ("cudaMemcpy", True),
-        ("cuMemcpyDtoH_v2", True),
-        ("cudaMemcpyAsync", False),
-        ("cuMemcpyDtoHAsync_v2", False),
-        ("cudaLaunchKernel", False),
-        ("cudaEventQuery", False),
-        ("cudaStreamWaitEvent", False),
-        ("cuMemcpyBatchAsync", False),
-        ("cudaDeviceGetAttribute", False),
-    ],
-)
-def test_which_functions_wait_for_the_gpu(function, waits):
-    assert host_calls.waits(function) is waits
-
-
-def test_a_line_is_the_callers_and_not_torchs():
-    seen = []
-
-    def inside_torch(_module, _arguments):
-        frame = sys._getframe(1)
-        assert frame.f_code.co_filename.startswith(str(host_calls.TORCH))
-        seen.append(host_calls.python_line(frame))
-
-    plain = torch.nn.Identity()
-    plain.register_forward_pre_hook(inside_torch)
-    plain(torch.zeros(1))
-    [line] = seen
-    assert line.startswith("tests/plugin/test_host.py:")
-    assert line.endswith(" in test_a_line_is_the_callers_and_not_torchs")
-
-
-def test_what_cannot_be_counted_is_left_out_with_the_reason(hopper):
-    """No GPU is here: torch's allocator has no figures, and CUPTI nothing to attach to."""
-    fields, why_not = host_calls.counted(lambda: None, hopper)
-    assert fields == {"lines": ()}
-    assert why_not.startswith("torch's allocator counts nothing of the host: KeyError")
-    assert "cupti" in why_not
-
-
-def test_installed_files_are_named_as_they_are_imported():
-    installed = "/venv/lib/python3.12/site-packages/flashinfer/decode.py"
-    assert host_calls.described(installed, 12, "run") == "flashinfer/decode.py:12 in run"
-
-
-def test_allocations_are_named_by_their_lines():
-    frame = {"filename": __file__, "line": 5, "name": "call"}
-    of_torch = {"filename": torch.__file__, "line": 1, "name": "empty"}
-    history = [
-        {"action": "alloc", "size": 512, "frames": [of_torch, frame]},
-        {"action": "free_requested", "size": 512, "frames": [frame]},
-        {"action": "alloc", "size": 1024, "frames": [frame]},
-        {"action": "alloc", "size": 8, "frames": []},
-    ]
-    lines = host_calls.by_line("allocation", host_calls.allocated(history))
-    here = "tests/plugin/test_host.py:5 in call"
-    assert lines == [Line("allocation", here, 2, 1536), Line("allocation", None, 1, 8)]
 
 
 def test_what_is_written_is_read_again():

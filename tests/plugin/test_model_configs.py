@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.routines.model_configs.step import Step
 from pytest_flashinfer_perf.spec.presets import Spread
 
 PUBLISHED = [name for name in shipped.names() if shipped.record(name)["published_parameters"]]
-COUNTED = 27  # the others are published with the encoders of their images, or rounded to a digit
+COUNTED, LOOKED_UP = 27, 24
 
 
 def test_at_least_20_models_of_10_architectures_are_shipped_with_their_source():
@@ -32,6 +32,14 @@ def test_parameters_are_within_1_percent_of_what_is_published(name):
     published = float(shipped.record(name)["published_parameters"].removesuffix("B")) * 1e9
     assert shipped.model(name).parameters == pytest.approx(published, rel=0.01)
     assert len(PUBLISHED) == COUNTED
+
+
+def test_most_published_sizes_name_the_page_that_has_them_and_the_others_why_they_are_not_counted():
+    records = {name: shipped.record(name) for name in shipped.names()}
+    pages = [name for name, known in records.items() if known.get("published_at", "").startswith("https://")]
+    assert len(pages) == LOOKED_UP
+    assert all(records[name]["published_seen"] >= "2026-11-22" for name in pages)
+    assert {name for name in records if records[name].get("not_counted")} == set(shipped.names()) - set(PUBLISHED)
 
 
 @pytest.mark.parametrize("name", shipped.names())

@@ -3,25 +3,16 @@
 import json
 
 import pytest
-from reports import benchmark, document, write
+from reports import document, write
+from step_runs import FLAGS, PRODUCTS, STEP, TIMES, TINY, rows, run_of
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.routines import model_step
 from pytest_flashinfer_perf.routines.model_configs import kernels, shipped
+from pytest_flashinfer_perf.routines.model_configs.elementwise import ADD_AND_NORM, NORM, SAMPLING
 from pytest_flashinfer_perf.routines.model_configs.step import Step
 from pytest_flashinfer_perf.spec.presets import Spread
-
-TINY = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 3,
-    "vocab_size": 640,
-}
-STEP = Step(batch=4, context=128, page_size=16)
-FLAGS = ["--batch", "4", "--context", "128", "--page-size", "16"]
 
 
 @pytest.fixture
@@ -85,7 +76,7 @@ def test_a_step_that_cannot_be_is_one_clear_error(pytester, pytestconfig, argume
 def test_every_kernel_of_every_shipped_model_has_a_valid_problem_or_a_reason(spread, phase):
     for name in shipped.names():
         try:
-            plan = model_step.plan(name, Step(phase=phase, spread=spread))
+            plan = model_step.plan(name, Step(phase=phase, spread=spread), all_apis())
         except kernels.ConfigError as error:
             assert "GPUs cannot share evenly" in str(error)  # noqa: PT017 - of some models, not of all
             continue
@@ -93,25 +84,9 @@ def test_every_kernel_of_every_shipped_model_has_a_valid_problem_or_a_reason(spr
             assert bool(one.problems) != bool(one.kernel.gap), one
 
 
-def rows(plan, microseconds):
-    """A benchmark for each problem of the plan, that many microseconds long by the kernel's name."""
-    for one in plan.planned:
-        for routine, params in one.problems:
-            if one.kernel.name in microseconds:
-                made = benchmark(us=microseconds[one.kernel.name], routine=routine.name)
-                yield {**made, "params": {"routine": routine.name, "backend": "fa2", **params.as_json()}}
-
-
-TIMES = {"qkv": 10.0, "attention": 20.0, "o": 5.0, "gate-up": 30.0, "down": 15.0, "lm-head": 40.0}
-
-
-def run_of(path, microseconds, plan):
-    return write(path, document(*rows(plan, microseconds)))
-
-
 @pytest.fixture
 def plan(tiny):
-    return model_step.plan(str(tiny), STEP)
+    return model_step.plan(str(tiny), STEP, all_apis())
 
 
 def shown(capsys, *words):
@@ -120,30 +95,30 @@ def shown(capsys, *words):
 
 
 def test_the_sum_is_each_count_times_its_median(tmp_path, tiny, plan, capsys):
-    """By hand: 3 layers of 10 + 20 + 5 + 30 + 15 us, and 40 us once."""
+    """By hand: 3 layers of 10 + 20 + 5 + 30 + 15 us and, between, 1 + 1 + 2 + 2 x 3 us; 40 + 3 + 7 us once."""
     run = run_of(tmp_path / "run.json", TIMES, plan)
     code, text = shown(capsys, tiny, *FLAGS, "--run", run)
     assert code == 0
-    assert "sum 280.0 us +- " in text
+    assert "sum 320.0 us +- " in text
     assert "incomplete" in text
     [gate_up] = [line.split() for line in text.splitlines() if line.startswith("gate-up")]
-    assert gate_up == ["gate-up", "3", "mm_bf16:", "fa2", "30.00", "us", "90.00", "us", "32.1%"]
+    assert gate_up == ["gate-up", "3", "mm_bf16:", "fa2", "30.00", "us", "90.00", "us", "28.1%"]
 
 
 def test_the_fastest_backend_of_a_kernel_counts(tmp_path, tiny, plan, capsys):
     both = [*rows(plan, TIMES), *rows(plan, {"attention": 8.0})]
     code, text = shown(capsys, tiny, *FLAGS, "--run", write(tmp_path / "run.json", document(*both)))
     assert code == 0
-    assert "sum 244.0 us" in text
+    assert "sum 284.0 us" in text
 
 
 def test_the_change_from_a_base_has_its_uncertainty(tmp_path, tiny, plan, capsys):
     base = run_of(tmp_path / "base.json", TIMES, plan)
-    head = run_of(tmp_path / "head.json", {**TIMES, "lm-head": 26.0}, plan)
+    head = run_of(tmp_path / "head.json", {**TIMES, "lm-head": 24.0}, plan)
     _, text = shown(capsys, tiny, *FLAGS, "--run", head, "--base", base)
     assert "compared with the base: -5.0% +- 0.1% of GPU time per step" in text
     _, table = shown(capsys, tiny, *FLAGS, "--run", head, "--base", base, "--markdown")
-    assert "| gate-up | 3 | mm\\_bf16: fa2 | 30.00 us | 90.00 us | 33.8% |" in table
+    assert "| gate-up | 3 | mm\\_bf16: fa2 | 30.00 us | 90.00 us | 29.6% |" in table
 
 
 def test_a_kernel_that_only_one_run_has_is_named_and_not_compared(tmp_path, tiny, plan, capsys):
@@ -173,8 +148,10 @@ def test_a_step_is_measured_where_no_run_is_given(tiny, capsys, monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     pytest_words = ("--perf-backends=torch", "--perf-iters=3", "--perf-device=cpu")
     code, text = shown(capsys, tiny, *FLAGS, "--", *pytest_words)
-    assert code == 0
-    assert "attention  3      BatchDecodeWithPagedKVCacheWrapper: torch" in text
+    lines = [" ".join(line.split()[:4]) for line in text.splitlines()]
+    assert {f"attention 3 {kernels.attention.DECODE}: torch", f"add-norm 6 {ADD_AND_NORM}: torch"} <= set(lines)
+    assert "without a row in the run, though a case measures it: append\n" in text  # whose template needs a GPU
+    assert code == 2
 
 
 def test_the_plan_needs_no_time(capsys):
@@ -182,3 +159,25 @@ def test_the_plan_needs_no_time(capsys):
     assert code == 0
     assert "58 x experts            cutlass_fused_moe t64-h7168-i2048-e256-k8-deepseek_fp8_block_scale-tp8" in text
     assert "deepseek-v3-tp8: 99.7% of the weights and 100.0% of the operations have a case" in text
+
+
+def test_a_step_is_collected_with_the_apis_between_its_products(pytester, tiny):
+    """Without named files, as `flashinfer-perf bench` and pytest in any folder do."""
+    asked = (f"--perf-model={tiny}/config.json", "--perf-step=--batch 4 --context 128", "--perf-backends=torch")
+    result = pytester.runpytest("--collect-only", "-q", "--import-mode=importlib", *asked)
+    ids = [line.rpartition("::")[2] for line in result.outlines if "::" in line]
+    apis = [one for one in ids if one.startswith("test_api[")]
+    assert f"test_api[{ADD_AND_NORM}-tiny-bs4-h256-torch]" in apis
+    assert f"test_api[{SAMPLING}-tiny-bs4-v640-torch]" in apis
+    assert len(apis) == 6
+    assert len(ids) == len(apis) + len(PRODUCTS)
+
+
+def test_an_api_that_is_not_installed_or_has_other_sizes_is_a_gap(tiny):
+    apis = dict(all_apis())
+    del apis[SAMPLING]
+    apis[NORM] = apis[ADD_AND_NORM.replace("fused_add_rmsnorm", "fused_rmsnorm_silu")]
+    gaps = {one.kernel.name: one.kernel.gap for one in model_step.plan(str(tiny), STEP, apis).planned}
+    assert gaps["sampling"] == f"{SAMPLING}: the installed FlashInfer has no such API with a trace template"
+    assert gaps["first norm"] == f"{NORM}: the installed FlashInfer's trace template has no batch_size"
+    assert gaps["add-norm"] == ""

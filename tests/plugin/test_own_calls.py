@@ -4,6 +4,8 @@ import importlib.metadata
 import itertools
 import operator
 import sys
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType, SimpleNamespace
 
@@ -15,6 +17,7 @@ from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.runs.row import Identity
 from pytest_flashinfer_perf.timing.instruments import BenchGpuTime, InstrumentError, Work
+from pytest_flashinfer_perf.timing.records import FIELDS
 from pytest_flashinfer_perf.timing.run import Observations, Timing
 from pytest_flashinfer_perf.timing.trace import trace
 
@@ -33,6 +36,7 @@ class FakeGpu:
     """A clock that ticks when it is read, launches that take 3 ticks of it, and a CUPTI that tells of both."""
 
     ActivityKind = KINDS
+    record: Callable[..., object] = SimpleNamespace
 
     def __init__(self):
         self.now, self.records, self.completed = itertools.count(), [], None
@@ -52,9 +56,28 @@ class FakeGpu:
         """`after` is how long the host takes before."""
         start = [next(self.now) for _ in range(after + 1)][-1]
         shared = {"correlation_id": start, "start": start, "end": start + 3, "name": name}
-        self.records.append(SimpleNamespace(kind=KINDS.RUNTIME, cbid=0, **shared))
-        self.records.append(SimpleNamespace(kind=KINDS.CONCURRENT_KERNEL, **shared))
+        self.records.append(self.record(kind=KINDS.RUNTIME, cbid=0, **shared))
+        self.records.append(self.record(kind=KINDS.CONCURRENT_KERNEL, **shared))
         [next(self.now) for _ in range(3)]
+
+
+class CuptiRecord:
+    """As cupti-python 13.0 has it: memory under a private name, of which each attribute is read anew."""
+
+    def __init__(self, read, name, **fields):
+        np = pytest.importorskip("numpy")
+        self._read, self._name = read, name
+        self._data = np.array([tuple(fields.values())], [(field, "u8") for field in fields]).view(np.recarray)
+
+    def __getattr__(self, name):
+        self._read[name] += 1
+        return self._name if name == "name" else int(self._data[name][0])
+
+
+class ApiRecord(CuptiRecord): ...
+
+
+class KernelRecord(CuptiRecord): ...
 
 
 @pytest.fixture
@@ -77,6 +100,14 @@ def timed(call, cpu):
 
 def test_a_call_that_launches_is_timed(gpu, cpu):
     assert timed(lambda: gpu.launch("a"), cpu) == pytest.approx([3e-9] * 3)
+
+
+def test_bench_gpu_time_reads_copies_of_records_and_hardly_any_record(gpu, cpu):
+    read = Counter()
+    gpu.record = lambda **fields: (ApiRecord if "cbid" in fields else KernelRecord)(read, **fields)
+    assert timed(lambda: gpu.launch("a"), cpu) == pytest.approx([3e-9] * 3)
+    seldom = dict.fromkeys(FIELDS, 2) | {"cbid": 1}  # once of each type, to compare it with the memory
+    assert read == seldom | {"name": 9}
 
 
 def test_a_call_that_launches_nothing_is_a_sentence(gpu, cpu):

@@ -9,7 +9,7 @@ from pytest_flashinfer_perf.checking import sample
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.measuring.walk import run_case
+from pytest_flashinfer_perf.measuring.one_case import run_case
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.decode import BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.prefill_paged import PagedPrefill, paged_prefill

@@ -139,13 +139,13 @@ def test_benchmark_is_not_called_beside_perf(pytester):
     result.stdout.fnmatch_lines(["*records through perf(...) or perf.time(...), not benchmark(...)*"])
 
 
-def test_a_causal_case_on_a_cpu_does_not_pay_for_torchs_compiler(pytester):
+def test_a_causal_case_on_a_cpu_does_not_pay_for_torchs_compiler_nor_for_hypothesis(pytester):
     pytester.makeconftest("""
         import sys
 
         def pytest_unconfigure():
             assert "torch" in sys.modules
-            assert not {"torch._dynamo", "flashinfer"} & set(sys.modules)
+            assert not {"torch._dynamo", "flashinfer", "hypothesis"} & set(sys.modules)
     """)
     pytester.makepyfile("""
         import pytest
@@ -156,8 +156,7 @@ def test_a_causal_case_on_a_cpu_does_not_pay_for_torchs_compiler(pytester):
         def test_it(perf, case):
             perf(case)
     """)
-    options = ("--perf-device=cpu", "--perf-iters=1", "--perf-backends=torch", "-p", "no:hypothesispytest")
-    done = pytester.runpytest_subprocess(*options)
+    done = pytester.runpytest_subprocess("--perf-device=cpu", "--perf-iters=1", "--perf-backends=torch")
     done.assert_outcomes(passed=2)
     assert "Error" not in done.stderr.str()
 

@@ -3,80 +3,15 @@
 import json
 
 import pytest
+from gate_sessions import HOSTS, PROGRAM, TOLD, as_told
 from made import plain, row, saved
 
 from pytest_flashinfer_perf.gate import calibration
-from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.runs import fields
 from pytest_flashinfer_perf.runs.host_time import HostTime
 from pytest_flashinfer_perf.timing import host, instruments
 
 QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=3", "--perf-device=cpu")
-PROGRAM = """
-import json
-import os
-import pathlib
-
-import pytest
-import torch
-
-SAID = json.loads(pathlib.Path("said.json").read_text())
-
-
-@pytest.mark.parametrize("name", SAID["cases"])
-def test_it(perf, name):
-    us = SAID["cases"][name]["FLASHINFER_PERF_CONFIRMS" in os.environ]
-    if us is None:
-        pytest.skip("cannot run here")
-    if us == 0:
-        pytest.xfail("a known bug")
-    if us < 0:
-        perf.time(lambda x: x, torch.zeros(1), reference=torch.ones(1))
-    perf.time(lambda x: us * 1e-6, torch.zeros(1))
-
-
-if SAID["plain"]:
-    def test_plain(benchmark):
-        benchmark.pedantic(lambda: None, rounds=3)
-"""
-
-
-TOLD = """
-from pytest_flashinfer_perf.timing import instruments
-
-
-class Told:
-    '''An instrument that believes what the timed call answers.'''
-
-    name = "wall"
-
-    def missing(self, _device):
-        return None
-
-    def sample(self, work, count, _warmup):
-        return [work.calls[0]()] * count
-
-
-instruments.INSTRUMENTS["wall"] = Told()
-"""
-
-
-HOSTS = """
-import json
-import os
-import pathlib
-
-from pytest_flashinfer_perf.runs.host_time import HostTime
-from pytest_flashinfer_perf.timing import host
-
-
-def told(_target, _device, _on_device, _launches):
-    us = json.loads(pathlib.Path("hosts.json").read_text())["FLASHINFER_PERF_CONFIRMS" in os.environ]
-    return HostTime(us, (0.99 * us, us, 1.01 * us), False), ""
-
-
-host.measured = told
-"""
 
 
 @pytest.fixture
@@ -97,14 +32,6 @@ def session(pytester, monkeypatch, tmp_path):
     return run
 
 
-def as_told(name, us):
-    """The row of `perf.time` under this instrument."""
-    nodeid = f"test_told.py::test_it[{name}]"
-    how = {"instrument": "wall", "cold_l2": "rotate", "cuda_graph": False, "seed": None, "bound": None}
-    cpu = {"gpu_uuid": None, "device_name": devices.find("cpu").name, "device": "cpu"}
-    return {**row(nodeid, us=us, stddev=0.0, **how, **cpu), "fullname": nodeid}
-
-
 @pytest.fixture
 def baseline(pytester):
     saved(pytester.path / "base.json", as_told("a", 100), as_told("b", 200), machine={})
@@ -114,13 +41,13 @@ def baseline(pytester):
 @pytest.mark.parametrize(
     ("options", "cases", "expected"),
     [
-        ((), {"a": 100, "b": 200}, (0, "2 SAME: nothing got worse")),
+        ((), {"a": 100, "b": 200}, (0, "2 SAME: no slowdown was found")),
         ((), {"a": 300, "b": 200}, (1, "1 SLOWER, 1 SAME: something got worse")),
-        ((), {"a": 30, "b": 200}, (0, "1 FASTER, 1 SAME: nothing got worse")),
-        ((), {"a": [300, 100], "b": 200}, (0, "1 AMBIGUOUS, 1 SAME: nothing got worse")),
+        ((), {"a": 30, "b": 200}, (0, "1 FASTER, 1 SAME: no slowdown was found")),
+        ((), {"a": [300, 100], "b": 200}, (0, "1 AMBIGUOUS, 1 SAME: no slowdown was found, 1 too noisy to judge")),
         (("--perf-gate-strict",), {"a": [300, 100], "b": 200}, (2, "1 AMBIGUOUS, 1 SAME*")),
-        ((), {"a": 100}, (2, "1 MISSING, 1 SAME: this could not be judged whole")),
-        (("--perf-gate-allow=missing",), {"a": 100}, (0, "1 MISSING, 1 SAME: nothing got worse")),
+        ((), {"a": 100}, (2, "1 MISSING, 1 SAME: the comparison is incomplete")),
+        (("--perf-gate-allow=missing",), {"a": 100}, (0, "1 MISSING, 1 SAME: no slowdown was found")),
         ((), {"a": 100, "b": None}, (2, "1 MISSING, 1 SAME*")),
         ((), {"a": 100, "b": -1}, (1, "1 MISSING, 1 SAME: something got worse")),
         ((), {"a": 100, "b": 200, "c": 5}, (0, "2 SAME, 1 NEW*")),
@@ -147,7 +74,9 @@ def test_a_case_slower_on_the_host_alone_is_measured_again_there(session, pytest
     pytester.makefile(".toml", **{"flashinfer-perf": asked})
     (pytester.path / "hosts.json").write_text(json.dumps([500, 500]))
     before = as_told("a", 100)
-    before["extra_info"]["host"] = fields.written(HostTime(50.0, (49.5, 50.0, 50.5), waits=False))
+    before["extra_info"]["host"] = fields.written(
+        HostTime(50.0, (49.5, 50.0, 50.5), waits=False, references_us=(20.0,) * 3)
+    )
     saved(pytester.path / "base.json", before, machine={})
     done = session("--perf-gate=base.json", a=100)
     assert done.ret == 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.config.settings import Checking
-from pytest_flashinfer_perf.measuring.walk import run_case
+from pytest_flashinfer_perf.measuring.one_case import run_case
 from pytest_flashinfer_perf.report import markdown, runs
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import read

@@ -15,7 +15,7 @@ from sessions import CASES
 
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring import walk
+from pytest_flashinfer_perf.measuring import one_case
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.running import compiling, limit
 from pytest_flashinfer_perf.running.limit import Limit
@@ -128,8 +128,8 @@ def test_memory_is_given_back_before_the_next_case(cpu, monkeypatch):
     shape = Shape(decode.params(page_size=4, batch_size=1, s_kv=8, num_qo_heads=2, num_kv_heads=1, head_dim_qk=16))
     returned = []
     monkeypatch.setattr("gc.collect", lambda: returned.append(held[0]() is None))
-    with pytest.raises(walk.OutOfMemoryError, match=r"out of memory, where 0\.5 GiB were estimated: .*allocate"):
-        walk.run_case(Case(decode, shape, "planted"), Measuring(), Checking(), cpu)
+    with pytest.raises(one_case.OutOfMemoryError, match=r"out of memory, where 0\.5 GiB were estimated: .*allocate"):
+        one_case.run_case(Case(decode, shape, "planted"), Measuring(), Checking(), cpu)
     assert returned[-1]
 
 
@@ -145,7 +145,7 @@ def test_memory_that_nobody_holds_is_looked_for_where_it_is_short(cpu):
             return 0 if kept() else 1 << 40
 
     shape = Shape(decode.params(page_size=4, batch_size=1, s_kv=8, num_qo_heads=2, num_kv_heads=1, head_dim_qk=16))
-    assert walk.obstacle(Case(decode, shape, "torch"), Short(**vars(cpu))) is None
+    assert one_case.obstacle(Case(decode, shape, "torch"), Short(**vars(cpu))) is None
 
 
 @pytest.fixture

@@ -1,43 +1,25 @@
 """Files of `flashinfer_benchmark.py` lines as pytest collects, runs and reports them; no line is ever lost."""
 
-import csv
-import io
+import functools
 import json
 import random
 import tempfile
 from pathlib import Path
 
-import pandas as pd
 import pytest
+import testlists
 import upstream_parsers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import typed
 from mutations import mutated
+from testlists import DECODE, GEMM, LINES, OPTIONS
 
-from pytest_flashinfer_perf.flashinfer_benchmark import csv_rows, testlist, upstream
-from pytest_flashinfer_perf.routines import all_routines
-
-GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
-DECODE = "--routine BatchDecodeWithPagedKVCacheWrapper --page_size 4 --batch_size 1 --s_kv 8 --num_qo_heads 2"
-DECODE += " --num_kv_heads 1 --head_dim_qk 16 --backends torch"
-LINES = f"""
-# a comment
-
-{GEMM} --num_iters 3 --dry_run_iters 0 -vv --refcheck
-{GEMM} -n 4
-  {DECODE} -n 2 --case_tag "two words"
-"""
-OPTIONS = ("--import-mode=importlib", "-p", "no:cacheprovider")
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 
 
 @pytest.fixture
 def run(pytester):
-    def run(text, *arguments, name="lines.txt"):
-        (pytester.path / name).write_text(text)
-        return pytester.runpytest(*OPTIONS, *arguments)
-
-    return run
+    return functools.partial(testlists.run, pytester)
 
 
 def test_each_line_is_measured_as_it_says(run, pytester):
@@ -212,10 +194,6 @@ def test_a_run_says_which_backends_instead_and_what_is_too_large(run):
     result.stdout.fnmatch_lines(["*needs more than the 0.1 GiB of --perf-max-memory*"])
 
 
-def test_no_routine_is_both_here_and_missing():
-    assert not upstream.ROUTINES & set(all_routines())
-
-
 def _read(text):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "list.txt")
@@ -251,75 +229,3 @@ def test_no_line_of_mutated_lists_is_lost_on_the_way_through_pytest(pytester):
     assert entries >= sum(len(_asked(text)) for text in texts)
     assert "Traceback" not in result.stdout.str() + result.stderr.str()
     assert result.ret == (pytest.ExitCode.TESTS_FAILED if seen.get("failed") else pytest.ExitCode.OK)
-
-
-def test_pandas_reads_the_csv_without_options(run, pytester):
-    run(LINES, "lines.txt", "--perf-csv=run.csv").assert_outcomes(passed=3)
-    table = pd.read_csv(pytester.path / "run.csv")
-    assert table["median_time"].dtype.kind == "f"
-    assert list(table["case_tag"])[2] == "two words"
-    assert table["repro"].str.startswith("pytest '--perf-case=--routine").all()
-
-
-def _rows(path):
-    return list(csv.DictReader(io.StringIO(path.read_text(), newline="")))
-
-
-def test_a_csv_is_read_as_any_other(run, pytester):
-    run(LINES, "lines.txt", "--perf-csv=run.csv", "--benchmark-json=run.json").assert_outcomes(passed=3)
-    rows = _rows(pytester.path / "run.csv")
-    made = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
-    assert list(rows[0])[:4] == ["routine", "median_time", "std_time", "tflops"]
-    assert len(set(rows[0])) == len(rows[0])
-    assert (rows[0]["refcheck_passed"], rows[0]["autotuned"], rows[0]["autotune_winner"]) == ("True", "False", "")
-    assert [float(row["median_time"]) for row in rows] == pytest.approx([1e3 * b["stats"]["median"] for b in made])
-    assert [row["avg_actual_seq_len"] for row in rows] == ["", "", "8"]
-    assert (rows[2]["case_tag"], rows[2]["s_kv"], rows[2]["n"]) == ("two words", "8", "")
-    assert (rows[0]["k"], rows[0]["random_seed"], rows[0]["use_cupti"], rows[0]["refcheck"]) == (
-        "16",
-        "42",
-        "False",
-        "True",
-    )
-    assert rows[0]["repro_command"] == ""  # upstream has no backend torch
-
-
-@pytest.mark.parametrize("columns", upstream_parsers.COLUMNS.values(), ids=upstream_parsers.COLUMNS)
-def test_the_csv_has_the_columns_of_upstream_in_its_order(columns):
-    once = list(dict.fromkeys(columns.split()))
-    assert [name for name in csv_rows.COLUMNS if name in once] == once
-
-
-def test_a_tuned_row_names_its_tactic_as_upstream_does():
-    tuned = {"autotuned": True, "tactic": "CutlassFp8Runner (64, 128)"}
-    row = typed(**tuned, refcheck="wrong", allow_output_mismatch=True)
-    said = csv_rows.columns(row)
-    assert (said["autotune_winner"], said["autotune_tactic"]) == ("CutlassFp8Runner", "(64, 128)")
-    assert (said["refcheck"], said["refcheck_passed"], said["tactic"]) == (True, False, "CutlassFp8Runner (64, 128)")
-
-
-def test_own_kernels_are_rows_of_the_csv_too(pytester):
-    pytester.makepyfile("import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8), flops=8)")
-    pytester.runpytest(*OPTIONS, "--perf-csv=run.csv").assert_outcomes(passed=1)
-    [row] = _rows(pytester.path / "run.csv")
-    assert (row["routine"], row["case"]) == ("", "test_own_kernels_are_rows_of_the_csv_too.py::test_own")
-    assert float(row["median_time"]) > 0
-
-
-def test_a_csv_that_cannot_be_written_is_an_error_of_use(pytester):
-    pytester.makepyfile("def test_a(): pass")
-    done = pytester.runpytest("--perf-csv=.")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["ERROR: *Is a directory*"])
-
-
-def test_a_killed_run_keeps_its_rows(pytester):
-    pytester.makepyfile("""
-        import os
-
-        def test_z():
-            os._exit(9)
-    """)
-    (pytester.path / "lines.txt").write_text(LINES)
-    pytester.runpytest_subprocess(*OPTIONS, "lines.txt", "test_a_killed_run_keeps_its_rows.py", "--perf-csv=run.csv")
-    assert len(_rows(pytester.path / "run.csv")) == 3

@@ -1,4 +1,4 @@
-"""The example workflow: what its steps say is run, on plain benchmarks that take half a second."""
+"""The example workflows: what their steps contain is run, on plain benchmarks that take half a second."""
 
 import json
 import os
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from made import CLOCKED
 
-WORKFLOW = Path(__file__).parents[2] / "examples" / "github-actions" / "performance.yml"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "github-actions"
+WORKFLOW, OWN_KERNEL = (EXAMPLES / name for name in ("performance.yml", "own-kernel.yml"))
 PROGRAM = f"""{CLOCKED}
 @pytest.mark.parametrize("name", "abcde")
 @pytest.mark.benchmark(timer=CLOCK)
@@ -29,14 +30,14 @@ exec {python} -c 'import sys; from pytest_flashinfer_perf.cli import main; sys.e
 """
 
 
-def steps():
+def steps(workflow):
     found = re.findall(
-        r"- name: (.*)\n(?:(?!      - ).*\n)*?        run: \|\n((?:          .*\n)+)", WORKFLOW.read_text()
+        r"- name: (.*)\n(?:(?!      - ).*\n)*?        run: \|\n((?:          .*\n)+)", workflow.read_text()
     )
     return {name: textwrap.dedent(script) for name, script in found}
 
 
-STEPS = steps()
+STEPS = steps(WORKFLOW)
 
 
 @pytest.fixture
@@ -62,22 +63,24 @@ def runner(tmp_path):
     return run
 
 
-def test_every_step_is_a_script_that_the_shell_understands():
-    assert len(STEPS) == WORKFLOW.read_text().count("run: |") == 7
-    for script in STEPS.values():
+@pytest.mark.parametrize(("workflow", "count"), [(WORKFLOW, 7), (OWN_KERNEL, 2)])
+def test_every_step_is_a_script_that_the_shell_understands(workflow, count):
+    scripts = steps(workflow).values()
+    assert len(scripts) == workflow.read_text().count("run: |") == count
+    for script in scripts:
         assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
 
 
 def test_every_option_of_the_workflow_exists(pytestconfig):
     known = {name.replace("_", "-") for name in vars(pytestconfig.option)}
-    said = set(re.findall(r"--(perf-[a-z-]+)", WORKFLOW.read_text()))
-    assert said - known == set()
+    used = set(re.findall(r"--(perf-[a-z-]+)", WORKFLOW.read_text()))
+    assert used - known == set()
 
 
 def test_a_pull_request_is_compared_with_its_base(runner, tmp_path):
     done, summary = runner("Compare")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 SAME: nothing got worse" in done.stdout
+    assert "5 SAME: no slowdown was found" in done.stdout
     assert "### flashinfer-perf: 5 SAME" in summary
     assert (tmp_path / "ab" / "verdicts.md").is_file()
     assert (tmp_path / "junit.xml").is_file()
@@ -102,3 +105,40 @@ def test_a_night_is_calibrated_judged_and_kept(runner, tmp_path):
     done, _ = runner("History")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 series from 8 runs" in (tmp_path / "history.txt").read_text()
+
+
+GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+
+
+def test_a_kernel_of_ones_own_is_compared_with_its_base(tmp_path):
+    """Tests are those of the pull request; what they time comes from `src` of either commit."""
+
+    def git(*arguments):
+        done = subprocess.run([*GIT, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def commit(times):
+        (tmp_path / "src" / "kernel.py").write_text(f"TIMES = {times}\n")
+        git("add", "src")
+        git("commit", "-qm", f"takes {times} times as long")
+        return git("rev-parse", "HEAD")
+
+    (tmp_path / "src").mkdir()
+    test = PROGRAM.replace('float(os.environ.get("TIMES", "1"))', "kernel.TIMES")
+    (tmp_path / "test_my_kernel.py").write_text(f"import kernel\n{test}")
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "flashinfer-perf").write_text(COMMAND.format(python=sys.executable))
+    (tmp_path / "venv" / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    git("init", "-q")
+    base, _ = commit(1), commit(2)
+    script = "set -eo pipefail\nchmod +x venv/bin/*\n" + steps(OWN_KERNEL)["Compare"]
+    env = {
+        **os.environ,
+        "BASE": base,
+        "TESTS": "test_my_kernel.py::test_it[a] -p no:hypothesispytest",
+        "PAIRS": "2",
+        "TMPDIR": str(tmp_path),
+    }
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 SLOWER: something got worse" in done.stdout

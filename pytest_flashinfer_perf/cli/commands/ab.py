@@ -106,33 +106,33 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "flashinfer-perf ab",
         usage="flashinfer-perf ab --base CMD --head CMD [OPTIONS] -- PYTEST_ARGS",
-        description="Measure two environments in turns on one GPU. An environment (CMD) is the folder of a virtual "
+        description="Measure two environments alternately on one GPU. An environment (CMD) is the folder of a virtual "
         "environment, a Python, or a command that takes pytest's arguments. Each case is measured in pairs "
-        "until its verdict is certain. Exits with 0 if nothing is worse, with 1 if a case is slower or wrong, with 2 "
-        "if the comparison is incomplete.",
+        "until its verdict is certain. Exits with 0 if no slowdown is found, with 1 if a case is slower or wrong, with "
+        "2 if the comparison is incomplete.",
         epilog=EXAMPLE,
     )
     made.add_argument("--base", required=True, metavar="CMD", help="The environment to compare with.")
-    made.add_argument("--head", required=True, metavar="CMD", help="The environment that gets the verdicts.")
+    made.add_argument("--head", required=True, metavar="CMD", help="The new environment, judged against --base.")
     made.add_argument(
         "--pairs",
         type=positive,
         default=5,
         metavar="N",
-        help="Pairs for cases that are not certain earlier. Default: %(default)s.",
+        help="Measure up to N pairs of base and head, fewer for a case whose verdict is certain. Default: %(default)s.",
     )
     made.add_argument(
         "--most-pairs",
         type=int,
         default=10,
         metavar="N",
-        help="Pairs for cases that are still AMBIGUOUS then. Default: %(default)s.",
+        help="Go on up to N pairs for cases that are AMBIGUOUS after --pairs. Default: %(default)s.",
     )
     made.add_argument(
         "--budget",
         type=float,
         metavar="SECONDS",
-        help="Start no pair that would end later than this. Default: no limit.",
+        help="Stop after about this many seconds. Default: no limit.",
     )
     process_options.add_output(made, "ab")
     judging.add_options(made)

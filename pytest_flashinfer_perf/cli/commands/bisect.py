@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_flashinfer_perf.bisect import estimate, journal, shown, subjects
@@ -15,9 +15,9 @@ from pytest_flashinfer_perf.bisect.evidence import Evidence
 from pytest_flashinfer_perf.bisect.journal import COMMAND, FINDINGS, Journal
 from pytest_flashinfer_perf.bisect.measuring import Processes
 from pytest_flashinfer_perf.bisect.question import Compare, Finding, Question
-from pytest_flashinfer_perf.bisect.search import NoDifferenceError, Search, Trail
+from pytest_flashinfer_perf.bisect.search import CaseSearch, NoDifferenceError, Search
 from pytest_flashinfer_perf.bisect.subjects import Subject
-from pytest_flashinfer_perf.bisect.times import SIGNS, Times
+from pytest_flashinfer_perf.bisect.times import ON_HOST, SIGNS, Times
 from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
@@ -37,7 +37,7 @@ ONE_CALL = "--perf-iters=1"  # enough to search for wrong answers; the user's ow
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a search; `points` are the revisions that names meant when an interrupted search was begun."""
+    """The arguments of a search; `points` are a resumed search's revisions, since branches may have moved since."""
 
     options: argparse.Namespace
     words: Sequence[str]
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         trails = _searched(subject, journal.read(start.output / FINDINGS, _compare(start, subject, gpu)))
     Evidence(start.output).result(trails)
     subject.write_logs(trails, start.output)
-    sys.stdout.writelines(f"{line}\n" for line in shown.results(trails, subject.history, start.options.find))
+    sys.stdout.writelines(f"{line}\n" for line in shown.results(trails, subject.history, _sought(start.options.find)))
     return FOUND if all(trail.found for trail in trails) else NOT_ALL_FOUND
 
 
@@ -100,17 +100,24 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     if options.find == WRONG:
         return Answers(Processes(subject.places, [ONE_CALL, *start.for_pytest], start.output, gpu))
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu)
-    rules = judging.rules(options, [gpu], paired=True)
-    return Times(instrument, rules, evidence.verdicts, SIGNS[options.find], options.pairs, options.most_pairs)
+    quantity = options.find if options.find in ON_HOST else None
+    rules = replace(judging.rules(options, [gpu], paired=True), quantity=quantity)
+    return Times(instrument, rules, evidence.verdicts, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
 
 
-def _searched(subject: Subject, record: Journal) -> list[Trail]:
+def _sought(find: str) -> str:
+    return ON_HOST.get(find, find)
+
+
+def _searched(subject: Subject, record: Journal) -> list[CaseSearch]:
     """Search; worktrees and environments are removed at the end, but kept if the search is interrupted."""
     subject.begin()
     history = subject.history
     say(f"{counted(len(history), 'point')} from {history.title(history.good)} to {history.title(history.bad)}")
     try:
-        trails = Search(history, Spoken(record, subject), lambda trails: say(_outlook(trails, record, subject))).run()
+        trails = Search(
+            history, PrintedSteps(record, subject), lambda trails: say(_outlook(trails, record, subject))
+        ).run()
     except NoDifferenceError:
         subject.places.remove()
         raise
@@ -119,8 +126,8 @@ def _searched(subject: Subject, record: Journal) -> list[Trail]:
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """Prints each step with its findings."""
+class PrintedSteps:
+    """Prints each comparison with its findings."""
 
     record: Journal
     subject: Subject
@@ -132,7 +139,7 @@ class Spoken:
         return found
 
 
-def _outlook(trails: Sequence[Trail], record: Journal, subject: Subject) -> str:
+def _outlook(trails: Sequence[CaseSearch], record: Journal, subject: Subject) -> str:
     steps = estimate.steps(len(subject.history))
     minutes = (steps + 1) * record.seconds[0] / 60
     cases = counted(sum(trail.searched for trail in trails), "case")
@@ -149,10 +156,12 @@ def _estimate(start: Start, subject: Subject, command: Sequence[str]) -> list[st
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "flashinfer-perf bisect",
-        usage="flashinfer-perf bisect (--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] -- ARGS",
-        description="Find the release of FlashInfer, or the commit of any repository, in which cases became slower.\n"
+        usage="flashinfer-perf bisect (--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] "
+        "-- PYTEST_ARGS",
+        description="Find the release of FlashInfer, or the commit of any repository, in which cases became slower\n"
+        "(or changed as --find asks).\n"
         "Each step compares a revision with the good end, in pairs of processes, until the verdict is certain.\n"
-        "Exits with 0 if the change is found for every case in which the ends differ, with 1 if not for all,\n"
+        "Exits with 0 if the change is found for every case in which the ends differ, with 1 if only for some,\n"
         "with 2 if the ends do not differ, or after an error.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -174,7 +183,11 @@ def parser() -> argparse.ArgumentParser:
         "--wheels", type=Path, metavar="DIR", help="Folder with FlashInfer's wheels. Default: pip's index."
     )
     made.add_argument(
-        "--find", choices=(*SIGNS, WRONG), default="slower", help="The change to search for. Default: %(default)s."
+        "--find",
+        choices=(*SIGNS, *ON_HOST, WRONG),
+        default="slower",
+        help="The change to search for: slower or faster on the GPU, calls that take the host longer to enqueue (host) "
+        "or to plan (plan), wrong answers. Default: %(default)s.",
     )
     process_options.PYTHON.add_by(made.add_argument)
     made.add_argument(

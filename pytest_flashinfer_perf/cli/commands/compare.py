@@ -28,18 +28,20 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "flashinfer-perf compare",
         description="Compare JSON files of pytest-benchmark, one per process, with those of a baseline, and print a "
-        "verdict for each case. Exits with 0 if nothing is worse, with 1 if a case is slower or wrong, with 2 if the "
-        "comparison is incomplete.",
+        "verdict for each case. Exits with 0 if no slowdown is found, with 1 if a case is slower or wrong, with 2 if "
+        "the comparison is incomplete.",
         epilog=EXAMPLE,
     )
     made.add_argument(
         "--base", nargs="+", required=True, metavar="FILE", help="The baseline: files, folders or saved names."
     )
     made.add_argument(
-        "--head", nargs="+", required=True, metavar="FILE", help="The runs that get the verdicts, named likewise."
+        "--head", nargs="+", required=True, metavar="FILE", help="The new runs, judged against --base, named likewise."
     )
     made.add_argument(
-        "--paired", action="store_true", help="The n-th file of --base and the n-th of --head ran in turn."
+        "--paired",
+        action="store_true",
+        help="The n-th file of --base and the n-th of --head were measured one after the other, which reduces noise.",
     )
     made.add_argument(
         "--storage", type=Path, default=STORAGE, metavar="DIR", help="Folder of saved runs. Default: %(default)s."

@@ -9,14 +9,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.report import budget, budget_shown, runs
-from pytest_flashinfer_perf.report.budget import Budget
+from pytest_flashinfer_perf.report import budget_shown, runs
 from pytest_flashinfer_perf.routines import model_step
 from pytest_flashinfer_perf.routines.model_configs import step
 from pytest_flashinfer_perf.routines.model_step import Plan
 from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.runs import budget
+from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.runs.step import ModelStep
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.presets import Spread
 
@@ -31,29 +34,36 @@ EXAMPLE = """examples:
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = _parser().parse_args(own)
-    plan = model_step.plan(args.config, step.read(args, Spread(args.tp, args.dp, args.ep)))
+    plan = model_step.plan(args.config, step.read(args, Spread(args.tp, args.dp, args.ep)), all_apis())
     if args.plan:
-        _write(args.output, "\n".join(budget_shown.kernels(plan)))
+        _write(args.output, "\n".join(model_step.listed(plan)))
         return COMPLETE
-    found = _of_file(plan, args.run) if args.run else _measured(plan, args, for_pytest)
+    run = _read(args.run) if args.run else _measured(args, for_pytest)
+    known = _recorded(plan, run)
+    found = budget.of_run(known, run)
     show = budget_shown.markdown if args.markdown else budget_shown.lines
-    _write(args.output, "\n".join(show(plan, found, _of_file(plan, args.base) if args.base else None)))
+    _write(args.output, "\n".join(show(known, found, budget.of_run(known, _read(args.base)) if args.base else None)))
     return INCOMPLETE if found.unmeasured else COMPLETE
 
 
-def _of_file(plan: Plan, path: Path) -> Budget:
+def _recorded(plan: Plan, run: Run) -> ModelStep:
+    """As the run recorded it, since here another FlashInfer may be installed, or none."""
+    return run.step if run.step and run.step.title == plan.title else plan.recorded
+
+
+def _read(path: Path) -> Run:
     [run] = runs.read([path])
-    return budget.of_run(plan, run)
+    return run
 
 
-def _measured(plan: Plan, args: argparse.Namespace, for_pytest: Sequence[str]) -> Budget:
+def _measured(args: argparse.Namespace, for_pytest: Sequence[str]) -> Run:
     """By the suite, in a process of its own, whose log stays where it fails."""
     folder = Path(tempfile.mkdtemp(prefix="flashinfer-perf-model-"))
     stem = folder / "step"
     processes.measured(_suite(), [*_options(args), *for_pytest], stem)
-    found = _of_file(plan, stem.with_suffix(".json"))
+    run = _read(stem.with_suffix(".json"))
     shutil.rmtree(folder)
-    return found
+    return run
 
 
 def _suite() -> processes.Environment:
@@ -81,18 +91,21 @@ def _parser() -> argparse.ArgumentParser:
         "flashinfer-perf model",
         usage="flashinfer-perf model CONFIG [options] [-- PYTEST_ARGS]",
         description="Show the GPU time of one step of a model on one GPU, kernel by kernel, with what is not covered. "
-        "Measures the kernels, unless a run has them. Exits with 2 if a kernel that has a case has no time.",
+        "Measures the kernels, unless --run names a file with their times. Exits with 2 if a kernel that the suite can "
+        "measure has no time.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="CONFIG", help="A config.json, its folder, or the name of a shipped model.")
-    ways = {"tp": "share each layer", "dp": "share the requests, in groups", "ep": "share the experts"}
+    ways = {"tp": "Tensor-parallel", "dp": "Data-parallel", "ep": "Expert-parallel"}
     for way, meaning in ways.items():
-        parser.add_argument(f"--{way}", type=positive, default=1, metavar="N", help=f"GPUs that {meaning}. Default: 1.")
+        parser.add_argument(f"--{way}", type=positive, default=1, metavar="N", help=f"{meaning} size. Default: 1.")
     step.add_options(parser)
     parser.add_argument("--plan", action="store_true", help="Show the kernels and their shapes, and measure nothing.")
     parser.add_argument("--run", type=Path, metavar="RUN.json", help="Take the times from this run.")
-    parser.add_argument("--base", type=Path, metavar="RUN.json", help="Show the change of the sum from this run.")
+    parser.add_argument(
+        "--base", type=Path, metavar="RUN.json", help="Compare the sum with the one of this earlier run."
+    )
     parser.add_argument("--markdown", action="store_true", help="Write Markdown, for a comment on a pull request.")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="File to write. Default: the terminal.")
     return parser

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.report import host, story
+from pytest_flashinfer_perf.report import budget_shown, host, story
+from pytest_flashinfer_perf.report.budget_shown import ShownStep
 from pytest_flashinfer_perf.report.heat_map import HeatMap, heat_map
 from pytest_flashinfer_perf.report.html import charts
 from pytest_flashinfer_perf.report.story import CaseHistory, Comparison, Support
@@ -59,6 +60,7 @@ class View:
         return [
             ("answer", "Answer"),
             *trend,
+            *([("step", "Step")] if self.steps else []),
             ("roofline", "Roofline"),
             ("backends", "Backends"),
             *([("host", "Host")] if self.host_tables else []),
@@ -69,6 +71,14 @@ class View:
     @property
     def answer(self) -> story.Summary:
         return story.answer(self.runs, self.outcomes, self.judged)
+
+    @functools.cached_property
+    def steps(self) -> list[ShownStep]:
+        return budget_shown.of_runs(self.runs)
+
+    def step_table(self, shown: ShownStep) -> list[tuple[str, ...]]:
+        """Its headings first."""
+        return list(budget_shown.table(shown.budget)) if shown.budget else []
 
     @functools.cached_property
     def host_tables(self) -> dict[str, host.Table]:

@@ -235,6 +235,13 @@ def _default() -> Iterator[Shape[RaggedPrefill]]:
         yield _of(models.expanded(name, tp), 4, 2048, 2048)
 
 
+@ragged_prefill.tier("plan")
+def _plans() -> Iterator[Shape[RaggedPrefill]]:
+    """Batches of every size, for what planning them costs."""
+    for batch in _shared.PLANNED_BATCHES:
+        yield replace(_of(models.expanded("llama-3.1-70b", 8), batch, 16, 16), backends=("fa2", "fa3", "cudnn"))
+
+
 @ragged_prefill.sweep(models.expanded)
 def _sweep(model: Model) -> Iterator[Shape[RaggedPrefill]]:
     yield from (_of(model, *lengths) for lengths in _prefill.lengths_of_models(model))

@@ -140,7 +140,7 @@ def _llama4(config: Fields, index: int) -> Parts:
     """Layers without RoPE see all tokens, the others those of their chunk."""
     whole = (index + 1) % config.number("no_rope_layer_interval", default=4) == 0
     window = None if whole else config.optional("attention_chunk_size")
-    attention = _heads(config, window=window, biases=_biases(config, "qkv", "o"))
+    attention = _heads(config, window=window, biases=_biases(config, "qkv", "o"), rotated=not whole)
     every = config.number("interleave_moe_layer_step")
     if (index + 1) % every:
         return attention, Dense(config.number("intermediate_size_mlp")), 2
@@ -202,7 +202,7 @@ def _nemotron(config: Fields, index: int) -> Parts:
     if letter == "M":
         return hybrid.mamba(config), None, 1
     if letter == "*":
-        return _heads(config), None, 1
+        return _heads(config, rotated=False), None, 1
     return None, _nemotron_experts(config) if letter == "E" else Dense(config.number("intermediate_size"), False), 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_flashinfer_perf.routines.model_configs import elementwise
 from pytest_flashinfer_perf.routines.model_configs.description import Grouped, Latent, Recurrent
 from pytest_flashinfer_perf.routines.model_configs.kernel import Call, Kernel, shared
 from pytest_flashinfer_perf.routines.model_configs.products import Weights, of_heads, product
@@ -24,9 +25,23 @@ def grouped(layer: Grouped, hidden: int, stored: str, step: Step) -> Iterator[Ke
     kv_heads = shared(layer.kv_heads, tp, "key and value heads") if layer.kv_heads > tp else 1
     wide = layer.q_width // tp + 2 * kv_heads * size
     yield product("qkv", step.tokens, Weights(wide, hidden, stored, "qkv" in layer.biases))
-    yield Kernel.gap_of("rope", "no routine measures RoPE and the append to the cache", parameters=layer.normed)
+    yield from _prepared(layer, heads, kv_heads, step)
     yield _attention(layer, heads, kv_heads, step)
     yield product("o", step.tokens, Weights(hidden, heads * size, stored, "o" in layer.biases))
+
+
+def _prepared(layer: Grouped, heads: int, kv_heads: int, step: Step) -> Iterator[Kernel]:
+    """Queries and keys, by head or whole, normed and rotated; keys and values put into the cache."""
+    size = layer.head_dim
+    if layer.normed == 2 * size:
+        yield elementwise.norm("q-norm", step.tokens * heads, size)
+        yield elementwise.norm("k-norm", step.tokens * kv_heads, size)
+    elif layer.normed:
+        yield elementwise.norm("q-norm", step.tokens, heads * size)
+        yield elementwise.norm("k-norm", step.tokens, kv_heads * size)
+    if layer.rotated:
+        yield elementwise.rope(heads, kv_heads, size, step)
+    yield elementwise.append(kv_heads, size, step)
 
 
 def _attention(layer: Grouped, heads: int, kv_heads: int, step: Step) -> Kernel:
@@ -61,8 +76,10 @@ def latent(layer: Latent, hidden: int, stored: str, step: Step) -> Iterator[Kern
     down = layer.q_rank + layer.kv_rank + layer.rope_dim
     yield product("qkv-down", step.tokens, Weights(down, hidden, stored))
     yield product("q-up", step.tokens, Weights(heads * query, layer.q_rank, stored))
-    ranks = layer.q_rank + layer.kv_rank
-    yield Kernel.gap_of("rope", "no routine measures RoPE and the append to the cache", parameters=ranks)
+    yield elementwise.norm("q-norm", step.tokens, layer.q_rank)
+    yield elementwise.norm("kv-norm", step.tokens, layer.kv_rank)
+    yield elementwise.rope(heads, 1, layer.rope_dim, step)
+    yield elementwise.append_latent(layer.kv_rank, layer.rope_dim, step)
     yield from (_expanded if step.phase == "prefill" else _absorbed)(layer, heads, stored, step)
     yield product("o", step.tokens, Weights(hidden, heads * layer.v_dim, stored))
 

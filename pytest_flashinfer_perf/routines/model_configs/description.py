@@ -19,6 +19,7 @@ class Grouped:
     sinks: bool = False
     biases: tuple[str, ...] = ()  # of these projections: qkv, o
     normed: int = 0  # parameters of norms of queries and keys
+    rotated: bool = True  # by RoPE
     gated: bool = False  # a gate as wide as the queries, applied to the output
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pytest_flashinfer_perf.routines.model_configs import elementwise
 from pytest_flashinfer_perf.routines.model_configs.description import Dense, Experts
 from pytest_flashinfer_perf.routines.model_configs.kernel import Call, Kernel, shared
 from pytest_flashinfer_perf.routines.model_configs.products import Weights, product
@@ -26,7 +27,7 @@ def dense(layer: Dense, hidden: int, stored: str, step: Step, prefix: str = "") 
     width = shared(layer.width, step.spread.tp, "columns of a feed-forward layer")
     first = "gate-up" if layer.gated else "up"
     yield product(f"{prefix}{first}", step.tokens, Weights(width * (1 + layer.gated), hidden, stored))
-    yield Kernel.gap_of("activation", "no routine measures the activation")
+    yield elementwise.activation(layer, width, step, prefix)
     yield product(f"{prefix}down", step.tokens, Weights(hidden, width, stored))
 
 

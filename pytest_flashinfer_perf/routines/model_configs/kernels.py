@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.routines.model_configs import attention, feed_forward
+from pytest_flashinfer_perf.routines.model_configs import attention, elementwise, feed_forward
 from pytest_flashinfer_perf.routines.model_configs.description import (
     Dense,
     Description,
@@ -62,17 +62,17 @@ def _parts(model: Description, layer: Layer, step: Step) -> Iterator[Kernel]:
             yield from feed_forward.dense(layer.feed, hidden, stored.dense, step)
         case Experts():
             yield from feed_forward.experts(layer.feed, hidden, stored, step)
-    yield Kernel.gap_of("norms", "no routine measures norms", count=layer.norms, parameters=layer.norms * hidden)
+    yield elementwise.add_and_norm(step.tokens, hidden).times(layer.norms)
 
 
 def _around(model: Description, step: Step) -> Iterator[Kernel]:
-    """The last norm, the vocabulary's tables, and the choice of a token."""
+    """The vocabulary's tables and the choice of a token; the first norm, alone of all, has nothing to add to."""
     vocabulary = -(-model.vocabulary // step.spread.tp)
-    yield Kernel.gap_of("norms", "no routine measures norms", parameters=model.hidden)
+    yield elementwise.norm("first norm", step.tokens, model.hidden)
     table = 0 if model.tied else vocabulary * model.hidden
     yield Kernel.gap_of("embedding", "no routine measures the lookup", parameters=table)
     yield product("lm-head", step.requests, Weights(vocabulary, model.hidden))
-    yield Kernel.gap_of("sampling", "no routine measures sampling")
+    yield elementwise.sampling(model.vocabulary, step)
 
 
 def _between_gpus(model: Description, step: Step) -> Iterator[Kernel]:

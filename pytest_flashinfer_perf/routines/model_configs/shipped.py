@@ -23,7 +23,7 @@ def names() -> tuple[str, ...]:
 
 @functools.cache
 def record(name: str) -> Mapping[str, Any]:
-    """The whole file: its config, where and when it was taken, and the number of parameters given for it."""
+    """The whole file: its config, and the number of parameters that is published; where and when each was taken."""
     if name not in names():
         raise ConfigError(unknown(name, names()))
     known: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.routines.model_configs.kernel import Kernel
-from pytest_flashinfer_perf.routines.model_step import Plan, Planned
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 from pytest_flashinfer_perf.runs.scatter import median_error
+from pytest_flashinfer_perf.runs.step import ModelStep, StepKernel
 
 OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median, in standard deviations over the root of the count
 USABLE = ("ok", "noisy")
@@ -35,7 +34,7 @@ class Sum:
 class Entry:
     """A kernel, and the row of its fastest backend where it was measured."""
 
-    kernel: Kernel
+    kernel: StepKernel
     row: Row | None
 
     @property
@@ -53,11 +52,11 @@ class Budget:
     device: str
 
     @property
-    def gaps(self) -> list[Kernel]:
+    def gaps(self) -> list[StepKernel]:
         return [entry.kernel for entry in self.entries if entry.kernel.gap]
 
     @property
-    def unmeasured(self) -> list[Kernel]:
+    def unmeasured(self) -> list[StepKernel]:
         """Kernels that have a case, of which the run has no usable row."""
         return [entry.kernel for entry in self.entries if not entry.kernel.gap and entry.row is None]
 
@@ -73,28 +72,29 @@ class Budget:
         return _sum(now for now, _ in both).change_from(_sum(then for _, then in both))
 
 
-def of_run(plan: Plan, run: Run) -> Budget:
+def of_run(step: ModelStep, run: Run) -> Budget:
     rows = [row for row in run.ours if row.status in USABLE]
     devices = sorted({str(row.identity.device_name) for row in rows})
     if len(devices) != 1:
         raise RunError(f"{run.name} has usable rows of {' and '.join(devices) or 'no device'}: a step runs on one GPU")
     fastest = _fastest(rows)
-    return Budget(tuple(Entry(one.kernel, _row(one, fastest)) for one in plan.planned), devices[0])
+    return Budget(tuple(Entry(kernel, _row(kernel, fastest)) for kernel in step.kernels), devices[0])
 
 
 def _fastest(rows: Sequence[Row]) -> dict[Problem, Row]:
     """Of each problem; slower rows are overwritten."""
     ordered = sorted(rows, key=lambda row: row.median, reverse=True)
-    return {_problem(row.params): row for row in ordered}
+    return {problem(row.params): row for row in ordered}
 
 
-def _problem(params: Mapping[str, Any]) -> Problem:
-    return frozenset((name, value) for name, value in params.items() if name != "backend")
+def problem(params: Mapping[str, Any]) -> Problem:
+    """The same for all backends."""
+    hashable = {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
+    return frozenset((name, value) for name, value in hashable.items() if name != "backend")
 
 
-def _row(planned: Planned, fastest: Mapping[Problem, Row]) -> Row | None:
-    wanted = (_problem({"routine": of.name, **params.as_json()}) for of, params in planned.problems)
-    found = [fastest[problem] for problem in wanted if problem in fastest]
+def _row(kernel: StepKernel, fastest: Mapping[Problem, Row]) -> Row | None:
+    found = [fastest[wanted] for wanted in map(problem, kernel.problems) if wanted in fastest]
     return min(found, key=lambda row: row.median, default=None)
 
 

@@ -1,0 +1,194 @@
+"""A decode step of Llama-3.1-8B in one CUDA graph, beside the sum of its kernels: real_decode_step.py RUN.json
+
+The run is of `--perf-model=llama-3.1-8b --perf-step='--batch 64 --context 8192'`; the same flags may follow its name.
+The step calls what the budget of that run calls, by the backends that are fastest there. Each layer has its own
+weights and its own cache, all random, and gets what the layer before it made. Beside the kernels of the budget, each
+layer copies its queries to where attention reads them, and the logits become float32. The time of the step is the
+median of replays in which nothing was traced; the table is of one more replay.
+"""
+
+import argparse
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+
+from pytest_flashinfer_perf.apis import all_apis
+from pytest_flashinfer_perf.report import runs
+from pytest_flashinfer_perf.routines import model_step
+from pytest_flashinfer_perf.routines.gemm.mm_bf16 import Inputs
+from pytest_flashinfer_perf.routines.model_configs import step as steps
+from pytest_flashinfer_perf.routines.model_configs.step import ONE_GPU
+from pytest_flashinfer_perf.runs import budget
+from pytest_flashinfer_perf.spec.routine import LaunchOptions
+
+MODEL, LAYERS, HEADS, KV_HEADS, DIM = "llama-3.1-8b", 32, 32, 8, 128
+REPLAYS, WITHIN = 30, 0.1
+DEVICE = torch.device("cuda")
+Q, K = HEADS * DIM, KV_HEADS * DIM
+
+
+class Step:
+    """The calls of a step, and all that they read and write."""
+
+    def __init__(self, plan, found):
+        problems = {one.kernel.name: one.problems[0] for one in plan.planned if one.problems}
+        self.chosen = {entry.kernel.name: entry.row.identity.backend for entry in found.entries if entry.row}
+        self.sizes = {name: params for name, (_, params) in problems.items()}
+        self.routines = {name: routine for name, (routine, _) in problems.items()}
+        self.rand = torch.Generator(DEVICE).manual_seed(0)
+        self.tokens = plan.step.tokens
+        self.layers = [self.layer() for _ in range(LAYERS)]
+        self.head = self.weights("lm-head")
+        self.embedded = self.drawn(self.tokens, Q)
+        self.norm = self.drawn(Q)
+        self.attend = self.built("attention", self.layers[0]["attention"])
+        self.multiply = {name: self.built(name, self.operands(name)) for name in ("qkv", "o", "gate-up", "down")}
+        self.multiply["lm-head"] = self.built("lm-head", self.operands("lm-head"))
+        self.positions = torch.full((self.tokens,), plan.step.context - 1, dtype=torch.int32, device=DEVICE)
+        self.requests = torch.arange(self.tokens, dtype=torch.int32, device=DEVICE)
+        self.rotations = rotations(plan.step.context)
+        self.seed, self.offset = (torch.full((1,), n, dtype=torch.int64, device=DEVICE) for n in (7, 0))
+
+    def drawn(self, *shape):
+        return torch.randn(shape, dtype=torch.bfloat16, device=DEVICE, generator=self.rand)
+
+    def weights(self, name):
+        return self.drawn(self.sizes[name].n, self.sizes[name].k) / self.sizes[name].k ** 0.5
+
+    def layer(self):
+        """With the page table of the first layer, as all layers of a model share one."""
+        attention = self.routines["attention"].inputs(self.sizes["attention"], self.rand, DEVICE)
+        if getattr(self, "table", None) is None:
+            self.table = attention.table
+        made = {name: self.weights(name) for name in ("qkv", "o", "gate-up", "down")}
+        norms = {"norm": self.drawn(Q), "next norm": self.drawn(Q)}
+        return {**made, **norms, "attention": attention._replace(table=self.table)}
+
+    def operands(self, name):
+        p = self.sizes[name]
+        b = self.head if name == "lm-head" else self.layers[0][name]
+        return Inputs(self.drawn(p.m, p.k), b, None, torch.empty(p.m, p.n, dtype=torch.bfloat16, device=DEVICE))
+
+    def built(self, name, inputs):
+        backend = self.routines[name].backends[self.chosen[name]]
+        return backend.build(self.sizes[name], inputs, LaunchOptions(self.chosen[name], cuda_graph=True)).launch
+
+    def product(self, name, a, b):
+        out = torch.empty(self.tokens, self.sizes[name].n, dtype=torch.bfloat16, device=DEVICE)
+        self.multiply[name](Inputs(a, b, None, out))
+        return out
+
+    def run(self, *, sampled):
+        import flashinfer
+
+        residual = self.embedded.clone()
+        x = flashinfer.norm.rmsnorm(residual, self.norm)
+        for layer in self.layers:
+            x = self.product("o", self.attended(layer, self.product("qkv", x, layer["qkv"])), layer["o"])
+            flashinfer.norm.fused_add_rmsnorm(x, residual, layer["norm"])
+            x = flashinfer.activation.silu_and_mul(self.product("gate-up", x, layer["gate-up"]))
+            x = self.product("down", x, layer["down"])
+            flashinfer.norm.fused_add_rmsnorm(x, residual, layer["next norm"])
+        logits = self.product("lm-head", x, self.head).float()
+        if not sampled:
+            return logits.argmax(-1)
+        return flashinfer.sampling.top_k_top_p_sampling_from_logits(logits, 50, 0.9, seed=self.seed, offset=self.offset)
+
+    def attended(self, layer, qkv):
+        import flashinfer
+
+        x = layer["attention"]
+        q, k, v = qkv.split([Q, K, K], dim=-1)
+        flashinfer.rope.apply_rope_with_cos_sin_cache_inplace(self.positions, q, k, DIM, self.rotations)
+        k, v = (part.unflatten(-1, (KV_HEADS, DIM)) for part in (k, v))
+        table = x.table
+        flashinfer.page.append_paged_kv_cache(
+            k, v, self.requests, self.positions, x.kv.pages, table.indices, table.indptr, table.last_page_len, "HND"
+        )
+        x.q.copy_(q.unflatten(-1, (HEADS, DIM)))
+        self.attend(x)
+        return x.out.flatten(1)
+
+
+def rotations(context):
+    angles = torch.arange(context, device=DEVICE)[:, None] * 5e5 ** -(torch.arange(0, DIM, 2, device=DEVICE) / DIM)
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+
+def captured(step, *, sampled=True):
+    step.run(sampled=sampled)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tokens = step.run(sampled=sampled)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert ((tokens >= 0) & (tokens < step.sizes["lm-head"].n)).all(), tokens
+    assert all(layer["attention"].out.isfinite().all() for layer in step.layers)
+    return graph
+
+
+def held(step):
+    """The step as a graph, and the kernels that it could not hold."""
+    try:
+        return captured(step), ()
+    except RuntimeError as error:
+        print(f"without sampling, which no graph holds: {error}")
+        return captured(step, sampled=False), ("sampling",)
+
+
+def seconds(graph):
+    times = []
+    for _ in range(REPLAYS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return times
+
+
+def traced(graph):
+    """Of one replay: the microseconds of each time that each kernel ran."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        graph.replay()
+        torch.cuda.synchronize()
+    found = defaultdict(list)
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            found[event.name].append(event.time_range.elapsed_us())
+    return found
+
+
+def shown(found):
+    yield f"{'kernel':70} {'count':>6} {'mean':>10} {'per step':>11}"
+    for name, each in sorted(found.items(), key=lambda pair: -sum(pair[1])):
+        yield f"{name[:70]:70} {len(each):6} {statistics.mean(each):7.2f} us {sum(each) / 1e3:8.3f} ms"
+    yield f"kernels in one traced replay: {sum(map(sum, found.values())) / 1e3:.3f} ms"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, metavar="RUN.json")
+    steps.add_options(parser)
+    args = parser.parse_args()
+    plan = model_step.plan(MODEL, steps.read(args, ONE_GPU), all_apis())
+    found = budget.of_run(plan.recorded, runs.read([args.run])[0])
+    if found.unmeasured:
+        sys.exit(f"{args.run} has no row of {', '.join(kernel.name for kernel in found.unmeasured)}")
+    graph, left_out = held(Step(plan, found))
+    times = seconds(graph)
+    whole, total = statistics.median(times), sum(e.seconds for e in found.entries if e.kernel.name not in left_out)
+    low, high = min(times), max(times)
+    print(f"step: {1e3 * whole:.3f} ms, {1e3 * low:.3f} to {1e3 * high:.3f} in {REPLAYS} replays")
+    print(f"sum of the budget: {1e3 * total:.3f} ms, {total / whole - 1:+.1%} beside the step")
+    print("\n".join(shown(traced(graph))))
+    return 0 if abs(total / whole - 1) <= WITHIN else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

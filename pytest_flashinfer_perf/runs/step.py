@@ -1,0 +1,24 @@
+"""A model's step as a run records it: how often each kernel runs, and by which rows it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepKernel:
+    name: str
+    count: int
+    problems: tuple[Mapping[str, Any], ...] = ()  # parameters of rows: any one of them does the work
+    gap: str = ""  # why no case measures it
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelStep:
+    name: str  # of the model, with its numbers of GPUs
+    title: str
+    kernels: tuple[StepKernel, ...]
+    coverage: tuple[str, ...] = ()  # what has a case and what has none, in sentences

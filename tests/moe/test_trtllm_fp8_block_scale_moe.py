@@ -1,6 +1,0 @@
-import pytest
-
-
-@pytest.mark.perf_cases("trtllm_fp8_block_scale_moe")
-def test_trtllm_fp8_block_scale_moe(perf, case):
-    perf(case)

@@ -1,0 +1,79 @@
+"""Programs whose cases and instruments give the times that a test names, for runs with `--perf-gate`."""
+
+from made import row
+
+from pytest_flashinfer_perf.machine import devices
+
+PROGRAM = """
+import json
+import os
+import pathlib
+
+import pytest
+import torch
+
+SAID = json.loads(pathlib.Path("said.json").read_text())
+
+
+@pytest.mark.parametrize("name", SAID["cases"])
+def test_it(perf, name):
+    us = SAID["cases"][name]["FLASHINFER_PERF_CONFIRMS" in os.environ]
+    if us is None:
+        pytest.skip("cannot run here")
+    if us == 0:
+        pytest.xfail("a known bug")
+    if us < 0:
+        perf.time(lambda x: x, torch.zeros(1), reference=torch.ones(1))
+    perf.time(lambda x: us * 1e-6, torch.zeros(1))
+
+
+if SAID["plain"]:
+    def test_plain(benchmark):
+        benchmark.pedantic(lambda: None, rounds=3)
+"""
+
+
+TOLD = """
+from pytest_flashinfer_perf.timing import instruments
+
+
+class Told:
+    '''An instrument that believes what the timed call answers.'''
+
+    name = "wall"
+
+    def missing(self, _device):
+        return None
+
+    def sample(self, work, count, _warmup):
+        return [work.calls[0]()] * count
+
+
+instruments.INSTRUMENTS["wall"] = Told()
+"""
+
+
+HOSTS = """
+import json
+import os
+import pathlib
+
+from pytest_flashinfer_perf.runs.host_time import HostTime
+from pytest_flashinfer_perf.timing import host
+
+
+def told(_target, _device, _on_device, _launches):
+    us = json.loads(pathlib.Path("hosts.json").read_text())["FLASHINFER_PERF_CONFIRMS" in os.environ]
+    return HostTime(us, (0.99 * us, us, 1.01 * us), False, references_us=(20.0,) * 3), ""
+
+
+host.measured = told
+"""
+
+
+def as_told(name, us):
+    """The row of `perf.time` under this instrument."""
+    nodeid = f"test_told.py::test_it[{name}]"
+    how = {"instrument": "wall", "cold_l2": "rotate", "cuda_graph": False, "seed": None, "bound": None}
+    cpu = {"gpu_uuid": None, "device_name": devices.find("cpu").name, "device": "cpu"}
+    return {**row(nodeid, us=us, stddev=0.0, **how, **cpu), "fullname": nodeid}

@@ -1,0 +1,108 @@
+"""Records of CUPTI whose fields are read together, and those that are left as they are."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_flashinfer_perf.timing import records
+
+np = pytest.importorskip("numpy")
+
+API = np.dtype(
+    [("kind", "i4"), ("cbid", "u4"), ("start", "u8"), ("end", "u8"), ("correlation_id", "u4"), ("return_value", "u4")]
+)
+KERNEL = np.dtype([("kind", "i4"), ("start", "u8"), ("end", "u8"), ("correlation_id", "u4"), ("grid_x", "i4")])
+
+
+class Api:
+    """A record as cupti-python 13.0 has it: memory under a private name, of which each attribute is read anew."""
+
+    layout = API
+
+    def __init__(self, *values):
+        self._data = np.array([values], self.layout).view(np.recarray)
+
+    def __getattr__(self, name):
+        if name not in self.layout.names:
+            raise AttributeError(name)
+        return int(self._data[name][0])
+
+
+class Kernel(Api):
+    layout, name = KERNEL, "a kernel"
+
+
+u4, u8 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+made = st.lists(
+    st.builds(Api, st.integers(1, 60), u4, u8, u8, u4, u4)
+    | st.builds(Kernel, st.integers(1, 60), u8, u8, u4, st.integers(1, 9)),
+    max_size=20,
+)
+
+
+@given(made)
+def test_copies_are_the_records_in_their_order(own):
+    copies = records.copied(own)
+    assert len(copies) == len(own)
+    for copy, record in zip(copies, own, strict=True):
+        assert isinstance(copy, records.Copied)
+        names = (*record.layout.names, *(["name"] if isinstance(record, Kernel) else []))
+        assert [getattr(copy, name) for name in names] == [getattr(record, name) for name in names]
+
+
+def test_common_fields_of_a_copy_are_not_read_again():
+    record = Api(4, 211, 10, 13, 7, 0)
+    (copy,) = records.copied([record])
+    record._data["start"] = 11
+    assert (copy.start, record.start) == (10, 11)
+
+
+def test_a_field_that_the_record_lacks_is_missing_in_its_copy():
+    (copy,) = records.copied([Kernel(10, 1, 2, 3, 4)])
+    with pytest.raises(AttributeError, match="cbid"):
+        _ = copy.cbid
+
+
+class Moved(Api):
+    """Says something else than its memory."""
+
+    end = 5
+
+
+class Shorter(Api):
+    """Without a layout of fields."""
+
+    def __init__(self, *values):
+        self._data = np.array(values, "u8")
+
+
+@pytest.mark.parametrize("unlike", [SimpleNamespace(kind=4), Moved(4, 211, 10, 13, 7, 0), Shorter(4, 10, 13)])
+def test_records_of_another_form_stay_as_they_are_beside_those_that_are_copied(unlike):
+    known = Api(4, 211, 10, 13, 7, 0)
+    first, second, third = records.copied([unlike, known, unlike])
+    assert first is third is unlike
+    assert (type(second), second.end) == (records.Copied, 13)
+
+
+def test_callbacks_get_copies_while_it_lasts_and_cupti_is_put_back(monkeypatch):
+    registered, seen = [], []
+    module = ModuleType("cupti")
+    cupti = module.cupti = SimpleNamespace(activity_register_callbacks=lambda *both: registered.append(both))
+    register = cupti.activity_register_callbacks
+    monkeypatch.setitem(sys.modules, "cupti", module)
+
+    def broken():
+        with records.read_together():
+            cupti.activity_register_callbacks("requested", seen.extend)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        broken()
+    cupti.activity_register_callbacks("requested later", "as it is")
+    assert cupti.activity_register_callbacks is register
+    (requested, completed), later = registered
+    completed([Api(4, 211, 10, 13, 7, 0)])
+    assert (requested, later, type(seen[0])) == ("requested", ("requested later", "as it is"), records.Copied)
