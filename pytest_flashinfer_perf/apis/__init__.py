@@ -1,4 +1,4 @@
-"""FlashInfer's own trace templates as routines: an API that can make its inputs and knows its answer is a case."""
+"""FlashInfer's APIs that have a trace template, as routines: a template makes inputs and has a reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An API as a call to time: the function itself, or the method of a wrapper that was made and planned before."""
+"""Call an API: a function itself, or the `run` of a wrapper that is made and planned beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which APIs the installed FlashInfer has templates for: asked of a child process once, and kept per version."""
+"""List the templates of the installed FlashInfer, in a child process once per version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions for single APIs, each with its reason: everything else is derived."""
+"""Exceptions for single APIs, each with its reason; everything else is derived from the templates."""
 
 from __future__ import annotations
 

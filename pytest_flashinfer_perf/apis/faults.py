@@ -1,4 +1,4 @@
-"""Answers that are wrong on purpose: a check that lets one of them pass says little."""
+"""Wrong answers, to test that the check of an API's answer finds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a template makes for one case: the arguments of a call and of a wrapper's plan, and which of them it writes."""
+"""The inputs of a case of an API: the arguments of the call and of `plan`, and which of them the call writes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Kept:
 
 @dataclass
 class Given:
-    """Arguments by name; a wrapper is planned with some, and called with the others."""
+    """The arguments of a call by name, and those of a wrapper's `plan`."""
 
     call: dict[str, Any]
     plan: dict[str, Any]

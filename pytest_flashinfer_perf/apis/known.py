@@ -1,4 +1,4 @@
-"""What is known of FlashInfer's templates without importing FlashInfer: plain data, kept as JSON."""
+"""The data that is stored about FlashInfer's templates, so that FlashInfer need not be imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory a case of an API needs, before any of it is taken."""
+"""Estimate the memory that a case of an API needs, before any is allocated."""
 
 from __future__ import annotations
 

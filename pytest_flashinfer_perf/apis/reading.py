@@ -1,4 +1,4 @@
-"""What an output means, so that equal answers compare equal: packed numbers, sets in any order, scales."""
+"""Decode an API's output so that equal answers compare equal: packed numbers, sets in any order, scales."""
 
 from __future__ import annotations
 

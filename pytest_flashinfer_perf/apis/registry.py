@@ -1,4 +1,4 @@
-"""Run as a program: imports FlashInfer and prints as JSON what its trace templates declare."""
+"""A program that imports FlashInfer and prints its trace templates as JSON."""
 
 from __future__ import annotations
 

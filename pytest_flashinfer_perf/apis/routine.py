@@ -1,4 +1,4 @@
-"""An API with a template as a routine: derived where a routine's own file declares."""
+"""A `Routine` made from an API's template instead of a file of its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pytest_flashinfer_perf.spec.routine import Backend, Routine
 
 @dataclass
 class ApiRoutine(Routine[Any, Given]):
-    """Its outputs are compared as what they mean, and as far as their reference knows them."""
+    """A routine whose outputs are decoded before they are compared, and compared where the reference has values."""
 
     api: Api = field(kw_only=True)
     option = "--api"

@@ -1,4 +1,4 @@
-"""Is a sampler right: its tokens must be possible ones, and be as frequent as their probabilities say."""
+"""Check a sampler: its tokens must be possible, and as frequent as their probabilities."""
 
 from __future__ import annotations
 

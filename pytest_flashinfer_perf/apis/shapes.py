@@ -1,4 +1,4 @@
-"""A template's axes as Params: a flag for each, small sizes to try, sizes of models to measure."""
+"""The axes of a template as Params: a flag for each, with small sizes for tests and sizes of models."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Sizes = dict[str, Any]
 
 @dataclass(frozen=True)
 class ApiParams(Params):
-    """What all templates' parameters have in common: their inputs may have another type, and calls more arguments."""
+    """The base of all templates' parameters: another type of the inputs, and additional arguments of the call."""
 
     dtype: str | None = flag("type of the first input and of all alike", default=None, choices=FLOATS, draw=(None,))
     arguments: str | None = flag("further arguments of the call: name=value,name=value", default=None, draw=(None,))

@@ -1,4 +1,4 @@
-"""Can an API run here: what its own decorators say; what they do not say, the library says when it is called."""
+"""Where an API can run, from its own decorators; without any, the library's error is the reason of the skip."""
 
 from __future__ import annotations
 

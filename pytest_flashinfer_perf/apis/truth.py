@@ -1,4 +1,4 @@
-"""What an API should answer: its template's reference, on copies of the inputs in wider types."""
+"""The expected answer of an API: its template's reference on copies of the inputs in wider types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an API's call has to move and to multiply, from what its template declares and its reference does."""
+"""The bytes and FLOPs of an API's call, from its template's declarations and its reference."""
 
 from __future__ import annotations
 

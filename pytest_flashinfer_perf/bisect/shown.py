@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from pytest_flashinfer_perf.bisect.question import GIT_WORDS, Answer, Finding, Question
 from pytest_flashinfer_perf.bisect.search import CaseSearch
 from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.runs.formatting import WIDTH
+from pytest_flashinfer_perf.runs.formatting import indented
 
 
 class Titles(Protocol):
@@ -25,7 +24,7 @@ def step(question: Question, found: Mapping[str, Finding], titles: Titles, secon
     yield f"{question.number:2} {question.stage}: {titles.title(question.head)}{beside} ({seconds:.0f} s)"
     for case, finding in found.items():
         yield f"     {case}"
-        yield from _indented(f"{_answer(question, finding)}: {finding.sentence}", 7)
+        yield from indented(f"{_answer(question, finding)}: {finding.sentence}", 7)
 
 
 def _answer(question: Question, finding: Finding) -> str:
@@ -38,7 +37,7 @@ def results(trails: Iterable[CaseSearch], titles: Titles, wanted: str) -> Iterat
     for trail in trails:
         yield ""
         yield trail.case
-        yield from (line for sentence in _result(trail, titles, wanted) for line in _indented(sentence, 2))
+        yield from (line for sentence in _result(trail, titles, wanted) for line in indented(sentence, 2))
 
 
 def _result(trail: CaseSearch, titles: Titles, wanted: str) -> Iterator[str]:
@@ -70,8 +69,3 @@ def _unverified(trail: CaseSearch, titles: Titles, wanted: str) -> Iterator[str]
 
 def _sure(finding: Finding) -> str:
     return "" if finding.surely is None else f", at least {words.percent(finding.surely)} (95 % confidence)"
-
-
-def _indented(text: str, by: int) -> list[str]:
-    indent = " " * by
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False)

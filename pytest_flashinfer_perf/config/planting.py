@@ -1,4 +1,4 @@
-"""The file of `--perf-plant`: tests to slow down, with the seconds of extra work after each timed call."""
+"""The file of `--perf-plant`: tests to slow down, and the extra work after each timed call in seconds."""
 
 from __future__ import annotations
 

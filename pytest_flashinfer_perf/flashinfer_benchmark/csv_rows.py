@@ -12,7 +12,7 @@ import pytest
 from pytest_flashinfer_perf.config.usage import not_written, verify_output
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream_columns
-from pytest_flashinfer_perf.running import attempts, reports
+from pytest_flashinfer_perf.running import reports
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.row import Row
 
@@ -85,7 +85,7 @@ class CsvFile:
                 self._lost = error
 
     def _follow(self, report: pytest.TestReport) -> None:
-        if attempts.begins(report) and self._lines.pop(report.nodeid, None) is not None:
+        if reports.begins_attempt(report) and self._lines.pop(report.nodeid, None) is not None:
             self._write()
         row = reports.of(report).row
         if row:

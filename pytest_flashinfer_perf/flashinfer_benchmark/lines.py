@@ -1,4 +1,4 @@
-"""A line of flags, of a routine or of an API: by the API's name, or by that of upstream's routine."""
+"""Read a line of flags: of a routine, of an API, or of upstream's routine that is an API here."""
 
 from __future__ import annotations
 

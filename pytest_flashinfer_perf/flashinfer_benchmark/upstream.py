@@ -1,4 +1,4 @@
-"""Routines of `flashinfer_benchmark.py`, and those that only one side has."""
+"""The routines and backends of `flashinfer_benchmark.py`, and which of them only one side has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns that `flashinfer_benchmark.py` writes, in its order; those that several of its groups have stand once."""
+"""The CSV columns of `flashinfer_benchmark.py` in its order, each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shapes `flashinfer_benchmark.py` leaves out, backend by backend; FlashInfer's own limits are elsewhere."""
+"""The shapes that `flashinfer_benchmark.py` itself leaves out, by backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of `flashinfer_benchmark.py` that runs a case again, where its script has such a case."""
+"""The command of `flashinfer_benchmark.py` that measures the same case, if it has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child process for many examples: each is sent to it and gives an outcome, also if the child dies."""
+"""Run examples in a child process, and turn a crash or a timeout of the child into an outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates without a baseline: a rate that must be reached, another backend that must not be beaten by."""
+"""Limits without a baseline: rates to reach, a limit relative to another backend, limits of host time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_WRITTEN = "its rows do not say what it asks of the host"
 
 @dataclass(frozen=True)
 class Broken:
-    """What was asked and not reached; `unknown` when the rows do not say."""
+    """A limit that is exceeded or not reached; `unknown` if the rows lack the number to compare."""
 
     sentence: str
     unknown: bool = False

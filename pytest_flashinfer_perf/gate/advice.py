@@ -1,4 +1,4 @@
-"""How much a comparison can be trusted, and what would decide the cases that it could not."""
+"""How far a comparison can be trusted, and which command would decide AMBIGUOUS cases."""
 
 from __future__ import annotations
 

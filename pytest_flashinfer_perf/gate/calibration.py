@@ -1,4 +1,4 @@
-"""A machine's own noise: measured by `flashinfer-perf calibrate`, kept per GPU, used while it is true."""
+"""The noise of a GPU, measured by `flashinfer-perf calibrate` and stored in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Change points: where a series of measurements moved to another level and stayed there.
+"""Find change points: positions in a series from which on its level is different.
 
 Optimal partitioning with PELT's pruning: the segments whose squared distances from their means, plus a penalty for
 each, are smallest. `ruptures` has it too, and brings numpy and scipy; this is its special case of a mean. Spikes are

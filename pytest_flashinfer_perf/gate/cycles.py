@@ -1,4 +1,4 @@
-"""SM cycles by which cases are compared: those counted, or for a short call its time multiplied by the SM clock.
+"""The SM cycles that cases are compared by: counted ones, or for short calls the time multiplied by the SM clock.
 
 Cycles are counted between two stamps, whose own launches take 3.5 us: these hide what a short call changes by, and vary
 more than it does.
@@ -17,7 +17,7 @@ LONG = 80_000  # cycles, of which the launches of the stamps are less than a ten
 
 @dataclass(frozen=True)
 class Cycles:
-    """A row's figure, and that of each of its placements."""
+    """The cycles of a row, and of each of its placements."""
 
     figure: float
     placements: tuple[float, ...] = ()

@@ -1,4 +1,4 @@
-"""From a change and its noise to a verdict, and what becomes of a suspect that was measured again."""
+"""The verdict for a change and its noise, and for a suspect that was measured again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison as JSON: every verdict with the numbers that led to it, and nothing of the moment it was made."""
+"""The comparison as JSON: every verdict with the numbers that led to it. Equal inputs give equal files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much slower a case became, and how sure that is: one number per process, compared in logarithms."""
+"""Estimate how much slower a case became, with a confidence interval: one number per process, in logarithms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAIR = 2.0  # the variance of a difference, in variances of one process
 
 @dataclass(frozen=True)
 class Replicates:
-    """One case in one domain, a median per process; paired, those of either side belong together by place."""
+    """The medians of one case in one domain, one per process. If `paired`, the n-th of both sides belong together."""
 
     domain: str
     kind: str  # whose noise it has
@@ -99,7 +99,7 @@ def _kind(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Effect:
-    """A change as a logarithm of a ratio, its standard error, and what that rests on."""
+    """A change as a logarithm of a ratio, with its standard error and the source of that."""
 
     seen: Replicates
     noise: Noise

@@ -1,4 +1,4 @@
-"""Every number that led to a verdict."""
+"""The output of `--explain`: every number that led to a verdict."""
 
 from __future__ import annotations
 

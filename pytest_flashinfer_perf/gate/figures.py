@@ -1,4 +1,4 @@
-"""The figures of a row that verdicts rest on; a figure of zero or less is one that nobody knows."""
+"""The times and cycles of a row; zero and negative values count as unknown."""
 
 from __future__ import annotations
 

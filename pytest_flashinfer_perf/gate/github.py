@@ -1,4 +1,4 @@
-"""What GitHub Actions shows: the job's summary, and an annotation for each case that needs a look."""
+"""Output for GitHub Actions: the job's summary, and annotations for cases that need attention."""
 
 from __future__ import annotations
 

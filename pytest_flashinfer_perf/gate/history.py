@@ -1,4 +1,4 @@
-"""Many stored runs: when which case changed, and what else did at that moment."""
+"""Find changes in a series of stored runs, and what else changed in the same run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Point = tuple[Run, Row]
 
 @dataclass(frozen=True)
 class Series:
-    """One case on one card, measured in one way; in time, or in cycles where it is judged by them, or on the host."""
+    """The measurements of one case on one GPU: times, cycles if cases are judged by them, or host times."""
 
     case: str
     gpu: str | None

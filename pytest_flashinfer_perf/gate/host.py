@@ -1,4 +1,4 @@
-"""What a call costs the host, as quantities of their own: it may take longer while the GPU takes as long as before.
+"""Compare host time, separately from GPU time: it can grow while the GPU takes as long as before.
 
 They decide the verdict of a case only where `slower_host` is asked of it, or where the rules judge by one of them
 alone, and are shown beside its time in any case.

@@ -1,4 +1,4 @@
-"""What changed between a baseline and this run, and whether that is worse, case by case."""
+"""Compare a run with a baseline, and give each case a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two runs must have in common before their times can be compared, and what it costs to compare them anyway."""
+"""What must be equal in two runs (GPU, driver, settings), and what `--perf-gate-allow` permits to differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.runs.run_file import Run
 
 @dataclass(frozen=True)
 class Facet:
-    """`cost` is what admitting a difference adds to the threshold, as a share of the time."""
+    """A property to compare. If it may differ, the threshold grows by `cost`, a share of the time."""
 
     name: str
     of: Callable[[Run, Row], Any]
@@ -44,7 +44,7 @@ ALLOWABLE = {**{facet.name: facet.means for facet in (*FACETS, LIBRARY)}, **OTHE
 
 
 class AllowError(FlashinferPerfError):
-    """A name that nothing is called."""
+    """An unknown name in `--perf-gate-allow`."""
 
 
 def allowed(text: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Plain tests are known by their path from pytest's rootdir: from elsewhere, the same tests have other names."""
+"""Detect tests that are missing only because their path changed: the runs were started in different folders."""
 
 from __future__ import annotations
 

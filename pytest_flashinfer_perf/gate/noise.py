@@ -1,4 +1,4 @@
-"""How far apart two processes that run the same code come out: calibrated, seen in placements, pooled, or assumed.
+"""The noise between processes: calibrated, estimated from placements, pooled over cases, or assumed.
 
 Five processes say little about their own variance. So it is blended with what is known besides, weighted by degrees of
 freedom: with the machine's calibration of this case, with what the rows' own placements show, else with what all cases
@@ -51,7 +51,7 @@ TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what i
 
 @dataclass(frozen=True)
 class Noise:
-    """Variance between processes, of logarithms; how much is known of it, and from where."""
+    """The variance of logarithms between processes, its degrees of freedom and its source."""
 
     variance: float
     df: float

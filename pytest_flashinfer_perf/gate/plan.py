@@ -1,4 +1,4 @@
-"""How many pairs of processes a case needs: some are certain early, some need more, and a suspect is measured again."""
+"""Measure pairs of processes until each verdict is certain, and measure suspects again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MeasurePair = Callable[[int, "frozenset[str] | None"], tuple[Run, Run]]
 
 @dataclass
 class Plan:
-    """`pairs` for every case that is not certain before, up to `most` for those that stay AMBIGUOUS."""
+    """The number of pairs: `pairs` unless all verdicts are certain earlier, up to `most` for AMBIGUOUS cases."""
 
     pairs: int = 5
     most: int = 10

@@ -1,4 +1,4 @@
-"""What verdicts are worth on one machine: of identical code, and of the same code with extra work behind each call.
+"""Count the gate's errors on one machine: false alarms on identical code, and missed slowdowns.
 
 Every process is compared with every other one, as `compare` does it with one file a side.
 """
@@ -27,7 +27,7 @@ FAIR = (0.6, 1.6)  # predicted noise, in observed
 
 @dataclass(frozen=True)
 class Frequency:
-    """How often it happened, and how many of these comparisons share no process: others depend on each other."""
+    """The number of events, and how many of the comparisons are independent since they share no process."""
 
     hits: int = 0
     tries: int = 0
@@ -120,7 +120,7 @@ def _tally(judged: Sequence[Judged], verdict: Verdict, independent: int) -> Freq
 
 @dataclass(frozen=True)
 class Proof:
-    """`failed` are comparisons of identical code that ended with exit code 1, `troubles` what was not measured."""
+    """`failed` are comparisons of identical code with exit code 1, `troubles` what was not measured."""
 
     cases: tuple[Proved, ...]
     failed: Frequency

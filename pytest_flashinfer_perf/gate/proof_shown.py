@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.proof import FAIR, LEAST_FOUND, MOST_FAILED, MOST_SLOWER, Frequency, Proof, Proved
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Verdict
-from pytest_flashinfer_perf.runs.formatting import WIDTH, as_markdown, counted
+from pytest_flashinfer_perf.runs.formatting import as_markdown, counted, markdown_table, wrapped
 
 SCHEMA = 1
 COLUMNS = ("slower", "faster", "found", "planted", "detects", "sd", "assumed", "ratio")
@@ -39,9 +38,7 @@ def lines(proof: Proof) -> Iterator[str]:
         yield _aligned(_cells(case))
     yield ""
     for sentence in sentences(proof):
-        yield from textwrap.wrap(
-            sentence, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
+        yield from wrapped(sentence)
 
 
 def _cells(case: Proved) -> tuple[str, ...]:
@@ -114,10 +111,7 @@ def _markdown(proof: Proof) -> Iterator[str]:
         yield as_markdown(sentence)
     if proof.cases:
         yield ""
-        yield f"| case | {' | '.join(COLUMNS)} |"
-        yield "|---" * (1 + len(COLUMNS)) + "|"
-        for case in proof.cases:
-            yield f"| {as_markdown(case.name)} | {' | '.join(_cells(case))} |"
+        yield from markdown_table(("case", *COLUMNS), ((case.name, *_cells(case)) for case in proof.cases))
 
 
 def document(proof: Proof) -> str:

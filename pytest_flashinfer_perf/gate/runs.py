@@ -1,4 +1,4 @@
-"""The runs that a comparison is given: files, folders of files, and names in pytest-benchmark's storage."""
+"""Find the runs of a comparison: files, folders of files, or names in pytest-benchmark's storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: which processes measured a case, and what keeps it from being judged."""
+"""The two sides of a comparison: the rows of each case, and what prevents a verdict."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NEVER_ALLOWED = ("wrong-answer", FAILED)
 
 @dataclass(frozen=True)
 class ComparedCase:
-    """Paired, the n-th of either side belong together; `torn` when one side of a pair has it and the other has not.
+    """The rows of one case on both sides. If paired, the n-th of both sides belong together.
 
-    A case that failed in this run is one without rows, where neither side measured it.
+    `torn`: one side of a pair lacks the case. A case that failed, and that neither side measured, has no rows.
     """
 
     name: str

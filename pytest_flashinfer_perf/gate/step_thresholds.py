@@ -1,4 +1,4 @@
-"""[models] of the settings file: how long a step of a model may take, and how much slower it may become."""
+"""[models] of the settings file: limits for the time of a model's step and for its slowdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READERS = {"slower_step": thresholds.share, "max_step_us": thresholds.number}
 
 @dataclass(frozen=True)
 class StepThreshold:
-    """What the sum of a step is held to: nothing, unless that is asked."""
+    """The limits for the sum of a step; None for no limit."""
 
     slower_step: float | None = None
     max_step_us: float | None = None

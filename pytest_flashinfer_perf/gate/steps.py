@@ -1,4 +1,4 @@
-"""The sum of a model's step on both sides of a comparison: how it changed, how sure that is, what was asked of it."""
+"""Compare the sum of a model's step between two runs, and apply the limits of the settings file."""
 
 from __future__ import annotations
 

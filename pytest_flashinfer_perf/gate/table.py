@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from pytest_flashinfer_perf.gate import advice, words
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
-from pytest_flashinfer_perf.runs.formatting import WIDTH, wrapped
+from pytest_flashinfer_perf.runs.formatting import WIDTH, indented, wrapped
 
 
 def lines(judgement: Judgement) -> Iterator[str]:
@@ -43,7 +42,7 @@ def _cases(of_verdict: Sequence[Judged]) -> Iterator[str]:
             others.setdefault("; ".join([_why(judged), *words.remarks(judged)]), []).append(judged.name)
     for why, names in others.items():
         yield from (f"  {name}" for name in names)
-        yield from _indented(why)
+        yield from indented(why, 6)
 
 
 def _why(judged: Judged) -> str:
@@ -62,12 +61,7 @@ def _brief(judged: Judged) -> Iterator[str]:
 def _case(judged: Judged) -> Iterator[str]:
     yield f"  {judged.name}"
     if judged.primary:
-        yield from _indented(f"{words.times(judged)}: {words.changes(judged)}")
-        yield from _indented(f"{words.sure(judged, judged.primary)}, {words.detectable(judged)}")
-    yield from _indented(_why(judged))
-    for remark in words.remarks(judged):
-        yield from _indented(remark)
-
-
-def _indented(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 8)
+        yield from indented(f"{words.times(judged)}: {words.changes(judged)}", 6)
+        yield from indented(f"{words.sure(judged, judged.primary)}, {words.detectable(judged)}", 6)
+    for line in (_why(judged), *words.remarks(judged)):
+        yield from indented(line, 6)

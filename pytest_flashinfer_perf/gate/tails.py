@@ -1,4 +1,4 @@
-"""Tails of the normal and of Student's t distribution, and two derivatives of log gamma.
+"""Tail probabilities of the normal and of Student's t distribution, and derivatives of log gamma.
 
 scipy has them all; it would weigh more than everything else that a comparison needs.
 """

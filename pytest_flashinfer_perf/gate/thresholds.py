@@ -1,4 +1,4 @@
-"""[thresholds] of the settings file: how much slower is too slow, and what must be reached whatever it was before."""
+"""[thresholds] of the settings file: how much slower is too slow, and absolute limits."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Rival:
 
 @dataclass(frozen=True)
 class Threshold:
-    """What one case is held to: a change counts when it is larger than `slower` of its time, and than `floor_us`.
+    """The limits of one case: a change counts if it exceeds both `slower`, a share of the time, and `floor_us`.
 
-    What it costs the host is held to nothing unless that is asked.
+    Host time has no limit unless the settings file sets one.
     """
 
     slower: float = 0.02

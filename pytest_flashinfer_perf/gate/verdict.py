@@ -1,4 +1,4 @@
-"""Verdicts: the words, what each rests on, and the exit code that they amount to."""
+"""Verdicts, the data behind each, and the exit code of all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING_WORSE, WORSE, COULD_NOT_JUDGE = 0, 1, 2  # exit codes; of 1 and 2 it is 
 
 
 class Verdict(str, Enum):
-    """In the order in which people want to read them."""
+    """The verdicts, the most important to a reader first."""
 
     SLOWER = "SLOWER"
     INVALID = "INVALID"
@@ -31,9 +31,9 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class Rules:
-    """What a comparison is held to. Paired: the n-th processes of the two sides ran next to each other.
+    """The settings of a comparison. Paired: the n-th processes of the two sides ran next to each other.
 
-    `quantity`, of what a call costs the host, decides every verdict alone where it is given.
+    If `quantity` is given, one of host time, it alone decides every verdict.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -93,7 +93,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class JudgedStep:
-    """The sum of a model's step: its time and change in a sentence, what is worse than asked, what nobody can tell."""
+    """The sum of a model's step: its time and change in a sentence, exceeded limits, and what cannot be judged."""
 
     model: str
     sentence: str
@@ -113,7 +113,7 @@ class JudgedStep:
 
 @dataclass(frozen=True)
 class Judgement:
-    """`failures` are of head, and of no case that is known by name."""
+    """The result of a comparison. `failures` are failed tests of the head that belong to no known case."""
 
     cases: tuple[Judged, ...]
     base: tuple[Run, ...]

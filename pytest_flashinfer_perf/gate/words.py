@@ -1,4 +1,4 @@
-"""Verdicts in sentences; what terminal, Markdown and annotations share."""
+"""Verdicts as sentences, for the terminal, Markdown and annotations."""
 
 from __future__ import annotations
 

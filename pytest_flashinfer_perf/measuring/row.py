@@ -1,4 +1,4 @@
-"""The parts of a row that a measurement knows; null for what the instrument cannot see."""
+"""The parts of a row that a measurement fills in; null for what the instrument cannot measure."""
 
 from __future__ import annotations
 

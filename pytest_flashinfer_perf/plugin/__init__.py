@@ -71,7 +71,7 @@ def _configure(config: pytest.Config) -> None:
     running.start(config, board.notes)
     if not hasattr(config, "workerinput"):
         _start_gathering(config, settings, board)
-    _set_arguments(config, settings)
+    named_files.set_arguments(config, settings)
     _take_trace_sets(config, settings)
 
 
@@ -115,20 +115,6 @@ def _open_files(config: pytest.Config, board: Board) -> None:
         config.pluginmanager.register(CsvFile(path), "flashinfer-perf-csv")
     if config.getoption("perf_vllm_csv"):
         verify_output("--perf-vllm-csv", Path(config.getoption("perf_vllm_csv"), "any.csv"))
-
-
-def _set_arguments(config: pytest.Config, settings: Settings) -> None:
-    """Add the suite's folders for what is there only, and the files of --perf-testlist, to pytest's arguments."""
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if (settings.cases or settings.api or settings.model) and not named:
-        from pytest_flashinfer_perf.plugin import suite
-
-        step = suite.runs_a_step(settings.model, settings.step)
-        if settings.cases or settings.api or step:
-            config.args[:] = map(str, suite.asked_paths(api=settings.api, cases=settings.cases, step=step))
-    if settings.testlists:
-        asked = named or settings.cases or settings.api
-        config.args[:] = [*(config.args if asked else ()), *settings.testlists]
 
 
 def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_flashinfer_perf.config.usage import not_written
 from pytest_flashinfer_perf.report import host, search, terminal, vllm
-from pytest_flashinfer_perf.running import attempts, neighbours, reports
+from pytest_flashinfer_perf.running import neighbours, reports
 from pytest_flashinfer_perf.runs.formatting import duration
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import FAILED, SCHEMA_KEY, Block, Roof, Unmeasured
@@ -22,7 +22,7 @@ NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured 
 
 
 class Board:
-    """Rows and skips arrive with the reports, from another process too; `is_ours` when any is of a case."""
+    """Collects rows and skips from test reports, also of other processes; `is_ours` if any belongs to a case."""
 
     def __init__(self, step: Callable[[], ModelStep | None]) -> None:
         self.step = step  # of a model, if the session measures one
@@ -50,7 +50,7 @@ class Board:
         test, carried = report.nodeid, reports.of(report)
         self.is_ours |= carried.repeat is not None or carried.unmeasured is not None
         if report.when == "setup":
-            self._forget(test, row=attempts.begins(report))
+            self._forget(test, row=reports.begins_attempt(report))
         if carried.row:
             self._rows[test] = carried.row
             self._roofs[carried.row.identity.place] = carried.roofs

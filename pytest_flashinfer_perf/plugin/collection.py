@@ -1,4 +1,4 @@
-"""From markers to items: cases of tests with their marks and clocks, and the requires_* markers of users."""
+"""Make pytest items from markers: the cases of `perf_cases`, their marks and clocks, and `requires_*` skips."""
 
 from __future__ import annotations
 

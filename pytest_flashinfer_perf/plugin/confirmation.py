@@ -1,4 +1,4 @@
-"""Measure cases that look slower again, in new processes: in the same process they would meet the same conditions."""
+"""Measure suspects again in new processes, since the same process would have the same memory layout."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin import confirmation
-from pytest_flashinfer_perf.running import attempts, reports, unmeasured
+from pytest_flashinfer_perf.running import reports, unmeasured
 from pytest_flashinfer_perf.running.stash import measures
 from pytest_flashinfer_perf.runs import row as rows
 from pytest_flashinfer_perf.runs.row import Identity, Row
@@ -88,7 +88,7 @@ class Gate:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if attempts.begins(report):
+        if reports.begins_attempt(report):
             self.rows.pop(report.nodeid, None)
             self.unmeasured.pop(report.nodeid, None)
         row = reports.of(report).row or reports.of(report).plain

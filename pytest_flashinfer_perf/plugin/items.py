@@ -1,4 +1,4 @@
-"""Tests from files: a test function for each line of a testlist, and one for the case of a finding."""
+"""pytest items made from files: one for each line of a testlist, and one for a finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a run in the summary of GitHub's job; of one that is judged, the gate writes the verdicts."""
+"""The run's tables in the summary of a GitHub job; with `--perf-gate` the gate writes the verdicts instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are named as arguments: findings and testlists."""
+"""The files among pytest's arguments: those that are findings or testlists, and those that options add."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.running.stash import SETTINGS
 
 
@@ -27,3 +28,17 @@ def is_testlist(path: Path, config: pytest.Config) -> bool:
     from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 
     return testlist.is_testlist(path)
+
+
+def set_arguments(config: pytest.Config, settings: Settings) -> None:
+    """Add the suite's folders for what is there only, and the files of --perf-testlist, to pytest's arguments."""
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    if (settings.cases or settings.api or settings.model) and not named:
+        from pytest_flashinfer_perf.plugin import suite
+
+        step = suite.runs_a_step(settings.model, settings.step)
+        if settings.cases or settings.api or step:
+            config.args[:] = map(str, suite.asked_paths(api=settings.api, cases=settings.cases, step=step))
+    if settings.testlists:
+        asked = named or settings.cases or settings.api
+        config.args[:] = [*(config.args if asked else ()), *settings.testlists]

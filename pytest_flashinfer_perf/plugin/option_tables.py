@@ -1,4 +1,4 @@
-"""The options of pytest's command line, a table for each question that they answer."""
+"""pytest's command-line options, one table for each group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The types of options: from the text of an argument to a value, or argparse's error."""
+"""The types of options: parse an argument's text, or raise argparse's error."""
 
 from __future__ import annotations
 

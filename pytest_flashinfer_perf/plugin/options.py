@@ -1,4 +1,4 @@
-"""The options of pytest's command line, in groups by the question that they answer."""
+"""Add the options to pytest's command line, in groups."""
 
 from __future__ import annotations
 

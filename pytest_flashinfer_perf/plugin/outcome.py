@@ -1,4 +1,4 @@
-"""A test's report: its row, what was checked, how to run it again, and a skip that is not allowed."""
+"""Attach the row, the check and the repro commands to a test's report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the JSON file of a run without rows: pytest-benchmark writes none, and an older file would be taken for it."""
+"""Write the JSON file of a run without rows, since pytest-benchmark writes none and an older file would remain."""
 
 from __future__ import annotations
 

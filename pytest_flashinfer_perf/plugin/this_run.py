@@ -1,4 +1,4 @@
-"""The session that measures as a run, for the reports that it writes of itself."""
+"""The current session as a run, for the reports that are written at its end."""
 
 from __future__ import annotations
 

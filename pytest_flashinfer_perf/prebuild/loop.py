@@ -40,7 +40,7 @@ def _cases(items: list[pytest.Item]) -> list[Case]:
 
 
 class Prebuild:
-    """Replaces the loop over tests."""
+    """Replaces pytest's loop over tests by one that compiles."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

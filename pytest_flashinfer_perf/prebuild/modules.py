@@ -27,7 +27,7 @@ from pytest_flashinfer_perf.timing.run import uses_graph
 
 @dataclass
 class Needed:
-    """The modules of all cases by name, and the reasons of cases that cannot run there or whose call failed."""
+    """The modules of all cases by name, and why some cases have none: they cannot run there, or their call failed."""
 
     modules: dict[str, Any] = field(default_factory=dict)
     cannot: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A budget as a table of the terminal or of Markdown, with what it does not cover."""
+"""The budget of a model's step as a table for the terminal or Markdown, with what it does not cover."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_flashinfer_perf.runs import budget as budgets
 from pytest_flashinfer_perf.runs.budget import Budget, Entry, Sum
-from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, named
+from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, markdown_table, named
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 from pytest_flashinfer_perf.runs.step import ModelStep
 
@@ -45,7 +45,7 @@ def _shown(step: ModelStep, run: Run, first: Run) -> ShownStep:
 
 def lines(step: ModelStep, budget: Budget, base: Budget | None) -> Iterator[str]:
     yield f"{step.title} on {budget.device}"
-    shown = list(table(budget))
+    shown = [HEADINGS, *table(budget)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for cells in shown:
         yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
@@ -55,16 +55,12 @@ def lines(step: ModelStep, budget: Budget, base: Budget | None) -> Iterator[str]
 def markdown(step: ModelStep, budget: Budget, base: Budget | None) -> Iterator[str]:
     yield f"### {as_markdown(f'{step.title} on {budget.device}')}"
     yield ""
-    for index, cells in enumerate(table(budget)):
-        yield f"| {' | '.join(map(as_markdown, cells))} |"
-        if index == 0:
-            yield "|---" * len(HEADINGS) + "|"
+    yield from markdown_table(HEADINGS, table(budget))
     yield ""
     yield from (f"- {as_markdown(line.strip())}" for line in below(step, budget, base))
 
 
 def table(budget: Budget) -> Iterator[tuple[str, ...]]:
-    yield HEADINGS
     whole = budget.total.seconds
     for entry in sorted(budget.entries, key=lambda entry: -entry.seconds):
         if not entry.kernel.gap:

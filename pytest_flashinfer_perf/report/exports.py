@@ -1,4 +1,4 @@
-"""A run for other tools: device medians in microseconds with their rates, what is noisy, and what has no time.
+"""Write a run for other tools: GPU medians in microseconds, rates, noisy cases, and cases without a time.
 
 What each format has to look like: https://github.com/benchmark-action/github-action-benchmark#examples (a tool
 `customSmallerIsBetter`), https://bencher.dev/docs/reference/bencher-metric-format/,
@@ -27,7 +27,7 @@ RATES = ("tflops", "tb_per_sec", "sol_pct")
 
 @dataclass(frozen=True)
 class Entry:
-    """A case under a name that no other has: with its row, or why it has none."""
+    """A case with a unique name, and its row or the reason why it has none."""
 
     name: str
     status: str

@@ -1,4 +1,4 @@
-"""Shapes of one routine by batch and sequence."""
+"""Medians of a routine in a grid of batch size and sequence length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Cells = Mapping[str, str]
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Shapes by batch and sequence; a group are shapes that are otherwise alike."""
+    """Shapes in a grid of batch and sequence; the shapes of a group differ in nothing else."""
 
     sequences: tuple[str, ...]
     groups: tuple[tuple[str, tuple[tuple[int, Cells], ...]], ...]

@@ -1,13 +1,12 @@
-"""What calls cost the host, for people: the slowest plans, who waits for the GPU, and plans over batches."""
+"""The host-time section of reports: the slowest plans, calls that wait for the GPU, plans over batch sizes."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.runs import host_time
-from pytest_flashinfer_perf.runs.formatting import WIDTH, counted, duration, grouped, named
+from pytest_flashinfer_perf.runs.formatting import counted, duration, grouped, indented, named
 from pytest_flashinfer_perf.runs.host_time import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, HostTime
 from pytest_flashinfer_perf.runs.row import Row
 
@@ -37,9 +36,7 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
             yield _line(row, host)
             for what in (ALLOCATION, SYNCHRONISATION, COPY_TO_HOST):
                 for place in host_time.places(host, what):
-                    yield from textwrap.wrap(
-                        f"{what}: {place}", WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 8
-                    )
+                    yield from indented(f"{what}: {place}", 6)
 
 
 def _line(row: Row, host: HostTime) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pytest_flashinfer_perf.report import budget_shown, host, story, verdicts
 from pytest_flashinfer_perf.report.story import CaseHistory, Comparison
 from pytest_flashinfer_perf.report.verdicts import ShownVerdict
-from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, named, rate, spread
+from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, markdown_table, named, rate, spread
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run
 
@@ -107,8 +107,5 @@ def _folded(title: str, content: Iterable[str]) -> Iterator[str]:
 
 
 def _table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(map(as_markdown, headings))} |"
-    yield f"|{'---|' * len(headings)}"
-    for line in cells:
-        yield f"| {' | '.join(map(as_markdown, line))} |"
+    yield from markdown_table(headings, cells)
     yield ""

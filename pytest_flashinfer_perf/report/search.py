@@ -1,4 +1,4 @@
-"""What searches did, in 80 columns: how many examples each checked, and how fast."""
+"""The table of searches in the terminal: examples checked by each, and their rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs say together: the newest of each case, which backend wins where, what ran at all, what changed."""
+"""What a report tells about runs: the newest row of each case, the fastest backends, failures, changes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _place(identity: Identity, run: Run) -> str:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a reader wants to know first. `undecided` are verdicts with their reasons, and the cases of each."""
+    """The summary. `undecided` are verdicts with their reasons, and the cases of each."""
 
     measured: int
     statuses: Counter[str]
@@ -259,7 +259,7 @@ def _ordered(ways: Sequence[CaseHistory]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Support:
-    """What became of the cases of one backend of a routine."""
+    """The outcomes of the cases of one backend of a routine."""
 
     routine: str
     backend: str

@@ -1,9 +1,9 @@
-"""The section at the end of a run: per shape the backends side by side, in 80 columns of plain text."""
+"""The table at the end of a run: backends side by side for each shape, in 80 columns."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.report import host, vllm
@@ -28,6 +28,16 @@ BOUND = {"memory": "mem", "memory?": "mem?", "compute": "comp", None: ""}
 GRAPH = "--perf-cuda-graph=on replays them without it"
 CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
 EARLY = f"their wall time was up, {WALL_FACTOR} times --benchmark-max-time"
+COUNTED: tuple[tuple[Callable[[Row], object], str], ...] = (
+    (lambda row: row.provenance.host_bound, f"bound by the host: kernels wait for their launches; {GRAPH}"),
+    (
+        lambda row: row.status == "wrong",
+        "WRONG: the answer is not the reference's, which --perf-allow-output-mismatch allows",
+    ),
+    (lambda row: row.check.refcheck == "off", "not checked: --perf-refcheck=off"),
+    (lambda row: row.check.refcheck == "not checked", "not checked: perf.time was given no reference="),
+    (lambda row: row.status == "invalid", "INVALID: faster than this device can be; the time or the cost is wrong"),
+)
 
 
 def lines(
@@ -112,25 +122,12 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     early = [row.stats.rounds for row in rows if _stopped_early(row)]
     if early:
         yield from wrapped(f"{counted(len(early), 'case')} stopped early, after {_range(early)}: {EARLY}")
-    waiting = sum(bool(row.provenance.host_bound) for row in rows)
-    if waiting:
-        yield from wrapped(f"{waiting} bound by the host: kernels wait for their launches; {GRAPH}")
     yield from wrapped(host.waiting(rows))
-    wrong = sum(row.status == "wrong" for row in rows)
-    if wrong:
-        yield from wrapped(
-            f"{wrong} WRONG: the answer is not the reference's, which --perf-allow-output-mismatch allows"
-        )
-    unchecked = sum(row.check.refcheck == "off" for row in rows)
-    if unchecked:
-        yield from wrapped(f"{unchecked} not checked: --perf-refcheck=off")
-    unknown_answers = sum(row.check.refcheck == "not checked" for row in rows)
-    if unknown_answers:
-        yield from wrapped(f"{unknown_answers} not checked: perf.time was given no reference=")
+    for concerns, sentence in COUNTED:
+        count = sum(bool(concerns(row)) for row in rows)
+        if count:
+            yield from wrapped(f"{count} {sentence}")
     works = [row.throughput for row in rows]
     unknown = sorted({work.flops_dtype or "a type not stated" for work in works if work.bound == "memory?"})
     if unknown:
         yield from wrapped(f"mem?: no compute roof is known for {', '.join(unknown)}; %roof is of the memory's roof")
-    invalid = sum(row.status == "invalid" for row in rows)
-    if invalid:
-        yield from wrapped(f"{invalid} INVALID: faster than this device can be; the time or the cost is wrong")

@@ -1,4 +1,4 @@
-"""Which backends share the first place: all that are not surely slower than the fastest."""
+"""The backends that share the first place: those not significantly slower than the fastest."""
 
 from __future__ import annotations
 

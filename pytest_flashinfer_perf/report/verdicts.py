@@ -1,4 +1,4 @@
-"""The one place where reports meet the gate: the newest run, held against all the runs before it."""
+"""Compare the newest run with all earlier ones, by the gate."""
 
 from __future__ import annotations
 

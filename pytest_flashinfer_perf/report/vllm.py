@@ -1,4 +1,4 @@
-"""vLLM's comparison out of rows: TRT-LLM decode against the baseline of the same shape; its table and its CSV."""
+"""vLLM's comparison from rows: TRT-LLM decode against the baseline of the same shape, as a table and CSV."""
 
 from __future__ import annotations
 

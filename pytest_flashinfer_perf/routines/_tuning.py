@@ -1,4 +1,4 @@
-"""The flag of every routine that has a backend which FlashInfer's autotuner tunes."""
+"""The flag `--autotune`, for routines with a backend that FlashInfer's autotuner tunes."""
 
 from __future__ import annotations
 

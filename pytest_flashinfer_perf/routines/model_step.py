@@ -1,4 +1,4 @@
-"""The kernels of a model's step as parameters of the routines that are here, and of FlashInfer's APIs."""
+"""The kernels of a model's step as cases: parameters of routines and of FlashInfer's APIs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alone on a device: of all runs on a machine, one at a time measures on a GPU."""
+"""Lock a GPU, so that of all runs on a machine only one measures on it at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beside a session without workers: a process that says which case it died of."""
+"""For sessions without workers: start a process that reports which case the session died of."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.running.survival import REMEDY
 
 
 class Beside:
-    """It gets the name of each test that starts, and reads what faulthandler writes until the session has ended."""
+    """Sends the name of each starting test to a process that reads faulthandler's output until the session ends."""
 
     def __init__(self, stderr: IO[str]) -> None:
         command = [sys.executable, "-I", "-S", last_words.__file__, REMEDY]

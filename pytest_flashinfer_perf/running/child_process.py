@@ -6,6 +6,7 @@ died or is used up, the child forks another one, so that a crash costs no more t
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
@@ -68,7 +69,8 @@ class ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._worker: int | None = None
-        self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed with the child
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)  # this process moves the position that the child writes at
 
     def ask(self, request: Any, seconds: float) -> Any:
         """The answer, or `Ended`. Raises StartError."""

@@ -1,4 +1,4 @@
-"""Where rows are gathered: those of other processes and of an earlier run are added to this session's."""
+"""Add the rows of other processes and of a resumed run to this session's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.running import attempts, journal, replay, reports
+from pytest_flashinfer_perf.running import journal, replay, reports
 from pytest_flashinfer_perf.running.journal import Journal
 
 
@@ -21,7 +21,7 @@ class Gatherer:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if attempts.begins(report) and report.nodeid in self._added:
+        if reports.begins_attempt(report) and report.nodeid in self._added:
             replay.forget(self._config, report.nodeid)
         carried = reports.of(report)
         if carried.row and (carried.is_kept or hasattr(report, "node")):

@@ -31,7 +31,7 @@ WELL = ("passed", "skipped")  # any other outcome makes what was measured before
 
 
 class JournalError(FlashinferPerfError):
-    """A journal that cannot be gone on with; the sentence says why."""
+    """The journal cannot be resumed; the message says why."""
 
 
 def json_of(config: pytest.Config) -> Path | None:
@@ -53,7 +53,7 @@ def path_of(config: pytest.Config) -> Path | None:
 
 @dataclass(frozen=True)
 class Past:
-    """What an earlier run has left: where it was, and what it finished."""
+    """An earlier run: where it was made, and what it finished."""
 
     path: Path
     run: str
@@ -135,7 +135,7 @@ def started(path: Path, test: str) -> Started | None:
 
 
 class Journal:
-    """Open for this process; several have the same file open."""
+    """Appends lines to the file, as other processes of the run do at the same time."""
 
     def __init__(self, path: Path, run: str, place: Mapping[str, Any]) -> None:
         self._run = run

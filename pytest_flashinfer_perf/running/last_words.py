@@ -1,4 +1,4 @@
-"""What Python's faulthandler writes while a process dies, as its reader wants it: which case, and the frames of that.
+"""Find the case and its frames in what Python's faulthandler writes when a process dies.
 
 A process that dies of a signal cannot say more itself. Without workers nobody else is there but this module, run as a
 program beside the session, which therefore starts with the standard library alone and says each line as it comes.

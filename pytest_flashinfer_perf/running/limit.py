@@ -1,4 +1,4 @@
-"""The time that a case may take: seconds in which nothing is compiled and nobody is waited for.
+"""The time limit of a case; compiling and waiting for a lock do not count.
 
 Python's faulthandler keeps the time, in a thread of its own that needs no GIL: what hangs in C is ended too.
 """
@@ -17,7 +17,7 @@ LAST_WORDS = 0.5  # before the end: where the GIL is free, there is time for a s
 
 
 class Limit:
-    """For one case after the other. `announce` is called shortly before the end of a process that is not replaced."""
+    """Limits one case after the other. `announce` is called shortly before a process that is not replaced is ended."""
 
     def __init__(self, seconds: float, words: IO[str], announce: Callable[[], None] | None = None) -> None:
         self._seconds = seconds

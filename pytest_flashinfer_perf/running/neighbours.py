@@ -1,4 +1,4 @@
-"""Other plugins: those that want a test's calls for themselves get a sentence, instead of a figure that is none."""
+"""Refuse other plugins and options that would intercept a test's calls, with an explanation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a case ended that did not end well: a word for it, and a sentence."""
+"""How a case can end without a row: names of outcomes, and a sentence for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FATAL = {"Segmentation fault": "segfault", "Aborted": "abort"}
 
 
 class Death(NamedTuple):
-    """Of a process: what it died of, what is known of that, and its last words."""
+    """The death of a process: its cause, an explanation, and what it wrote last."""
 
     outcome: str
     sentence: str

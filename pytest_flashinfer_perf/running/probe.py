@@ -1,4 +1,4 @@
-"""What is asked of a process of its own, so that this one does not take a GPU."""
+"""Ask a question in a separate process, so that this one does not initialise a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A measurement becomes a pytest-benchmark row, through pytest-benchmark's public API alone."""
+"""Record a measurement as a row of pytest-benchmark, through its public API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples that another process measured become a row, as if pytest-benchmark had timed them here.
+"""Record samples that another process measured as a row of pytest-benchmark.
 
 It is off under xdist and has no way to add a row: its fixture is made for a stand-in of the test. The constructor of
 that fixture and the class of its statistics are not documented; this module is all that knows them.

@@ -1,4 +1,4 @@
-"""What a test's report carries for this plugin, from the process that ran the test to the one that gathers."""
+"""The data that this plugin attaches to pytest's test reports, and sends between processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "flashinfer_perf"
 
 @dataclass(frozen=True)
 class Options:
-    """What pytest-benchmark's record of a test has beside the row."""
+    """The fields of pytest-benchmark's record of a test that are not part of the row."""
 
     group: str | None = None
     param: str | None = None
@@ -53,6 +53,11 @@ def add(report: pytest.TestReport, **values: Any) -> None:
     setattr(report, NAME, replace(of(report), **values))
 
 
+def begins_attempt(report: pytest.TestReport) -> bool:
+    """Whether what came of earlier attempts is void: pytest-rerunfailures runs a failed test again."""
+    return report.when == "setup"
+
+
 def written(carried: CaseReport) -> dict[str, Any]:
     """As JSON, without what is not there."""
     values = {one.name: getattr(carried, one.name) for one in dataclasses.fields(carried)}
@@ -64,7 +69,7 @@ def read(values: Any, where: str) -> CaseReport:
 
 
 class Serializer:
-    """Between processes of xdist, and in files of reports, it is JSON."""
+    """Converts the data to JSON and back, for xdist and for files of reports."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_to_serializable(self) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:

@@ -1,4 +1,4 @@
-"""What a session with cases has beside them: its journal, their time limit, its device alone, its workers."""
+"""Set up a session that measures: journal, time limits, the lock of the device, workers."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def _warn_of_no_journal(config: pytest.Config) -> None:
 
 
 class ReportPlace:
-    """Reports that say where they come from."""
+    """Adds the host and the GPU to reports."""
 
     def __init__(self, place: Mapping[str, Any]) -> None:
         self._place = place

@@ -1,4 +1,4 @@
-"""`--perf-shard i/n`: the same split on every host, by what cases took in an earlier run, or evenly."""
+"""`--perf-shard i/n`: split tests over hosts, equally on each, by the durations of an earlier run if there is one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PART = "flashinfer_perf_shard"
 
 
 class ShardError(FlashinferPerfError):
-    """A split that cannot be made; the sentence says why."""
+    """The tests cannot be split; the message says why."""
 
 
 class Shard(NamedTuple):
@@ -59,7 +59,7 @@ def split(tests: Sequence[str], known: Mapping[str, float], of: int) -> list[lis
 
 
 class Sharding:
-    """Leaves other shards' tests out, and writes in the JSON which part of the run it is."""
+    """Deselects the tests of other shards, and records in the JSON which part of the run this is."""
 
     def __init__(self, config: pytest.Config, shard: Shard) -> None:
         by = config.getoption("perf_shard_by")

@@ -1,4 +1,4 @@
-"""What pytest's config and items carry for this plugin: a key for each fact, and what is read from them."""
+"""The data that this plugin stores on pytest's config and items, one key for each."""
 
 from __future__ import annotations
 

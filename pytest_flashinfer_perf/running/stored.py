@@ -1,4 +1,4 @@
-"""pytest-benchmark's storage in Elasticsearch: what is beside the rows goes into the document of each of them."""
+"""Support for pytest-benchmark's storage in Elasticsearch, which keeps a document for each row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Around every case: its time limit, its lines in the journal, and what becomes of the others when it ends badly."""
+"""Wrap each case: time limit, journal, and what happens to the other cases when one ends the process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REMEDY = "run with -n 1, and each such case costs itself alone; --perf-resume ke
 
 
 class Survival:
-    """In the process that runs the cases."""
+    """In the process that runs the cases: applies their time limit and writes their journal."""
 
     def __init__(self, device: Device, limit: Limit | None, journal: Journal | None) -> None:
         self._device = device
@@ -125,7 +125,7 @@ class Survival:
 
 
 class Retirement:
-    """A worker whose context is lost ends itself, after its report has left and before it takes another case."""
+    """Ends a worker whose CUDA context is lost, after it has sent its report and before it takes another case."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -1,4 +1,4 @@
-"""Cases without a row: pytest-benchmark's JSON has only what was measured, so these are written beside it."""
+"""Cases without a row, written beside the rows: pytest-benchmark's JSON has measured ones only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""execnet's gateways of a host that is gone.
+"""Drop execnet's gateways of a host that is lost.
 
 When a session ends, execnet asks each gateway to end, which fails for these, and so for all others. It has no way to
 leave one out: its list of gateways is not documented, and this module is all that knows it.

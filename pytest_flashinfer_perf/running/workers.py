@@ -1,4 +1,4 @@
-"""xdist's workers: one for each GPU, pinned to it, and replaced when it dies; what they cannot do, they refuse."""
+"""xdist's workers: one for each GPU, pinned to it, and replaced when it dies."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ DIST = {
 
 @dataclass(frozen=True)
 class WorkerBrief:
-    """What the controller tells a worker, and knows itself: its run, which cases are finished, which modules do not
-    compile, what to refuse, where to leave last words.
+    """What the controller sends to a worker: the run's id, finished cases, modules that do not compile, what to
+    refuse, and the file for last words.
     """
 
     run: str = ""
@@ -123,7 +123,7 @@ def obstacle(spec: Any, specs: Sequence[Any], names: Sequence[str], *, opted_in:
 
 
 class Controller:
-    """In the process that starts the workers and gathers what they report."""
+    """In the process that starts the workers and collects their reports."""
 
     def __init__(self, config: pytest.Config, brief: WorkerBrief) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""A model's step as a budget: for each kernel its count times the median of the fastest backend, and their sum."""
+"""The budget of a model's step: each kernel's count times the median of its fastest backend, and the sum."""
 
 from __future__ import annotations
 

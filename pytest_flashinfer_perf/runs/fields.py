@@ -1,4 +1,4 @@
-"""Dataclasses read from JSON by the types of their fields, and written to it; an error names the field."""
+"""Read dataclasses from JSON by the types of their fields, and write them; errors name the field."""
 
 from __future__ import annotations
 

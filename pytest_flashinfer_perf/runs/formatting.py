@@ -1,10 +1,10 @@
-"""What tables share, wherever they are shown."""
+"""Formatting that tables share: durations, rates, line wrapping, Markdown."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -26,6 +26,10 @@ def duration(seconds: float) -> str:
 def wrapped(text: str, indent: int = 2) -> list[str]:
     """Lines of the terminal's width; what does not fit, a path for example, stays in one piece."""
     return textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def indented(text: str, by: int) -> list[str]:
+    return wrapped(" " * by + text, by + 2)
 
 
 def last_lines(text: str, count: int) -> str:
@@ -68,6 +72,13 @@ def as_markdown(text: str) -> str:
     """Names as they are: neither Markdown nor HTML, and on one line of a table."""
     escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", text)
     return " ".join(escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").split())
+
+
+def markdown_table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(map(as_markdown, headings))} |"
+    yield f"|{'---|' * len(headings)}"
+    for line in cells:
+        yield f"| {' | '.join(map(as_markdown, line))} |"
 
 
 def software(versions: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a call costs the host: the object `host` of a row, as it is written and read. Null where there is no GPU."""
+"""Host time in a row: the object `host` of its JSON. Null without a GPU."""
 
 from __future__ import annotations
 

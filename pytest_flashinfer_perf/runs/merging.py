@@ -1,4 +1,4 @@
-"""Files of shards become one, as if one session had measured all of it; or a sentence says why not."""
+"""Join the files of shards into one run, or explain why they are not parts of one run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MergeError(FlashinferPerfError):
 
 @dataclass(frozen=True)
 class Part:
-    """A file of one shard, as it stands and as it was read."""
+    """The file of one shard: its JSON, and the run that was read from it."""
 
     document: dict[str, Any] = field(repr=False)
     run: Run

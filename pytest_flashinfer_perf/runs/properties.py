@@ -1,4 +1,4 @@
-"""What JUnit's XML and other reporters show of a row beside its test: pytest's `user_properties`."""
+"""A row's numbers as pytest's `user_properties`, which JUnit XML and other reporters show."""
 
 from __future__ import annotations
 

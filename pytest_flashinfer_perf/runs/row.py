@@ -1,4 +1,4 @@
-"""The row: what is known of one measured case. In pytest-benchmark's JSON its `extra_info` has the parts' fields, flat.
+"""The row: everything known about one measured case. `extra_info` in pytest-benchmark's JSON has its fields.
 
 The text beside each type is the field's description in docs/row.md and in extra_info.schema.json.
 """
@@ -169,7 +169,7 @@ class AnswerCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """What became of the measurement, and what it took."""
+    """How the measurement ended, and the resources that it took."""
 
     status: Annotated[
         Status | None,

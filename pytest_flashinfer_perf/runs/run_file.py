@@ -1,4 +1,4 @@
-"""The file of a run: pytest-benchmark's JSON, with what this plugin writes beside the rows. The only reader of it."""
+"""Read the file of a run: pytest-benchmark's JSON, and what this plugin adds to it. The only reader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAILED = "failed"  # the outcome of a test that did not skip and did not pass
 
 
 class RunError(FlashinferPerfError):
-    """A file that is no run; the sentence names it and says what to do."""
+    """The file is not a run; the message names it and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Roof:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOfRun:
-    """Which part of a run the file is: the n-th of how many, and the place of each of its tests in the whole."""
+    """Which part of a run the file is: n of how many, and the position of each of its tests in the whole run."""
 
     nth: int
     of: int
@@ -81,7 +81,7 @@ Roofs = Mapping[str, Mapping[str, Roof]]  # by device and by source
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """What this plugin writes beside the rows."""
+    """The data that this plugin adds to the file beside the rows."""
 
     schema: int = SCHEMA
     plugin: str | None = None  # its version
@@ -105,7 +105,7 @@ def brief(own: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Commit:
-    """Of the tests' repository."""
+    """The commit of the tests' repository."""
 
     id: str | None = None
     dirty: bool = False

@@ -1,4 +1,4 @@
-"""How far samples lie apart, how well they tell their median, and when that is noise."""
+"""The spread of samples, the precision of their median, and when a case counts as noisy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's step as a run records it: how often each kernel runs, and by which rows it is measured."""
+"""A model's step as a run stores it: how often each kernel runs, and which rows measure it."""
 
 from __future__ import annotations
 

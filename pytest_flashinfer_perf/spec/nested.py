@@ -1,4 +1,4 @@
-"""The tensors of inputs, however they are nested, and the signs of their numbers."""
+"""Find the tensors in nested inputs, and whether a tensor has numbers of both signs."""
 
 from __future__ import annotations
 

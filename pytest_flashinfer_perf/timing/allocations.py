@@ -1,4 +1,4 @@
-"""What a call takes from torch's allocator on the GPU, by line of Python.
+"""Count allocations of a call from torch's GPU allocator, by line of Python.
 
 The allocator counts. If a call made it count, the call is made once more and the counts are read at every line; the
 allocator's own history knows lines, too, but takes a second to start.

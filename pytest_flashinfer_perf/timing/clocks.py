@@ -1,4 +1,4 @@
-"""The clock pass: calls back to back, each between two stamps that read every SM's cycle counter and the global timer.
+"""The clock pass: run calls between kernels that read each SM's cycle counter and the global timer.
 
 A compute-bound kernel needs the same cycles whatever the power cap does to its clock; NVML samples too rarely to show.
 """

@@ -1,4 +1,4 @@
-"""Cold caches: rotate through so many copies of all inputs that each has left the cache before it is used again."""
+"""Cold caches: rotate through enough copies of the inputs that each has left the L2 before it is used again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of Python that leads to a call: the innermost one that is neither torch's nor this package's."""
+"""Find the line of Python that leads to a call, outside of torch and of this package."""
 
 from __future__ import annotations
 

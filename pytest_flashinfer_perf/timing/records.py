@@ -1,4 +1,4 @@
-"""CUPTI's activity records with their common fields read together.
+"""Read the common fields of CUPTI's activity records in one pass.
 
 cupti-python 13.0, which is what pip installs beside a torch for CUDA 13.0, reads each field of each record through
 numpy. From 13.2 on records are structures of C, cheap to read, and are passed on as they are.

@@ -1,4 +1,4 @@
-"""A fixed piece of host work: the cores of a machine differ by it, and so does one core from moment to moment.
+"""A fixed piece of host work that is timed beside calls, to compare cores of different speed.
 
 Two virtual cores may be two threads of one real core: each takes up to twice as long while the other is busy, and what
 runs there may not even be visible. So the reference is timed beside each round, and a round in units of it is the same

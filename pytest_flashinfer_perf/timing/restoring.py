@@ -1,4 +1,4 @@
-"""Calls that change what they read: their arguments are put back outside the time, before they have drifted far."""
+"""Restore arguments that a call changes, outside of the timed part."""
 
 from __future__ import annotations
 

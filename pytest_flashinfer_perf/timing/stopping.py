@@ -1,4 +1,4 @@
-"""The number of calls and placements of a case: as requested, until its time is precise, or until time is up.
+"""Decide the number of calls and placements: as requested, until the time is precise, or until time is up.
 
 A placement is one arrangement of a call's data in memory. Samples of one agree with each other, but not with those of
 the next, so the precision of a time is that over several placements.

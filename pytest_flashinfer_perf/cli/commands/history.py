@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from pytest_flashinfer_perf.gate import history, runs, thresholds, words
 from pytest_flashinfer_perf.gate.changes import SHORTEST, Change
 from pytest_flashinfer_perf.gate.history import Series
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
-from pytest_flashinfer_perf.runs.formatting import WIDTH, counted, wrapped
+from pytest_flashinfer_perf.runs.formatting import counted, indented, wrapped
 
 EXAMPLE = "example: flashinfer-perf history .benchmarks"
 
@@ -51,7 +50,7 @@ def _change(one: Series, change: Change) -> Iterator[str]:
     since = f"  {run.when:%Y-%m-%d %H:%M}: {size} in {one.domain}, since {run.source}{commit}"
     yield from wrapped(since, 4)
     for beside in one.beside(change):
-        yield from textwrap.wrap(beside, WIDTH, initial_indent="    ", subsequent_indent="      ")
+        yield from indented(beside, 4)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""The page's plots, in Vega-Lite's words; `report.js` gives them their data and the page's colours."""
+"""The page's plots as Vega-Lite specifications; `report.js` fills in data and colours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def palette(backends: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RooflineChart:
-    """Points under the roofs of one device, by backend."""
+    """The roofline chart of one device, with a point for each row, by backend."""
 
     backends: tuple[str, ...]
     points: Sequence[Spec]

@@ -1,4 +1,4 @@
-"""One self-contained file: what the story says, written out, and its data and libraries for what moves."""
+"""Write the page as one self-contained file, with its data and JavaScript libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page shows, as its template and its script ask for it."""
+"""The page's content, in the form that its template and its script read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FACTS_OF_HOST = ("host_us", "plan_us", "waits", "allocations", "synchronisations
 
 @dataclass(frozen=True)
 class Figure:
-    """A device's roofline: which points it has not, and whose roofs."""
+    """The text of a device's roofline: the points that it lacks, and where its roofs are from."""
 
     place: str
     name: str

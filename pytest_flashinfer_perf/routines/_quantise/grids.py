@@ -1,4 +1,4 @@
-"""Narrow numbers that torch has no arithmetic for: e2m1, two to a byte, and ue8m0, a power of two."""
+"""Number formats for which torch has no arithmetic: e2m1, two per byte, and ue8m0, a power of two."""
 
 from __future__ import annotations
 

@@ -18,6 +18,19 @@ from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.presets import Model
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Reference, Routine
 
+# The smallest tier: every type and every path of the code, on shapes that a laptop does in milliseconds.
+SMOKE_CHANGES: tuple[dict[str, Any], ...] = (
+    {"causal": True},
+    {"causal": True, "s_qo": 70},
+    {},
+    {"causal": True, "q_dtype": "float16", "kv_dtype": "float16"},
+    {"causal": True, "kv_dtype": "fp8_e4m3"},
+    {"causal": True, "q_dtype": "fp8_e4m3", "kv_dtype": "fp8_e4m3", "out_dtype": "bfloat16"},
+    {"causal": True, "random_actual_seq_len": True},
+    {"causal": True, "return_lse": True},
+    {"causal": True, "num_qo_heads": 10},
+)
+
 
 class Prefill(Protocol):
     """The inputs that both routines have."""

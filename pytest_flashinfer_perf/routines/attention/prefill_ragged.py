@@ -195,20 +195,13 @@ SMOKE = RaggedPrefill(batch_size=3, s_qo=40, s_kv=70, num_qo_heads=8, num_kv_hea
 
 @ragged_prefill.tier("smoke")
 def _smoke() -> Iterator[Shape[RaggedPrefill]]:
-    """Every type and every path of the code, on shapes that a laptop does in milliseconds."""
-    changes: tuple[dict[str, Any], ...] = (
-        {"causal": True},
-        {"causal": True, "s_qo": 70},
-        {},
-        {"causal": True, "q_dtype": "float16", "kv_dtype": "float16"},
-        {"causal": True, "kv_dtype": "fp8_e4m3"},
-        {"causal": True, "q_dtype": "fp8_e4m3", "kv_dtype": "fp8_e4m3", "out_dtype": "bfloat16"},
-        {"causal": True, "random_actual_seq_len": True},
-        {"causal": True, "return_lse": True},
-        {"causal": True, "num_qo_heads": 10},
-        {"causal": True, "num_kv_heads": 8, "head_dim_qk": 192, "head_dim_vo": 128},
+    yield from (
+        Shape(replace(SMOKE, **change))
+        for change in (
+            *_prefill.SMOKE_CHANGES,
+            {"causal": True, "num_kv_heads": 8, "head_dim_qk": 192, "head_dim_vo": 128},
+        )
     )
-    yield from (Shape(replace(SMOKE, **change)) for change in changes)
     yield _of(models.expanded("deepseek-v3", 8), 1, 128, 128)
 
 

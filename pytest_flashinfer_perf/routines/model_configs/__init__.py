@@ -1,1 +1,1 @@
-"""Models as their config.json describes them: layers, parameters, and the kernels of a step on one GPU."""
+"""Models described by their config.json: layers, parameters, and the kernels of a step on one GPU."""

@@ -1,4 +1,4 @@
-"""How each architecture's config.json describes its layers; an architecture that is not here is an error."""
+"""How each architecture's config.json describes its layers; unknown architectures are an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mixes tokens: projections and attention of each kind, on one GPU."""
+"""The kernels of attention layers of each kind, with their projections, on one GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model as its layers, typed: what each mixes tokens with, what follows, and how its weights are stored."""
+"""The types that describe a model: layers, their attention and feed-forward parts, stored weights."""
 
 from __future__ import annotations
 

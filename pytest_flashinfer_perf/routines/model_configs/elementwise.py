@@ -1,4 +1,4 @@
-"""What a step runs between its products, by FlashInfer's APIs: norms, RoPE, appends to the cache, and the like."""
+"""The kernels between a step's products that are APIs of FlashInfer: norms, RoPE, cache appends, ..."""
 
 from __future__ import annotations
 

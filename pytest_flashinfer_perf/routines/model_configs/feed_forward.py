@@ -1,4 +1,4 @@
-"""What follows the mixing of tokens: dense layers and experts, on one GPU."""
+"""The kernels of feed-forward layers, dense or with experts, on one GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed access to the fields of a config.json: what cannot be used is one sentence that names the field."""
+"""Typed access to the fields of a config.json; an unusable field is an error that names it."""
 
 from __future__ import annotations
 

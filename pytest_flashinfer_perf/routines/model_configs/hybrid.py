@@ -1,4 +1,4 @@
-"""Layers with a state in place of a cache of keys and values."""
+"""Layers that keep a state instead of a cache of keys and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One kernel of a step: how often it runs, which weights it reads, and the cases that measure it or why none does."""
+"""One kernel of a step: how often it runs, its weights, and the cases that measure it or why there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels that one GPU of a deployment runs in a step, each with its weights and the calls that measure it."""
+"""All kernels that one GPU of a deployment runs in a step."""
 
 from __future__ import annotations
 

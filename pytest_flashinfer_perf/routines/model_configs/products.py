@@ -1,4 +1,4 @@
-"""Products of activations with weights, by the routines that take weights as the checkpoint stores them."""
+"""Matrix products of a step, by the routine for the type in which the checkpoint stores the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published models whose config.json is part of this package: the fields that are read, with their source."""
+"""Published models whose config.json is part of this package, with their sources."""
 
 from __future__ import annotations
 

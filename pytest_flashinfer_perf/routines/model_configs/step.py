@@ -1,4 +1,4 @@
-"""A step of a deployment: its phase, its requests, and how the model is spread over GPUs."""
+"""A step of a deployment: prefill or decode, its requests, and how the model is distributed over GPUs."""
 
 from __future__ import annotations
 
