@@ -42,12 +42,20 @@ AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "kv_len": (("s_kv",),),
     "seq_len": (("num_tokens",),),
     "num_rows": (("batch_size",),),
+    "total_q": (("batch_size", "s_qo"),),
+    "total_k": (("batch_size", "s_kv"),),
 }
-# What upstream takes where a line has no such flag, by family; each has an axis or an argument of that name.
+_GDN = {"num_q_heads": "16", "num_k_heads": "16", "num_v_heads": "32"}
+_MSA = {"batch_size": "1", "s_kv": "4096", "num_qo_heads": "64", "num_kv_heads": "4", "topk": "16"}
+# What upstream takes where a line has no such flag, by family or routine, of what an API has as an axis or an argument.
 UNSAID: Mapping[str, Mapping[str, str]] = {
     "rope": {"input_dtype": "float16"},
     "sampling": {"top_k": "50", "top_p": "0.9", "min_p": "0.1", "num_speculate_tokens": "5"},
     "topk": {"top_k": "50", "max_len": "4096"},
+    "gdn_decode": _GDN,
+    "gdn_prefill": {**_GDN, "s_qo": "2048"},
+    "msa_ops": {**_MSA, "s_qo": "4096"},
+    "MSASparseDecode": {**_MSA, "s_qo": "1"},
 }
 ARGUMENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "no_sf_swizzled_layout": (("is_sf_swizzled_layout", "False"),),
@@ -76,9 +84,10 @@ class _Line:
     @classmethod
     def read(cls, routine: str, api: Api, said: Mapping[str, str]) -> _Line:
         """With what upstream takes for granted: `enable_pdl` is off unless it is asked for."""
-        unsaid = {"enable_pdl": "False", **UNSAID.get(api.family, {})}
-        names = {*api.arguments, *(axis.name for axis in api.axes), "input_dtype"}
-        known = {name for name in unsaid if {name, *(axis for axis, flags in AXES.items() if (name,) in flags)} & names}
+        unsaid = {"enable_pdl": "False", **UNSAID.get(routine, UNSAID.get(api.family, {}))}
+        axes = {axis.name for axis in api.axes}
+        known = {*api.arguments, *axes, "input_dtype"}
+        known |= {name for axis in axes for names in AXES.get(axis, ()) for name in names}
         return cls(routine, api, {**{name: unsaid[name] for name in unsaid if name in known}, **said})
 
     def words(self) -> list[str]:

@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+import upstream_parsers
 
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
@@ -74,3 +75,24 @@ def test_every_routine_of_upstreams_on_one_gpu_is_an_api_or_has_a_reason(tmp_pat
         communicates = any(name in entry.name for name in upstream.COMMUNICATION)
         assert entry.case or entry.problem or communicates or ": " in entry.missing, entry
         assert not entry.problem or "are required" in entry.problem, entry
+
+
+def least_lines():
+    """The shortest line of each routine on one GPU that no routine's file is of."""
+    families = {**upstream_parsers.ROUTINES, **upstream_parsers.ROUTINES_OF_MAIN}
+    for family, flags in upstream_parsers.LEAST.items():
+        for name in families[family].split():
+            own = flags.partition(" --vocab")[0] if name in upstream_parsers.WITHOUT_VOCABULARY else flags
+            yield f"--routine {name} {own}"
+
+
+def test_the_shortest_line_of_each_routine_runs_as_its_api_or_is_a_sentence(tmp_path):
+    path = tmp_path / "lines.txt"
+    lines = list(least_lines())
+    path.write_text("\n".join(lines))
+    entries = testlist.read(path)
+    running = {entry.case.routine.name for entry in entries if entry.case}
+    refused = [entry for entry in entries if not entry.case]
+    assert not any(entry.problem for entry in refused)
+    assert all(": " in entry.missing for entry in refused), refused
+    assert (len(lines), len(running)) == (49, 39)

@@ -45,6 +45,20 @@ ROUTINES_SINCE = {
     "unified_moe",
 }
 
+# What a line of the other families has to have, at both commits; all are integers.
+LEAST = {
+    "norm": "--batch_size 4 --hidden_size 64",
+    "quantization": "--m 4 --k 64",
+    "sampling": "--batch_size 4 --vocab_size 128",
+    "topk_varlen": "--batch_size 4 --max_seq_len 2048",
+    "rope": "--batch_size 2 --seq_len 8 --num_qo_heads 4 --num_kv_heads 2 --head_dim 64",
+    "mamba": "--batch_size 4 --nheads 8 --dim 64 --dstate 128",
+    "gdn": "--batch_size 4",
+    "kda": "--batch_size 4 --s_qo 64",
+    "sparse_attention": "",
+}
+WITHOUT_VOCABULARY = ("top_k_page_table_transform", "top_k_ragged_transform")
+
 SWITCHES = {
     "general": """no_cuda_graph use_cupti use_cuda_events refcheck allow_output_mismatch generate_repro_command
         enable_pdl""",
