@@ -119,7 +119,9 @@ def obstacle(spec: Any, specs: Sequence[Any], names: Sequence[str], *, opted_in:
         return f"say which GPU each worker of {spec.via} has: --tx popen//via={spec.via}//env:{VISIBLE}=0"
     if not opted_in:
         return f"workers share a GPU: set {OPT_IN} = true in pytest's ini file for one worker per GPU, or say -n 1"
-    return f"{len(specs)} workers and {len(names)} GPUs: times of two on one GPU are nobody's, say -n auto"
+    return (
+        f"{len(specs)} workers and {len(names)} GPUs: workers that share a GPU distort each other's times, use -n auto"
+    )
 
 
 class Controller:

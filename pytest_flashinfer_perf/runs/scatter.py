@@ -16,7 +16,7 @@ def median_error(middle: float, count: int) -> float:
 
 
 def spread(samples: Sequence[float]) -> float | None:
-    """None of a single sample, of which nobody knows."""
+    """None for a single sample."""
     return statistics.stdev(samples) / statistics.fmean(samples) if len(samples) > 1 else None
 
 
