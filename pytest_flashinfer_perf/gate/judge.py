@@ -106,7 +106,7 @@ def _decided(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str
 
 
 def _threshold(case: ComparedCase, asked: Threshold, effect: Effect, allowed: frozenset[str]) -> float:
-    """What was asked, at least this machine's own floor, and what admitted differences cost."""
+    """The case's threshold: at least this machine's floor, plus the cost of allowed differences."""
     floor = (
         tails.beyond(effects.RISK / 2, effect.noise.df) * effect.error if effect.noise.source == "calibrated" else 0.0
     )

@@ -51,7 +51,7 @@ def start(config: pytest.Config, notes: list[str]) -> None:
 
 
 def _gathering(config: pytest.Config, notes: list[str]) -> WorkerBrief:
-    """In the process that is no worker."""
+    """The setup of the main process."""
     asked = config.getoption("perf_resume") and not config.option.collectonly
     past = _past(config, notes) if asked else None
     brief = WorkerBrief(past.run, past.repeats, past.places) if past else WorkerBrief(uuid4().hex)
