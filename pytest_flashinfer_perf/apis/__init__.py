@@ -19,7 +19,7 @@ class NotAnApiError(ParamError):
 
 @functools.cache
 def all_apis() -> dict[str, ApiRoutine]:
-    """Those of the installed FlashInfer, by name; none where it is not installed."""
+    """The usable APIs of the installed FlashInfer by name; empty if it is not installed."""
     from pytest_flashinfer_perf.apis import routine
 
     return {api.name: routine.of(api) for api in discovery.registry().usable}

@@ -45,7 +45,7 @@ def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
 
 @contextmanager
 def _new_memory_marked() -> Iterator[None]:
-    """What torch allocates and nobody writes is NaN, or the largest number of its type."""
+    """Fill memory that torch allocates meanwhile with NaN, or the largest number of an integer type."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -116,7 +116,7 @@ def _constructed_with(
 
 
 def _planned_with(plan: Callable[..., Any], arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """By the names of `plan`, which may be longer or shorter ones than the template's, and of lists."""
+    """The arguments by the names of `plan`, which may be longer or shorter ones than the template's."""
     parameters = inspect.signature(plan).parameters
     if not arguments:
         raise CannotRunError("its template makes no arguments of plan")
@@ -138,7 +138,7 @@ def _settle(device: torch.device) -> None:
 
 @contextmanager
 def _refusals(api: Api, device: torch.device) -> Iterator[None]:
-    """What the library raises is its refusal, unless the GPU is lost or something did not compile."""
+    """Errors of the library are refusals, unless the GPU is lost or a module did not compile."""
     try:
         yield
     except (CompileError, torch.OutOfMemoryError):

@@ -28,7 +28,7 @@ class DiscoveryError(FlashinferPerfError):
 
 @functools.cache
 def registry() -> Registry:
-    """Nothing where FlashInfer is not installed."""
+    """All templates; empty if FlashInfer is not installed."""
     found = importlib.util.find_spec("flashinfer")
     if found is None or found.origin is None:
         return NOTHING

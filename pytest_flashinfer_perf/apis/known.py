@@ -50,7 +50,7 @@ class Api:
 
     @property
     def name(self) -> str:
-        """With the template's own name where the API has several."""
+        """The API's path, with the template's own name if the API has several templates."""
         return self.path if self.templates == 1 else f"{self.path}:{self.label}"
 
     @property

@@ -32,7 +32,7 @@ def _inputs(api: Api, params: ApiParams) -> int:
 
 
 def _declared(dims: tuple[str, ...], axes: Mapping[str, Any]) -> int:
-    """As if of four bytes each, and as long in each direction that nobody states as in the longest other one."""
+    """Bytes at four for each element: of the known axes, or of the longest one if none of these is known."""
     longest = max((int(size) for size in axes.values()), default=1)
     stated = [int(axes[name]) for name in dims if name in axes]
     return 4 * math.prod(stated or [longest]) if dims else 0

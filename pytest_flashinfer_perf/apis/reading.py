@@ -49,7 +49,7 @@ def is_rounded_inside(api: Api, dtype: torch.dtype) -> bool:
 
 
 def tolerance(api: Api, name: str, dtype: torch.dtype) -> Tolerance:
-    """By the output's type, and by what it is computed from in between."""
+    """The tolerance for the output's type, and for the types that it is computed from."""
     if is_rounded_inside(api, dtype):
         return ROUNDED_ON_THE_WAY
     if is_packed(api, name, dtype):

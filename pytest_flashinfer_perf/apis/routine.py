@@ -191,7 +191,7 @@ def _read(routine: ApiRoutine, params: Params, x: Given, outputs: tuple[Tensor, 
 
 
 def _meant(api: Api, x: Given, name: str, output: Tensor) -> Tensor:
-    """Without the elements that nobody can decide, which are taken from the answer."""
+    """The decoded output, with the reference's values at elements that cannot be decided."""
     meant, unsure = reading.meant(api, name, output), x.kept.undecided
     if unsure is None or unsure.shape != meant.shape:
         return meant

@@ -148,7 +148,7 @@ def of_model(api: Api, params: type[ApiParams], model: Model) -> Iterator[Shape[
 
 
 def _counts(api: Api, *, smoke: bool) -> list[Sizes]:
-    """Of the axes without a default, all at once."""
+    """Sizes for all axes without a default."""
     open_axes = [axis.name for axis in api.axes if axis.default is None]
     cached = OF_CACHES & {axis.name for axis in api.axes} and api.family not in ROW_BY_ROW
     usual = SAMPLED if _is_sampled(api) else CACHED if cached else (SMOKE, USUAL)

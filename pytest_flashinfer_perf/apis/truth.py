@@ -40,7 +40,7 @@ def answer(api: Api, given: Given, device: torch.device) -> tuple[dict[str, Tens
 
 
 def _known(api: Api, given: Given, wide: Given) -> dict[str, Tensor]:
-    """Without what the reference has left as it was, which it does not know to be an output.
+    """The outputs that the reference wrote; those that it left unchanged are not compared.
 
     To inputs that already hold the answer it makes no difference: what it was seen to write once, it writes.
     """

@@ -48,7 +48,7 @@ AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 _GDN = {"num_q_heads": "16", "num_k_heads": "16", "num_v_heads": "32"}
 _MSA = {"batch_size": "1", "s_kv": "4096", "num_qo_heads": "64", "num_kv_heads": "4", "topk": "16"}
 # What upstream takes where a line has no such flag, by family or routine, of what an API has as an axis or an argument.
-UNSAID: Mapping[str, Mapping[str, str]] = {
+DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "rope": {"input_dtype": "float16"},
     "sampling": {"top_k": "50", "top_p": "0.9", "min_p": "0.1", "num_speculate_tokens": "5"},
     "topk": {"top_k": "50", "max_len": "4096"},
@@ -82,13 +82,13 @@ class _Line:
     flags: Mapping[str, str]
 
     @classmethod
-    def read(cls, routine: str, api: Api, said: Mapping[str, str]) -> _Line:
+    def read(cls, routine: str, api: Api, flags: Mapping[str, str]) -> _Line:
         """With what upstream takes for granted: `enable_pdl` is off unless it is asked for."""
-        unsaid = {"enable_pdl": "False", **UNSAID.get(routine, UNSAID.get(api.family, {}))}
+        defaults = {"enable_pdl": "False", **DEFAULTS.get(routine, DEFAULTS.get(api.family, {}))}
         axes = {axis.name for axis in api.axes}
         known = {*api.arguments, *axes, "input_dtype"}
         known |= {name for axis in axes for names in AXES.get(axis, ()) for name in names}
-        return cls(routine, api, {**{name: unsaid[name] for name in unsaid if name in known}, **said})
+        return cls(routine, api, {**{name: defaults[name] for name in defaults if name in known}, **flags})
 
     def words(self) -> list[str]:
         axes = dict(self._axes())

@@ -15,8 +15,8 @@ from pytest_flashinfer_perf.config.settings import Checking, Settings
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.fuzz import findings
 from pytest_flashinfer_perf.fuzz.child import ChildSetup
-from pytest_flashinfer_perf.fuzz.kept import ChildError, KeptChild
-from pytest_flashinfer_perf.fuzz.search import Hunt, NothingLaunchedError, Search, write_findings
+from pytest_flashinfer_perf.fuzz.runner import ChildError, ExampleRunner
+from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun, write_findings
 from pytest_flashinfer_perf.machine import capability, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring.one_case import obstacle
@@ -35,16 +35,16 @@ def search(asked: Search, item: pytest.Item, settings: Settings, device: Device)
     missing = capability.missing(asked.backend.requires, device)
     if missing:
         pytest.skip(missing)
-    with closing(KeptChild(_setup(item, asked.backend, settings))) as child:
-        hunt = Hunt(asked, settings, device, child)
+    with closing(ExampleRunner(_setup(item, asked.backend, settings))) as child:
+        search_run = SearchRun(asked, settings, device, child)
         try:
-            steady = hunt.run()
+            steady = search_run.run()
         except (ChildError, NothingLaunchedError, ParamError) as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
     versions = {"device": device.name, **provenance.versions()}
     folder = settings.fuzzing.findings
-    made = write_findings(hunt, folder, versions, steady=steady)
-    report = hunt.report({kind: path for kind, (_, path) in made.items()}, {"versions": versions})
+    made = write_findings(search_run, folder, versions, steady=steady)
+    report = search_run.report({kind: path for kind, (_, path) in made.items()}, {"versions": versions})
     write_whole(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", json.dumps(report, indent=1) + "\n")
     item.stash[SEARCH] = report
     if made:
@@ -59,7 +59,7 @@ def attempt(case: Case, item: pytest.Item, settings: Settings, device: Device) -
     reason = known.sentence if known else obstacle(case, device)
     if reason:
         pytest.skip(reason)
-    with closing(KeptChild(_setup(item, case.backend, settings))) as child:
+    with closing(ExampleRunner(_setup(item, case.backend, settings))) as child:
         try:
             outcome = child.attempt(case.words)
         except ChildError as error:

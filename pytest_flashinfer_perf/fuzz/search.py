@@ -21,8 +21,8 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.fuzz import findings, profiles
 from pytest_flashinfer_perf.fuzz.findings import Finding
-from pytest_flashinfer_perf.fuzz.kept import KeptChild
 from pytest_flashinfer_perf.fuzz.outcome import FINDINGS, Outcome
+from pytest_flashinfer_perf.fuzz.runner import ExampleRunner
 from pytest_flashinfer_perf.fuzz.strategies import SEEDS, strategies_for
 from pytest_flashinfer_perf.fuzz.tally import Tally
 from pytest_flashinfer_perf.machine.devices import Device
@@ -72,10 +72,10 @@ class NothingLaunchedError(FlashinferPerfError):
     """No example could be launched, so that the search has no result."""
 
 
-class Hunt:
+class SearchRun:
     """Runs one search and collects its findings."""
 
-    def __init__(self, search: Search, settings: Settings, device: Device, child: KeptChild) -> None:
+    def __init__(self, search: Search, settings: Settings, device: Device, child: ExampleRunner) -> None:
         self.tally, self.findings = Tally(), dict[str, tuple[Case, Outcome]]()
         self.stopped = False
         self._search, self._settings, self._device, self._child = search, settings, device, child
@@ -186,8 +186,8 @@ class Hunt:
 
 
 def write_findings(
-    hunt: Hunt, folder: Path, versions: Mapping[str, Any], *, steady: bool
+    run: SearchRun, folder: Path, versions: Mapping[str, Any], *, steady: bool
 ) -> dict[str, tuple[Finding, Path]]:
     """Write the last, shrunk example of each kind of finding; returns findings and files."""
-    made = {kind: findings.describe(*example, versions, steady=steady) for kind, example in hunt.findings.items()}
+    made = {kind: findings.describe(*example, versions, steady=steady) for kind, example in run.findings.items()}
     return {kind: (finding, finding.write(folder)) for kind, finding in made.items()}

@@ -85,7 +85,7 @@ def _never_waits(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
 
 
 def _rival(case: ComparedCase, rival: Rival) -> Iterator[Broken]:
-    """In the same processes; only a ratio that is surely above the limit breaks it."""
+    """Compare with the other backend in the same processes; a ratio must be above the limit with confidence."""
     asked = f"max_vs_backend = {rival.ratio:g} of {rival.backend}"
     if case.after[0].identity.backend == rival.backend:
         return

@@ -33,7 +33,7 @@ def _lacks_placements(rows: Sequence[Row]) -> bool:
 
 
 def command(judgement: Judgement) -> str:
-    """What decides the AMBIGUOUS cases: both versions measured in turns. Empty where this was done, or none is."""
+    """The `ab` command that would decide AMBIGUOUS cases; empty if there are none, or if this is such a comparison."""
     undecided = judgement.having(Verdict.AMBIGUOUS)
     if not undecided or judgement.rules.paired:
         return ""

@@ -43,7 +43,7 @@ class Calibration:
     cases: Mapping[str, Mapping[str, Any]]
 
     def noise(self, row: Row, domain: str) -> Noise | None:
-        """Of one process; nothing for a case that was not calibrated as it is measured now."""
+        """The calibrated variance of one process; None if the case was not calibrated as it is measured now."""
         known = self.cases.get(row.case, {})
         figures = known.get(domain) if known.get("how") == how(row) else None
         return Noise(figures["sd"] ** 2, figures["df"], "calibrated") if figures else None

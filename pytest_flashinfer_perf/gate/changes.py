@@ -32,7 +32,7 @@ class Change:
 
 
 def changes(values: Sequence[float], least: float) -> list[Change]:
-    """Of at least that size."""
+    """The change points of at least that size."""
     if len(values) < 2 * SHORTEST:
         return []
     sd = _noise(values)

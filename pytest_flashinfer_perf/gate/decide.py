@@ -58,7 +58,7 @@ def confirm(judgement: Judgement, again: Mapping[str, Sequence[float]], why_not:
 
 
 def _confirmed(judged: Judged, again: Sequence[float], why_not: str) -> Judged:
-    """By a change like the first one."""
+    """Whether the second measurement shows a change like the first one."""
     if judged.verdict is not Verdict.SLOWER or judged.threshold is None or judged.primary is None:
         return judged
     if not again:

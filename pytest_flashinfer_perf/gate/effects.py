@@ -38,7 +38,7 @@ class Replicates:
 
     @property
     def changes(self) -> tuple[float, ...]:
-        """Of each pair."""
+        """The change of each pair."""
         return tuple(math.log(a / b) for b, a in zip(self.before, self.after, strict=True))
 
     @property
@@ -47,7 +47,7 @@ class Replicates:
 
     @property
     def variance(self) -> float:
-        """Of one process, as these processes show it."""
+        """The variance of one process, estimated from these processes."""
         if self.paired:
             return noise.variance(self.changes) / PAIR
         sides = [[math.log(x) for x in side] for side in (self.before, self.after) if len(side) > 1]
@@ -114,7 +114,7 @@ class Effect:
         return math.sqrt(self.noise.variance * self.seen.share)
 
     def p(self, sign: int) -> float:
-        """Of a change this far in the direction of `sign`, if there were none."""
+        """The probability of a change this large in the direction of `sign` if there is none."""
         return tails.above(sign * self.change / self.error, self.noise.df)
 
     def bound(self, sign: int, risk: float = RISK) -> float:

@@ -14,7 +14,7 @@ SCALE = {"time": (1e6, "us"), "cycles": (1.0, "cycles"), "host": (1e6, "us"), "p
 
 
 def lines(judgement: Judgement, glob: str) -> Iterator[str]:
-    """Of the cases that the glob fits, or that have it in their name."""
+    """The numbers of all cases that the glob matches or whose names contain it."""
     fitting = [judged for judged in judgement.cases if fnmatch.fnmatchcase(judged.name, glob) or glob in judged.name]
     if not fitting:
         yield f"--explain {glob}: no case of this comparison is called that"

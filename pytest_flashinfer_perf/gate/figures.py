@@ -33,7 +33,7 @@ def of_placements(row: Row, figure: Literal["median", "cycles"]) -> tuple[float,
 
 
 def names(row: Row) -> tuple[str, ...]:
-    """What a glob of the settings file can call it."""
+    """The names by which a glob of the settings file can select the row."""
     test = row.name.removeprefix("test_").replace("[", "/", 1).removesuffix("]")
     family = row.identity.family
     return (row.case, *((f"{family}/{row.case}", f"{family}/{test}") if family else ()), row.fullname)

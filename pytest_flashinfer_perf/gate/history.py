@@ -33,7 +33,7 @@ class Series:
         return len(self.points) >= 2 * SHORTEST
 
     def beside(self, change: Change) -> Iterator[str]:
-        """What else is other than in the run before."""
+        """What else changed since the run before."""
         (before, was), (after, now) = self.points[change.at - 1], self.points[change.at]
         yield from likeness.changed_libraries([before], [after])
         if before.driver != after.driver:
@@ -54,7 +54,7 @@ def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
 
 
 def failures(runs: Sequence[Run]) -> Iterator[str]:
-    """What failed or had a wrong answer in the newest run of each host."""
+    """Cases that failed or had a wrong answer in the newest run of each host."""
     newest = {run.machine.get("node"): run for run in sorted(runs, key=lambda run: run.when)}
     for run in newest.values():
         for case in sides.cases([], [run], paired=False):

@@ -27,7 +27,7 @@ ORDER = list(Verdict)
 
 
 def judged(sound: Sequence[Judged], *, paired: bool) -> dict[str, Judged]:
-    """Those cases whose rows say what they cost the host, each quantity a family of tests."""
+    """The host-time effects of all cases whose rows have them; each quantity is a family of tests."""
     found: dict[str, list[Effect]] = {}
     for quantity in QUANTITIES:
         known = {one.name: seen for one in sound if (seen := _of_case(one.case, quantity, paired=paired))}
@@ -111,7 +111,7 @@ def _sentence(judged: Judged, verdict: Verdict, sentence: str, effect: Effect) -
 
 
 def remarks(case: ComparedCase) -> Iterator[str]:
-    """What a call does now that it did not do, or not as often, with the lines that do it."""
+    """Allocations, synchronisations and copies that became more, with the lines of Python that cause them."""
     before, after = ([row.host for row in side if row.host] for side in (case.before, case.after))
     for what, field in host_time.COUNTED.items():
         was, now = ([count for host in side if (count := getattr(host, field)) is not None] for side in (before, after))

@@ -17,9 +17,9 @@ from pytest_flashinfer_perf.runs.run_file import Run
 
 
 def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
-    refusals, calibrations = _believed(head, rules)
+    refusals, calibrations = _usable_calibrations(head, rules)
     cases = sides.cases(base, head, paired=rules.paired)
-    judged = {case.name: _looked_at(case, base, head, rules) for case in cases}
+    judged = {case.name: _screened(case, base, head, rules) for case in cases}
     sound = [one.case for one in judged.values() if one.verdict is Verdict.SAME]
     for name, of_case in _effects(sound, rules.paired, calibrations).items():
         judged[name] = _decided(judged[name], of_case, rules.allowed, len(sound))
@@ -36,17 +36,17 @@ def _size(judged: Judged) -> float:
     return abs(judged.primary.change) if judged.primary else 0.0
 
 
-def _believed(head: Sequence[Run], rules: Rules) -> tuple[list[str], list[Calibration]]:
-    """A stale calibration refuses the comparison: without it the machine's noise would be a guess nobody asked for."""
+def _usable_calibrations(head: Sequence[Run], rules: Rules) -> tuple[list[str], list[Calibration]]:
+    """A stale calibration is refused, since without it the noise would only be assumed."""
     stale = {c.path: reason for c in rules.calibrations for run in head if (reason := c.stale(run))}
-    believed = [c for c in rules.calibrations if c.path not in stale]
+    usable = [c for c in rules.calibrations if c.path not in stale]
     if "calibration" in rules.allowed:
-        return [], believed
+        return [], usable
     cure = "calibrate again, or --perf-gate-allow=calibration to go without it"
-    return [f"stale calibration: {reason}; {cure}" for reason in stale.values()], believed
+    return [f"stale calibration: {reason}; {cure}" for reason in stale.values()], usable
 
 
-def _looked_at(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
+def _screened(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
     """All but the change itself: that is decided when all cases are known."""
     asked = rules.thresholds.of(case.rows[0]) if case.rows else Threshold()
     broken = tuple(absolutes.broken(case, asked))
@@ -106,7 +106,7 @@ def _decided(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str
 
 
 def _threshold(case: ComparedCase, asked: Threshold, effect: Effect, allowed: frozenset[str]) -> float:
-    """What was asked, at least this machine's own floor, and what admitted differences cost."""
+    """The case's threshold: at least this machine's floor, plus the cost of allowed differences."""
     floor = (
         tails.beyond(effects.RISK / 2, effect.noise.df) * effect.error if effect.noise.source == "calibrated" else 0.0
     )

@@ -10,7 +10,7 @@ REMEDY = "start both in the same folder, or give both the same --rootdir"
 
 
 def sentences(cases: Iterable[Judged]) -> Iterator[str]:
-    """Where cases of the baseline are in this run too, but for the folder of their names."""
+    """A note if cases of the baseline are in this run under another folder."""
     listed = list(cases)
     gone = {_without_folder(one.name): one.name for one in listed if not one.case.head and one.case.base}
     come = {_without_folder(one.name): one.name for one in listed if not one.case.base}

@@ -71,7 +71,7 @@ class Noise:
 
 
 def assumed(kind: str, within: float = 0.0) -> Noise:
-    """Where nothing is known of the case: the last resort."""
+    """The noise to assume if nothing is known about the case."""
     return Noise(ASSUMED[kind] ** 2 + within**2, ASSUMED_DF, "assumed")
 
 
@@ -105,7 +105,7 @@ def variance(values: Sequence[float]) -> float:
 
 
 def pooled(own: Sequence[tuple[float, float]]) -> Noise | None:
-    """Of variances with their degrees of freedom: the distribution they are drawn from. None for too few.
+    """The distribution that these variances are drawn from; None if they are too few.
 
     The logarithms of sample variances scatter by trigamma(df / 2) even if all true variances are equal; what they
     surely scatter beyond that says how unlike the cases are, and so how little one is to be believed about another.

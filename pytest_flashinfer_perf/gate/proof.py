@@ -42,7 +42,7 @@ class Frequency:
 
     @property
     def upper(self) -> float:
-        """What the true share is below, with 95 % confidence, if cases vary independently."""
+        """The upper limit of the true share, with 95 % confidence, if cases vary independently."""
         return tails.upper_share(self.share, self.independent, RISK) if self.independent else 1.0
 
     @property
@@ -61,7 +61,7 @@ class Proved:
     extended: tuple[Judged, ...]
 
     def called(self, verdict: Verdict) -> Frequency:
-        """Of identical code."""
+        """How often identical code was given this verdict."""
         return _tally(self.identical, verdict, len(self.plain) // 2)
 
     @property
@@ -84,7 +84,7 @@ class Proved:
 
     @property
     def threshold(self) -> float:
-        """In force: the project's, or this machine's floor where that is higher."""
+        """The threshold in force: the project's, or this machine's floor if that is higher."""
         held_to = [judged.threshold for judged in self.identical if judged.threshold is not None]
         return max(self.identical[0].asked.in_log(self.median), *held_to)
 
@@ -106,7 +106,7 @@ class Proved:
 
     @property
     def predicted(self) -> float:
-        """What the gate took it for."""
+        """The noise that the gate assumed."""
         return math.sqrt(statistics.fmean(judged.effects[0].noise.variance for judged in self.identical))
 
     @property

@@ -57,7 +57,7 @@ def _percent(share: float) -> str:
 
 
 def sentences(proof: Proof) -> Iterator[str]:
-    """In all: what was seen, what it is worth, and what is left open."""
+    """The result in sentences: error rates, their confidence, and what was not measured."""
     if proof.cases:
         yield from _in_all(proof)
         yield from _sure(proof)

@@ -12,7 +12,7 @@ STORAGE = Path(".benchmarks")
 
 
 def read(names: Iterable[str | Path], storage: Path = STORAGE) -> list[Run]:
-    """In the order in which they are given."""
+    """The runs, in the order of the arguments."""
     found = [run for name in names for run in _read_one(name, storage)]
     if not found:
         raise RunError("no files of results were given")

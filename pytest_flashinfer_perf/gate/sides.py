@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.runs.run_file import FAILED, Run, Unmeasured
 
 RunRow = tuple[Run, Row]
 
-# Nobody can allow these: an answer was wrong, or the case broke.
+# `--perf-gate-allow` does not permit these: an answer was wrong, or the case broke.
 NEVER_ALLOWED = ("wrong-answer", FAILED)
 
 
@@ -97,7 +97,7 @@ def differences(case: ComparedCase, *, same_library: bool) -> list[Difference]:
 
 
 def _troubles(case: ComparedCase, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
-    """What nobody can allow comes first, whatever else there is."""
+    """Troubles that cannot be allowed come first."""
     yield from _failures(case, base, head)
     yield from _wrong_answers(case, head)
     if case.base and not case.head:

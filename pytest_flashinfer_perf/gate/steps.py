@@ -31,7 +31,7 @@ class _Kernel:
 
 
 def judged(cases: Sequence[Judged], head: Sequence[Run], rules: Rules) -> tuple[JudgedStep, ...]:
-    """Of each model that this run has a step of."""
+    """Compare each model's step of which this run has one."""
     by_problem: dict[Problem, list[Judged]] = defaultdict(list)
     for one in cases:
         for row in one.case.rows[:1]:

@@ -102,7 +102,7 @@ class JudgedStep:
 
     @property
     def verdict(self) -> str:
-        """None of a step that is within what was asked, or of which nothing was asked."""
+        """The verdict; None for a step within its limits, or without limits."""
         return "WORSE" if self.worse else "INVALID" if self.unknown else ""
 
     @property

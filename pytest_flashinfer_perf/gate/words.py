@@ -61,7 +61,7 @@ def _named(runs: Sequence[Run]) -> str:
 
 
 def problems(judgement: Judgement) -> Iterator[str]:
-    """What stands in the way of the whole comparison."""
+    """What prevents the whole comparison."""
     yield from judgement.failures
     yield from judgement.refusals
     if judgement.nothing:
@@ -81,7 +81,7 @@ def notes(judgement: Judgement) -> Iterator[str]:
 
 
 def times(judged: Judged) -> str:
-    """On the GPU, or on the host where that decided the verdict."""
+    """GPU times before and after, or host times if they decided the verdict."""
     if judged.primary and judged.primary.seen.domain in host.QUANTITIES:
         seen = judged.primary.seen
         return f"{duration(statistics.median(seen.before))} -> {duration(statistics.median(seen.after))}"
@@ -93,12 +93,12 @@ def _median(rows: Sequence[Row]) -> str:
 
 
 def changes(judged: Judged) -> str:
-    """In each domain; the one that it is judged by comes first."""
+    """The change in each domain; the domain that decides comes first."""
     return ", ".join(f"{effect.seen.domain} {percent(effect.change)}" for effect in judged.effects)
 
 
 def sure(judged: Judged, effect: Effect) -> str:
-    """Of a change that was found its lesser end, else both ends; each is exceeded once in twenty times."""
+    """A confidence bound of a found change, or both bounds if none was found."""
     if judged.verdict in (Verdict.SLOWER, Verdict.FASTER):
         return f"at least {percent(effect.bound(-effect.significant))} (95 % confidence)"
     return f"likely between {percent(effect.bound(-1))} and {percent(effect.bound(1))}"
@@ -113,7 +113,7 @@ def detectable(judged: Judged) -> str:
 
 
 def remarks(judged: Judged) -> Iterator[str]:
-    """What stands beside a verdict: broken absolutes, other kernels, another clock."""
+    """Notes beside a verdict: exceeded limits, other kernels, another clock."""
     for broken in judged.broken:
         yield f"{'unknown' if broken.unknown else 'broken'}: {broken.sentence}"
     if judged.verdict in (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS):

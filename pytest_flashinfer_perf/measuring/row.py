@@ -83,7 +83,7 @@ def located(identity: Identity, device: Device) -> Identity:
 
 
 def _throughput(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple[Throughput, float | None]:
-    """And the share of the larger roof, which no call can be above."""
+    """The throughput, and the share of the higher roof, which no call can exceed."""
     known = peaks.roofs(m.device)
     largest = best_of(known.values())
     work = as_run(cost or NO_WORK, m.median, largest)

@@ -67,7 +67,7 @@ def asked_paths(*, api: bool, cases: Sequence[str], step: bool = False) -> list[
 
 
 def _may_be_api(line: str) -> bool:
-    """By its name, or by that of one of upstream's routines that no file here declares."""
+    """Whether a line names an API, or a routine of upstream's that may be an API."""
     words = line.replace("=", " ").split()
     return "--api" in words or any(map(upstream.may_be_api, words))
 

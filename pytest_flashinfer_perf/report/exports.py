@@ -69,7 +69,7 @@ def entries(run: Run) -> list[Entry]:
 
 
 def _name(identity: Identity, several: bool) -> str:
-    """With the device, if the run has several."""
+    """The case, with the device if the run has several."""
     return (
         f"{identity.case} on {identity.device_name} {identity.place}" if several and identity.place else identity.case
     )

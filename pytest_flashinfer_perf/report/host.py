@@ -90,7 +90,7 @@ def _places(host: HostTime) -> str:
 
 
 def costliest(rows: Iterable[Row]) -> Table:
-    """Where the host takes longest for what the GPU does, the worst first."""
+    """The cases with the most host time relative to GPU time."""
     slower = [(row, host) for row, host in known(rows) if host_time.outlasts(host, row.median)]
     ordered = sorted(slower, key=lambda one: -one[1].host_us * 1e-6 / one[0].median)[:MOST]
     return ("case", "enqueue", "GPU", "launches", "allocations"), [
@@ -107,7 +107,7 @@ TABLES = {
 
 
 def tables(rows: Sequence[Row]) -> dict[str, Table]:
-    """Those that have a line."""
+    """The tables that have at least one row."""
     made = {title: table(rows) for title, table in TABLES.items()}
     return {title: table for title, table in made.items() if table[1]}
 

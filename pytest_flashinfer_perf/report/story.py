@@ -76,7 +76,7 @@ class CaseHistory:
 
 
 def outcomes(runs: Sequence[Run]) -> list[CaseHistory]:
-    """In the order in which cases were first seen; `runs` are oldest first."""
+    """The history of each case, in the order of first appearance; `runs` are oldest first."""
     seen: dict[tuple[str, str, int], list[tuple[Run, Row | Unmeasured]]] = {}
     before: dict[str, str] = {}
     for run in runs:
@@ -135,7 +135,7 @@ def answer(runs: Sequence[Run], found: Sequence[CaseHistory], judged: Mapping[st
 
 
 def _undecided(judged: Mapping[str, ShownVerdict], failed: Container[str]) -> dict[str, list[str]]:
-    """Without what is listed as failed."""
+    """Undecided verdicts of cases that are not listed as failed."""
     left = [(case, one) for case, one in judged.items() if one.verdict in WORSE[1:] and case not in failed]
     by_reason = grouped(left, lambda pair: f"{pair[1].verdict}: {pair[1].reason}")
     return {reason: [case for case, _ in alike] for reason, alike in by_reason}
@@ -223,7 +223,7 @@ class Comparison:
     shapes: Mapping[str, Mapping[str, CaseHistory]]
 
     def fastest(self, shape: str) -> tuple[CaseHistory, ...]:
-        """Those that share the first place."""
+        """The backends that share the first place."""
         outcomes = list(self.shapes[shape].values())
         rows = ties.fastest([one.row for one in outcomes if one.row])
         return tuple(one for row in rows for one in outcomes if one.row is row)
@@ -240,7 +240,7 @@ class Comparison:
 
 
 def comparisons(found: Iterable[CaseHistory]) -> Iterator[Comparison]:
-    """Nothing of a routine of which only one backend was measured."""
+    """Comparisons of backends; none for routines of which only one backend was measured."""
     rows = [(one, way(one.row)) for one in found if one.row and one.backend]
     for (_, title), alike in grouped(rows, lambda pair: (pair[0].place, pair[1])):
         ways = [one for one, _ in alike]

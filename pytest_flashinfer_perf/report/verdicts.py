@@ -19,7 +19,7 @@ class ShownVerdict:
 
 
 def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:
-    """By case, as `compare` would with this folder's thresholds; nothing of one run."""
+    """Verdicts by case, as `compare` would give them with this folder's thresholds; empty for a single run."""
     if len(runs) < 2:
         return {}
     verify_once(runs)

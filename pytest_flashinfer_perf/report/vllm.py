@@ -88,7 +88,7 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def write_csv(rows: Sequence[Row], folder: Path, now: datetime) -> Path | None:
-    """Nothing where nothing was compared: an empty table would look like a run."""
+    """Write the table, unless nothing was compared: an empty one would look like a run."""
     table = [one.columns() for one in compared(rows)]
     if not table:
         return None

@@ -67,7 +67,7 @@ class Plan:
 
 
 def plan(text: str, step: Step, apis: Mapping[str, AnyRoutine]) -> Plan:
-    """Of a config.json, its folder, or the name of a model that is part of the package."""
+    """Plan the step of a model: a config.json, its folder, or the name of a shipped model."""
     model = shipped.find(text)
     spread = "".join(f"-{way}{gpus}" for way, gpus in step.spread._asdict().items() if gpus > 1)
     known = {**all_routines(), **apis}
@@ -98,7 +98,7 @@ def _problem(call: Call, routine: AnyRoutine | None) -> tuple[AnyRoutine, Params
 
 
 def listed(plan: Plan) -> Iterator[str]:
-    """What would be measured."""
+    """A list of the kernels that would be measured."""
     yield plan.title
     for one in plan.planned:
         for routine, params in one.problems:
@@ -107,7 +107,7 @@ def listed(plan: Plan) -> Iterator[str]:
 
 
 def summary(plan: Plan) -> Iterator[str]:
-    """What has a case and what has none, by its share of the weights."""
+    """Which parts of the model have cases, by their share of the weights."""
     covered, every = plan.coverage, [one.kernel for one in plan.planned]
     yield f"{plan.name}: {covered.weights:.1%} of the weights and {covered.flops:.1%} of the operations have a case"
     for reason, names in _by_reason(plan.gaps).items():

@@ -34,7 +34,7 @@ def broken() -> Mapping[str, str]:
 
 
 def know(modules: Mapping[str, str]) -> None:
-    """Of what another process tried."""
+    """Remember the modules that did not compile in another process."""
     _broken.update(modules)
 
 
@@ -66,7 +66,7 @@ def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def first_error(output: str) -> str:
-    """Of what ninja printed. The failed command has `error` among its flags: its message comes on the lines below."""
+    """The first error in ninja's output. Flags may contain `error`; messages come on the lines below the command."""
     lines = [line.strip() for line in output.partition(FAILED)[2].splitlines()[2:]]
     printed = [line for line in lines if line and not line.startswith(OF_NINJA)]
     errors = [line for line in printed if ERROR.search(line)]

@@ -67,7 +67,7 @@ class Past:
 
 
 def read(path: Path) -> Past | None:
-    """Nothing, where there is no journal. Lines of another run are of one that did not notice the end of its own."""
+    """The journal, None if there is none. Lines of another run, by a process that outlived it, are ignored."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         if _never_begun(lines):
@@ -163,7 +163,7 @@ class Journal:
         os.fsync(self._file)
 
     def _add(self, entry: Mapping[str, Any]) -> None:
-        """In one piece: what several processes append does not mix."""
+        """Append a line in one write, so that lines of several processes do not mix."""
         line = f"{json.dumps(entry)}\n".encode()
         if os.write(self._file, line) < len(line):
             raise OSError(errno.ENOSPC, "no space left for the journal")

@@ -1,6 +1,6 @@
 """Find the case and its frames in what Python's faulthandler writes when a process dies.
 
-A process that dies of a signal cannot say more itself. Without workers nobody else is there but this module, run as a
+A process that dies of a signal cannot report more itself. Without workers this module reports it, run as a
 program beside the session, which therefore starts with the standard library alone and says each line as it comes.
 """
 

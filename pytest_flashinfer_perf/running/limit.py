@@ -72,7 +72,7 @@ _running: list[Limit] = []
 
 @contextmanager
 def not_counted() -> Iterator[None]:
-    """What takes time inside of a case and is not its own; without a limit, nothing."""
+    """Exclude what runs meanwhile from the case's time; without a limit, do nothing."""
     if not _running:
         yield
         return

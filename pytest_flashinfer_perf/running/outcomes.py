@@ -50,7 +50,7 @@ ELSEWHERE = Death("died", "its process ended on another host, and only there is 
 
 
 def exit_code(process: int) -> int | None:
-    """Of a child that has ended or is about to, negative for a signal; its status stays for whoever started it."""
+    """A child's exit code once it has ended, negative for a signal; its status is left for whoever started it."""
     end = time.monotonic() + SOON_GONE
     while time.monotonic() < end:
         try:

@@ -51,7 +51,7 @@ def start(config: pytest.Config, notes: list[str]) -> None:
 
 
 def _gathering(config: pytest.Config, notes: list[str]) -> WorkerBrief:
-    """In the process that is no worker."""
+    """The setup of the main process."""
     asked = config.getoption("perf_resume") and not config.option.collectonly
     past = _past(config, notes) if asked else None
     brief = WorkerBrief(past.run, past.repeats, past.places) if past else WorkerBrief(uuid4().hex)
@@ -196,7 +196,7 @@ def _journal(config: pytest.Config, brief: WorkerBrief, place: Mapping[str, Any]
 
 
 def _warn_of_no_journal(config: pytest.Config) -> None:
-    """Nobody has asked for one, and a folder that is read-only is no reason not to measure."""
+    """Only a warning, since a read-only folder is no reason not to measure."""
     folder = config.rootpath / config.getini("cache_dir")
     warning = f"--perf-resume could not go on with this run: {folder} cannot be written. With --benchmark-json it could"
     with errors_of_use(pytest.PytestWarning):

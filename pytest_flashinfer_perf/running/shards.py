@@ -37,7 +37,7 @@ def parse(text: str) -> Shard:
 
 
 def seconds(path: Path) -> dict[str, float]:
-    """What each test took in that run: the whole case, or all timed calls of a plain benchmark."""
+    """The duration of each test in that run: the whole case, or all timed calls of a plain benchmark."""
     try:
         rows = run_file.parse(run_file.load(path), str(path)).rows
     except RunError as error:

@@ -60,7 +60,7 @@ def repeat(item: pytest.Item) -> str:
 
 
 def forget(item: pytest.Item) -> None:
-    """What an earlier attempt of this test left in this process."""
+    """Remove what an earlier attempt of this test left in this process."""
     if ROW in item.stash:
         replay.forget(item.config, item.nodeid)
     for key in OF_AN_ATTEMPT:

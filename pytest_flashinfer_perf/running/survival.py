@@ -66,7 +66,7 @@ class Survival:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """What a kernel did wrong is found here, and not in the next case."""
+        """Wait for the GPU, so that an error of a kernel is attributed to this case."""
         done = yield
         if measures(item):
             self._device.synchronize()

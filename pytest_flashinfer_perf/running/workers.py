@@ -59,7 +59,7 @@ class WorkerBrief:
 
     @classmethod
     def of(cls, config: pytest.Config) -> WorkerBrief | None:
-        """Nothing in a process that is no worker."""
+        """The data, None in a process that is not a worker."""
         given = getattr(config, "workerinput", None)
         if given is None:
             return None
@@ -71,7 +71,7 @@ def _frozen(value: Any) -> Any:
 
 
 def number(config: pytest.Config) -> int | None:
-    """What `-n auto` means where the project wants it to be ours."""
+    """The number of workers for `-n auto`, if the project lets this plugin decide."""
     device = config.getoption("perf_device")
     if not config.getini(OPT_IN) or device == "cpu:any" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
@@ -79,7 +79,7 @@ def number(config: pytest.Config) -> int | None:
 
 
 def gpus(device: str) -> list[str]:
-    """As this process sees them, in the words of CUDA_VISIBLE_DEVICES; no context is made to know them."""
+    """The GPUs as CUDA_VISIBLE_DEVICES names them, found without creating a context."""
     if device.startswith("cpu"):
         return []
     import torch
@@ -119,7 +119,9 @@ def obstacle(spec: Any, specs: Sequence[Any], names: Sequence[str], *, opted_in:
         return f"say which GPU each worker of {spec.via} has: --tx popen//via={spec.via}//env:{VISIBLE}=0"
     if not opted_in:
         return f"workers share a GPU: set {OPT_IN} = true in pytest's ini file for one worker per GPU, or say -n 1"
-    return f"{len(specs)} workers and {len(names)} GPUs: times of two on one GPU are nobody's, say -n auto"
+    return (
+        f"{len(specs)} workers and {len(names)} GPUs: workers that share a GPU distort each other's times, use -n auto"
+    )
 
 
 class Controller:
@@ -218,7 +220,7 @@ class Controller:
             _describe(report, death, journal.started(path, crashitem) if path else None)
 
     def _death(self, gateway: Any) -> Death | None:
-        """Nothing of a worker that had no cases: xdist's own words stand."""
+        """How a worker died; None for one without cases, for which xdist's message is enough."""
         if not _is_here(gateway.spec):
             return outcomes.ELSEWHERE if self._opted_in else None
         words = self._words / f"{gateway.id}.txt"

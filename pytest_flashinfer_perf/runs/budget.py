@@ -82,7 +82,7 @@ def of_run(step: ModelStep, run: Run) -> Budget:
 
 
 def _fastest(rows: Sequence[Row]) -> dict[Problem, Row]:
-    """Of each problem; slower rows are overwritten."""
+    """The row of the fastest backend for each problem."""
     ordered = sorted(rows, key=lambda row: row.median, reverse=True)
     return {problem(row.params): row for row in ordered}
 

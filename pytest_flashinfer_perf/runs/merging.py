@@ -63,7 +63,7 @@ def read(path: Path) -> Part:
 
 
 def merged(parts: Sequence[Part], allowed: Iterable[str] = ()) -> dict[str, Any]:
-    """In the order in which one session would have measured it."""
+    """One run, with its rows in the order in which one session would have measured them."""
     wrong = [
         f"{sentence} (--allow {name})"
         for name, check in CHECKS.items()
@@ -85,7 +85,7 @@ def _records(part: Part) -> Iterator[tuple[Row, dict[str, Any]]]:
 
 
 def _block(parts: Sequence[Part], measured: set[str]) -> Block:
-    """What is measured in one file is not unmeasured for another."""
+    """The data beside the rows; a case measured in one file is not unmeasured because of another."""
     left = (one for part in parts for one in part.run.unmeasured)
     roofs = {place: roof for part in parts for place, roof in part.run.roofs.items()}
     step = next((part.run.step for part in parts if part.run.step), None)
@@ -93,7 +93,7 @@ def _block(parts: Sequence[Part], measured: set[str]) -> Block:
 
 
 def _machine(parts: Sequence[Part]) -> dict[str, Any]:
-    """Of the part with the most rows, and all their names."""
+    """The machine of the part with the most rows, and the names of all."""
     filled = max(parts, key=lambda part: len(part.run.rows)).run.machine
     names = dict.fromkeys(str(part.run.machine.get("node")) for part in parts)
     return {**filled, "node": ", ".join(names)}

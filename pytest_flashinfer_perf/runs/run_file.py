@@ -144,7 +144,7 @@ class Run:
 
     @cached_property
     def ours(self) -> tuple[Row, ...]:
-        """Without the benchmarks that this plugin did not measure."""
+        """The rows that this plugin measured."""
         return tuple(row for row in self.rows if row.is_ours)
 
     @cached_property

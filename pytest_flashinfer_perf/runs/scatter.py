@@ -11,17 +11,17 @@ NOISY = 0.05
 
 
 def median_error(middle: float, count: int) -> float:
-    """Of as many samples, whose middle half is that wide: outliers say little."""
+    """The error of the median of this many samples, from the width of their middle half."""
     return MEDIAN_ERROR * middle / math.sqrt(count)
 
 
 def spread(samples: Sequence[float]) -> float | None:
-    """None of a single sample, of which nobody knows."""
+    """None for a single sample."""
     return statistics.stdev(samples) / statistics.fmean(samples) if len(samples) > 1 else None
 
 
 def is_noisy(samples: Sequence[float], instrument: str) -> bool:
-    """On the host's clock single calls are late for many reasons, which do not move the median."""
+    """On the host's clock, single late calls do not count: they do not move the median."""
     if len(samples) < 2:
         return False
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")

@@ -51,7 +51,7 @@ def _some(cores: list[int]) -> list[int]:
 
 
 def _seconds_on(core: int) -> float:
-    """With the time that it waits for the core."""
+    """The time of the reference on this core, with the time that it waits for it."""
     start = time.perf_counter()
     os.sched_setaffinity(0, {core})
     waited = time.perf_counter() - start

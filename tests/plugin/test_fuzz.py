@@ -17,9 +17,9 @@ from pytest_flashinfer_perf.config.quarantine import Quarantined
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings
 from pytest_flashinfer_perf.fuzz import findings, profiles
 from pytest_flashinfer_perf.fuzz.child import ChildSetup
-from pytest_flashinfer_perf.fuzz.kept import ChildError, KeptChild
 from pytest_flashinfer_perf.fuzz.outcome import Outcome
-from pytest_flashinfer_perf.fuzz.search import Hunt, NothingLaunchedError, Search
+from pytest_flashinfer_perf.fuzz.runner import ChildError, ExampleRunner
+from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun
 from pytest_flashinfer_perf.fuzz.strategies import strategies_for
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
@@ -39,7 +39,7 @@ def home(modules=OWN):
 
 @pytest.fixture(scope="module")
 def child():
-    with closing(KeptChild(home())) as kept:
+    with closing(ExampleRunner(home())) as kept:
         yield kept
 
 
@@ -55,7 +55,7 @@ def two_hundred_examples_the_same_each_time():
 
 def hunt(routine, child, cpu, tmp_path, fuzzing=None, **settings):
     where = replace(fuzzing or Fuzzing(on=True), findings=tmp_path)
-    return Hunt(Search(routine, "planted"), Settings(fuzzing=where, **settings), cpu, child)
+    return SearchRun(Search(routine, "planted"), Settings(fuzzing=where, **settings), cpu, child)
 
 
 BUGS = ("ragged_tail", "last_page", "gqa_ratio", "empty_sequence", "idle_expert", "k_tail")
@@ -190,7 +190,7 @@ def test_flags_that_fit_no_shape_are_an_error(child, cpu, tmp_path):
 def test_a_child_that_cannot_try_anything_says_why(tmp_path):
     (tmp_path / "broken.py").write_text("raise OSError('not here')")
     with (
-        closing(KeptChild(home((("broken", str(tmp_path / "broken.py")),)))) as kept,
+        closing(ExampleRunner(home((("broken", str(tmp_path / "broken.py")),)))) as kept,
         pytest.raises(ChildError, match="OSError: not here"),
     ):
         kept.attempt(["--routine", "mm_bf16"])

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging, process_options
-from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.plan import Plan
@@ -114,20 +113,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--base", required=True, metavar="CMD", help="The environment to compare with.")
     made.add_argument("--head", required=True, metavar="CMD", help="The new environment, judged against --base.")
-    made.add_argument(
-        "--pairs",
-        type=positive,
-        default=5,
-        metavar="N",
-        help="Measure up to N pairs of base and head, fewer for a case whose verdict is certain. Default: %(default)s.",
-    )
-    made.add_argument(
-        "--most-pairs",
-        type=int,
-        default=10,
-        metavar="N",
-        help="Go on up to N pairs for cases that are AMBIGUOUS after --pairs. Default: %(default)s.",
-    )
+    process_options.add_pairs(made)
     made.add_argument(
         "--budget",
         type=float,

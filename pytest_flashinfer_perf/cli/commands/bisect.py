@@ -19,7 +19,6 @@ from pytest_flashinfer_perf.bisect.search import CaseSearch, NoDifferenceError, 
 from pytest_flashinfer_perf.bisect.subjects import Subject
 from pytest_flashinfer_perf.bisect.times import ON_HOST, SIGNS, Times
 from pytest_flashinfer_perf.cli import judging, process_options
-from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.running import processes
@@ -192,16 +191,7 @@ def parser() -> argparse.ArgumentParser:
         "or to plan (plan), wrong answers. Default: %(default)s.",
     )
     process_options.PYTHON.add_by(made.add_argument)
-    made.add_argument(
-        "--pairs", type=positive, default=5, metavar="N", help="Pairs for each step, as for `ab`. Default: %(default)s."
-    )
-    made.add_argument(
-        "--most-pairs",
-        type=positive,
-        default=10,
-        metavar="N",
-        help="Pairs for AMBIGUOUS verdicts, as for `ab`. Default: %(default)s.",
-    )
+    process_options.add_pairs(made)
     made.add_argument(
         "--dry-run", action="store_true", help="Print the number of steps, disk space and minutes, and measure nothing."
     )

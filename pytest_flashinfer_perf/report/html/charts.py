@@ -195,7 +195,7 @@ def trend() -> Spec:
 
 
 def plans() -> Spec:
-    """What planning takes over the size of the batch, a curve for each backend and shape."""
+    """Planning time by batch size, a curve for each backend and shape."""
     axes = {"x": ("batch", "requests in the batch"), "y": ("us", "plan, us")}
     scale = {"type": "log", "nice": False}
     along = {

@@ -82,7 +82,7 @@ class View:
 
     @functools.cached_property
     def host_tables(self) -> dict[str, host.Table]:
-        """What calls cost the host; nothing of a CPU."""
+        """The host-time tables; empty for a run on a CPU."""
         return host.tables(self._measured)
 
     @functools.cached_property

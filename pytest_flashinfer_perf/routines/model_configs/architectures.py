@@ -31,7 +31,7 @@ NEEDED = (
 
 
 def read(path: Path) -> Description:
-    """Of a config.json or the folder of one, which gives the model its name: letters, digits, dots, hyphens."""
+    """Read a config.json or its folder, which gives the model its name: letters, digits, dots, hyphens."""
     folder = (path if path.is_dir() else path.parent).resolve().name
     return describe(fields.read(path), re.sub(r"[^a-zA-Z0-9.]+", "-", folder).strip("-") or "model")
 

@@ -105,7 +105,7 @@ class Fields:
 
 
 def read(path: Path) -> Fields:
-    """Of a config.json, or of the folder that holds one; the quantisation may be in a file beside it."""
+    """Read a config.json or its folder; the quantisation may be in a file beside it."""
     file = path / "config.json" if path.is_dir() else path
     config, beside = parse(_text(file), str(file)), file.with_name("hf_quant_config.json")
     if "quantization_config" in config or not beside.is_file():

@@ -29,7 +29,7 @@ class Step:
 
     @property
     def requests(self) -> int:
-        """Of one group of GPUs."""
+        """The requests of one group of GPUs."""
         return -(-self.batch // self.spread.dp)
 
     @property
@@ -48,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(text: str, spread: Spread) -> Step:
-    """Of the words of `--perf-step`."""
+    """Parse the value of `--perf-step`."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     add_options(parser)
     try:

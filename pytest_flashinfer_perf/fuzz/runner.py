@@ -16,8 +16,8 @@ class ChildError(FlashinferPerfError):
     """The child cannot run any example."""
 
 
-class KeptChild:
-    """One process for many examples, started when it is needed, and again after it has died."""
+class ExampleRunner:
+    """Runs examples in one child process, which is started again after it has died."""
 
     def __init__(self, setup: ChildSetup, seconds: float = SECONDS) -> None:
         self._device, self._seconds = setup.device, seconds
