@@ -2,7 +2,7 @@
 
 python benchmarks/api_evidence.py lines FOLDER 12 6 2   # the smallest cases of all APIs, to compile side by side
 python benchmarks/api_evidence.py right LOG...          # the lines of those that passed in runs with -v
-python benchmarks/api_evidence.py table RUN.json...     # the tables of all these runs
+python benchmarks/api_evidence.py table RUN.json...     # what each API got in all these runs
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ FIRST = (
 LAST = ("fused_moe", "cute_dsl", "msa_ops", "cake_vsa", "comm", "gated_act_mxfp8", "attn_scores", "gdp_prefill")
 HEAVY = ("fmha_v2", "pod", "trtllm", "segment")  # what may take minutes to compile comes last in its group
 PASSED = re.compile(r"PASSED \S+?::([^\s\[]+)\[([^\]]*)\]")
+DECLARES = r"flashinfer declares no support of \S+(?: with backend \S+)? on compute capability ([\d.]+)"
+NOT_REACHED = "not reached"
 SMALL_MOE = ("hash_topk", "mono_moe", "fused_topk_deepseek")
 
 
@@ -55,15 +57,15 @@ def write_lines(folder: str, *counts: str) -> None:
             Path(folder, f"group{which}-{nth}.txt").write_text("\n".join(lines) + "\n")
 
 
-def entries(paths: list[str]) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Rows, and what has none, by case."""
+def entries(paths: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows, and the cases that have none, each once: the last run's."""
     rows: dict[str, dict[str, Any]] = {}
     without: dict[str, dict[str, Any]] = {}
     for path in paths:
         run = json.loads(Path(path).read_text())
-        rows |= {row["extra_info"]["case"]: row for row in run["benchmarks"]}
+        rows |= {row["extra_info"]["case"]: row["extra_info"] | row["stats"] for row in run["benchmarks"]}
         without |= {one["case"]: one for one in run["flashinfer_perf"]["unmeasured"]}
-    return rows, {case: one for case, one in without.items() if case not in rows}
+    return list(rows.values()), [one for case, one in without.items() if case not in rows]
 
 
 def print_right(*logs: str) -> None:
@@ -75,26 +77,51 @@ def print_right(*logs: str) -> None:
 
 
 def print_table(*paths: str) -> None:
+    """One line for each API, by family."""
     rows, without = entries(list(paths))
-    print("| case | median | answer | planted faults that were not caught | the reference |\n|---|---|---|---|---|")
-    for case, row in sorted(rows.items()):
-        info = row["extra_info"]
-        median = f"{row['stats']['median'] * 1e6:.3g} us"
-        missed = ", ".join(info.get("faults_missed") or []) or "-"
-        told = info.get("no_reference") or info.get("weak_reference") or "-"
-        print(f"| {case} | {median} | {info['refcheck']} | {missed} | {told} |")
-    checked = [row["extra_info"] for row in rows.values() if row["extra_info"]["refcheck"] == "passed"]
-    missed_ones = sum(len(info.get("faults_missed") or []) for info in checked)
+    of_api: dict[str, list[str]] = {name: [] for name in sorted(all_apis())}
+    for row in sorted(rows, key=lambda row: row["case"]):
+        of_api[row["routine"]].append(measured(row))
+    for (name, outcome, reason), backends in by_reason(without).items():
+        of_api[name].append(f"{', '.join(backends)}: {'**not right**, ' if outcome == 'failed' else ''}{reason}")
+    print_counts(rows, without)
+    for family in sorted({api.family for api in all_apis().values()}):
+        print(f"\n## {family}\n\n| API | what it got |\n|---|---|")
+        for name, got in of_api.items():
+            if all_apis()[name].family == family:
+                print(f"| {name.removeprefix('flashinfer.')} | {'; '.join(got) or NOT_REACHED} |")
+
+
+def measured(row: dict[str, Any]) -> str:
+    missed = row["faults_missed"]
+    caught = f"{4 - len(missed)} of 4 faults" + (f" (not {', '.join(missed)})" if missed else "")
+    weak = row["no_reference"] or row["weak_reference"]
+    return f"{row['backend']} {row['shape']}: {row['median'] * 1e6:.3g} us, {caught}" + (f"; {weak}" if weak else "")
+
+
+def by_reason(without: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[str]]:
+    """The backends that ended alike, by API, outcome and reason."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for one in sorted(without, key=lambda one: one["case"]):
+        reason = " ".join(one["reason"].split()).removeprefix(f"{one['routine'].partition(':')[0]} refuses: ")
+        reason = re.sub(DECLARES, r"declared for no compute capability \1", reason).partition(" (the backend declined")[
+            0
+        ]
+        found.setdefault((one["routine"], one["outcome"], reason[:200].replace("|", "/")), []).append(one["backend"])
+    return found
+
+
+def print_counts(rows: list[dict[str, Any]], without: list[dict[str, Any]]) -> None:
+    """Of APIs, of which one counts as measured if any of its backends is; a fault as caught if all of them catch it."""
+    right = {row["routine"] for row in rows if row["refcheck"] == "passed"}
+    missed = {(row["routine"], fault) for row in rows for fault in row["faults_missed"]}
+    failed = {one["routine"] for one in without if one["outcome"] == "failed"} - right
+    skipped = {one["routine"] for one in without} - right - failed
     print(
-        f"\n{len(checked)} of {len(rows)} checked, {4 * len(checked) - missed_ones} of {4 * len(checked)} faults caught"
+        f"{len(right)} APIs right and timed, {4 * len(right) - len(missed)} of {4 * len(right)} faults caught; ", end=""
     )
-    known = {case.identity.case for api in all_apis().values() for case in cases(api)}
-    print("\nNot reached: " + (", ".join(sorted(known - rows.keys() - without.keys())) or "none"))
-    for outcome in sorted({one["outcome"] for one in without.values()}):
-        print(f"\n## {outcome}\n\n| case | reason |\n|---|---|")
-        for case, one in sorted(without.items()):
-            if one["outcome"] == outcome:
-                print(f"| {case} | {' '.join(one['reason'].split())[:220].replace('|', '/')} |")
+    print(f"{len(failed)} not right, {len(skipped)} skipped, ", end="")
+    print(f"{len(all_apis().keys() - right - failed - skipped)} not reached, of {len(all_apis())}.")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ WEAK: Mapping[str, str] = {
     "trtllm_batch_context": "it ignores the lengths of requests",
     "allreduce_fusion": ONE_RANK,
     "pcie_ipc_all_reduce": ONE_RANK,
-    "decode_cp_a2a_alltoall": ONE_RANK,
-    "decode_cp_a2a_lse_reduce": ONE_RANK,
+    "decode_cp_a2a": ONE_RANK,
 }
 # Outputs whose reference answers another question, and which: they are not compared.
 OTHERWISE: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -28,14 +27,15 @@ ARGUMENTS: Mapping[str, Mapping[str, bool]] = {
     "pod_run": {"causal_p": True},
     "segment_gemm_run": {"weight_column_major": False},
 }
+# Operands that the API reads by columns, and `init` makes by rows.
+COLUMNS: Mapping[str, str] = {"bmm_fp8": "B", "mm_M1_16_K7168_N256": "mat_b"}
 # Sizes of the smoke tier that the common ones do not fit.
 SMALL: Mapping[str, Mapping[str, int]] = {
     "gdn_mtp": {"batch_size": 4},  # its reference reads one state for each request, of which `init` makes 8
     "gdn_fused_decode": {"batch_size": 4},  # one page for each request, of which `init` makes 4
     "batch_deepgemm_fp8_nt_groupwise": {"batch_size": 1, "N": 512, "K": 512},  # quantises block by block, in Python
     "trtllm_batch_decode_mla_sparse": {"batch_size": 1, "sparse_mla_top_k": 16},  # gathers 2048 pages for each query
-    "fmha_v2_prefill_deepseek": {"batch_size": 1, "num_heads": 4},  # a loop over all queries
-    "fmha_v2_prefill_sm120": {"batch_size": 1, "num_heads": 4},  # the same
+    "fmha_v2_prefill_": {"batch_size": 1, "num_heads": 4},  # a loop over all queries
     "top_k_page_table_transform": {"num_rows": 4},  # a row for each of the 4 requests that `init` makes
 }
 T = TypeVar("T")

@@ -91,7 +91,8 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
         raise CannotRunError(f"its template makes no such inputs: {in_a_sentence(error)}") from error
     call, plan = (made["run"], made["plan"]) if set(made) == {"plan", "run"} else (made, {})
     further = {**exceptions.ARGUMENTS.get(api.label, {}), **params.given_arguments}
-    arguments = _with_arguments(api, {**_sizes(api, axes, call), **_of_dtype(call, params.dtype)}, further)
+    laid_out = {**call, **_by_columns(api, call), **_output_dtype(api, call)}
+    arguments = _with_arguments(api, {**_sizes(api, axes, call), **_of_dtype(laid_out, params.dtype)}, further)
     scratch = {name: value for name, value in arguments.items() if _is_scratch(name, value)}
     given = Given({name: value for name, value in arguments.items() if name not in scratch}, dict(plan))
     given.kept.arguments, given.kept.scratch = frozenset(params.given_arguments), scratch
@@ -102,6 +103,17 @@ def _sizes(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[s
     """Arguments that the call requires and `init` leaves out, which are named as an axis is."""
     taken = inspect.signature(live(api).function).parameters.values()
     return {p.name: axes[p.name] for p in taken if p.default is p.empty and p.name in axes and p.name not in call}
+
+
+def _by_columns(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
+    name = exceptions.COLUMNS.get(api.label)
+    return {} if name is None else {name: call[name].mT.contiguous().mT}
+
+
+def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
+    """The output's declared type, where `init` has a number for it, which no API takes."""
+    stated = [TORCH[output.dtype] for output in api.outputs if output.dtype in TORCH]
+    return {"dtype": stated[0]} if stated and isinstance(call.get("dtype"), int) else {}
 
 
 def _is_scratch(name: str, value: Any) -> bool:

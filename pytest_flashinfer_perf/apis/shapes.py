@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pytest_flashinfer_perf.apis.exceptions import SMALL
+from pytest_flashinfer_perf.apis.exceptions import SMALL, by_part
 from pytest_flashinfer_perf.apis.known import Api, Axis
 from pytest_flashinfer_perf.routines import models
 from pytest_flashinfer_perf.routines.models import Widths
@@ -164,8 +164,7 @@ def _is_sampled(api: Api) -> bool:
 
 
 def _small(api: Api) -> Sizes:
-    own = next((sizes for label, sizes in SMALL.items() if label == api.label), {})
-    return {**_small_experts(api), **own}
+    return {**_small_experts(api), **(by_part(SMALL, api.label) or {})}
 
 
 def _small_experts(api: Api) -> Sizes:

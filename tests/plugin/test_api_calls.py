@@ -144,6 +144,17 @@ def test_an_output_whose_reference_answers_otherwise_is_not_compared():
     assert set(answer) == {"q_rope_out", "q_nope_out", "paged_kv_cache[1]"}
 
 
+def test_inputs_are_as_the_api_takes_them_where_init_makes_others():
+    """By columns, and with a type for what the template has as a number."""
+    made = {}
+    for name in ("gemm_base.bmm_fp8", "routergemm.mm_M1_16_K7168_N256"):
+        api = all_apis()[f"flashinfer.gemm.{name}"]
+        params = next(iter(api.tiers["smoke"]())).params
+        made |= api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu")).call
+    assert (made["B"].stride(), made["mat_b"].stride()) == ((64 * 128, 1, 128), (1, 7168))
+    assert made["dtype"] == torch.bfloat16
+
+
 def test_a_refusal_is_a_skip_with_the_librarys_sentence():
     api, backend = planted("refused")
     with pytest.raises(
