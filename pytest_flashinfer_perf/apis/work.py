@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_flashinfer_perf.apis.given import Given
+from pytest_flashinfer_perf.apis.given import Given, flat, write_only, written
 from pytest_flashinfer_perf.apis.known import Api
 from pytest_flashinfer_perf.spec import dtypes
 from pytest_flashinfer_perf.spec.cost import Cost
@@ -28,11 +28,24 @@ def counted(run: Callable[[], object]) -> int:
 
 def cost(api: Api, given: Given) -> Cost:
     read = [tensor for _, tensor in _read(api, given)]
-    moved = sum(_used(api, given, dims) * tensor.nbytes for dims, tensor in _read(api, given))
+    known, shares = given.kept, dict(_changed(api, given))
+    reads = {} if known.flops else dict(shares.values())  # products may read all of it
+    moved = sum(reads.get(tensor, _used(api, given, dims)) * tensor.nbytes for dims, tensor in _read(api, given))
     inputs = [tensor for tensor in read if tensor.is_floating_point()]
-    known = given.kept
-    written = sum(known.answer[name].numel() * known.dtypes[name].itemsize for name in known.compared)
-    return Cost(known.flops, moved + written, dtypes.computed_in(None, inputs), inferred=True)
+    sizes = {name: known.answer[name].numel() * known.dtypes[name].itemsize for name in known.compared}
+    stored = sum(shares[name][1] * size if name in shares else size for name, size in sizes.items())
+    return Cost(known.flops, round(moved + stored), dtypes.computed_in(None, inputs), inferred=True)
+
+
+def _changed(api: Api, given: Given) -> Iterator[tuple[str, tuple[Tensor, float]]]:
+    """Of what is changed in place, as a cache to which a step appends, the share of rows that the reference changes."""
+    known, fresh = given.kept, list(write_only(api, given))
+    for name, before in flat(written(api, given)):
+        after = known.answer.get(name)
+        if after is None or after.shape != before.shape or not before.ndim or any(before is one for one in fresh):
+            continue
+        rows = (after.to(before.dtype) != before).any(-1)
+        yield name, (before, float(rows.double().mean()) or 1.0)
 
 
 def _read(api: Api, given: Given) -> Iterator[tuple[tuple[str, ...], Tensor]]:

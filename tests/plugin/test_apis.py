@@ -19,9 +19,10 @@ from pytest_flashinfer_perf.apis import (
     faults,
     shapes,
     truth,
+    work,
 )
 from pytest_flashinfer_perf.apis import given as made
-from pytest_flashinfer_perf.apis.known import Api, Axis
+from pytest_flashinfer_perf.apis.known import Api, Axis, Declared
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
 from pytest_flashinfer_perf.fuzz.strategies import params_of
@@ -131,6 +132,17 @@ def test_bytes_are_those_of_what_is_read_and_written():
     x = api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu"))
     api.backends["torch"].build(params, x, LaunchOptions("torch", cuda_graph=False))
     assert api.cost(params, x).bytes == (4 * 64 + 64 + 4 * 64) * 2
+
+
+@pytest.mark.parametrize(("flops", "moved"), [(0, 3 * 2), (1, 64 + 2 * 2)])
+def test_an_append_moves_the_rows_that_it_changes(flops, moved):
+    """Not the whole cache, unless there are products, which may read it."""
+    declared = (Declared("cache", "cache", dims=("pages", "dim")), Declared("rows", "rows", dims=("n", "dim")))
+    api = Api("flashinfer.x", "x", "x", "page", (), (), declared, (Declared("cache", "cache"),))
+    x = made.Given({"cache": torch.zeros(64, 8), "rows": torch.ones(2, 8)}, {})
+    x.kept.changed, x.kept.dtypes, x.kept.flops = ("cache",), {"cache": torch.float32}, flops
+    x.kept.answer = {"cache": torch.zeros(64, 8).index_fill(0, torch.tensor([3, 9]), 1.0)}
+    assert work.cost(api, x).bytes == moved * 8 * 4
 
 
 def test_products_of_a_reference_are_flops():
