@@ -112,6 +112,7 @@ def shortened(one: dict[str, Any]) -> str:
     """Without what the line says already."""
     name = one["routine"].partition(":")[0]
     reason = re.sub(DECLARES, r"declares no support of compute capability \1", " ".join(one["reason"].split()))
+    reason = re.sub(r" at /\S+", "", reason)  # of a source that is gone with the machine
     for start in (name, " refuses: ", " ", "Failed: wrong answer: "):
         reason = reason.removeprefix(start)
     return reason.partition(" (the backend declined")[0][:200].replace("|", "/")
