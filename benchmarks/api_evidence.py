@@ -103,12 +103,19 @@ def by_reason(without: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[
     """The backends that ended alike, by API, outcome and reason."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for one in sorted(without, key=lambda one: one["case"]):
-        reason = " ".join(one["reason"].split()).removeprefix(f"{one['routine'].partition(':')[0]} refuses: ")
-        reason = re.sub(DECLARES, r"declared for no compute capability \1", reason).partition(" (the backend declined")[
-            0
-        ]
-        found.setdefault((one["routine"], one["outcome"], reason[:200].replace("|", "/")), []).append(one["backend"])
+        found_as = (one["routine"], one["outcome"], shortened(one))
+        found.setdefault(found_as, []).append(one["backend"])
     return found
+
+
+def shortened(one: dict[str, Any]) -> str:
+    """Without what the line says already."""
+    name = one["routine"].partition(":")[0]
+    reason = re.sub(DECLARES, r"declares no support of compute capability \1", " ".join(one["reason"].split()))
+    reason = re.sub(r" at /\S+", "", reason)  # of a source that is gone with the machine
+    for start in (name, " refuses: ", " ", "Failed: wrong answer: "):
+        reason = reason.removeprefix(start)
+    return reason.partition(" (the backend declined")[0][:200].replace("|", "/")
 
 
 def print_counts(rows: list[dict[str, Any]], without: list[dict[str, Any]]) -> None:
@@ -117,9 +124,8 @@ def print_counts(rows: list[dict[str, Any]], without: list[dict[str, Any]]) -> N
     missed = {(row["routine"], fault) for row in rows for fault in row["faults_missed"]}
     failed = {one["routine"] for one in without if one["outcome"] == "failed"} - right
     skipped = {one["routine"] for one in without} - right - failed
-    print(
-        f"{len(right)} APIs right and timed, {4 * len(right) - len(missed)} of {4 * len(right)} faults caught; ", end=""
-    )
+    pairs = 4 * len(right)
+    print(f"{len(right)} APIs right and timed, {pairs - len(missed)} of {pairs} planted faults caught;")
     print(f"{len(failed)} not right, {len(skipped)} skipped, ", end="")
     print(f"{len(all_apis().keys() - right - failed - skipped)} not reached, of {len(all_apis())}.")
 
