@@ -31,8 +31,8 @@ def judged(sound: Sequence[Judged], *, paired: bool) -> dict[str, Judged]:
     found: dict[str, list[Effect]] = {}
     for quantity in QUANTITIES:
         known = {one.name: seen for one in sound if (seen := _of_case(one.case, quantity, paired=paired))}
-        expected = [noise.assumed(quantity)] * len(known)  # the quiet ones say little of one that is not
-        made = effects.marked(effects.effects(list(known.values()), expected))
+        expected = replace(noise.assumed(quantity), source="other hosts")  # quiet cases say little of one that is not
+        made = effects.marked(effects.effects(list(known.values()), [expected] * len(known)))
         for name, effect in zip(known, made, strict=True):
             found.setdefault(name, []).append(effect)
     return {one.name: _with(one, found[one.name], len(found)) for one in sound if one.name in found}

@@ -149,7 +149,7 @@ def measured(target: Target, device: Device, on_device: float, launches: int | N
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Plans of several threads of torch took 0.75 or 5.9 ms, by where the system put them."""
+    """Some plans work in several threads of torch, which took 1 ms in most processes and 6 to 15 ms in some."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -9,7 +9,7 @@ import pytest
 from made import document, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.gate import words
+from pytest_flashinfer_perf.gate import advice, words
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.plan import Plan
@@ -62,6 +62,11 @@ def test_a_case_slower_on_the_host_alone_says_so_and_shows_the_hosts_times():
     assert seen.sentence == "slower on the host alone: the time to enqueue it changed by more than slower_host"
     assert words.times(seen) == "50.00 us -> 65.00 us"
     assert words.changes(seen) == "host +30.00 %, time +0.00 %"
+
+
+def test_a_measurement_again_is_not_advised_for_noise_that_rows_never_have():
+    judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(**ASKED))
+    assert list(advice.assumed_noise(judgement)) == []
 
 
 def test_a_slower_host_is_shown_with_what_its_call_does_now():
