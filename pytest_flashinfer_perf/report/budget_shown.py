@@ -9,7 +9,7 @@ from pytest_flashinfer_perf.runs import budget as budgets
 from pytest_flashinfer_perf.runs.budget import Budget, Entry, Sum
 from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, markdown_table, named
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
-from pytest_flashinfer_perf.runs.step import ModelStep
+from pytest_flashinfer_perf.runs.step import ModelStep, StepKernel
 
 HEADINGS = ("kernel", "count", "fastest backend", "median", "per step", "share")
 
@@ -79,18 +79,31 @@ def _measured(entry: Entry, whole: float) -> tuple[str, ...]:
 
 
 def below(step: ModelStep, budget: Budget, base: Budget | None) -> Iterator[str]:
-    complete = "" if not (budget.gaps or budget.unmeasured) else ", incomplete"
     total = budget.total
-    yield f"sum {duration(total.seconds)} +- {duration(total.error)} of GPU time per step{complete}"
+    yield f"sum {duration(total.seconds)} +- {duration(total.error)} of GPU time per step{_incomplete(budget)}"
     if budget.unmeasured:
         names = ", ".join(dict.fromkeys(kernel.name for kernel in budget.unmeasured))
-        yield f"without a row in the run, though a case measures it: {names}"
+        yield f"without a row in the run, though a case measures it: {names}, {_weights(budget.unmeasured, budget)}"
     for entry in budget.entries:
         if entry.row is not None and entry.kernel.note:
             yield f"{entry.kernel.name}: {entry.kernel.note}"
     if base is not None:
         yield _change(budget.change_from(base), budget, base)
     yield from step.coverage
+
+
+def _incomplete(budget: Budget) -> str:
+    if not (budget.gaps or budget.unmeasured):
+        return ""
+    measured = [entry.kernel for entry in budget.entries if entry.row is not None]
+    return f", incomplete: of kernels with {_weights(measured, budget)}"
+
+
+def _weights(kernels: Sequence[StepKernel], budget: Budget) -> str:
+    """Files of older versions do not have the weights of their kernels."""
+    whole = sum(entry.kernel.weight_bytes for entry in budget.entries)
+    share = f"{sum(kernel.weight_bytes for kernel in kernels) / whole:.1%}" if whole else "an unknown share"
+    return f"{share} of the weights"
 
 
 def _change(change: Sum | None, budget: Budget, base: Budget) -> str:

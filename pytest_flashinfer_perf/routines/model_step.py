@@ -26,7 +26,14 @@ class Planned:
     def recorded(self) -> StepKernel:
         problems = tuple({"routine": routine.name, **params.as_json()} for routine, params in self.problems)
         known = self.kernel
-        return StepKernel(name=known.name, count=known.count, problems=problems, gap=known.gap, note=known.note)
+        return StepKernel(
+            name=known.name,
+            count=known.count,
+            problems=problems,
+            gap=known.gap,
+            note=known.note,
+            weight_bytes=known.bytes,
+        )
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class FieldError(FlashinferPerfError):
 def read(kind: Callable[..., T], values: Any, where: str) -> T:
     """An object of this dataclass; a part whose name is not a key is read from the same, flat, values."""
     if not isinstance(values, Mapping):
-        raise FieldError(f"{where} must be an object, got {_shown(values)}")
+        raise FieldError(f"{where} must be an object, got {shown(values)}")
     given = {name: value for name, part in _parts(kind) if (value := part(values, where)) is not MISSING}
     return kind(**given)
 
@@ -91,13 +91,13 @@ COMPOUND: dict[Any, Callable[..., Reader]] = {
 
 def _scalar(expected: str, kinds: tuple[type, ...], value: Any, where: str) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise FieldError(f"{where} must be {expected}, got {_shown(value)}")
+        raise FieldError(f"{where} must be {expected}, got {shown(value)}")
     return value
 
 
 def _one_of(known: tuple[Any, ...], value: Any, where: str) -> Any:
     if value not in known:
-        raise FieldError(f"{where} must be one of {', '.join(map(str, known))}, got {_shown(value)}")
+        raise FieldError(f"{where} must be one of {', '.join(map(str, known))}, got {shown(value)}")
     return value
 
 
@@ -107,18 +107,18 @@ def _or_null(reader: Reader, value: Any, where: str) -> Any:
 
 def _list(readers: list[Reader], repeated: bool, values: Any, where: str) -> tuple[Any, ...]:
     if not isinstance(values, (list, tuple)) or not (repeated or len(values) == len(readers)):
-        raise FieldError(f"{where} must be a list, got {_shown(values)}")
+        raise FieldError(f"{where} must be a list, got {shown(values)}")
     each = readers * len(values) if repeated else readers
     return tuple(reader(value, f"{where}[{i}]") for i, (reader, value) in enumerate(zip(each, values, strict=True)))
 
 
 def _object(reader: Reader, values: Any, where: str) -> dict[str, Any]:
     if not isinstance(values, Mapping):
-        raise FieldError(f"{where} must be an object, got {_shown(values)}")
+        raise FieldError(f"{where} must be an object, got {shown(values)}")
     return {name: reader(value, f"{where}: {name}") for name, value in values.items()}
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
 

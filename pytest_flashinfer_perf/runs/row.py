@@ -272,7 +272,7 @@ def read(record: Any, where: str) -> Row:
     where = f"{where} ({record['fullname']})"
     given = record.get("extra_info") or {}
     if not isinstance(given, Mapping):
-        raise FieldError(f"{where}: extra_info must be an object, got {given!r}")
+        raise FieldError(f"{where}: extra_info must be an object, got {fields.shown(given)}")
     info = given if given.keys() >= OURS else {"case": record["fullname"]}
     return Row(
         name=str(record.get("name", "")),

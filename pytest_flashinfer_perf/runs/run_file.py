@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.runs import fields, row
-from pytest_flashinfer_perf.runs.fields import FieldError
+from pytest_flashinfer_perf.runs.fields import FieldError, shown
 from pytest_flashinfer_perf.runs.row import Identity, Row
 from pytest_flashinfer_perf.runs.step import ModelStep
 
@@ -194,6 +194,8 @@ class Run:
 def load(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8") or "null")
+    except FileNotFoundError as error:
+        raise RunError(f"{path} does not exist") from error
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: cannot be read as JSON: {error}") from error
     if document is None:
@@ -239,7 +241,7 @@ def _rows(records: Iterable[Any]) -> Iterator[Row]:
 def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = document.get(name) or {}
     if not isinstance(value, Mapping):
-        raise FieldError(f"{name} must be an object, got {value!r}")
+        raise FieldError(f"{name} must be an object, got {shown(value)}")
     return value
 
 

@@ -14,6 +14,7 @@ class StepKernel:
     problems: tuple[Mapping[str, Any], ...] = ()  # parameters of rows: any one of them does the work
     gap: str = ""  # why no case measures it
     note: str = ""
+    weight_bytes: float = 0.0  # of all its calls in the step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,7 @@ def test_the_sum_is_each_count_times_its_median(tmp_path, tiny, plan, capsys):
     code, text = shown(capsys, tiny, *FLAGS, "--run", run)
     assert code == 0
     assert "sum 320.0 us +- " in text
-    assert "incomplete" in text
+    assert "of GPU time per step, incomplete: of kernels with 92.2% of the weights\n" in text
     [gate_up] = [line.split() for line in text.splitlines() if line.startswith("gate-up")]
     assert gate_up == ["gate-up", "3", "mm_bf16:", "fa2", "30.00", "us", "90.00", "us", "28.1%"]
 
@@ -132,7 +132,7 @@ def test_a_run_without_a_kernel_is_incomplete(tmp_path, tiny, plan, capsys):
     run = run_of(tmp_path / "run.json", {name: us for name, us in TIMES.items() if name != "o"}, plan)
     code, text = shown(capsys, tiny, *FLAGS, "--run", run)
     assert code == 2
-    assert "without a row in the run, though a case measures it: o\n" in text
+    assert "without a row in the run, though a case measures it: o, 9.4% of the weights\n" in text
 
 
 def test_wrong_rows_and_rows_of_two_gpus_do_not_count(tmp_path, tiny, plan, capsys):
@@ -150,7 +150,7 @@ def test_a_step_is_measured_where_no_run_is_given(tiny, capsys, monkeypatch, tmp
     code, text = shown(capsys, tiny, *FLAGS, "--", *pytest_words)
     lines = [" ".join(line.split()[:4]) for line in text.splitlines()]
     assert {f"attention 3 {kernels.attention.DECODE}: torch", f"add-norm 6 {ADD_AND_NORM}: torch"} <= set(lines)
-    assert "without a row in the run, though a case measures it: append\n" in text  # whose template needs a GPU
+    assert "though a case measures it: append, 0.0% of the weights\n" in text  # whose template needs a GPU
     assert code == 2
 
 

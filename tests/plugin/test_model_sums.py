@@ -73,6 +73,15 @@ def test_a_budget_of_a_recorded_step_needs_no_flashinfer(plan, tmp_path, monkeyp
     assert "sum 320.0 us +- " in capsys.readouterr().out
 
 
+def test_a_step_recorded_without_weights_is_still_summed(plan, tmp_path, capsys):
+    run = recorded(plan, TIMES)
+    for kernel in run["flashinfer_perf"]["step"]["kernels"]:
+        del kernel["weight_bytes"]
+    assert cli.main(["report", "--markdown", str(write(tmp_path / "run.json", run))]) == 0
+    assert "sum 320.0 us" in (text := capsys.readouterr().out)
+    assert "incomplete: of kernels with an unknown share of the weights" in text
+
+
 def test_the_page_has_a_bar_for_each_kernel_and_names_the_gaps(plan, tmp_path):
     dates = ("2026-11-20T10:00:00+00:00", "2026-11-21T10:00:00+00:00")
     sides = zip(("base.json", "head.json"), (TIMES, {**TIMES, "lm-head": 24.0}), dates, strict=True)
@@ -82,6 +91,7 @@ def test_the_page_has_a_bar_for_each_kernel_and_names_the_gaps(plan, tmp_path):
     assert len(bars) == len(TIMES)
     assert dict(bars)["gate-up"] == "29.6"
     assert sum(float(share) for _, share in bars) == pytest.approx(100, abs=0.5)
+    assert '<th scope="col">fastest backend</th>' in section
     assert "sum 304.0 us" in section
     assert "compared with the base: -5.0%" in section
     assert "without a case: embedding" in section

@@ -47,6 +47,11 @@ def with_median(value):
         (document(benchmark(us=float("nan"))), "t.py::test_decode[fa2] has an invalid time"),
         (document(benchmarks=[1]), "benchmark 0 lacks fullname"),
         (document({**benchmark(), "extra_info": [1]}), "extra_info must be an object, got [1]"),
+        (
+            document({**benchmark(), "extra_info": [1] * 999}),
+            f"object, got {str([1] * 99)[:60]}...",
+        ),
+        (document(machine_info="x" * 999), f"machine_info must be an object, got '{'x' * 59}..."),
         (document(benchmark(cycles="many")), "(t.py::test_decode[fa2]): cycles must be a number, got 'many'"),
         (document(benchmark(status="fine")), "status must be one of ok, noisy, invalid, wrong, got 'fine'"),
         (document(benchmark(kernels=["a", 3])), "kernels[1] must be text, got 3"),
@@ -61,7 +66,7 @@ def test_what_is_no_run_is_an_error_with_its_name(tmp_path, text, sentence):
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(RunError, match=r"nowhere\.json"):
+    with pytest.raises(RunError, match=r"nowhere\.json does not exist"):
         runs.read([tmp_path / "nowhere.json"])
 
 

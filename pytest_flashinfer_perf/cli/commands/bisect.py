@@ -167,22 +167,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    where = made.add_mutually_exclusive_group(required=True)
-    where.add_argument(
-        "--releases", nargs=2, metavar=("GOOD", "BAD"), help="Search between two releases of flashinfer-python."
-    )
-    where.add_argument("--repo", type=Path, metavar="PATH", help="Search the commits of this git repository.")
-    where.add_argument("--resume", type=Path, metavar="DIR", help="Continue the interrupted search in this folder.")
-    made.add_argument("--good", metavar="REV", help="A commit before the change.")
-    made.add_argument("--bad", metavar="REV", help="A later commit, after the change.")
-    made.add_argument(
-        "--build",
-        metavar="CMD",
-        help="Run this after each checkout, in the worktree. Commits for which it fails are skipped.",
-    )
-    made.add_argument(
-        "--wheels", type=Path, metavar="DIR", help="Folder with FlashInfer's wheels. Default: pip's index."
-    )
+    _add_points(made)
     made.add_argument(
         "--find",
         choices=(*SIGNS, *ON_HOST, WRONG),
@@ -199,3 +184,23 @@ def parser() -> argparse.ArgumentParser:
     judging.add_settings(made)
     made.set_defaults(perf_gate_allow="library", perf_gate_strict=False)
     return made
+
+
+def _add_points(made: argparse.ArgumentParser) -> None:
+    """Options that name the releases or commits to search, and how to make them."""
+    where = made.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "--releases", nargs=2, metavar=("GOOD", "BAD"), help="Search between two releases of flashinfer-python."
+    )
+    where.add_argument("--repo", type=Path, metavar="PATH", help="Search the commits of this git repository.")
+    where.add_argument("--resume", type=Path, metavar="DIR", help="Continue the interrupted search in this folder.")
+    made.add_argument("--good", metavar="REV", help="A commit before the change.")
+    made.add_argument("--bad", metavar="REV", help="A later commit, after the change.")
+    made.add_argument(
+        "--build",
+        metavar="CMD",
+        help="Run this after each checkout, in the worktree. Commits for which it fails are skipped.",
+    )
+    made.add_argument(
+        "--wheels", type=Path, metavar="DIR", help="Folder with FlashInfer's wheels. Default: pip's index."
+    )

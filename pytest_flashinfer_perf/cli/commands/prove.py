@@ -127,9 +127,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLE,
     )
     made.add_argument(
-        "--share",
-        metavar="N%",
-        help="Slowdown to add, as a share of a case's time, such as 3%%. Default: 1.5 times its threshold.",
+        "--share", metavar="N%", help="Slowdown to add, in per cent of a case's time. Default: 1.5 times its threshold."
     )
     made.add_argument(
         "--processes",

@@ -78,7 +78,7 @@ class View:
 
     def step_table(self, shown: ShownStep) -> list[tuple[str, ...]]:
         """Its headings first."""
-        return list(budget_shown.table(shown.budget)) if shown.budget else []
+        return [budget_shown.HEADINGS, *budget_shown.table(shown.budget)] if shown.budget else []
 
     @functools.cached_property
     def host_tables(self) -> dict[str, host.Table]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.runs.fields import shown
 
 LARGEST = 2**31 - 1  # a width above it is a mistake, and would overflow the kernels' indices
 MOST_BYTES = 1 * 2**20  # of a config.json; a larger file is something else
@@ -43,7 +44,7 @@ class Fields:
         if value is None:
             raise self.fault(" or ".join(names), "is missing")
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self.fault(str(name), f"must be a whole number from {least} to {most}, got {_short(value)}")
+            raise self.fault(str(name), f"must be a whole number from {least} to {most}, got {shown(value)}")
         return value
 
     def optional(self, name: str) -> int | None:
@@ -54,7 +55,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < LARGEST:
-            raise self.fault(name, f"must be a positive number, got {_short(value)}")
+            raise self.fault(name, f"must be a positive number, got {shown(value)}")
         return float(value)
 
     def switch(self, name: str, default: bool = False) -> bool:
@@ -62,14 +63,14 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.fault(name, f"must be true or false, got {_short(value)}")
+            raise self.fault(name, f"must be true or false, got {shown(value)}")
         return value
 
     def word(self, *names: str, default: str = "") -> str:
         name = self._first(names)
         value = default if name is None else self._known[name]
         if not isinstance(value, str):
-            raise self.fault(str(name), f"must be a string, got {_short(value)}")
+            raise self.fault(str(name), f"must be a string, got {shown(value)}")
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ class Fields:
         """The object under a field, empty where there is none."""
         value = self._known.get(name)
         if not isinstance(value, Mapping) and value is not None:
-            raise self.fault(name, f"must be an object, got {_short(value)}")
+            raise self.fault(name, f"must be an object, got {shown(value)}")
         return Fields(value or {}, f"{self.source}: {name}")
 
     def having(self, name: str, other: Fields) -> Fields:
@@ -100,7 +101,7 @@ class Fields:
         value = self._known.get(name)
         listed = [] if value is None else value
         if not isinstance(listed, list) or not all(isinstance(one, kind) for one in listed):
-            raise self.fault(name, f"must be {wanted}, got {_short(value)}")
+            raise self.fault(name, f"must be {wanted}, got {shown(value)}")
         return listed
 
 
@@ -119,7 +120,7 @@ def parse(text: str, source: str) -> Fields:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source} is not JSON: {error}") from error
     if not isinstance(known, dict):
-        raise ConfigError(f"{source} holds {_short(known)}, where a config.json holds an object")
+        raise ConfigError(f"{source} holds {shown(known)}, where a config.json holds an object")
     return Fields(known, source)
 
 
@@ -130,8 +131,3 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} could not be read: {error}: name a config.json, or the folder of one") from error
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
