@@ -26,7 +26,7 @@ from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 
 HERE = Path(__file__).parent
-TIMES = ("enqueue", "sd", "by reference", "rounds' sd", "plan", "sd", "by reference", "planted")
+TIMES = ("enqueue", "sd", "by reference", "plan", "sd", "by reference", "planted")
 HEADINGS = ("case", *TIMES, "identical: SLOWER", "planted: SLOWER")
 
 
@@ -71,12 +71,6 @@ def sd(values):
     return f"{100 * statistics.stdev(values) / statistics.fmean(values):.2f} %" if len(values) > 1 else "-"
 
 
-def within(processes, name):
-    """The largest standard deviation of the rounds of one process."""
-    rounds = [run.by_case[name].host.comparable_rounds_us for run in processes if run.by_case[name].host]
-    return max((sd(of_one) for of_one in rounds), key=lambda text: float(text.split()[0]) if text != "-" else 0.0)
-
-
 def median(values):
     return f"{statistics.median(values):.1f} us" if values else "-"
 
@@ -99,7 +93,7 @@ def lines(plain, planted):
     for name, counts in identical.items():
         before, plans = (as_timed(plain, name, field) for field in ("host_us", "plan_us"))
         compared, compared_plans = (by_reference(plain, name, quantity) for quantity in host.QUANTITIES)
-        enqueue = (median(before), sd(before), sd(compared), within(plain, name))
+        enqueue = (median(before), sd(before), sd(compared))
         plan = (median(plans), sd(plans), sd(compared_plans))
         times = (*enqueue, *plan, median(as_timed(planted, name, "host_us")))
         yield f"| {' | '.join((name, *times, share(counts), share(found.get(name, Counter()))))} |"

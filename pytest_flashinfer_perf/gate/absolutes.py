@@ -69,8 +69,8 @@ def _at_most(field: str, most: float, hosts: Sequence[HostTime | None]) -> Itera
 
 
 def _comparable(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
-    planned = {bool(host.comparable_plans_us) for host in hosts if host}
-    if not all(host and host.comparable_rounds_us for host in hosts):
+    planned = {bool(host.comparable_plan_us) for host in hosts if host}
+    if not all(host and host.comparable_us for host in hosts):
         yield Broken(f"slower_host: {NOT_WRITTEN}", unknown=True)
     elif len(planned) > 1:
         yield Broken("slower_host: some of its rows have a plan and others have none", unknown=True)

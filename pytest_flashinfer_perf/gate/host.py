@@ -2,17 +2,17 @@
 
 They decide the verdict of a case only where `slower_host` is asked of it, or where the rules judge by one of them
 alone, and are shown beside its time in any case.
-Each round is compared by the reference that was timed beside it, since the core may be slower for reasons of its own.
+The fastest call is compared in units of the fastest reference: other calls take up to twice as long for reasons of the
+machine's own.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_flashinfer_perf.gate import effects
+from pytest_flashinfer_perf.gate import effects, noise
 from pytest_flashinfer_perf.gate.decide import decide
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.sides import ComparedCase
@@ -31,7 +31,8 @@ def judged(sound: Sequence[Judged], *, paired: bool) -> dict[str, Judged]:
     found: dict[str, list[Effect]] = {}
     for quantity in QUANTITIES:
         known = {one.name: seen for one in sound if (seen := _of_case(one.case, quantity, paired=paired))}
-        made = effects.marked(effects.effects(list(known.values()), [None] * len(known)))
+        expected = replace(noise.assumed(quantity), source="other hosts")  # quiet cases say little of one that is not
+        made = effects.marked(effects.effects(list(known.values()), [expected] * len(known)))
         for name, effect in zip(known, made, strict=True):
             found.setdefault(name, []).append(effect)
     return {one.name: _with(one, found[one.name], len(found)) for one in sound if one.name in found}
@@ -42,18 +43,17 @@ def _of_case(case: ComparedCase, quantity: str, *, paired: bool) -> Replicates |
 
 
 def replicates(quantity: str, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
-    """In seconds of a core of one speed, rounds in place of placements; None where a row lacks them."""
-    rounds = tuple(_rounds(row.host, quantity) for row in (*before, *after))
-    if not all(rounds):
+    """In seconds of a core of one speed; None where a row lacks them."""
+    seen = (_seconds(row.host, quantity) for row in (*before, *after))
+    figures = tuple(figure for figure in seen if figure)
+    if len(figures) < len(before) + len(after):
         return None
-    figures = tuple(map(statistics.median, rounds))
-    return Replicates(quantity, quantity, figures[: len(before)], figures[len(before) :], paired, placements=rounds)
+    return Replicates(quantity, quantity, figures[: len(before)], figures[len(before) :], paired)
 
 
-def _rounds(host: HostTime | None, quantity: str) -> tuple[float, ...]:
-    if host is None:
-        return ()
-    return tuple(1e-6 * us for us in (host.comparable_rounds_us if quantity == "host" else host.comparable_plans_us))
+def _seconds(host: HostTime | None, quantity: str) -> float | None:
+    us = host and (host.comparable_us if quantity == "host" else host.comparable_plan_us)
+    return 1e-6 * us if us else None
 
 
 def _with(judged: Judged, found: Sequence[Effect], cases: int) -> Judged:

@@ -31,8 +31,8 @@ ASSUMED = {
     "unknown": 0.04,
     "gaps": 0.06,
     "wall": 0.10,
-    "host": 0.30,
-    "plan": 0.60,
+    "host": 0.05,
+    "plan": 0.15,
 }
 # What the placements of one process do not show of the next one.
 UNSEEN = {
@@ -43,8 +43,6 @@ UNSEEN = {
     "unknown": 0.001,
     "gaps": 0.06,
     "wall": 0.10,
-    "host": 0.30,
-    "plan": 0.60,
 }
 TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what is rounded to that
 

@@ -24,7 +24,8 @@ class HostTime:
     """Times in microseconds; counts are of one eager call, null where no instrument saw them.
 
     A call that `waits` for the GPU has the time that it waits in `host_us`. `plan_us` is null where nothing is planned.
-    The references are what a fixed piece of host work took beside each round and each plan.
+    `rounds_us` has the fastest call of each round; the references are the fastest of a fixed piece of host work beside
+    each round and each plan.
     """
 
     host_us: float
@@ -44,19 +45,17 @@ class HostTime:
     plan_references_us: tuple[float, ...] = ()
 
     @property
-    def comparable_rounds_us(self) -> tuple[float, ...]:
-        """As a core would take that does the reference in 20 us; empty in a row without references."""
+    def comparable_us(self) -> float | None:
+        """The fastest call, as on a core that does the reference in 20 us; null in a row without references."""
         return _comparable(self.rounds_us, self.references_us)
 
     @property
-    def comparable_plans_us(self) -> tuple[float, ...]:
+    def comparable_plan_us(self) -> float | None:
         return _comparable(self.plans_us, self.plan_references_us)
 
 
-def _comparable(times: tuple[float, ...], references: tuple[float, ...]) -> tuple[float, ...]:
-    if len(times) != len(references):
-        return ()
-    return tuple(REFERENCE_US * time / reference for time, reference in zip(times, references, strict=True))
+def _comparable(times: tuple[float, ...], references: tuple[float, ...]) -> float | None:
+    return REFERENCE_US * min(times) / min(references) if times and references else None
 
 
 def outlasts(host: HostTime, on_device: float) -> bool:

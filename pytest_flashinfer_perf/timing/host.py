@@ -3,14 +3,15 @@
 Calls are timed in rounds. Before a round the queue is empty, and a spinning kernel keeps the GPU busy until the round
 is enqueued: the GPU is never idle, and nothing waits for it. A round is short enough that the queue never fills. A call
 that waits for the GPU would also wait for the spinning kernel, so it is timed without one. A fixed piece of host work
-before and after each round tells how fast the core was.
+before and after each round tells how fast the core was. Rounds are shared out to a few cores.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -22,10 +23,10 @@ from pytest_flashinfer_perf.timing import host_calls, reference
 from pytest_flashinfer_perf.timing.instruments import Call, without_gc
 from pytest_flashinfer_perf.timing.target import Target
 
-ROUNDS, FEWEST_ROUNDS, CALLS = 10, 5, 10
+ROUNDS, FEWEST_ROUNDS, CALLS = 12, 5, 10
 WARMUPS, TRIALS = 3, 3
 REFERENCES = 5  # before a round, and again after it
-PLANS, FEWEST_PLANS = 10, 5
+PLANS, FEWEST_PLANS = 12, 5
 SECONDS = 0.02  # of host time or of GPU time, for all rounds, and again for all plans
 QUEUE = 512  # launches: half of those that a stream takes before the next one waits
 UNKNOWN_LAUNCHES = 128  # more than any call here has
@@ -61,10 +62,10 @@ class Stream:
 
 @dataclass(frozen=True)
 class Round:
-    """Seconds of each call and of the reference beside it; whether the queue was held until the last call."""
+    """Seconds of each call and of the references beside them; whether the queue was held until the last call."""
 
     calls: tuple[float, ...]
-    reference: float
+    references: tuple[float, ...]
     held: bool
 
     @property
@@ -77,6 +78,7 @@ class Timer:
     queue: Queue
     clock: Callable[[], float] = time.perf_counter
     reference: Call = reference.work
+    move: Callable[[float], None] = lambda _done: None
 
     def enqueued(self, call: Call, *, launches: int, on_device: float) -> tuple[list[Round], bool]:
         """Time calls that launch `launches` kernels each, and keep the GPU busy for `on_device` seconds.
@@ -87,13 +89,20 @@ class Timer:
         rounds, calls = shares(max(each, on_device), launches)
         waits = not any(self._round(call, 1, _hold(each)).held for _ in range(TRIALS))
         hold = 0.0 if waits else _hold(calls * each)
-        made = [self._round(call, calls, hold) for _ in range(rounds)]
+        made = self._rounds(rounds, call, calls, hold)
         return [one for one in made if one.held] or made, waits
 
     def planned(self, plan: Call) -> list[Round]:
         """Time plans, each after an empty queue, so that it waits for its own work only."""
         each = statistics.median(self._round(plan, 1).median for _ in range(WARMUPS))
-        return [self._round(plan, 1) for _ in range(_between(FEWEST_PLANS, PLANS, SECONDS / each))]
+        return self._rounds(_between(FEWEST_PLANS, PLANS, SECONDS / each), plan, 1)
+
+    def _rounds(self, count: int, call: Call, calls: int, hold: float = 0.0) -> list[Round]:
+        made = []
+        for n in range(count):
+            self.move(n / count)
+            made.append(self._round(call, calls, hold))
+        return made
 
     def _round(self, call: Call, calls: int, hold: float = 0.0) -> Round:
         before = self._each(self.reference, REFERENCES)
@@ -101,8 +110,7 @@ class Timer:
         held = self.queue.hold(hold) if hold else (lambda: True)
         seconds = self._each(call, calls)
         was_held = held()
-        after = self._each(self.reference, REFERENCES)
-        return Round(seconds, statistics.fmean(map(statistics.median, (before, after))), was_held)
+        return Round(seconds, before + self._each(self.reference, REFERENCES), was_held)
 
     def _each(self, call: Call, count: int) -> tuple[float, ...]:
         return tuple(self._once(call) for _ in range(count))
@@ -132,26 +140,44 @@ def measured(target: Target, device: Device, on_device: float, launches: int | N
     if not device.is_gpu:
         return None, ""
     start = time.perf_counter()
-    with without_gc(), reference.fastest_core():
-        timed = _timed(Timer(Stream(device)), target, on_device, launches or UNKNOWN_LAUNCHES)
+    with without_gc(), _one_thread(), reference.moving_over_cores() as move:
+        timed = _timed(Timer(Stream(device), move=move), target, on_device, launches or UNKNOWN_LAUNCHES)
     counted, why_not = host_calls.counted(target, device)
     seen = replace(timed, **counted)
     return replace(seen, pass_s=time.perf_counter() - start), why_not
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Some plans work in several threads of torch, which took 1 ms in most processes and 6 to 15 ms in some."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _timed(timer: Timer, target: Target, on_device: float, launches: int) -> HostTime:
     rounds, waits = timer.enqueued(target, launches=launches, on_device=on_device)
     plans = timer.planned(target.plan) if target.plan else []
-    rounds_us, plans_us = (_in_us(one.median for one in timed) for timed in (rounds, plans))
+    return written(rounds, plans, waits=waits)
+
+
+def written(rounds: Sequence[Round], plans: Sequence[Round], *, waits: bool) -> HostTime:
     return HostTime(
-        host_us=statistics.median(rounds_us),
-        rounds_us=rounds_us,
-        references_us=_in_us(one.reference for one in rounds),
+        host_us=_typical_us(rounds),
+        rounds_us=_in_us(min(one.calls) for one in rounds),
+        references_us=_in_us(min(one.references) for one in rounds),
         waits=waits,
-        plan_us=statistics.median(plans_us) if plans_us else None,
-        plans_us=plans_us,
-        plan_references_us=_in_us(one.reference for one in plans),
+        plan_us=_typical_us(plans) if plans else None,
+        plans_us=_in_us(min(one.calls) for one in plans),
+        plan_references_us=_in_us(min(one.references) for one in plans),
     )
+
+
+def _typical_us(rounds: Iterable[Round]) -> float:
+    return 1e6 * statistics.median(one.median for one in rounds)
 
 
 def _in_us(seconds: Iterable[float]) -> tuple[float, ...]:

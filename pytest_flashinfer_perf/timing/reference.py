@@ -1,8 +1,9 @@
 """A fixed piece of host work that is timed beside calls, to compare cores of different speed.
 
 Two virtual cores may be two threads of one real core: each takes up to twice as long while the other is busy, and what
-runs there may not even be visible. So the reference is timed beside each round, and a round in units of it is the same
-on any core. It needs Python alone, so that it is the same whatever version of FlashInfer or torch is installed.
+runs there may not even be visible. So the reference is timed beside each round, on a few cores in turn: the fastest
+call in units of the fastest reference is nearly the same in each process. The reference needs Python alone, so that it
+is the same whatever version of FlashInfer or torch is installed.
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ import inspect
 import json
 import os
 import re
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-WARMUPS, CALLS = 3, 8
-MOST_CORES = 16
+MOST_CORES = 4
 
 
 def _call(q: int, k: int, v: int | None = None, *, out: int | None = None, scale: float = 1.0) -> None: ...
@@ -36,28 +35,15 @@ def work() -> object:
 
 
 @contextmanager
-def fastest_core() -> Iterator[None]:
-    """Stay on the core that does the reference fastest now."""
+def moving_over_cores() -> Iterator[Callable[[float], None]]:
+    """Hand out a function that moves this thread to one of a few cores, by the share of the work that is done."""
     allowed = os.sched_getaffinity(0)
+    cores = _some(sorted(allowed))
     try:
-        os.sched_setaffinity(0, {min(_some(sorted(allowed)), key=_seconds_on)})
-        yield
+        yield lambda done: os.sched_setaffinity(0, {cores[int(done * len(cores))]})
     finally:
         os.sched_setaffinity(0, allowed)
 
 
 def _some(cores: list[int]) -> list[int]:
     return cores[:: -(-len(cores) // MOST_CORES)]
-
-
-def _seconds_on(core: int) -> float:
-    """The time of the reference on this core, with the time that it waits for it."""
-    start = time.perf_counter()
-    os.sched_setaffinity(0, {core})
-    waited = time.perf_counter() - start
-    for _ in range(WARMUPS):
-        work()
-    start = time.perf_counter()
-    for _ in range(CALLS):
-        work()
-    return waited + time.perf_counter() - start

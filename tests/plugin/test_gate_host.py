@@ -9,7 +9,7 @@ import pytest
 from made import document, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.gate import noise, words
+from pytest_flashinfer_perf.gate import advice, words
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.plan import Plan
@@ -21,17 +21,9 @@ from pytest_flashinfer_perf.runs.host_time import REFERENCE_US, HostTime, Line
 ASKED = {"slower_host": 0.1}
 
 
-@pytest.fixture(autouse=True)
-def _quiet_machine(monkeypatch):
-    """One whose processes differ by 3 % in what a call costs them, where a virtual one's do by 30 %."""
-    for known, shares in ((noise.UNSEEN, (0.03, 0.05)), (noise.ASSUMED, (0.05, 0.08))):
-        for quantity, share in zip(("host", "plan"), shares, strict=True):
-            monkeypatch.setitem(known, quantity, share)
-
-
-def host(us, plan_us=None, *, sd=0.01, slowness=1.0, **seen):
+def host(us, plan_us=None, *, slowness=1.0, **seen):
     """By a core that takes `slowness` times as long for everything."""
-    around = tuple(slowness * (1 + sd * z) for z in (-1.2, -0.6, 0.0, 0.6, 1.2))
+    around = tuple(slowness * late for late in (1.9, 1.0, 1.01, 1.3, 1.002))
     rounds, plans = (tuple(figure * factor for factor in around) if figure else () for figure in (us, plan_us))
     references, of_plans = ((slowness * REFERENCE_US,) * len(times) for times in (rounds, plans))
     known = {"launches": 1, "synchronisations": 0, "references_us": references, "plan_references_us": of_plans, **seen}
@@ -55,8 +47,8 @@ def judged(before, after, asked=ASKED, now=100.0):
         (host(50), host(65), "SLOWER", "slower-host", 1),
         (host(65), host(50), "FASTER", "faster-host", 0),
         (host(50, 130), host(50, 3118), "SLOWER", "slower-plan", 1),
-        (host(50, sd=0.2), host(58, sd=0.2), "AMBIGUOUS", "not-significant", 0),
-        (host(50, 130), host(50, 130, slowness=1.8), "SAME", "within-threshold", 0),
+        (host(50), host(56), "AMBIGUOUS", "not-significant", 0),
+        (host(50), host(50, slowness=1.8), "SAME", "within-threshold", 0),
         (host(50, 130, slowness=1.8), host(65, 130), "SLOWER", "slower-host", 1),
     ],
 )
@@ -70,6 +62,11 @@ def test_a_case_slower_on_the_host_alone_says_so_and_shows_the_hosts_times():
     assert seen.sentence == "slower on the host alone: the time to enqueue it changed by more than slower_host"
     assert words.times(seen) == "50.00 us -> 65.00 us"
     assert words.changes(seen) == "host +30.00 %, time +0.00 %"
+
+
+def test_a_measurement_again_is_not_advised_for_noise_that_rows_never_have():
+    judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(**ASKED))
+    assert list(advice.assumed_noise(judgement)) == []
 
 
 def test_a_slower_host_is_shown_with_what_its_call_does_now():
@@ -144,15 +141,14 @@ def test_a_suspect_of_the_host_is_confirmed_on_the_host():
 def test_more_pairs_are_measured_while_the_host_is_not_certain():
     def pairs(sd):
         made = [run(row(host=host(50 * math.exp(sd * z))), source=f"{z}") for z in (-1, 0, 1)]
-        judgement = judge(made, made[1:] + made[:1], Rules(rules(**ASKED).thresholds, paired=True))
+        judgement = judge(made, made[1:] + made[:1], Rules(rules(slower_host=0.3).thresholds, paired=True))
         return Plan().wanted(judgement)
 
     assert pairs(0.0001) == frozenset()
-    assert pairs(0.06) == {"decode/b16-fa3"}
+    assert pairs(0.2) == {"decode/b16-fa3"}
 
 
 def test_ten_microseconds_more_are_found_and_identical_code_is_not_called_slower():
-    """With the noise that is assumed of hosts, of which 3 % are between processes."""
     rng = random.Random(23)
     cases = {f"decode/{n}-fa3": rng.uniform(20, 60) for n in range(20)}
 
@@ -189,12 +185,10 @@ def test_the_evidence_says_what_was_found_and_what_the_pass_took(tmp_path, capsy
     monkeypatch.setattr("sys.argv", ["host_evidence.py", str(tmp_path / "plain"), str(tmp_path / "planted")])
     host_evidence.main()
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "identical code: of 6 verdicts 6 SAME; 0 of 6 comparisons exit 1"
+    assert shown[0] == "identical code: of 6 verdicts 6 AMBIGUOUS; 0 of 6 comparisons exit 1"
     assert shown[1] == "planted: of 6 verdicts 6 SLOWER; 6 of 6 comparisons exit 1"
     assert shown[2] == "the pass takes 0.100 s a case, 10.0 % of the rest"
-    assert shown[-1].endswith(
-        "| 50.0 us | 1.00 % | 1.00 % | 0.95 % | 100.0 us | 1.00 % | 1.00 % | 60.2 us | 0 of 6 | 6 of 6 |"
-    )
+    assert shown[-1].endswith("| 50.0 us | 1.00 % | 1.00 % | 100.0 us | 1.00 % | 1.00 % | 60.2 us | 0 of 6 | 6 of 6 |")
 
 
 def test_faults_are_planted_where_the_suite_finds_its_calls():
@@ -205,7 +199,6 @@ def test_faults_are_planted_where_the_suite_finds_its_calls():
     assert seen == [(3, 1), "fault"]
 
 
-def test_processes_of_a_virtual_machine_differ_too_much_for_one_run_to_tell(monkeypatch):
-    monkeypatch.undo()
-    assert judged(host(50), host(65))[0].verdict.value == "AMBIGUOUS"
-    assert judged(host(50), host(500))[0].reason == "slower-host"
+def test_plans_differ_more_between_processes_and_so_must_their_change():
+    assert judged(host(50, 130), host(50, 175))[0].reason == "not-significant"
+    assert judged(host(50, 130), host(50, 300))[0].reason == "slower-plan"
