@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-# Parts of the names of kernels that copy inputs back between the calls, or read the L2 empty: no work of the call.
-NOT_OURS = ("at::native", "elementwise", "fill", "Memset")
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 UNITS = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
@@ -66,6 +65,11 @@ def counted(path: str) -> dict[str, list[tuple[str, float]]]:
     return found
 
 
+def _function(kernel: str) -> str:
+    """The name of the function alone, which the row has within a mangled one."""
+    return re.split(r"[<(]", kernel.removeprefix("void "))[0].rpartition("::")[2]
+
+
 def print_bytes(run: str, counts: str) -> None:
     launches = counted(counts)
     print("| case | derived | counted | counted / derived | kernels of a call |\n|---|---|---|---|---|")
@@ -75,7 +79,9 @@ def print_bytes(run: str, counts: str) -> None:
         own = [one for ranges, each in launches.items() if name in ranges for one in each]
         kernels = defaultdict(list)
         for kernel, size in own:
-            if not any(part in kernel for part in NOT_OURS):
+            if any(
+                _function(kernel) in of_call for of_call in info["kernels"]
+            ):  # not what empties the L2 between calls
                 kernels[kernel].append(size)
         if not kernels:
             print(f"| {info['case']} | {info['bytes'] / 1e6:.1f} MB | no kernel in its range | - | - |")

@@ -28,7 +28,7 @@ ARGUMENTS: Mapping[str, Mapping[str, bool]] = {
     "segment_gemm_run": {"weight_column_major": False},
 }
 # Operands that the API reads by columns, and `init` makes by rows.
-COLUMNS: Mapping[str, str] = {"bmm_fp8": "B", "mm_M1_16_K7168_N256": "mat_b"}
+COLUMNS: Mapping[str, str] = {"bmm_": "B", "mm_M1_16_K7168_N256": "mat_b"}
 # Sizes of the smoke tier that the common ones do not fit.
 SMALL: Mapping[str, Mapping[str, int]] = {
     "gdn_mtp": {"batch_size": 4},  # its reference reads one state for each request, of which `init` makes 8

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_flashinfer_perf.apis import exceptions, registry
 from pytest_flashinfer_perf.apis.known import Api, Declared
@@ -36,7 +37,8 @@ class Kept:
         self.flops = 0
         self.is_new = False
         self.dtypes: dict[str, torch.dtype] = {}
-        self.changed: tuple[str, ...] = ()
+        self.changed: dict[str, tuple[float, ...]] = {}  # arguments, and of their tensors the share of changed rows
+        self.unfilled: frozenset[str] = frozenset()  # arguments that `init` only allocates
         self.written: set[str] = set()  # outputs that the reference is known to make
         self.scratch: dict[str, Tensor] = {}  # memory for a call to work in, which is neither read nor an answer
         self.arguments: frozenset[str] = frozenset()  # arguments that nobody but the line has asked for
@@ -84,7 +86,8 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     axes = params.axes
     unused = {name: axes.get(name.removesuffix(ONE_MORE), 0) + 1 for name in api.unused}
     try:
-        made = dict(live(api).trace.init(**axes, **unused, device=device, seed=seed))
+        with _Unfilled() as unfilled:
+            made = dict(live(api).trace.init(**axes, **unused, device=device, seed=seed))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -92,11 +95,31 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     call, plan = (made["run"], made["plan"]) if set(made) == {"plan", "run"} else (made, {})
     further = {**exceptions.ARGUMENTS.get(api.label, {}), **params.given_arguments}
     laid_out = {**call, **_by_columns(api, call), **_output_dtype(api, call)}
-    arguments = _with_arguments(api, {**_sizes(api, axes, call), **_of_dtype(laid_out, params.dtype)}, further)
+    allocated = frozenset(name for name, value in call.items() if unfilled.holds(value))
+    typed = _of_dtype(laid_out, params.dtype, allocated)
+    arguments = _with_arguments(api, {**_sizes(api, axes, call), **typed}, further)
     scratch = {name: value for name, value in arguments.items() if _is_scratch(name, value)}
     given = Given({name: value for name, value in arguments.items() if name not in scratch}, dict(plan))
     given.kept.arguments, given.kept.scratch = frozenset(params.given_arguments), scratch
+    given.kept.unfilled = allocated
     return given
+
+
+class _Unfilled(TorchDispatchMode):
+    """Notes the addresses of memory that is allocated and not touched until now."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.addresses: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returned = func(*args, **(kwargs or {}))
+        self.addresses -= {tensor.data_ptr() for tensor in tensors((args, kwargs, returned))}
+        self.addresses |= {tensor.data_ptr() for tensor in tensors(returned) if "empty" in func.name()}
+        return returned
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value.data_ptr() in self.addresses
 
 
 def _sizes(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +129,7 @@ def _sizes(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[s
 
 
 def _by_columns(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
-    name = exceptions.COLUMNS.get(api.label)
+    name = exceptions.by_part(exceptions.COLUMNS, api.label)
     return {} if name is None else {name: call[name].mT.contiguous().mT}
 
 
@@ -120,9 +143,9 @@ def _is_scratch(name: str, value: Any) -> bool:
     return isinstance(value, Tensor) and any(word in name for word in SCRATCH)
 
 
-def _of_dtype(call: Mapping[str, Any], dtype: str | None) -> dict[str, Any]:
-    """The first tensor in this type, and those that have its own, unless that is also one for scales."""
-    first = next(tensors(list(call.values())), None)
+def _of_dtype(call: Mapping[str, Any], dtype: str | None, unfilled: frozenset[str]) -> dict[str, Any]:
+    """The first tensor that is no output in this type, and those that have its own, unless that is one for scales."""
+    first = next(tensors([value for name, value in call.items() if name not in unfilled]), None)
     if dtype is None or first is None:
         return dict(call)
 
@@ -150,12 +173,16 @@ def in_a_sentence(error: Exception) -> str:
 
 def note_changes(given: Given, trial: Given) -> None:
     """Which arguments a call has changed, on a copy of them."""
-    pairs = ((name, tensors(value), tensors(trial.call[name])) for name, value in given.call.items())
-    given.kept.changed = tuple(name for name, before, after in pairs if not all(map(_same, before, after)))
+    pairs = (
+        (name, map(_changed_rows, tensors(value), tensors(trial.call[name]))) for name, value in given.call.items()
+    )
+    given.kept.changed = {name: shares for name, each in pairs if any(shares := tuple(each))}
 
 
-def _same(before: Tensor, after: Tensor) -> bool:
-    return torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (before, after)))
+def _changed_rows(before: Tensor, after: Tensor) -> float:
+    width = before.shape[-1] if before.ndim else 1
+    rows = (tensor.contiguous().view(-1, max(1, width)).view(torch.uint8) for tensor in (before, after))
+    return float(torch.ne(*rows).any(-1).double().mean()) if before.numel() else 0.0
 
 
 def device_of(given: Given) -> torch.device:

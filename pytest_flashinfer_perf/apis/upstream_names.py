@@ -47,10 +47,11 @@ AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 _GDN = {"num_q_heads": "16", "num_k_heads": "16", "num_v_heads": "32"}
 _MSA = {"batch_size": "1", "s_kv": "4096", "num_qo_heads": "64", "num_kv_heads": "4", "topk": "16"}
+_DRAWN_FROM = {"seed": "42", "offset": "0"}  # else it is torch's generator, which adds two kernels to a graph
 # What upstream takes where a line has no such flag, by family or routine, of what an API has as an axis or an argument.
 DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "rope": {"input_dtype": "float16"},
-    "sampling": {"top_k": "50", "top_p": "0.9", "min_p": "0.1", "num_speculate_tokens": "5"},
+    "sampling": {"top_k": "50", "top_p": "0.9", "min_p": "0.1", "num_speculate_tokens": "5", **_DRAWN_FROM},
     "topk": {"top_k": "50", "max_len": "4096"},
     "gdn_decode": _GDN,
     "gdn_prefill": {**_GDN, "s_qo": "2048"},

@@ -27,31 +27,31 @@ def counted(run: Callable[[], object]) -> int:
 
 
 def cost(api: Api, given: Given) -> Cost:
-    read = [tensor for _, tensor in _read(api, given)]
-    known, shares = given.kept, dict(_changed(api, given))
-    reads = {} if known.flops else dict(shares.values())  # products may read all of it
-    moved = sum(reads.get(tensor, _used(api, given, dims)) * tensor.nbytes for dims, tensor in _read(api, given))
-    inputs = [tensor for tensor in read if tensor.is_floating_point()]
-    sizes = {name: known.answer[name].numel() * known.dtypes[name].itemsize for name in known.compared}
-    stored = sum(shares[name][1] * size if name in shares else size for name, size in sizes.items())
+    """What is changed in place counts by the rows that the call changes, also as read, unless products may read all."""
+    known, shares, held = given.kept, dict(_changed(api, given)), dict(flat(written(api, given)))
+    read = list(_read(api, given))
+    reads = {} if known.flops else shares
+    moved = sum(reads.get(tensor, _used(api, given, dims)) * tensor.nbytes for dims, tensor in read)
+    returned = [name for name in known.compared if name not in held]
+    stored = sum(shares.get(tensor, 1.0) * tensor.nbytes for tensor in held.values())
+    stored += sum(known.answer[name].numel() * known.dtypes[name].itemsize for name in returned)
+    inputs = [tensor for _, tensor in read if tensor.is_floating_point()]
     return Cost(known.flops, round(moved + stored), dtypes.computed_in(None, inputs), inferred=True)
 
 
-def _changed(api: Api, given: Given) -> Iterator[tuple[str, tuple[Tensor, float]]]:
-    """Of what is changed in place, as a cache to which a step appends, the share of rows that the reference changes."""
-    known, fresh = given.kept, list(write_only(api, given))
-    for name, before in flat(written(api, given)):
-        after = known.answer.get(name)
-        if after is None or after.shape != before.shape or not before.ndim or any(before is one for one in fresh):
-            continue
-        rows = (after.to(before.dtype) != before).any(-1)
-        yield name, (before, float(rows.double().mean()) or 1.0)
+def _changed(api: Api, given: Given) -> Iterator[tuple[Tensor, float]]:
+    """Of what is changed in place, as a cache to which a step appends, the share of rows that the call changes."""
+    whole = list(write_only(api, given))
+    for name, shares in given.kept.changed.items():
+        for tensor, share in zip(tensors(given.call[name]), shares, strict=True):
+            if share and not any(tensor is one for one in whole):
+                yield tensor, share
 
 
 def _read(api: Api, given: Given) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Each argument once, with the names of its axes, but for those that are written alone."""
+    """Each argument once, with the names of its axes, but for those that are only written."""
     dims = {one.argument: one.dims for one in api.inputs}
-    outputs = {one.argument for one in api.outputs} - set(dims)
+    outputs = {one.argument for one in api.outputs} - set(dims) | (given.kept.unfilled & set(given.kept.changed))
     for name, value in given.call.items():
         if name not in outputs:
             yield from ((dims.get(name, ()), tensor) for tensor in tensors(value))

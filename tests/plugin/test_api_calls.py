@@ -155,6 +155,13 @@ def test_inputs_are_as_the_api_takes_them_where_init_makes_others():
     assert made["dtype"] == torch.bfloat16
 
 
+def test_a_type_of_the_inputs_leaves_a_quantised_output_as_it_is():
+    """Also where the output is the first argument."""
+    api = all_apis()["flashinfer.norm.fused_add_rmsnorm_quant"]
+    x = api.inputs(api.params(batch_size=4, dtype="float16"), torch.Generator(), torch.device("cpu")).call
+    assert (x["out"].dtype, x["input"].dtype) == (torch.float8_e4m3fn, torch.float16)
+
+
 def test_a_refusal_is_a_skip_with_the_librarys_sentence():
     api, backend = planted("refused")
     with pytest.raises(

@@ -41,7 +41,7 @@ LINES = {
     ),
     "--routine top_k_sampling_from_probs --batch_size 4 --vocab_size 128 --top_k 5 --refcheck -vv": (
         "flashinfer.sampling.top_k_sampling_from_probs",
-        {"batch_size": 4, "vocab_size": 128, "arguments": "top_k=5"},
+        {"batch_size": 4, "vocab_size": 128, "arguments": "top_k=5,seed=42,offset=0"},
     ),
 }
 

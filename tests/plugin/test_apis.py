@@ -126,12 +126,29 @@ def test_a_file_of_lines_may_name_apis(pytester):
     pytester.runpytest("lines.txt", *QUICK).assert_outcomes(passed=1)
 
 
-def test_bytes_are_those_of_what_is_read_and_written():
-    api = all_apis()["flashinfer.norm.rmsnorm"]
-    params = api.params(batch_size=4, hidden_size=64)
+@pytest.mark.parametrize(
+    ("name", "axes", "elements"),
+    [
+        ("norm.rmsnorm", {"batch_size": 4, "hidden_size": 64}, 4 * 64 + 64 + 4 * 64),
+        ("concat_ops.concat_mla_k", {"num_tokens": 4}, 4 * (128 * 128 + 64) + 4 * 128 * 192),
+    ],
+)
+def test_bytes_are_those_of_what_is_read_and_written(name, axes, elements):
+    """An argument that `init` only allocates is not read."""
+    api = all_apis()[f"flashinfer.{name}"]
+    params = api.params(**axes)
     x = api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu"))
     api.backends["torch"].build(params, x, LaunchOptions("torch", cuda_graph=False))
-    assert api.cost(params, x).bytes == (4 * 64 + 64 + 4 * 64) * 2
+    assert api.cost(params, x).bytes == elements * 2
+
+
+def test_what_a_call_changes_counts_though_the_reference_does_not_know_of_it():
+    api = all_apis()["flashinfer.norm.fused_add_rmsnorm"]
+    params = api.params(batch_size=4, hidden_size=64)
+    x = api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu"))
+    changed = {name: x.call[name] + 1 for name in ("input", "residual")}
+    made.note_changes(x, made.Given({**x.call, **changed}, {}))
+    assert api.cost(params, x).bytes == (4 * 4 * 64 + 64) * 2
 
 
 @pytest.mark.parametrize(("flops", "moved"), [(0, 3 * 2), (1, 64 + 2 * 2)])
@@ -140,8 +157,9 @@ def test_an_append_moves_the_rows_that_it_changes(flops, moved):
     declared = (Declared("cache", "cache", dims=("pages", "dim")), Declared("rows", "rows", dims=("n", "dim")))
     api = Api("flashinfer.x", "x", "x", "page", (), (), declared, (Declared("cache", "cache"),))
     x = made.Given({"cache": torch.zeros(64, 8), "rows": torch.ones(2, 8)}, {})
-    x.kept.changed, x.kept.dtypes, x.kept.flops = ("cache",), {"cache": torch.float32}, flops
-    x.kept.answer = {"cache": torch.zeros(64, 8).index_fill(0, torch.tensor([3, 9]), 1.0)}
+    appended = {**x.call, "cache": torch.zeros(64, 8).index_fill(0, torch.tensor([3, 9]), 1.0)}
+    made.note_changes(x, made.Given(appended, {}))
+    x.kept.flops = flops
     assert work.cost(api, x).bytes == moved * 8 * 4
 
 
