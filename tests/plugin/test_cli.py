@@ -48,6 +48,12 @@ def test_bench_goes_without_pytests_cache_where_that_is_asked_for():
     assert not any("cache_dir" in word for word in cli.of_suite(["-p", "no:cacheprovider"]))
 
 
+@pytest.mark.parametrize("words", [["--perf-case=--api x --y 4"], ["--perf-case", "--api x --y 4"]], ids=["=", " "])
+def test_a_case_of_an_api_is_looked_for_among_the_apis(words):
+    assert str(suite.api_path()) in cli.of_suite(words)
+    assert str(suite.api_path()) not in cli.of_suite(["--perf-case", "--routine x --y 4"])
+
+
 def test_bench_in_a_checkout_uses_its_tests():
     assert [path.name for path in suite.paths()] == ["attention", "gemm", "moe"]
     assert suite.root() / "tests" / "attention" in suite.paths()
