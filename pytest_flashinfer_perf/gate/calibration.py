@@ -18,6 +18,7 @@ from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import cycles, noise, tails
 from pytest_flashinfer_perf.gate.effects import PAIR, Q_SLOWER, RISK
 from pytest_flashinfer_perf.gate.noise import Noise
+from pytest_flashinfer_perf.gate.options import AUTO, NONE
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run
 
@@ -25,7 +26,6 @@ SCHEMA = 1
 FEWEST = 3
 VALID = timedelta(days=30)
 DOMAINS = ("time", "cycles")
-AUTO, NONE = "auto", "none"
 
 
 class CalibrationError(FlashinferPerfError):

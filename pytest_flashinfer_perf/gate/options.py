@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pytest_flashinfer_perf.config.option import option
-from pytest_flashinfer_perf.gate import calibration
 from pytest_flashinfer_perf.gate.likeness import ALLOWABLE
+
+AUTO, NONE = "auto", "none"
 
 STRICT = option("--perf-gate-strict", action="store_true", help="Exit with 2 if a verdict is AMBIGUOUS.")
 ALLOW = option(
@@ -17,7 +18,7 @@ ALLOW = option(
 CALIBRATION = option(
     "--perf-calibration",
     metavar="FILE",
-    default=calibration.AUTO,
+    default=AUTO,
     help="File of this machine's noise, written by `flashinfer-perf calibrate`. auto: the one of this GPU in the "
     "user's cache, if there is one; none: do not use one. Default: %(default)s.",
 )

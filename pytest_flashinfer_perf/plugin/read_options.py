@@ -9,7 +9,6 @@ import pytest
 from pytest_flashinfer_perf.config import planting, project_file, quarantine, tolerances
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
-from pytest_flashinfer_perf.routines.model_configs import shipped
 from pytest_flashinfer_perf.spec import presets
 from pytest_flashinfer_perf.spec.presets import Spread
 
@@ -64,7 +63,7 @@ def read(config: pytest.Config) -> Settings:
 def _model(config: pytest.Config) -> dict[str, Any]:
     """The model's name and its numbers of GPUs, which are part of the name or options of their own."""
     given, step = config.getoption("perf_model"), {"step": config.getoption("perf_step")}
-    if given is not None and shipped.is_path(given):
+    if given is not None and _is_config(given):
         path = config.invocation_params.dir / given
         return {"model": str(path), **step, **{way: config.getoption(f"perf_{way}") for way in Spread._fields}}
     name, in_name = (None, {}) if given is None else presets.split_name(given)
@@ -73,6 +72,12 @@ def _model(config: pytest.Config) -> dict[str, Any]:
         if own[way] not in (None, gpus):
             raise pytest.UsageError(f"--perf-{way}={own[way]}: --perf-model={given} has another number, leave one out")
     return {"model": name, **step, **own, **in_name}
+
+
+def _is_config(given: str) -> bool:
+    from pytest_flashinfer_perf.routines.model_configs import shipped
+
+    return shipped.is_path(given)
 
 
 def _plants(config: pytest.Config) -> dict[str, float]:
