@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.gate import effects, tails
@@ -57,21 +57,16 @@ def _step(step: ModelStep, by_problem: ByProblem, asked: StepThreshold) -> Judge
 
 def _kernel(kernel: StepKernel, by_problem: ByProblem) -> _Kernel:
     found = [one for problem in kernel.problems for one in by_problem.get(budget.problem(problem), ())]
-    before, after = ([(s, one) for one in found if (s := _seconds(rows(one)))] for rows in (_before, _after))
-    fastest = [min(side, key=lambda pair: pair[0]) for side in (before, after) if side]
-    relative = [_unsure(one) for _, one in fastest]
-    compared = len(fastest) == 2 and None not in relative
-    times = [kernel.count * min(s for s, _ in side) if side else None for side in (before, after)]
-    unsure = max(r or 0.0 for r in relative) * (times[1] or 0.0) if compared else None
+    before = _fastest((_seconds(one.case.before), one) for one in found)
+    after = _fastest((_seconds(one.case.after), one) for one in found)
+    times = [side and kernel.count * side[0] for side in (before, after)]
+    relative = [share for side in (before, after) if side and (share := _unsure(side[1])) is not None]
+    unsure = max(relative) * times[1] if times[1] and len(relative) == 2 else None
     return _Kernel(kernel.name, times[0], times[1], unsure)
 
 
-def _before(one: Judged) -> tuple[Row, ...]:
-    return one.case.before
-
-
-def _after(one: Judged) -> tuple[Row, ...]:
-    return one.case.after
+def _fastest(timed: Iterable[tuple[float | None, Judged]]) -> tuple[float, Judged] | None:
+    return min(((s, one) for s, one in timed if s), key=lambda pair: pair[0], default=None)
 
 
 def _seconds(rows: Sequence[Row]) -> float | None:

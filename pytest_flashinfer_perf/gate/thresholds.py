@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from pytest_flashinfer_perf.runs.row import Row
 
 EXAMPLE = '"attention/decode*" = { slower = "2%", floor_us = 0.5 }'
 PERCENT = re.compile(r"(\d+(?:\.\d+)?) *%")
+
+Readers = Mapping[str, Callable[[Any, str], Any]]
 
 
 @dataclass(frozen=True)
@@ -51,41 +53,48 @@ class Threshold:
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """Globs in the file's order; a later one that also fits wins, field by field."""
+class Globs:
+    """The globs of a section in the file's order; a later one that also fits wins, field by field."""
 
     entries: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
+    def fields(self, names: Sequence[str]) -> dict[str, Any]:
+        """Those that are set for what has these names."""
+        return {name: value for glob, entry in self.entries if _fits(glob, names) for name, value in entry.items()}
+
+    def without_match(self, names: Sequence[str]) -> list[str]:
+        """Globs that fit none of these names: mistyped, or not of this run."""
+        return [glob for glob, _ in self.entries if not _fits(glob, names)]
+
+
+@dataclass(frozen=True)
+class Thresholds(Globs):
     def of(self, row: Row) -> Threshold:
-        fields: dict[str, Any] = {}
-        for glob, entry in self.entries:
-            if _fits(glob, row):
-                fields.update(entry)
-        return replace(Threshold(), **fields)
+        return replace(Threshold(), **self.fields(figures.names(row)))
 
     def idle(self, rows: Iterable[Row]) -> list[str]:
-        """Globs that no case fits: mistyped, or not of this run."""
-        seen = list(rows)
-        return [glob for glob, _ in self.entries if not any(_fits(glob, row) for row in seen)]
+        return self.without_match([name for row in rows for name in figures.names(row)])
 
 
-def _fits(glob: str, row: Row) -> bool:
-    return any(fnmatch.fnmatchcase(name, glob) for name in figures.names(row))
+def _fits(glob: str, names: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for name in names)
 
 
 def read(project: ProjectFile) -> Thresholds:
-    entries = project.section("thresholds").items()
-    return Thresholds(tuple((glob, _entry(entry, f"{project.path}: [thresholds] {glob!r}")) for glob, entry in entries))
+    return Thresholds(tuple(entries(project, "thresholds", READERS)))
 
 
-def _entry(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
-    return {name: _reader(name, where)(value, f"{where}: {name}") for name, value in entry.items()}
+def entries(project: ProjectFile, section: str, readers: Readers) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each glob of a section with its fields, read by the reader of each."""
+    for glob, entry in project.section(section).items():
+        where = f"{project.path}: [{section}] {glob!r}"
+        yield glob, {name: _reader(name, readers, where)(value, f"{where}: {name}") for name, value in entry.items()}
 
 
-def _reader(name: str, where: str) -> Callable[[Any, str], Any]:
-    if name not in READERS:
-        raise ProjectFileError(f"{where}: {unknown(name, READERS)}")
-    return READERS[name]
+def _reader(name: str, readers: Readers, where: str) -> Callable[[Any, str], Any]:
+    if name not in readers:
+        raise ProjectFileError(f"{where}: {unknown(name, readers)}")
+    return readers[name]
 
 
 def share(value: Any, where: str) -> float:
@@ -114,7 +123,7 @@ def _rival(value: Any, where: str) -> Rival:
     return Rival(value["backend"], number(value.get("ratio", 1.0), f"{where}.ratio"))
 
 
-READERS: dict[str, Callable[[Any, str], Any]] = {
+READERS: Readers = {
     "slower": share,
     "floor_us": number,
     "min_tflops": number,

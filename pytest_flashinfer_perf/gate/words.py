@@ -76,7 +76,7 @@ def notes(judgement: Judgement) -> Iterator[str]:
     yield from advice.assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
         yield f"[thresholds] {glob!r} fits no case"
-    for glob in judgement.rules.steps.idle(step.model for step in judgement.steps):
+    for glob in judgement.rules.steps.without_match([step.model for step in judgement.steps]):
         yield f"[models] {glob!r} fits no model of which this run has a step"
 
 
