@@ -193,8 +193,7 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
 
 def _on_host(target: Target, device: Device, timing: Timing) -> Timing:
     """With what the call costs the host, which is timed last: its memory is the allocator's, and no longer poisoned."""
-    launches = timing.seen.trace.launches if timing.seen.trace else None
-    seen, why_not = host.measured(target, device, timing.median, launches)
+    seen, why_not = host.measured(target, device, timing.median, timing.seen.calls)
     notes = timing.notes if why_not in ("", *timing.notes) else (*timing.notes, why_not)
     return replace(timing, seen=replace(timing.seen, host=seen), notes=notes)
 

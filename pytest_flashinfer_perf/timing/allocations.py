@@ -16,14 +16,15 @@ import torch
 
 from pytest_flashinfer_perf.runs.host_time import ALLOCATION, Line
 from pytest_flashinfer_perf.timing import python_lines
+from pytest_flashinfer_perf.timing.counts import Counts
 from pytest_flashinfer_perf.timing.instruments import Call
 from pytest_flashinfer_perf.timing.python_lines import Place
 
 COUNTS, BYTES = "allocation", "requested_bytes"
 
 
-def of(call: Call, device: torch.device) -> tuple[dict[str, int], list[Line]]:
-    """Fields of a HostTime."""
+def of(call: Call, device: torch.device) -> Counts:
+    """Allocations of one call."""
 
     def totals() -> tuple[int, int]:
         stats = torch.cuda.memory_stats_as_nested_dict(device)
@@ -32,7 +33,8 @@ def of(call: Call, device: torch.device) -> tuple[dict[str, int], list[Line]]:
     before = totals()
     call()
     count, size = (now - was for now, was in zip(totals(), before, strict=True))
-    return {"allocations": count, "allocated_bytes": size}, Watch(totals).lines(call) if count else []
+    lines = Watch(totals).lines(call) if count else ()
+    return Counts({"allocations": count, "allocated_bytes": size}, tuple(lines))
 
 
 @dataclass

@@ -19,13 +19,14 @@ import torch
 
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.runs.host_time import HostTime
-from pytest_flashinfer_perf.timing import host_calls, reference
+from pytest_flashinfer_perf.timing import allocations, reference
+from pytest_flashinfer_perf.timing.counts import Counts, counted
 from pytest_flashinfer_perf.timing.instruments import Call, without_gc
 from pytest_flashinfer_perf.timing.target import Target
 
 ROUNDS, FEWEST_ROUNDS, CALLS = 12, 5, 10
 WARMUPS, TRIALS = 3, 3
-REFERENCES = 5  # before a round, and again after it
+REFERENCES = 2  # before a round, and again after it
 PLANS, FEWEST_PLANS = 12, 5
 SECONDS = 0.02  # of host time or of GPU time, for all rounds, and again for all plans
 QUEUE = 512  # launches: half of those that a stream takes before the next one waits
@@ -85,7 +86,7 @@ class Timer:
 
         Also whether they wait for the GPU.
         """
-        each = self._round(call, WARMUPS).median
+        each = statistics.median(self._each(call, WARMUPS))
         rounds, calls = shares(max(each, on_device), launches)
         waits = not any(self._round(call, 1, _hold(each)).held for _ in range(TRIALS))
         hold = 0.0 if waits else _hold(calls * each)
@@ -135,16 +136,20 @@ def _hold(seconds: float) -> float:
     return min(max(HOLD * seconds, SHORTEST_HOLD_S), LONGEST_HOLD_S)
 
 
-def measured(target: Target, device: Device, on_device: float, launches: int | None) -> tuple[HostTime | None, str]:
-    """The host time, None on a CPU; and the reason if calls of the driver could not be counted."""
+def measured(target: Target, device: Device, on_device: float, calls: Counts) -> tuple[HostTime | None, str]:
+    """The host time, None on a CPU; and the reason if something could not be counted.
+
+    `calls` of the driver were counted before, when CUPTI was attached for the trace.
+    """
     if not device.is_gpu:
         return None, ""
     start = time.perf_counter()
     with without_gc(), _one_thread(), reference.moving_over_cores() as move:
-        timed = _timed(Timer(Stream(device), move=move), target, on_device, launches or UNKNOWN_LAUNCHES)
-    counted, why_not = host_calls.counted(target, device)
-    seen = replace(timed, **counted)
-    return replace(seen, pass_s=time.perf_counter() - start), why_not
+        launches = calls.fields.get("launches", UNKNOWN_LAUNCHES)
+        timed = _timed(Timer(Stream(device), move=move), target, on_device, launches)
+    counts = calls + counted("torch's allocator", lambda: allocations.of(target, device.torch))
+    pass_s = time.perf_counter() - start + calls.seconds
+    return replace(timed, **counts.fields, lines=counts.lines, pass_s=pass_s), counts.why_not
 
 
 @contextmanager

@@ -19,16 +19,19 @@ from pytest_flashinfer_perf.machine.telemetry import Telemetry
 from pytest_flashinfer_perf.runs import scatter
 from pytest_flashinfer_perf.runs.host_time import HostTime
 from pytest_flashinfer_perf.timing import (
+    activities,
     block_order,
     clocks,
     cold,
     graphs,
+    host_calls,
     instruments,
     placements,
     restoring,
     stopping,
 )
 from pytest_flashinfer_perf.timing.clocks import Clocks, clock_pass
+from pytest_flashinfer_perf.timing.counts import Counts, counted
 from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrument, Work
 from pytest_flashinfer_perf.timing.placements import Placement
 from pytest_flashinfer_perf.timing.restoring import Restore
@@ -46,6 +49,7 @@ class Observations:
     clocks: Clocks | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
     notes: tuple[str, ...] = ()
+    calls: Counts = field(default_factory=Counts)
     host: HostTime | None = None
 
 
@@ -167,7 +171,7 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
     sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring))
     placed = _placed(bench, target, sampling, verify)
     last, timed = placed[-1], tuple(one.placement for one in placed)
-    seen = observe(last.work, timed)
+    seen = observe(last, timed)
     return Timing(
         samples=tuple(sample for placement in timed for sample in placement.samples),
         instrument=chosen.instrument.name,
@@ -219,16 +223,28 @@ def _clocks(work: Work, each: float) -> Clocks | None:
     return clock_pass(work, each) if work.device.is_gpu and nvrtc.missing(work.device) is None else None
 
 
-def observe(work: Work, timed: tuple[Placement, ...]) -> Observations:
-    """Trace, clocks and telemetry in addition to the timed calls; on a CPU nothing, without a library the reason."""
-    if not work.device.is_gpu:
+def observe(last: Placed, timed: tuple[Placement, ...]) -> Observations:
+    """Trace, clocks, telemetry and the host's calls in addition to the timed calls; on a CPU nothing."""
+    device = last.work.device
+    if not device.is_gpu:
         return Observations()
-    blind = INSTRUMENTS["cupti"].missing(work.device)
-    stopped = nvrtc.missing(work.device)
-    counted = [placement.clocks for placement in timed if placement.clocks]
+    blind = INSTRUMENTS["cupti"].missing(device)
+    stopped = nvrtc.missing(device)
+    seen, calls = (None, Counts()) if blind else _recorded(last, device)
+    counts = [placement.clocks for placement in timed if placement.clocks]
     return Observations(
-        trace=None if blind else trace(work, statistics.median(timed[-1].samples)),
-        clocks=clocks.joined(counted) if counted else None,
-        telemetry=counted[-1].telemetry if counted else telemetry.read(work.device),
+        trace=seen,
+        clocks=clocks.joined(counts) if counts else None,
+        telemetry=counts[-1].telemetry if counts else telemetry.read(device),
         notes=tuple(reason for reason in (blind, stopped) if reason),
+        calls=calls,
     )
+
+
+def _recorded(last: Placed, device: Device) -> tuple[Trace | None, Counts]:
+    """What the timed call runs on the GPU, and then what an eager call asks the driver for."""
+    from cupti import cupti
+
+    with activities.attached(cupti, device.synchronize) as recorder:
+        seen = trace(recorder, last.work, statistics.median(last.placement.samples))
+        return seen, counted("cupti", lambda: host_calls.of(recorder, last.target))

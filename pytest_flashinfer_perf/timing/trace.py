@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
 
 from pytest_flashinfer_perf.timing import stopping
+from pytest_flashinfer_perf.timing.activities import Activity, Recorder
 from pytest_flashinfer_perf.timing.instruments import Work
 
-BUFFER_BYTES = 1 << 20
 CALLS = 3
-
-
-@dataclass(frozen=True)
-class Activity:
-    """A kernel, copy or fill that ran on the device, in nanoseconds."""
-
-    name: str
-    start: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -51,36 +39,7 @@ def _busy(ordered: Iterable[Activity]) -> int:
     return total
 
 
-def trace(work: Work, each: float) -> Trace | None:
+def trace(recorder: Recorder, work: Work, each: float) -> Trace | None:
     """Trace the last of a few calls; the first one meets an idle device and is slower than timed calls."""
-    from cupti import cupti
-
-    kinds = cupti.ActivityKind
-    device_work = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
-    enabled = (kinds.RUNTIME, kinds.DRIVER, *device_work)  # as bench_gpu_time does, so that both see the same
-    seen: list[Activity] = []
-    calls = stopping.fitting(CALLS, each)
-
-    def completed(records: Iterable[Any]) -> None:
-        seen.extend(_activity(r, kinds) for r in records if r.kind in device_work)
-
-    torch.cuda.synchronize()
-    for kind in enabled:
-        cupti.activity_enable(kind)
-    cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), completed)
-    try:
-        for step in (work.chill, work) * calls:
-            seen.clear()
-            step()
-            torch.cuda.synchronize()
-            cupti.activity_flush_all(0)
-    finally:
-        for kind in enabled:
-            cupti.activity_disable(kind)
-        cupti.finalize()
-    return summarise(seen)
-
-
-def _activity(record: Any, kinds: Any) -> Activity:
-    kernel = record.kind == kinds.CONCURRENT_KERNEL
-    return Activity(record.name if kernel else kinds(record.kind).name, record.start, record.end)
+    steps = (work.chill, work) * stopping.fitting(CALLS, each)
+    return summarise([recorder.of(step) for step in steps][-1])

@@ -62,7 +62,7 @@ from pytest_flashinfer_perf.runs.host_time import HostTime
 from pytest_flashinfer_perf.timing import host
 
 
-def told(_target, _device, _on_device, _launches):
+def told(_target, _device, _on_device, _calls):
     us = json.loads(pathlib.Path("hosts.json").read_text())["FLASHINFER_PERF_CONFIRMS" in os.environ]
     return HostTime(us, (0.99 * us, us, 1.01 * us), False, references_us=(20.0,) * 3), ""
 

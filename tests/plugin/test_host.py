@@ -12,6 +12,7 @@ from pytest_flashinfer_perf.runs import fields, host_time
 from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.host_time import REFERENCE_US, HostTime, Line
 from pytest_flashinfer_perf.timing import host, reference
+from pytest_flashinfer_perf.timing.counts import Counts
 from pytest_flashinfer_perf.timing.host import QUEUE, Timer
 from pytest_flashinfer_perf.timing.target import Target
 
@@ -166,7 +167,7 @@ def test_one_thread_of_torch_plans_and_all_may_work_again():
 
 
 def test_nothing_is_invented_on_a_cpu(cpu):
-    assert host.measured(None, cpu, 1e-6, None) == (None, "")
+    assert host.measured(None, cpu, 1e-6, Counts()) == (None, "")
 
 
 def test_what_is_written_is_read_again():

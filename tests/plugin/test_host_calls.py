@@ -3,31 +3,32 @@
 import functools
 import inspect
 import sys
-from types import SimpleNamespace
+from enum import IntEnum
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
 from pytest_flashinfer_perf.runs.host_time import Line
-from pytest_flashinfer_perf.timing import allocations, host_calls, python_lines
+from pytest_flashinfer_perf.timing import activities, allocations, counts, host_calls, python_lines, run
+from pytest_flashinfer_perf.timing.counts import Counts
+from pytest_flashinfer_perf.timing.instruments import Work
+from pytest_flashinfer_perf.timing.placements import Placement
 from pytest_flashinfer_perf.timing.python_lines import Place
-
-
-class Enumeration(SimpleNamespace):
-    pass
+from pytest_flashinfer_perf.timing.target import Target
 
 
 class FakeCupti:
     """CUPTI as far as it is used: the library that is called through it says what its API calls are."""
 
-    ActivityKind = Enumeration(RUNTIME=1, DRIVER=2, CONCURRENT_KERNEL=3, MEMCPY=4, MEMSET=5)
-    ActivityMemcpyKind = Enumeration(DTOH=2, DTOD=8)
-    ApiCallbackSite = Enumeration(API_ENTER=0, API_EXIT=1)
-    CallbackDomain = Enumeration(RUNTIME_API=2, DRIVER_API=1)
+    ActivityKind = IntEnum("ActivityKind", "RUNTIME DRIVER CONCURRENT_KERNEL MEMCPY MEMSET")
+    ActivityMemcpyKind = IntEnum("ActivityMemcpyKind", {"DTOH": 2, "DTOD": 8})
+    ApiCallbackSite = IntEnum("ApiCallbackSite", {"API_ENTER": 0, "API_EXIT": 1})
+    CallbackDomain = IntEnum("CallbackDomain", {"RUNTIME_API": 2, "DRIVER_API": 1})
 
     def __init__(self):
         self.callback, self.domains, self.enabled, self.records = None, set(), set(), []
-        self.next_id, self.finalized = 100, False
+        self.next_id, self.finalized = 100, 0
 
     def subscribe(self, callback, userdata):
         self.callback = functools.partial(callback, userdata)
@@ -55,7 +56,7 @@ class FakeCupti:
         self.records = []
 
     def finalize(self):
-        self.finalized = True
+        self.finalized += 1
 
     @property
     def is_detached(self):
@@ -68,7 +69,7 @@ class FakeCupti:
         if self.callback and domain in self.domains:
             self.callback(domain, 0, data)
         if record:
-            self.records.append(SimpleNamespace(correlation_id=self.next_id, **record))
+            self.records.append(SimpleNamespace(correlation_id=self.next_id, name="kernel", start=0, end=1, **record))
         for driver in inside:
             self.api(driver, domain=1)
         data.callback_site = 1
@@ -86,7 +87,8 @@ def cupti():
 
 
 def counted(cupti, call):
-    return host_calls.Driver(cupti, lambda: cupti.api("cudaDeviceSynchronize")).calls_of(call)
+    with activities.attached(cupti, lambda: cupti.api("cudaDeviceSynchronize")) as recorder:
+        return host_calls.of(recorder, call)
 
 
 def test_launches_waits_and_copies_of_one_call_are_counted_with_their_lines(cupti):
@@ -107,7 +109,7 @@ def test_launches_waits_and_copies_of_one_call_are_counted_with_their_lines(cupt
     assert seen.fields == wanted, "neither the instrument's own waits nor the driver's part of one counts"
     first = inspect.getsourcelines(item)[1]
     copy, wait = (f"tests/plugin/test_host_calls.py:{line} in item" for line in (first + 2, first + 3))
-    assert seen.lines == [Line("synchronisation", wait, 1), Line("copy to host", copy, 1, 4)]
+    assert seen.lines == (Line("synchronisation", wait, 1), Line("copy to host", copy, 1, 4))
     assert cupti.is_detached
 
 
@@ -156,12 +158,29 @@ def test_a_line_is_the_callers_and_not_torchs():
     assert line.endswith(" in test_a_line_is_the_callers_and_not_torchs")
 
 
-def test_what_cannot_be_counted_is_left_out_with_the_reason(hopper):
-    """No GPU is here: torch's allocator has no figures, and CUPTI nothing to attach to."""
-    fields, why_not = host_calls.counted(lambda: None, hopper)
-    assert fields == {"lines": ()}
-    assert why_not.startswith("torch's allocator counts nothing of the host: KeyError")
-    assert "cupti" in why_not
+def test_what_cannot_be_counted_is_left_out_with_the_reason(cupti):
+    """No GPU is here, so torch's allocator has no figures; and a call that fails is not its case's fault."""
+    allocated = counts.counted("torch's allocator", lambda: allocations.of(lambda: None, torch.device("cuda")))
+    driver = counts.counted("cupti", lambda: counted(cupti, lambda: 1 // 0))
+    both = allocated + driver
+    assert (both.fields, both.lines) == ({}, ())
+    assert both.why_not.startswith("torch's allocator counts nothing of the host: KeyError")
+    assert both.why_not.endswith(
+        "; cupti counts nothing of the host: ZeroDivisionError: integer division or modulo by zero"
+    )
+    assert both.seconds == allocated.seconds + driver.seconds
+
+
+def test_the_trace_of_the_timed_call_and_the_counts_of_an_eager_one_share_an_attachment(cupti, cpu, monkeypatch):
+    module = ModuleType("cupti")
+    module.cupti = cupti
+    monkeypatch.setitem(sys.modules, "cupti", module)
+    timed = Work((lambda: cupti.api("cudaGraphLaunch", KERNEL),), flush=False, device=cpu)
+    eager = Target(lambda: [cupti.api("cudaLaunchKernel", KERNEL) for _ in range(3)])
+    placed = run.Placed(eager, timed, None, 0, Placement((1e-3,)))
+    seen, calls = run._recorded(placed, cpu)
+    assert (seen.launches, calls.fields["launches"]) == (1, 3)
+    assert cupti.finalized == 1
 
 
 def test_installed_files_are_named_as_they_are_imported():
@@ -200,13 +219,13 @@ def test_allocations_are_named_by_their_lines(monkeypatch):
         inner()
         return memory.take(64)
 
-    counts, lines = allocations.of(call, torch.device("cuda"))
-    assert counts == {"allocations": 5, "allocated_bytes": 587}
+    seen = allocations.of(call, torch.device("cuda"))
+    assert seen.fields == {"allocations": 5, "allocated_bytes": 587}
     first, of_inner = (inspect.getsourcelines(of)[1] for of in (call, inner))
     where = ((first + 1, "call"), (first + 3, "call"), (of_inner + 1, "inner"), (first + 5, "call"))
     named = [f"tests/plugin/test_host_calls.py:{line} in {function}" for line, function in where]
     made = ((1, 512), (2, 3), (1, 8), (1, 64))
-    assert lines == [Line("allocation", line, *of) for line, of in zip(named, made, strict=True)]
+    assert seen.lines == tuple(Line("allocation", line, *of) for line, of in zip(named, made, strict=True))
 
 
 def test_a_debugger_traces_again_after_a_call_that_raises():
@@ -224,4 +243,4 @@ def test_a_debugger_traces_again_after_a_call_that_raises():
 def test_a_call_without_allocations_is_not_traced(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", Allocator().stats)
     monkeypatch.setattr(sys, "settrace", None)
-    assert allocations.of(lambda: None, torch.device("cuda")) == ({"allocations": 0, "allocated_bytes": 0}, [])
+    assert allocations.of(lambda: None, torch.device("cuda")) == Counts({"allocations": 0, "allocated_bytes": 0})

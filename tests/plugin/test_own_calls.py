@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.measuring import row
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.runs.row import Identity
+from pytest_flashinfer_perf.timing import activities
 from pytest_flashinfer_perf.timing.instruments import BenchGpuTime, InstrumentError, Work
 from pytest_flashinfer_perf.timing.records import FIELDS
 from pytest_flashinfer_perf.timing.run import Observations, Timing
@@ -148,7 +149,8 @@ def row_of(gpu, cpu):
             for _ in range(number):
                 gpu.launch("a", after=pause)
 
-        seen = Observations(trace=trace(Work((call,), flush=False, device=cpu), 1e-3))
+        with activities.attached(gpu, lambda: None) as recorder:
+            seen = Observations(trace=trace(recorder, Work((call,), flush=False, device=cpu), 1e-3))
         timing = Timing(samples, "cupti", "rotate", 6, cuda_graph=cuda_graph, seen=seen)
         return row.of_measurement(Identity(case="mine"), Measurement(timing, cpu), None, "measured")
 

@@ -12,8 +12,9 @@ from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.machine import telemetry
 from pytest_flashinfer_perf.timing import clocks, instruments
+from pytest_flashinfer_perf.timing.activities import Activity
 from pytest_flashinfer_perf.timing.instruments import InstrumentError, Wall, Work
-from pytest_flashinfer_perf.timing.trace import Activity, summarise
+from pytest_flashinfer_perf.timing.trace import summarise
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=8)
 
