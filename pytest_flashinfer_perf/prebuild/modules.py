@@ -45,7 +45,8 @@ def needed(cases: list[Case], settings: Settings) -> Needed:
         for major, minor in sorted(targets.TARGET_CUDA_ARCHS):
             device = _pretended(major, int(minor.rstrip("af")))
             for case in cases:
-                _follow(case, device, settings, found)
+                if case.backend_name != "torch":  # it loads no module of FlashInfer's
+                    _follow(case, device, settings, found)
     return found
 
 

@@ -74,6 +74,16 @@ def test_the_version_is_the_installed_one(capsys):
     assert capsys.readouterr().out == f"pytest-flashinfer-perf {metadata.version('pytest-flashinfer-perf')}\n"
 
 
+def test_ctrl_c_ends_a_command_with_a_sentence(tmp_path, monkeypatch, capsys):
+    def interrupted(*_arguments, **_named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(json, "loads", interrupted)
+    (tmp_path / "run.json").write_text("{}")
+    assert cli.main(["compare", str(tmp_path / "run.json"), str(tmp_path / "run.json")]) == 130
+    assert capsys.readouterr().err == "flashinfer-perf compare: interrupted\n"
+
+
 def test_an_unknown_command_is_an_error(capsys):
     with pytest.raises(SystemExit) as done:
         cli.main(["fly"])

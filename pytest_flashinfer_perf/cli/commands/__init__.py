@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 
+INTERRUPTED = 128 + signal.SIGINT  # as a shell has it
 HELP = {
     "list": "List routines with their backends, tiers, models and flags.",
     "doctor": "Show what can be measured on this machine, and why the rest cannot.",
@@ -29,6 +31,9 @@ def main(name: str, arguments: Sequence[str]) -> int:
     command = importlib.import_module(f"{__name__}.{name}")
     try:
         return int(command.main(arguments))
+    except KeyboardInterrupt:
+        sys.stderr.write(f"flashinfer-perf {name}: interrupted\n")
+        return INTERRUPTED
     except (FlashinferPerfError, OSError) as error:
         sys.stderr.write(f"flashinfer-perf {name}: {error}\n")
         return error.exit_code if isinstance(error, FlashinferPerfError) else FlashinferPerfError.exit_code
