@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,9 +30,8 @@ def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
     chosen = {} if how.backend == registry.ONLY else {"backend": how.backend}
     device = made.device_of(given)
     with _refusals(api, device):
-        function = _function(template, given, chosen, device)
+        function, plan = _function(template, given, chosen, device)
         extra = {name: value for name, value in chosen.items() if name in inspect.signature(function).parameters}
-        launch = _launch(api, function, extra)
         trial = cold.clone(given, set())
         with _new_memory_marked():
             returned = function(**{**trial.called_with, **extra})
@@ -40,7 +40,8 @@ def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
     answers = made.answers(api, trial, returned)
     _insist_on_written(answers)
     given.kept.dtypes = _dtypes(answers)
-    return Built(launch, how.backend)
+    held = _memory_of_answer(function, given, answers) if template.owner is not None else {}
+    return Built(_launch(api, function, {**extra, **held}), how.backend, plan=plan)
 
 
 @contextmanager
@@ -90,15 +91,28 @@ def _dtypes(named: dict[str, torch.Tensor]) -> dict[str, torch.dtype]:
     return {name: tensor.dtype for name, tensor in named.items()}
 
 
-def _function(template: Template, given: Given, chosen: dict[str, Any], device: torch.device) -> Callable[..., Any]:
+def _memory_of_answer(
+    function: Callable[..., Any], given: Given, answers: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """An engine owns it: without any, one of the wrappers fills new memory with zeros in every call."""
+    takes_it = "out" in inspect.signature(function).parameters and "out" not in given.call
+    return {"out": torch.empty_like(*answers.values())} if takes_it and len(answers) == 1 else {}
+
+
+def _function(
+    template: Template, given: Given, chosen: dict[str, Any], device: torch.device
+) -> tuple[Callable[..., Any], Callable[[], object] | None]:
+    """What is called, and what plans it once more, for a wrapper that plans."""
     if template.owner is None:
-        return template.function
+        return template.function, None
     known = inspect.signature(template.owner).parameters
     wrapper = template.owner(**dict(_constructed_with(list(known.values()), chosen, device)))
-    if hasattr(wrapper, "plan"):
-        wrapper.plan(**dict(_planned_with(wrapper.plan, given.plan)))
     method: Callable[..., Any] = getattr(wrapper, template.function.__name__)
-    return method
+    if not hasattr(wrapper, "plan"):
+        return method, None
+    plan = partial(wrapper.plan, **dict(_planned_with(wrapper.plan, given.plan)))
+    plan()
+    return method, plan
 
 
 def _constructed_with(

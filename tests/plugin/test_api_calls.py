@@ -89,6 +89,7 @@ RIGHT = (
     "doubled_to",
     "doubled_under_another_name",
     "doubled_with_a_size",
+    "doubled_with_what_may_be_none",
     "DoubleWrapper.run",
 )
 
@@ -97,6 +98,52 @@ RIGHT = (
 def test_a_call_of_any_form_is_checked(name):
     api, backend = planted(name)
     check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def built(name):
+    api, backend = planted(name)
+    params = api.params(rows=4)
+    x = api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu"))
+    return api.backends[backend].build(params, x, LaunchOptions(backend, cuda_graph=False)), x
+
+
+def test_a_wrapper_can_be_planned_once_more():
+    wrapper, _ = built("DoubleWrapper.run")
+    before = planted_apis.DoubleWrapper.plans
+    wrapper.plan()
+    assert planted_apis.DoubleWrapper.plans == before + 1
+    assert built("doubled")[0].plan is None
+
+
+def test_a_wrapper_writes_to_memory_that_its_user_holds():
+    wrapper, x = built("DoubleWrapper.run")
+    [first], [second] = wrapper.launch(x), wrapper.launch(x)
+    assert first is second
+    assert torch.equal(first, 2 * x.call["x"])
+
+
+def test_the_reference_of_mono_moe_applies_silu_to_the_half_that_the_api_calls_up():
+    """While this holds, its answers are not compared."""
+    from flashinfer.trace.templates import moe
+
+    x = moe._mono_moe_init(seq_len=2, num_experts=8, hidden_size=128, intermediate_size=128, device="cpu")
+    gate_first = moe._mono_moe_reference(**x).float()
+    up = x["expert_weights_up"].view(torch.uint8)
+    x["expert_weights_up"] = up.roll(128, 1).view(torch.float8_e4m3fn)
+    x["expert_scales_up"] = x["expert_scales_up"].roll(1, 1)
+    gate_second = moe._mono_moe_reference(**x).float()
+    by_hand = _experts(x)
+    assert (gate_second - by_hand).norm() < 0.1 * by_hand.norm()  # of tokens that it rounds to fp8
+    assert (gate_first - by_hand).norm() > 0.5 * by_hand.norm()
+
+
+def _experts(x):
+    """All of the eight experts are chosen; the gate's rows come second."""
+    weights = torch.softmax(x["router_logits"].float(), 1)
+    up = x["expert_weights_up"].float() * x["expert_scales_up"].repeat_interleave(128, 1)
+    down = x["expert_weights_down"].float() * x["expert_scales_down"]
+    linear, gate = torch.einsum("th,eih->tei", x["activations_in"].float(), up).chunk(2, -1)
+    return torch.einsum("te,tei,ehi->th", weights, linear * torch.nn.functional.silu(gate), down)
 
 
 @pytest.mark.parametrize("name", ["doubled_wrongly", "half_written"])
@@ -145,14 +192,14 @@ def test_an_output_whose_reference_answers_otherwise_is_not_compared():
 
 
 def test_inputs_are_as_the_api_takes_them_where_init_makes_others():
-    """By columns, and with a type for what the template has as a number."""
+    """By columns, in fp32, and with a type for what the template has as a number."""
     made = {}
     for name in ("gemm_base.bmm_fp8", "routergemm.mm_M1_16_K7168_N256"):
         api = all_apis()[f"flashinfer.gemm.{name}"]
         params = next(iter(api.tiers["smoke"]())).params
         made |= api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu")).call
     assert (made["B"].stride(), made["mat_b"].stride()) == ((64 * 128, 1, 128), (1, 7168))
-    assert made["dtype"] == torch.bfloat16
+    assert (made["dtype"], made["out"].dtype) == (torch.bfloat16, torch.float32)
 
 
 def test_a_type_of_the_inputs_leaves_a_quantised_output_as_it_is():
