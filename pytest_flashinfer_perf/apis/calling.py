@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.apis import registry, sampling, truth
 from pytest_flashinfer_perf.apis.given import Given, Template
 from pytest_flashinfer_perf.apis.known import Api
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions
 from pytest_flashinfer_perf.timing import cold
@@ -159,4 +160,11 @@ def _refusals(api: Api, device: torch.device) -> Iterator[None]:
         raise
     except Exception as error:
         _settle(device)  # an error of CUDA stays, and is no refusal
-        raise CannotRunError(f"{api.path} refuses: {made.in_a_sentence(error)}") from error
+        raise CannotRunError(f"{api.path} refuses: {made.in_a_sentence(error)}{_not_installed(error)}") from error
+
+
+def _not_installed(error: Exception) -> str:
+    """The packages without which FlashInfer lacks modules, or has None for functions."""
+    lacks = isinstance(error, ModuleNotFoundError) or (isinstance(error, TypeError) and "NoneType" in str(error))
+    absent = ", ".join(capability.packages_not_here()) if lacks else ""
+    return f" (not installed: {absent})" if absent else ""

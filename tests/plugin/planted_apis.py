@@ -79,6 +79,12 @@ def refused(x):
     raise NotImplementedError("no kernel for this GPU\nand more of it")
 
 
+@flashinfer_api(trace=_template("incomplete", {"y": X}, _doubled, _inputs, x=X))
+def without_a_kernel(x):
+    kernel = None
+    return kernel(x)
+
+
 def _planned(*, rows, width=8, device="cuda", seed=0):
     return {
         "plan": {"a_factor": 2.0, "flags": torch.ones(1)},

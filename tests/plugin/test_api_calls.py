@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.apis import (
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
+from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.measuring.one_case import check_answer, run_case
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case
@@ -214,6 +215,13 @@ def test_a_refusal_is_a_skip_with_the_librarys_sentence():
     with pytest.raises(
         CannotRunError, match=r"planted_apis\.refused refuses: NotImplementedError: no kernel for this GPU"
     ):
+        check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def test_a_part_of_the_library_that_is_none_names_the_packages_that_are_not_installed(monkeypatch):
+    monkeypatch.setitem(capability.PACKAGES, "planted", (("no_such_module", "no-such-package"),))
+    api, backend = planted("without_a_kernel")
+    with pytest.raises(CannotRunError, match=r"'NoneType' object is not callable \(not installed: .*no-such-package\)"):
         check_answer(api, backend, api.params(rows=4), device="cpu")
 
 

@@ -77,6 +77,26 @@ def test_every_routine_of_upstreams_on_one_gpu_is_an_api_or_has_a_reason(tmp_pat
         assert not entry.problem or "are required" in entry.problem, entry
 
 
+def test_each_of_mains_lines_that_wants_what_this_flashinfer_lacks_is_a_sentence_that_names_it(tmp_path):
+    path = tmp_path / "lines.txt"
+    lines = [(name, flags) for (name, flags), count in upstream_parsers.LACKING.items() for _ in range(count)]
+    path.write_text("\n".join(f"--routine {name} {least_of(name)} {flags}" for name, flags in lines))
+    entries = testlist.read(path)
+    assert len(entries) == len(lines) == 45
+    for entry, (name, flags) in zip(entries, lines, strict=True):
+        lacking = flags.split()[-2:] if flags else ["template"]
+        assert not entry.case, (name, flags)
+        assert any(word.removeprefix("--") in entry.missing for word in lacking), entry.missing
+
+
+def least_of(routine):
+    """Without the flags that a line has for itself."""
+    families = {**upstream_parsers.ROUTINES, **upstream_parsers.ROUTINES_OF_MAIN}
+    family = next(family for family, names in families.items() if routine in names.split())
+    least = upstream_parsers.LEAST.get(family, "")
+    return least.partition(" --num_kv_heads")[0] if "quantize_fp8" in routine else least
+
+
 def least_lines():
     """The shortest line of each routine on one GPU that no routine's file is of."""
     families = {**upstream_parsers.ROUTINES, **upstream_parsers.ROUTINES_OF_MAIN}
