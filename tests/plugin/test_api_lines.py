@@ -26,6 +26,10 @@ LINES = {
         "flashinfer.topk.top_k_ragged_transform",
         {"num_rows": 8, "max_len": 4096, "k": 50},
     ),
+    "--routine top_k_page_table_transform --batch_size 4 --top_k 64": (
+        "flashinfer.topk.top_k_page_table_transform",
+        {"num_rows": 4, "batch_size": 4, "max_len": 4096, "max_pages_per_seq": 4096, "k": 64},
+    ),
     "--routine apply_rope_with_cos_sin_cache --batch_size 2 --seq_len 8 --num_qo_heads 8 --num_kv_heads 2 --head_dim 64"
     " --input_dtype bfloat16 --interleave": (
         "flashinfer.rope.apply_rope_with_cos_sin_cache",
