@@ -73,6 +73,15 @@ def test_what_is_derived_is_what_a_routine_declares_by_hand(which):
     assert derived.bytes == pytest.approx(by_hand.bytes, rel=0.01)
 
 
+def test_experts_that_no_token_is_likely_to_choose_are_not_counted():
+    sizes = "--seq_len 2 --num_experts 8 --top_k 2 --hidden_size 128 --intermediate_size 128"
+    cost = cost_of(f"--api flashinfer.fused_moe.monomoe.mono_moe --backends torch {sizes}")
+    weights, scales = 8 * (256 + 128) * 128, 8 * (2 + 1) * 4
+    assert cost.flops == 2 * 2 * 2 * (256 + 128) * 128
+    tokens_and_logits = 2 * 2 * (128 + 8)
+    assert cost.bytes == round((1 - (1 - 2 / 8) ** 2) * (weights + scales) + tokens_and_logits)
+
+
 def planted(name):
     """Its calls by `flashinfer`, on a CPU."""
     path = f"{planted_apis.__name__}.{name}"
