@@ -121,13 +121,15 @@ def shortened(one: dict[str, Any]) -> str:
 def print_counts(rows: list[dict[str, Any]], without: list[dict[str, Any]]) -> None:
     """Of APIs, of which one counts as measured if any of its backends is; a fault as caught if all of them catch it."""
     right = {row["routine"] for row in rows if row["refcheck"] == "passed"}
-    missed = {(row["routine"], fault) for row in rows for fault in row["faults_missed"]}
+    missed = {(row["routine"], fault) for row in rows if row["routine"] in right for fault in row["faults_missed"]}
     failed = {one["routine"] for one in without if one["outcome"] == "failed"} - right
-    skipped = {one["routine"] for one in without} - right - failed
+    unchecked = {row["routine"] for row in rows} - right - failed
+    skipped = {one["routine"] for one in without} - right - failed - unchecked
+    reached = right | failed | unchecked | skipped
     pairs = 4 * len(right)
     print(f"{len(right)} APIs right and timed, {pairs - len(missed)} of {pairs} planted faults caught;")
-    print(f"{len(failed)} not right, {len(skipped)} skipped, ", end="")
-    print(f"{len(all_apis().keys() - right - failed - skipped)} not reached, of {len(all_apis())}.")
+    print(f"{len(unchecked)} timed without a reference, {len(failed)} not right, {len(skipped)} skipped, ", end="")
+    print(f"{len(all_apis().keys() - reached)} not reached, of {len(all_apis())}.")
 
 
 if __name__ == "__main__":

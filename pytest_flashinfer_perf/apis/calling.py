@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from pytest_flashinfer_perf.apis import registry, sampling, truth
 from pytest_flashinfer_perf.apis.given import Given, Template
 from pytest_flashinfer_perf.apis.known import Api
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions
 from pytest_flashinfer_perf.timing import cold
@@ -29,9 +31,8 @@ def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
     chosen = {} if how.backend == registry.ONLY else {"backend": how.backend}
     device = made.device_of(given)
     with _refusals(api, device):
-        function = _function(template, given, chosen, device)
+        function, plan = _function(template, given, chosen, device)
         extra = {name: value for name, value in chosen.items() if name in inspect.signature(function).parameters}
-        launch = _launch(api, function, extra)
         trial = cold.clone(given, set())
         with _new_memory_marked():
             returned = function(**{**trial.called_with, **extra})
@@ -40,7 +41,8 @@ def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
     answers = made.answers(api, trial, returned)
     _insist_on_written(answers)
     given.kept.dtypes = _dtypes(answers)
-    return Built(launch, how.backend)
+    held = _memory_of_answer(function, given, answers) if template.owner is not None else {}
+    return Built(_launch(api, function, {**extra, **held}), how.backend, plan=plan)
 
 
 @contextmanager
@@ -90,15 +92,28 @@ def _dtypes(named: dict[str, torch.Tensor]) -> dict[str, torch.dtype]:
     return {name: tensor.dtype for name, tensor in named.items()}
 
 
-def _function(template: Template, given: Given, chosen: dict[str, Any], device: torch.device) -> Callable[..., Any]:
+def _memory_of_answer(
+    function: Callable[..., Any], given: Given, answers: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """An engine owns it: without any, one of the wrappers fills new memory with zeros in every call."""
+    takes_it = "out" in inspect.signature(function).parameters and "out" not in given.call
+    return {"out": torch.empty_like(*answers.values())} if takes_it and len(answers) == 1 else {}
+
+
+def _function(
+    template: Template, given: Given, chosen: dict[str, Any], device: torch.device
+) -> tuple[Callable[..., Any], Callable[[], object] | None]:
+    """What is called, and what plans it once more, for a wrapper that plans."""
     if template.owner is None:
-        return template.function
+        return template.function, None
     known = inspect.signature(template.owner).parameters
     wrapper = template.owner(**dict(_constructed_with(list(known.values()), chosen, device)))
-    if hasattr(wrapper, "plan"):
-        wrapper.plan(**dict(_planned_with(wrapper.plan, given.plan)))
     method: Callable[..., Any] = getattr(wrapper, template.function.__name__)
-    return method
+    if not hasattr(wrapper, "plan"):
+        return method, None
+    plan = partial(wrapper.plan, **dict(_planned_with(wrapper.plan, given.plan)))
+    plan()
+    return method, plan
 
 
 def _constructed_with(
@@ -145,4 +160,11 @@ def _refusals(api: Api, device: torch.device) -> Iterator[None]:
         raise
     except Exception as error:
         _settle(device)  # an error of CUDA stays, and is no refusal
-        raise CannotRunError(f"{api.path} refuses: {made.in_a_sentence(error)}") from error
+        raise CannotRunError(f"{api.path} refuses: {made.in_a_sentence(error)}{_not_installed(error)}") from error
+
+
+def _not_installed(error: Exception) -> str:
+    """The packages without which FlashInfer lacks modules, or has None for functions."""
+    lacks = isinstance(error, ModuleNotFoundError) or (isinstance(error, TypeError) and "NoneType" in str(error))
+    absent = ", ".join(capability.packages_not_here()) if lacks else ""
+    return f" (not installed: {absent})" if absent else ""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from pytest_flashinfer_perf.apis.known import Api
+
+BY_COLUMNS = "by columns"
 ONE_RANK = "it knows of one rank alone"  # and so does the workspace that its `init` makes
-# References that know less than their API, by a part of the template's name.
+# References that know less than their API, by a part of the template's name, or of the path of its API.
 WEAK: Mapping[str, str] = {
     "gqa_paged_prefill": "it takes all requests for equally long ones",
     "trtllm_batch_context": "it ignores the lengths of requests",
-    "allreduce_fusion": ONE_RANK,
-    "pcie_ipc_all_reduce": ONE_RANK,
-    "decode_cp_a2a": ONE_RANK,
+    "flashinfer.comm.": ONE_RANK,
 }
 # Outputs whose reference answers another question, and which: they are not compared.
 OTHERWISE: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -21,14 +22,18 @@ OTHERWISE: Mapping[str, tuple[tuple[str, ...], str]] = {
     "mxfp8_quantize": (("quantized", "scales"), "it rounds scales down, which the kernel rounds up"),
     "fp4_quantize": (("scales", "sf"), "it has scales by rows, which the kernel swizzles"),
     "nvfp4_experts_quantize": (("a_fp4", "a_sf"), "it has neither the kernel's scales nor its layout"),
+    "mono_moe": (("output",), "it applies SiLU to the second half of the rows, the kernel to the first"),
 }
 # What a reference takes for granted and `init` does not say.
 ARGUMENTS: Mapping[str, Mapping[str, bool]] = {
     "pod_run": {"causal_p": True},
     "segment_gemm_run": {"weight_column_major": False},
 }
-# Operands that the API reads by columns, and `init` makes by rows.
-COLUMNS: Mapping[str, str] = {"bmm_": "B", "mm_M1_16_K7168_N256": "mat_b"}
+# Tensors that the API takes by columns, or in another type, where `init` makes them by rows.
+TAKEN_AS: Mapping[str, Mapping[str, str]] = {
+    "bmm_": {"B": BY_COLUMNS},
+    "mm_M1_16_K7168_N256": {"mat_b": BY_COLUMNS, "out": "float32"},
+}
 # Sizes of the smoke tier that the common ones do not fit.
 SMALL: Mapping[str, Mapping[str, int]] = {
     "gdn_mtp": {"batch_size": 4},  # its reference reads one state for each request, of which `init` makes 8
@@ -38,9 +43,16 @@ SMALL: Mapping[str, Mapping[str, int]] = {
     "fmha_v2_prefill_": {"batch_size": 1, "num_heads": 4},  # a loop over all queries
     "top_k_page_table_transform": {"num_rows": 4},  # a row for each of the 4 requests that `init` makes
 }
+# Of the default tier: the kernel has one size alone, on which a CPU works for minutes.
+USUAL: Mapping[str, Mapping[str, int]] = {"mono_moe": {"seq_len": 8}}
 T = TypeVar("T")
 
 
 def by_part(table: Mapping[str, T], label: str) -> T | None:
     """That of the first part which the template's name has."""
     return next((value for part, value in table.items() if part in label), None)
+
+
+def weakness(api: Api) -> str | None:
+    """What the reference does not know, of what its API does."""
+    return by_part(WEAK, f"{api.path} {api.label}")

@@ -94,7 +94,7 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
         raise CannotRunError(f"its template makes no such inputs: {in_a_sentence(error)}") from error
     call, plan = (made["run"], made["plan"]) if set(made) == {"plan", "run"} else (made, {})
     further = {**exceptions.ARGUMENTS.get(api.label, {}), **params.given_arguments}
-    laid_out = {**call, **_by_columns(api, call), **_output_dtype(api, call)}
+    laid_out = {**call, **_as_taken(api, call), **_output_dtype(api, call)}
     allocated = frozenset(name for name, value in call.items() if unfilled.holds(value))
     typed = _of_dtype(laid_out, params.dtype, allocated)
     arguments = _with_arguments(api, {**_sizes(api, axes, call), **typed}, further)
@@ -123,14 +123,23 @@ class _Unfilled(TorchDispatchMode):
 
 
 def _sizes(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that the call requires and `init` leaves out, which are named as an axis is."""
+    """Arguments that the call requires and `init` leaves out: named as an axis is, or what may be None."""
     taken = inspect.signature(live(api).function).parameters.values()
-    return {p.name: axes[p.name] for p in taken if p.default is p.empty and p.name in axes and p.name not in call}
+    absent = [p for p in taken if p.default is p.empty and p.name not in call]
+    return {p.name: axes.get(p.name) for p in absent if p.name in axes or _may_be_none(p)}
 
 
-def _by_columns(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
-    name = exceptions.by_part(exceptions.COLUMNS, api.label)
-    return {} if name is None else {name: call[name].mT.contiguous().mT}
+def _may_be_none(parameter: inspect.Parameter) -> bool:
+    return any(word in str(parameter.annotation) for word in ("Optional[", "None"))
+
+
+def _as_taken(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
+    wanted = exceptions.by_part(exceptions.TAKEN_AS, api.label) or {}
+    return {name: _taken_as(call[name], how) for name, how in wanted.items()}
+
+
+def _taken_as(tensor: Tensor, how: str) -> Tensor:
+    return tensor.mT.contiguous().mT if how == exceptions.BY_COLUMNS else tensor.to(TORCH[how])
 
 
 def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:

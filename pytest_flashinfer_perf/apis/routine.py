@@ -161,7 +161,7 @@ def _activations(api: Api, x: Given) -> Tensor:
 def _weakness(api: Api, x: Given) -> str | None:
     known = x.kept
     otherwise = exceptions.by_part(exceptions.OTHERWISE, api.label)
-    reason = exceptions.by_part(exceptions.WEAK, api.label) or (otherwise[1] if otherwise else None)
+    reason = exceptions.weakness(api) or (otherwise[1] if otherwise else None)
     unknown = [name for name in known.dtypes if name not in known.compared]
     return reason or (f"it says nothing of {', '.join(unknown)}" if unknown and known.compared else None)
 

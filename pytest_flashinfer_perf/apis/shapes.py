@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pytest_flashinfer_perf.apis.exceptions import SMALL, by_part
+from pytest_flashinfer_perf.apis import exceptions
+from pytest_flashinfer_perf.apis.exceptions import by_part
 from pytest_flashinfer_perf.apis.known import Api, Axis
 from pytest_flashinfer_perf.routines import models
 from pytest_flashinfer_perf.routines.models import Widths
@@ -135,16 +136,17 @@ def tiers(api: Api, params: type[ApiParams]) -> dict[str, Callable[[], Iterator[
 
 def _shapes(api: Api, params: type[ApiParams], tier: str) -> Iterator[Shape[Any]]:
     """The template's own sizes; beside them, those of one model."""
-    for counts in _counts(api, smoke=tier == "smoke"):
-        small = _small(api) if tier == "smoke" else {}
-        yield Shape(params(**{**counts, **small}))
+    smoke = tier == "smoke"
+    own = _small(api) if smoke else by_part(exceptions.USUAL, api.label) or {}
+    each = (params(**{**counts, **_one_token_each(api, counts), **own}) for counts in _counts(api, smoke=smoke))
+    yield from map(Shape, dict.fromkeys(each))
     if tier == "default" and (found := presets(api)):
         yield from of_model(api, params, found("llama-3.1-70b"))
 
 
 def of_model(api: Api, params: type[ApiParams], model: Model) -> Iterator[Shape[Any]]:
     for counts in _counts(api, smoke=False):
-        yield Shape(params(**{**counts, **model.parameters}), model)
+        yield Shape(params(**{**counts, **_one_token_each(api, counts), **model.parameters}), model)
 
 
 def _counts(api: Api, *, smoke: bool) -> list[Sizes]:
@@ -159,12 +161,18 @@ def _counts(api: Api, *, smoke: bool) -> list[Sizes]:
     return [{name: usual[min(nth, len(usual) - 1)] for name, (_, usual) in known.items()} for nth in range(most)]
 
 
+def _one_token_each(api: Api, counts: Sizes) -> Sizes:
+    """Of the requests of a decoding step: what has more is speculative, and is called with a mask."""
+    has_both = {"num_tokens", "batch_size"} <= {axis.name for axis in api.axes}
+    return {"batch_size": counts["num_tokens"]} if has_both and api.family == "decode" else {}
+
+
 def _is_sampled(api: Api) -> bool:
     return any(output.name == "samples" for output in api.outputs)
 
 
 def _small(api: Api) -> Sizes:
-    return {**_small_experts(api), **(by_part(SMALL, api.label) or {})}
+    return {**_small_experts(api), **(by_part(exceptions.SMALL, api.label) or {})}
 
 
 def _small_experts(api: Api) -> Sizes:

@@ -22,7 +22,7 @@ def requirements(api: Api, backend: str) -> tuple[Requirement, ...]:
 
 def several_gpus(api: Api) -> Requirement:
     def require(_device: Device) -> str | None:
-        alone = exceptions.by_part(exceptions.WEAK, api.label) == exceptions.ONE_RANK
+        alone = exceptions.weakness(api) == exceptions.ONE_RANK
         return f"{api.path} exchanges data between GPUs, and its template makes one rank alone" if alone else None
 
     return require

@@ -32,7 +32,16 @@ class NoReferenceError(FlashinferPerfError):
 
 
 def answer(api: Api, given: Given, device: torch.device) -> tuple[dict[str, Tensor], str]:
-    """By the names of outputs, and what it was computed in; `as given` where wider inputs are refused."""
+    """By the names of outputs, and what it was computed in."""
+    known, computed_in = _computed(api, given, device)
+    _, why = exceptions.by_part(exceptions.OTHERWISE, api.label) or ((), "")
+    if why and not known:
+        raise NoReferenceError(f"no reference: its template's answers otherwise, {why}")
+    return known, computed_in
+
+
+def _computed(api: Api, given: Given, device: torch.device) -> tuple[dict[str, Tensor], str]:
+    """`as given` where wider inputs are refused."""
     for name in ("float32",) if device.type == "cuda" else ("float64", "float32"):
         with suppress(NoReferenceError):  # it may insist on the types that it was written for
             return _known(api, given, _widened(given, WIDTHS[name])), name
@@ -50,11 +59,8 @@ def _known(api: Api, given: Given, wide: Given) -> dict[str, Tensor]:
     untouched = (name for name, tensor in named.items() if name in before and tensor.data_ptr() in own)
     left = {name for name in untouched if torch.equal(named[name].to(before[name].dtype), before[name])}
     given.kept.written |= named.keys() - left
-    otherwise, why = exceptions.by_part(exceptions.OTHERWISE, api.label) or ((), "")
-    known = {name: tensor for name, tensor in named.items() if name in given.kept.written and name not in otherwise}
-    if why and not known:
-        raise NoReferenceError(f"no reference: its template's answers otherwise, {why}")
-    return known
+    otherwise, _ = exceptions.by_part(exceptions.OTHERWISE, api.label) or ((), "")
+    return {name: tensor for name, tensor in named.items() if name in given.kept.written and name not in otherwise}
 
 
 def call(api: Api, given: Given) -> dict[str, Tensor]:

@@ -42,6 +42,7 @@ AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "kv_len": (("s_kv",),),
     "seq_len": (("num_tokens",),),
     "num_rows": (("batch_size",),),
+    "max_pages_per_seq": (("max_len",),),  # of pages of one token
     "total_q": (("batch_size", "s_qo"),),
     "total_k": (("batch_size", "s_kv"),),
 }

@@ -58,7 +58,9 @@ def _read(api: Api, given: Given) -> Iterator[tuple[tuple[str, ...], Tensor]]:
 
 
 def _used(api: Api, given: Given, dims: tuple[str, ...]) -> float:
-    """The share of what is gathered from that some index names."""
+    """The share of what is gathered from that some index names, and of experts those that are chosen."""
+    if "expert" in "".join(dims[:1]) and len(dims) > 1:
+        return _chosen(api, given)
     indices = GATHERED.get(dims[0] if dims else "", ())
     for one in api.inputs:
         named = given.all.get(one.argument)
@@ -66,6 +68,18 @@ def _used(api: Api, given: Given, dims: tuple[str, ...]) -> float:
             size = _first_size(api, given, dims[0])
             return min(1.0, len(named.unique()) / size) if size else 1.0
     return 1.0
+
+
+def _chosen(api: Api, given: Given) -> float:
+    """The share of experts that some token chooses, where all are equally likely, as `init` draws them."""
+    sizes = {axis: size for one in api.inputs for axis, size in _sizes(one.dims, given.call.get(one.argument))}
+    tokens, experts, each = sizes.get("seq_len"), sizes.get("num_experts"), given.all.get("top_k")
+    return 1 - (1 - each / experts) ** tokens if tokens and experts and each else 1.0
+
+
+def _sizes(dims: tuple[str, ...], value: object) -> Iterator[tuple[str, int]]:
+    if isinstance(value, Tensor):
+        yield from zip(dims, value.shape, strict=False)
 
 
 def _is_index(tensor: Tensor) -> bool:

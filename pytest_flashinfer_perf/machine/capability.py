@@ -140,6 +140,12 @@ def package(module: str, distribution: str, what: str) -> Requirement:
     return require
 
 
+def packages_not_here() -> Iterator[str]:
+    """Those that some backend needs."""
+    needed = dict.fromkeys(pair for pairs in PACKAGES.values() for pair in pairs)
+    yield from (distribution for module, distribution in needed if not _is_there(module))
+
+
 def tile_compiler(_device: Device) -> str | None:
     """Require cuda.tile's compiler: from its extra, or from CUDA 13.1 in PATH or in the toolkit."""
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")

@@ -68,9 +68,21 @@ def doubled_with_a_size(x, width):
     return 2 * x.view(-1, width)
 
 
+@flashinfer_api(trace=_template("optional", {"y": X}, _doubled, _inputs, x=X))
+def doubled_with_what_may_be_none(x, groups: "Optional[int]", bias: "torch.Tensor | None"):  # noqa: F821 - as FlashInfer has it
+    assert groups is bias is None
+    return 2 * x
+
+
 @flashinfer_api(trace=_template("refused", {"y": X}, _doubled, _inputs, x=X))
 def refused(x):
     raise NotImplementedError("no kernel for this GPU\nand more of it")
+
+
+@flashinfer_api(trace=_template("incomplete", {"y": X}, _doubled, _inputs, x=X))
+def without_a_kernel(x):
+    kernel = None
+    return kernel(x)
 
 
 def _planned(*, rows, width=8, device="cuda", seed=0):
@@ -81,6 +93,8 @@ def _planned(*, rows, width=8, device="cuda", seed=0):
 
 
 class DoubleWrapper:
+    plans = 0
+
     def __init__(self, float_workspace_buffer, backend="auto"):
         assert float_workspace_buffer.numel()
         self.backend = backend
@@ -88,7 +102,8 @@ class DoubleWrapper:
     def plan(self, factor, flags_arr: "List[torch.Tensor]"):  # noqa: F821 - as FlashInfer annotates it
         [_] = flags_arr
         self.factor = factor
+        DoubleWrapper.plans += 1
 
     @flashinfer_api(trace=_template("run", {"y": X}, _doubled, _planned, x=X, factor=Scalar()))
-    def run(self, x):
-        return self.factor * x
+    def run(self, x, out=None):
+        return torch.mul(x, self.factor, out=out)

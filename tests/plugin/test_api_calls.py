@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.apis import (
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
+from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.measuring.one_case import check_answer, run_case
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case
@@ -72,6 +73,15 @@ def test_what_is_derived_is_what_a_routine_declares_by_hand(which):
     assert derived.bytes == pytest.approx(by_hand.bytes, rel=0.01)
 
 
+def test_experts_that_no_token_is_likely_to_choose_are_not_counted():
+    sizes = "--seq_len 2 --num_experts 8 --top_k 2 --hidden_size 128 --intermediate_size 128"
+    cost = cost_of(f"--api flashinfer.fused_moe.monomoe.mono_moe --backends torch {sizes}")
+    weights, scales = 8 * (256 + 128) * 128, 8 * (2 + 1) * 4
+    assert cost.flops == 2 * 2 * 2 * (256 + 128) * 128
+    tokens_and_logits = 2 * 2 * (128 + 8)
+    assert cost.bytes == round((1 - (1 - 2 / 8) ** 2) * (weights + scales) + tokens_and_logits)
+
+
 def planted(name):
     """Its calls by `flashinfer`, on a CPU."""
     path = f"{planted_apis.__name__}.{name}"
@@ -89,6 +99,7 @@ RIGHT = (
     "doubled_to",
     "doubled_under_another_name",
     "doubled_with_a_size",
+    "doubled_with_what_may_be_none",
     "DoubleWrapper.run",
 )
 
@@ -97,6 +108,52 @@ RIGHT = (
 def test_a_call_of_any_form_is_checked(name):
     api, backend = planted(name)
     check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def built(name):
+    api, backend = planted(name)
+    params = api.params(rows=4)
+    x = api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu"))
+    return api.backends[backend].build(params, x, LaunchOptions(backend, cuda_graph=False)), x
+
+
+def test_a_wrapper_can_be_planned_once_more():
+    wrapper, _ = built("DoubleWrapper.run")
+    before = planted_apis.DoubleWrapper.plans
+    wrapper.plan()
+    assert planted_apis.DoubleWrapper.plans == before + 1
+    assert built("doubled")[0].plan is None
+
+
+def test_a_wrapper_writes_to_memory_that_its_user_holds():
+    wrapper, x = built("DoubleWrapper.run")
+    [first], [second] = wrapper.launch(x), wrapper.launch(x)
+    assert first is second
+    assert torch.equal(first, 2 * x.call["x"])
+
+
+def test_the_reference_of_mono_moe_applies_silu_to_the_half_that_the_api_calls_up():
+    """While this holds, its answers are not compared."""
+    from flashinfer.trace.templates import moe
+
+    x = moe._mono_moe_init(seq_len=2, num_experts=8, hidden_size=128, intermediate_size=128, device="cpu")
+    gate_first = moe._mono_moe_reference(**x).float()
+    up = x["expert_weights_up"].view(torch.uint8)
+    x["expert_weights_up"] = up.roll(128, 1).view(torch.float8_e4m3fn)
+    x["expert_scales_up"] = x["expert_scales_up"].roll(1, 1)
+    gate_second = moe._mono_moe_reference(**x).float()
+    by_hand = _experts(x)
+    assert (gate_second - by_hand).norm() < 0.1 * by_hand.norm()  # of tokens that it rounds to fp8
+    assert (gate_first - by_hand).norm() > 0.5 * by_hand.norm()
+
+
+def _experts(x):
+    """All of the eight experts are chosen; the gate's rows come second."""
+    weights = torch.softmax(x["router_logits"].float(), 1)
+    up = x["expert_weights_up"].float() * x["expert_scales_up"].repeat_interleave(128, 1)
+    down = x["expert_weights_down"].float() * x["expert_scales_down"]
+    linear, gate = torch.einsum("th,eih->tei", x["activations_in"].float(), up).chunk(2, -1)
+    return torch.einsum("te,tei,ehi->th", weights, linear * torch.nn.functional.silu(gate), down)
 
 
 @pytest.mark.parametrize("name", ["doubled_wrongly", "half_written"])
@@ -145,14 +202,14 @@ def test_an_output_whose_reference_answers_otherwise_is_not_compared():
 
 
 def test_inputs_are_as_the_api_takes_them_where_init_makes_others():
-    """By columns, and with a type for what the template has as a number."""
+    """By columns, in fp32, and with a type for what the template has as a number."""
     made = {}
     for name in ("gemm_base.bmm_fp8", "routergemm.mm_M1_16_K7168_N256"):
         api = all_apis()[f"flashinfer.gemm.{name}"]
         params = next(iter(api.tiers["smoke"]())).params
         made |= api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu")).call
     assert (made["B"].stride(), made["mat_b"].stride()) == ((64 * 128, 1, 128), (1, 7168))
-    assert made["dtype"] == torch.bfloat16
+    assert (made["dtype"], made["out"].dtype) == (torch.bfloat16, torch.float32)
 
 
 def test_a_type_of_the_inputs_leaves_a_quantised_output_as_it_is():
@@ -167,6 +224,13 @@ def test_a_refusal_is_a_skip_with_the_librarys_sentence():
     with pytest.raises(
         CannotRunError, match=r"planted_apis\.refused refuses: NotImplementedError: no kernel for this GPU"
     ):
+        check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def test_a_part_of_the_library_that_is_none_names_the_packages_that_are_not_installed(monkeypatch):
+    monkeypatch.setitem(capability.PACKAGES, "planted", (("no_such_module", "no-such-package"),))
+    api, backend = planted("without_a_kernel")
+    with pytest.raises(CannotRunError, match=r"'NoneType' object is not callable \(not installed: .*no-such-package\)"):
         check_answer(api, backend, api.params(rows=4), device="cpu")
 
 

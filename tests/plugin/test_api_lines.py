@@ -26,6 +26,10 @@ LINES = {
         "flashinfer.topk.top_k_ragged_transform",
         {"num_rows": 8, "max_len": 4096, "k": 50},
     ),
+    "--routine top_k_page_table_transform --batch_size 4 --top_k 64": (
+        "flashinfer.topk.top_k_page_table_transform",
+        {"num_rows": 4, "batch_size": 4, "max_len": 4096, "max_pages_per_seq": 4096, "k": 64},
+    ),
     "--routine apply_rope_with_cos_sin_cache --batch_size 2 --seq_len 8 --num_qo_heads 8 --num_kv_heads 2 --head_dim 64"
     " --input_dtype bfloat16 --interleave": (
         "flashinfer.rope.apply_rope_with_cos_sin_cache",
@@ -75,6 +79,26 @@ def test_every_routine_of_upstreams_on_one_gpu_is_an_api_or_has_a_reason(tmp_pat
         communicates = any(name in entry.name for name in upstream.COMMUNICATION)
         assert entry.case or entry.problem or communicates or ": " in entry.missing, entry
         assert not entry.problem or "are required" in entry.problem, entry
+
+
+def test_each_of_mains_lines_that_wants_what_this_flashinfer_lacks_is_a_sentence_that_names_it(tmp_path):
+    path = tmp_path / "lines.txt"
+    lines = [(name, flags) for (name, flags), count in upstream_parsers.LACKING.items() for _ in range(count)]
+    path.write_text("\n".join(f"--routine {name} {least_of(name)} {flags}" for name, flags in lines))
+    entries = testlist.read(path)
+    assert len(entries) == len(lines) == 45
+    for entry, (name, flags) in zip(entries, lines, strict=True):
+        lacking = flags.split()[-2:] if flags else ["template"]
+        assert not entry.case, (name, flags)
+        assert any(word.removeprefix("--") in entry.missing for word in lacking), entry.missing
+
+
+def least_of(routine):
+    """Without the flags that a line has for itself."""
+    families = {**upstream_parsers.ROUTINES, **upstream_parsers.ROUTINES_OF_MAIN}
+    family = next(family for family, names in families.items() if routine in names.split())
+    least = upstream_parsers.LEAST.get(family, "")
+    return least.partition(" --num_kv_heads")[0] if "quantize_fp8" in routine else least
 
 
 def least_lines():
