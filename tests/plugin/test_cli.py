@@ -80,7 +80,8 @@ def test_ctrl_c_ends_a_command_with_a_sentence(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(json, "loads", interrupted)
     (tmp_path / "run.json").write_text("{}")
-    assert cli.main(["compare", str(tmp_path / "run.json"), str(tmp_path / "run.json")]) == 130
+    run = str(tmp_path / "run.json")
+    assert cli.main(["compare", "--base", run, "--head", run]) == 130
     assert capsys.readouterr().err == "flashinfer-perf compare: interrupted\n"
 
 
