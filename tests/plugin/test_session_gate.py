@@ -148,8 +148,10 @@ def test_a_session_of_plain_benchmarks_needs_no_torch(pytester):
         "import sys\ndef test_x(benchmark):\n  benchmark.pedantic(int, rounds=9)\n  assert 'torch' not in sys.modules"
     )
     pytester.makepyfile(program)
+    pytester.maketxtfile(only="test_a_session_of_plain_benchmarks_needs_no_torch.py::test_x")
     saved(pytester.path / "base.json", plain(), machine={})
-    options = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-gate=base.json", "--perf-gate-allow=missing")
+    gate = ("--perf-gate=base.json", "--perf-gate-allow=missing")
+    options = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-only=only.txt", *gate)
     done = pytester.runpytest_subprocess(*options)
     done.assert_outcomes(passed=1)
     done.stdout.fnmatch_lines(["REFUSED: nothing was compared*", "NEW (1)"])
