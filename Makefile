@@ -30,8 +30,7 @@ endif
 TESTS ?= tests/plugin
 LIMITED := timeout --foreground --signal=INT --kill-after=30 1800
 OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=300 --timeout-method=thread
-ALONE := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS)
-PYTEST := $(ALONE) -n 2 --dist=load --maxschedchunk=1 --max-worker-restart=0
+PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS)
 
 # What the instructions of a CPU decide, and what the versions of pytest, its plugins and hypothesis do. For these it is
 # enough that one session of the gate starts two more, to confirm what is slower.
@@ -42,7 +41,9 @@ files = $(foreach name,$(1),tests/plugin/test_$(name)*.py)
 LOWEST := $(VENV)/lowest
 FLOORS := sed -n 's/^  "\(pytest[a-z-]*\|hypothesis\)>=\([0-9.]*\)",$$/\1==\2/p' pyproject.toml
 
-.PHONY: bench test lint test-gate test-plugin test-avx2 test-lowest clean
+.PHONY: ready bench test lint test-gate test-plugin test-avx2 test-lowest clean
+
+ready: $(VENV)/test-is-ready $(VENV)/bench-is-ready
 
 bench: $(VENV)/bench-is-ready
 	@mkdir -p $(RESULTS)
@@ -62,10 +63,10 @@ test-gate: $(VENV)/test-is-ready
 	$(BIN)/coverage report --fail-under=95
 
 test-plugin: $(VENV)/test-is-ready
-	$(PYTEST) $(TESTS) --ignore-glob='*/test_gate_[fhpsv]*'
+	$(PYTEST) -n 2 --dist=load --maxschedchunk=1 --max-worker-restart=0 $(TESTS) --ignore-glob='*/test_gate_[fhpsv]*'
 
 test-avx2: $(VENV)/test-is-ready
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(ALONE) $(call files,$(OF_THE_CPU))
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(call files,$(OF_THE_CPU))
 
 test-lowest: $(LOWEST)
 	PYTHONPATH=$(LOWEST) $(PYTEST) $(call files,$(OF_PYTEST)) -k 'not measured_again'
