@@ -194,9 +194,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
         items.extend(session.genitems(WithoutCase.from_parent(session, name="--perf-case", nodeid="--perf-case")))
     if config.getoption("perf_only"):
-        from pytest_flashinfer_perf.plugin import collection
-
-        collection.keep_only(config, items)
+        named_files.keep_only(config, items)
     measured = [item for item in items if measures(item)]
     if measured:
         from pytest_flashinfer_perf.plugin import collection

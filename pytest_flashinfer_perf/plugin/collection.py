@@ -73,18 +73,6 @@ def give_clocks(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.benchmark(**options), append=False)
 
 
-def keep_only(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect all tests but those that the file of `--perf-only` lists."""
-    path = config.invocation_params.dir / config.getoption("perf_only")
-    try:
-        asked = set(path.read_text(encoding="utf-8").splitlines())
-    except OSError as error:
-        raise pytest.UsageError(f"--perf-only: {error}") from error
-    others = [item for item in items if item.nodeid not in asked]
-    items[:] = [item for item in items if item.nodeid in asked]
-    config.hook.pytest_deselected(items=others)
-
-
 def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect, rather than skip, tests of routines that have no case in this run."""
     empty = [item for item in items if isinstance(item, pytest.Function) and _is_empty(item)]

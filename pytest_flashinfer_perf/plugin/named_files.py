@@ -1,4 +1,4 @@
-"""The files among pytest's arguments: those that are findings or testlists, and those that options add."""
+"""The files among pytest's arguments: findings, testlists, those that options add, and the list of `--perf-only`."""
 
 from __future__ import annotations
 
@@ -42,3 +42,15 @@ def set_arguments(config: pytest.Config, settings: Settings) -> None:
     if settings.testlists:
         asked = named or settings.cases or settings.api
         config.args[:] = [*(config.args if asked else ()), *settings.testlists]
+
+
+def keep_only(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect all tests but those that the file of `--perf-only` lists."""
+    path = config.invocation_params.dir / config.getoption("perf_only")
+    try:
+        asked = set(path.read_text(encoding="utf-8").splitlines())
+    except OSError as error:
+        raise pytest.UsageError(f"--perf-only: {error}") from error
+    others = [item for item in items if item.nodeid not in asked]
+    items[:] = [item for item in items if item.nodeid in asked]
+    config.hook.pytest_deselected(items=others)

@@ -48,12 +48,12 @@ def _parts(kind: Any) -> list[tuple[str, Reader]]:
 
 
 def _part(field: Field[Any], kind: Any) -> Reader:
-    name, is_flat = field.name, is_dataclass(kind)
+    name, is_flat, reader = field.name, is_dataclass(kind), _reader(kind)
     is_optional = field.default is not MISSING or field.default_factory is not MISSING
 
     def part(values: Mapping[str, Any], where: str) -> Any:
         if name in values:
-            return _reader(kind)(values[name], f"{where}: {name}")
+            return reader(values[name], f"{where}: {name}")
         if is_flat:
             return read(kind, values, where)
         if not is_optional:

@@ -1,8 +1,10 @@
+import functools
 import gc
 import importlib
 import os
 import pkgutil
 
+import cpuinfo
 import decode_cases
 import pytest
 import torch
@@ -24,6 +26,7 @@ for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
     importlib.import_module(module.name)  # what pytester finds imported, it leaves: a class is one object in all tests
 importlib.import_module("torch._dynamo")  # torch imports it when it counts an API's first FLOPs, and cannot do so twice
 capability.flashinfer_import_error()  # and its modules in C++ end a process that imports them twice
+cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)  # or each session that writes a file starts six programs
 gc.freeze()  # each case ends with a collection of garbage: all these modules are none
 
 # A machine that does other things besides is no reason for a test to fail.

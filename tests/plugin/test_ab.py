@@ -45,6 +45,8 @@ def told(pytester, monkeypatch, tmp_path):
 
 # Without hypothesis, whose import takes longer than all else of such a process.
 QUIET = ("--", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+# Nor with torch, whose import takes longer still, to look for a GPU to lock.
+ON_THE_CPU = (*QUIET, "--perf-device=cpu")
 
 
 def test_no_pair_is_no_comparison(capsys):
@@ -84,7 +86,7 @@ def test_two_environments_are_measured_in_turns_and_judged(told, capsys):
 @pytest.mark.usefixtures("told")
 def test_a_budget_ends_it_and_failed_tests_count(capsys):
     broken = f"env BROKEN=1 {shlex.quote(sys.executable)}"
-    assert cli.main(["ab", "--base", broken, "--head", broken, "--budget=0.1", "--output=out", *QUIET]) == 1
+    assert cli.main(["ab", "--base", broken, "--head", broken, "--budget=0.1", "--output=out", *ON_THE_CPU]) == 1
     shown = capsys.readouterr()
     assert "REFUSED: base: tests failed, see out/pair-01-base.log" in shown.out
     assert "REFUSED: head: tests failed, see out/pair-01-head.log" in shown.out
@@ -92,13 +94,13 @@ def test_a_budget_ends_it_and_failed_tests_count(capsys):
     assert json.loads(Path("out/verdicts.json").read_text())["exit_code"] == 1
     assert "pairs: 1, in " in shown.err
     assert "one more would not fit into --budget=0.1" in shown.err
-    assert cli.main(["ab", "--base", broken, "--head", broken, "--output=out", *QUIET]) == 2
+    assert cli.main(["ab", "--base", broken, "--head", broken, "--output=out", *ON_THE_CPU]) == 2
     assert "--output=out: the folder is not empty" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("told")
 def test_calibrate_keeps_what_the_gate_then_uses(capsys):
-    assert cli.main(["calibrate", "--processes=3", "--output=cal", *QUIET]) == 0
+    assert cli.main(["calibrate", "--processes=3", "--output=cal", *ON_THE_CPU]) == 0
     shown = capsys.readouterr()
     assert [line for line in shown.out.splitlines() if len(line) > 80 and "wrote" not in line] == []
     kept = shown.out.rpartition("wrote ")[2].strip()

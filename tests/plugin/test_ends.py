@@ -50,7 +50,7 @@ def test_a_case_that_exits_says_with_which_code(pytester):
         @pytest.mark.parametrize("end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), 9)], ids=["exits", "killed"])
         def test_it(perf, end): end()
     """)
-    done = pytester.runpytest_subprocess("--perf-device=cpu", *OPTED_IN, "-n1", "--benchmark-json=run.json")
+    done = pytester.runpytest("--perf-device=cpu", *OPTED_IN, "-n1", "--benchmark-json=run.json")
     done.assert_outcomes(failed=2)
     done.stdout.fnmatch_lines_random(
         ["exited: its process exited with code 0: *", "killed: its process was ended by SIGKILL, *out of memory"]

@@ -39,7 +39,7 @@ def test_with_a_driver_torch_is_a_cuda_build(driver, pytestconfig, target, extra
 @pytest.mark.parametrize("says", ["exit 9", "echo 'No devices were found'"])
 def test_without_one_it_is_the_pinned_build(driver, pytestconfig, target, extras, says):
     plan = planned(target, driver(says), pytestconfig.rootpath)
-    assert f"install -c constraints-cpu.txt {extras}\n" in plan
+    assert f"install --no-compile -c constraints-cpu.txt {extras}\n" in plan
     assert "[gpu" not in plan
 
 

@@ -106,9 +106,9 @@ def test_what_failed_at_its_end_is_run_again(pytester, workers):
 
         def test_own(perf, ends_badly): perf.time(torch.neg, torch.ones(8))
     """)
-    few = ("--perf-iters=3", "--perf-device=cpu", "--perf-resume", *workers)
-    for _ in range(2):
-        pytester.runpytest(*few, "-W", "ignore").assert_outcomes(passed=1, errors=1)
+    few = ("--perf-iters=3", "--perf-device=cpu", "--perf-resume", "-W", "ignore")
+    for where in (workers, ()):
+        pytester.runpytest(*few, *where).assert_outcomes(passed=1, errors=1)
 
 
 def test_a_case_is_kept_as_the_line_that_it_was(pytester):

@@ -50,8 +50,8 @@ def test_a_set_that_brings_code_for_pytest_is_refused_and_can_be_named(pytester,
     refused = run(pytester, "set", *TRUSTED)
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     refused.stderr.fnmatch_lines([f"*is a data set with a {name}, which pytest would read: name the set by*"])
-    named = run(pytester, "--perf-trace-set=set", *TRUSTED)
-    named.assert_outcomes(passed=1)
+    named = run(pytester, "--perf-trace-set=set", *TRUSTED, "--collect-only")
+    named.stdout.fnmatch_lines(["*= 1 test collected in *"])
     assert not (pytester.path / "owned").exists()
 
 
@@ -65,7 +65,8 @@ def test_the_tests_of_the_official_set_are_not_collected_and_not_imported(pytest
         (references / name).write_text(f"open({str(pytester.path / 'owned')!r}, 'w')\ndef test_it(): assert False\n")
     run(pytester, "set", *TRUSTED, *workers).assert_outcomes(passed=1)
     pytester.makepyfile(test_mine="def test_mine():\n    pass")
-    run(pytester, "test_mine.py", "set", *TRUSTED).assert_outcomes(passed=2)
+    beside = run(pytester, "test_mine.py", "set", *TRUSTED, "--collect-only")
+    beside.stdout.fnmatch_lines(["*= 2 tests collected in *"])
     assert not (pytester.path / "owned").exists()
 
 
@@ -74,7 +75,9 @@ def test_a_set_is_named_beside_tests_and_its_items_by_their_ids(pytester, gemm):
     pytester.makepyfile(test_mine="def test_mine():\n    pass")
     run(pytester, "test_mine.py", "set", *TRUSTED).assert_outcomes(passed=3)
     run(pytester, f"set::{GEMM}[right-M4-01234567]", *TRUSTED).assert_outcomes(passed=1)
-    run(pytester, "--perf-trace-set=set", *TRUSTED, "-m", "perf(backend='right', M=4)").assert_outcomes(passed=1)
+    marked = ("--perf-trace-set=set", "-m", "perf(backend='right', M=4)", "--collect-only", "-q")
+    found = [f"set::{GEMM}[[]right-M4-01234567[]]", "", "1/2 tests collected (1 deselected) in *"]
+    run(pytester, *marked, *TRUSTED).stdout.fnmatch_lines(found, consecutive=True)
     elsewhere = pytester.mkdir("elsewhere")
     away = (f"--rootdir={elsewhere}", f"{gemm.root}::{GEMM}[right-M4-01234567]")
     run(pytester, *away, *TRUSTED, "-v").stdout.fnmatch_lines([f"set::{GEMM}[[]right-M4-01234567[]]*"])

@@ -74,19 +74,19 @@ def test_a_clock_that_is_replaced_while_it_is_read_is_no_time(pytester, gemm):
     assert [row["extra_info"]["backend"] for row in rows(pytester)] == ["right"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "sentence"),
-    [
-        ("1e-9", "0.001000 us per call, but a call that does nothing takes at least *"),
-        ("1e3", "timed calls of 6000. s in a job that took *"),
-        ("float('nan')", "timed calls of nan s in a job that took *"),
-    ],
-)
-def test_a_time_that_cannot_be_is_no_trace(pytester, gemm, seconds, sentence):
-    gemm.solve(solution(GEMM, "forged", FORGED.format(seconds) + datasets.RIGHT[GEMM]))
+IMPOSSIBLE = {
+    "1e-9": "0.001000 us per call, but a call that does nothing takes at least *",
+    "1e3": "timed calls of 6000. s in a job that took *",
+    "float('nan')": "timed calls of nan s in a job that took *",
+}
+
+
+def test_a_time_that_cannot_be_is_no_trace(pytester, gemm):
+    for nth, seconds in enumerate(IMPOSSIBLE):
+        gemm.solve(solution(GEMM, f"forged_{nth}", FORGED.format(seconds) + datasets.RIGHT[GEMM]))
     result = run(pytester, "set", *TRUSTED)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([f"impossible time: {sentence}"])
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines([f"impossible time: {sentence}" for sentence in IMPOSSIBLE.values()])
     assert gemm.traces() == []
 
 
@@ -202,9 +202,7 @@ EVALUATED = {
 }
 
 
-@pytest.mark.parametrize("kind", EVALUATED)
-def test_each_evaluator_passes_what_is_right_and_sees_what_is_wrong(pytester, kind):
-    definition, axes, inputs, right, wrong = EVALUATED[kind]
+def test_each_evaluator_passes_what_is_right_and_sees_what_is_wrong(pytester):
     made = DataSet(pytester.path / "set")
     (made.root / "blob").mkdir()
     table = torch.tensor([[0, 2, 4], [5, 1, 3]]).int()
@@ -212,11 +210,15 @@ def test_each_evaluator_passes_what_is_right_and_sees_what_is_wrong(pytester, ki
         {"k": torch.tensor([3, 16]).int(), "lens": torch.tensor([5, 3]).int(), "table": table},
         made.root / "blob/k.safetensors",
     )
-    made.define(definition, workload(definition["name"], "w", axes, **inputs))
-    returns = kind != "default"
-    made.solve(*(solution(definition["name"], n, s, returns=returns) for n, s in (("right", right), ("wrong", wrong))))
-    run(pytester, "set", *TRUSTED).assert_outcomes(passed=1, failed=1)
-    assert made.statuses() == {"right": "PASSED", "wrong": "INCORRECT_NUMERICAL"}
+    for kind, (definition, axes, inputs, *sources) in EVALUATED.items():
+        made.define(definition, workload(definition["name"], "w", axes, **inputs))
+        for verdict, source in zip(("right", "wrong"), sources, strict=True):
+            made.solve(solution(definition["name"], f"{kind}-{verdict}", source, returns=kind != "default"))
+    run(pytester, "set", *TRUSTED).assert_outcomes(passed=len(EVALUATED), failed=len(EVALUATED))
+    statuses = {"right": "PASSED", "wrong": "INCORRECT_NUMERICAL"}
+    assert made.statuses() == {
+        f"{kind}-{verdict}": status for kind in EVALUATED for verdict, status in statuses.items()
+    }
 
 
 def test_a_reference_that_fails_is_no_solutions_fault(pytester):

@@ -65,7 +65,7 @@ def test_a_worker_that_fails_by_itself_is_no_success(pytester):
 
 def test_a_journal_that_cannot_be_written_is_one_error(many):
     (many.path / "run.json.journal").mkdir()
-    done = many.runpytest_subprocess(*QUICK, *OPTED_IN, "-n1", "--benchmark-json=run.json")
+    done = many.runpytest(*QUICK, *OPTED_IN, "-n1", "--benchmark-json=run.json")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["ERROR: *Is a directory: *run.json.journal*"])
 
