@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from pytest_flashinfer_perf.apis.known import Api
 from pytest_flashinfer_perf.checking.check import BY_DTYPE, EXACT, Tolerance
 from pytest_flashinfer_perf.routines._quantise import grids
 from pytest_flashinfer_perf.routines.moe._shared import ROUNDED_ON_THE_WAY
+from pytest_flashinfer_perf.spec.nested import tensors
 
 # A value half way between two codes goes to either; at most so many do, and a step is at most half of a number.
 PACKED = Tolerance(0.34, 0.6, 0.02, matched=0.97)
@@ -35,12 +38,21 @@ def is_unordered(api: Api, name: str, dtype: torch.dtype) -> bool:
     return "top" in api.label and "indices" in name and not dtype.is_floating_point
 
 
-def meant(api: Api, name: str, tensor: Tensor) -> Tensor:
+def meant(api: Api, name: str, tensor: Tensor, arguments: Mapping[str, Any]) -> Tensor:
     if is_packed(api, name, tensor.dtype):
         return grids.from_e2m1(grids.unpacked(tensor))
     if is_unordered(api, name, tensor.dtype):
-        return tensor.sort(-1).values
+        return _numbers_at(tensor, arguments.values()).sort(-1).values
     return tensor
+
+
+def _numbers_at(indices: Tensor, arguments: Iterable[Any]) -> Tensor:
+    """What these indices choose from their rows, since any of equal numbers may be chosen; -1 chooses nothing."""
+    for rows in tensors(tuple(arguments)):
+        if rows.is_floating_point() and rows.shape[:-1] == indices.shape[:-1] and indices.max() < rows.shape[-1]:
+            chosen = rows.float().gather(-1, indices.clamp(min=0).long())
+            return chosen.where(indices >= 0, rows.min() - 1)
+    return indices
 
 
 def is_rounded_inside(api: Api, dtype: torch.dtype) -> bool:

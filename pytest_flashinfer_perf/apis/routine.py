@@ -147,7 +147,7 @@ def _reference(api: Api, _params: Params, x: Given, _rows: Tensor | None = None)
 def _wanted(api: Api, x: Given) -> tuple[Tensor, ...]:
     if sampling.is_sampler(api):
         return (torch.zeros(1),)
-    return tuple(reading.meant(api, name, x.kept.answer[name]) for name in x.kept.compared)
+    return tuple(reading.meant(api, name, x.kept.answer[name], x.all) for name in x.kept.compared)
 
 
 def _activations(api: Api, x: Given) -> Tensor:
@@ -192,7 +192,7 @@ def _read(routine: ApiRoutine, params: Params, x: Given, outputs: tuple[Tensor, 
 
 def _meant(api: Api, x: Given, name: str, output: Tensor) -> Tensor:
     """The decoded output, with the reference's values at elements that cannot be decided."""
-    meant, unsure = reading.meant(api, name, output), x.kept.undecided
+    meant, unsure = reading.meant(api, name, output, x.all), x.kept.undecided
     if unsure is None or unsure.shape != meant.shape:
         return meant
     return x.kept.answer[name].to(meant.dtype).where(unsure, meant)

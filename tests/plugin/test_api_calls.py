@@ -170,6 +170,18 @@ def test_experts_whose_values_are_rounded_on_the_way_are_allowed_more():
     assert bounds == [0.15, 0.02]
 
 
+def test_any_of_equal_numbers_may_be_among_the_largest_and_no_other():
+    top_k = all_apis()["flashinfer.topk_varlen.topk_varlen.top_k_varlen"].api
+    logits = torch.tensor([[5.0, 3.0, 3.0, 1.0]], dtype=torch.bfloat16)
+
+    def chosen(*indices):
+        return reading.meant(top_k, "indices", torch.tensor([indices]), {"logits": logits, "top_k": 2}).tolist()
+
+    assert chosen(0, 2) == chosen(1, 0)
+    wrong = [chosen(0, 3), chosen(2, 1), chosen(0, 0), chosen(0, -1), chosen(0, 4)]
+    assert chosen(0, 1) not in wrong
+
+
 def test_a_call_whose_kernel_writes_nothing_is_named():
     api, backend = planted("unwritten")
     with pytest.raises(WrongAnswerError, match="output y: the call returns it as it was allocated"):
