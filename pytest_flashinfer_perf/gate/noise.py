@@ -31,7 +31,7 @@ ASSUMED = {
     "unknown": 0.04,
     "gaps": 0.06,
     "wall": 0.10,
-    "host": 0.05,
+    "host": 0.07,
     "plan": 0.15,
 }
 # What the placements of one process do not show of the next one.
