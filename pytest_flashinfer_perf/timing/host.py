@@ -25,10 +25,12 @@ from pytest_flashinfer_perf.timing.instruments import Call, without_gc
 from pytest_flashinfer_perf.timing.target import Target
 
 ROUNDS, FEWEST_ROUNDS, CALLS = 12, 5, 10
+WARM_CALLS = 4  # of a round: the first one after a pause, or on another core, takes up to five times as long
 WARMUPS, TRIALS = 3, 3
 REFERENCES = 2  # before a round, and again after it
 PLANS, FEWEST_PLANS = 12, 5
 SECONDS = 0.02  # of host time or of GPU time, for all rounds, and again for all plans
+MOST_SECONDS = 0.1  # for rounds of several calls
 QUEUE = 512  # launches: half of those that a stream takes before the next one waits
 UNKNOWN_LAUNCHES = 128  # more than any call here has
 HOLD, SHORTEST_HOLD_S, LONGEST_HOLD_S = 1.5, 0.5e-3, 0.5  # in units of the round that it must outlast
@@ -124,7 +126,9 @@ class Timer:
 
 def shares(each: float, launches: int) -> tuple[int, int]:
     """The number of rounds and of calls per round that fit into the time and the queue."""
-    calls = _between(1, min(CALLS, max(1, QUEUE // max(1, launches))), SECONDS / ROUNDS / each)
+    fewest = _between(1, WARM_CALLS, MOST_SECONDS / FEWEST_ROUNDS / each)
+    calls = _between(fewest, CALLS, SECONDS / ROUNDS / each)
+    calls = _between(1, calls, QUEUE / max(1, launches))
     return _between(FEWEST_ROUNDS, ROUNDS, SECONDS / calls / each), calls
 
 
