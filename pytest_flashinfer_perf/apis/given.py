@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -166,13 +167,17 @@ def _of_dtype(call: Mapping[str, Any], dtype: str | None, unfilled: frozenset[st
 
 
 def _with_arguments(api: Api, call: dict[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A number for an argument that is a tensor is the value of all its elements."""
     taken = inspect.signature(live(api).function).parameters
     strange = [name for name in arguments if name not in taken]
     if strange:
         raise CannotRunError(f"{api.path} has no argument {strange[0]}")
-    filled = {n: call[n].fill_(v) if isinstance(call.get(n), Tensor) else v for n, v in arguments.items()}
-    return {**call, **filled}
+    return {**call, **{name: _as_asked(call.get(name), value, taken[name]) for name, value in arguments.items()}}
+
+
+def _as_asked(made: object, value: Any, parameter: inspect.Parameter) -> object:
+    """The number itself, as upstream's script gives it; in all elements of a tensor where no number is taken."""
+    takes_numbers = re.search(r"\b(int|float)\b", str(parameter.annotation))
+    return made.fill_(value) if isinstance(made, Tensor) and not takes_numbers else value
 
 
 def in_a_sentence(error: Exception) -> str:

@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.apis import (
     routine,
     truth,
 )
+from pytest_flashinfer_perf.apis import given as made
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
@@ -180,6 +181,17 @@ def test_any_of_equal_numbers_may_be_among_the_largest_and_no_other():
     assert chosen(0, 2) == chosen(1, 0)
     wrong = [chosen(0, 3), chosen(2, 1), chosen(0, 0), chosen(0, -1), chosen(0, 4)]
     assert chosen(0, 1) not in wrong
+
+
+def test_a_flag_is_a_number_as_upstreams_script_gives_it_also_where_init_makes_a_tensor():
+    sampler = all_apis()["flashinfer.sampling.top_k_top_p_sampling_from_probs"]
+    assert isinstance(_made(sampler).call["top_k"], torch.Tensor)
+    call = _made(sampler, arguments="top_k=5,top_p=0.9").call
+    assert (call["top_k"], call["top_p"]) == (5, 0.9)
+
+
+def _made(api, **given):
+    return made.make(api.api, api.params(batch_size=2, vocab_size=64, **given), "cpu", 0)
 
 
 def test_a_call_whose_kernel_writes_nothing_is_named():

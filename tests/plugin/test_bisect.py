@@ -150,8 +150,8 @@ def test_an_interrupted_search_goes_on_where_it_was(repo, bisect, tmp_path, monk
         return run(words, **how)
 
     monkeypatch.setattr(subprocess, "run", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    code, _, sentences = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert (code, sentences.splitlines()[-1]) == (130, "flashinfer-perf bisect: interrupted")
     known = json.loads((tmp_path / "out" / "findings.json").read_text())
     git(Path(), "tag", "-f", "later", "main~1")
     code, shown, _ = bisect(f"--resume={tmp_path / 'out'}", pytests=())
