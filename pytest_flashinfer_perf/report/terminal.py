@@ -35,7 +35,11 @@ COUNTED: tuple[tuple[Callable[[Row], object], str], ...] = (
         "WRONG: the answer is not the reference's, which --perf-allow-output-mismatch allows",
     ),
     (lambda row: row.check.refcheck == "off", "not checked: --perf-refcheck=off"),
-    (lambda row: row.check.refcheck == "not checked", "not checked: perf.time was given no reference="),
+    (
+        lambda row: row.check.refcheck == "not checked" and not row.facts.get("no_reference"),
+        "not checked: perf.time was given no reference=",
+    ),
+    (lambda row: row.facts.get("no_reference"), "not checked: no reference, for the reason in the row's no_reference"),
     (lambda row: row.status == "invalid", "INVALID: faster than this device can be; the time or the cost is wrong"),
 )
 

@@ -142,3 +142,10 @@ def test_what_failed_as_expected_is_counted_apart(pytester):
 )
 def test_a_duration_has_four_digits_and_a_unit(seconds, text):
     assert formatting.duration(seconds) == text
+
+
+def test_a_missing_reference_is_the_tests_or_the_templates():
+    unchecked = {"refcheck": "not checked"}
+    lines = shown(unchecked, {**unchecked, "no_reference": "no reference: its template's fails"})
+    assert "1 not checked: perf.time was given no reference=" in lines
+    assert "1 not checked: no reference, for the reason in the row's no_reference" in lines
