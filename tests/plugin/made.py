@@ -3,7 +3,7 @@
 import json
 
 from pytest_flashinfer_perf.runs import fields, run_file
-from pytest_flashinfer_perf.runs.row import PARTS, Row, Stats
+from pytest_flashinfer_perf.runs.row import NAMES, PARTS, Row, Stats
 
 H200 = {"gpu_uuid": "GPU-0", "device_name": "NVIDIA H200"}
 CUPTI = {"instrument": "cupti", "cold_l2": "rotate", "cuda_graph": True, "seed": 42, "status": "ok"}
@@ -47,7 +47,8 @@ def typed(*, median=100e-6, spread=0.0, samples=(1.0,) * 30, params=None, **info
     stats = Stats(median=median, mean=median, stddev=median * (spread or 0.0), iqr=0.0, rounds=rounds)
     info = {"case": "x", "status": "ok", "instrument": "cupti", **info}
     parts = {name: fields.read(kind, info, "made") for name, kind in PARTS.items()}
-    return Row(name=info["case"], fullname=info["case"], stats=stats, params=params or {}, **parts)
+    facts = {name: value for name, value in info.items() if name not in NAMES}
+    return Row(name=info["case"], fullname=info["case"], stats=stats, params=params or {}, facts=facts, **parts)
 
 
 def placements(median, cycles=None, sd=0.009):
