@@ -134,8 +134,8 @@ class Bench:
         with _range(target.name, self.device):
             samples = tuple(self._sampled(work, calls, warmup, restoring.of(target, sets)))
         block_order.restore(self.device)
-        counted = _clocks(work, statistics.median(samples))
-        return Placed(target, work, sets, warmup, Placement(samples, counted, placements.addresses(target)))
+        clocked = _clocks(work, statistics.median(samples))
+        return Placed(target, work, sets, warmup, Placement(samples, clocked, placements.addresses(target)))
 
     def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[float]:
         """In parts where a call changes its inputs: before each of them they are as they were, outside the time."""
@@ -171,7 +171,7 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
     sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring))
     placed = _placed(bench, target, sampling, verify)
     last, timed = placed[-1], tuple(one.placement for one in placed)
-    seen = observe(last, timed)
+    seen = _observed(last, timed)
     return Timing(
         samples=tuple(sample for placement in timed for sample in placement.samples),
         instrument=chosen.instrument.name,
@@ -223,26 +223,26 @@ def _clocks(work: Work, each: float) -> Clocks | None:
     return clock_pass(work, each) if work.device.is_gpu and nvrtc.missing(work.device) is None else None
 
 
-def observe(last: Placed, timed: tuple[Placement, ...]) -> Observations:
-    """Trace, clocks, telemetry and the host's calls in addition to the timed calls; on a CPU nothing."""
+def _observed(last: Placed, timed: tuple[Placement, ...]) -> Observations:
+    """What is known of the call beside its times: trace, clocks, telemetry, requests to the driver; empty on a CPU."""
     device = last.work.device
     if not device.is_gpu:
         return Observations()
-    blind = INSTRUMENTS["cupti"].missing(device)
-    stopped = nvrtc.missing(device)
-    seen, calls = (None, Counts()) if blind else _recorded(last, device)
-    counts = [placement.clocks for placement in timed if placement.clocks]
+    no_cupti = INSTRUMENTS["cupti"].missing(device)
+    no_nvrtc = nvrtc.missing(device)
+    seen, calls = (None, Counts()) if no_cupti else _recorded(last, device)
+    clocked = [placement.clocks for placement in timed if placement.clocks]
     return Observations(
         trace=seen,
-        clocks=clocks.joined(counts) if counts else None,
-        telemetry=counts[-1].telemetry if counts else telemetry.read(device),
-        notes=tuple(reason for reason in (blind, stopped) if reason),
+        clocks=clocks.joined(clocked) if clocked else None,
+        telemetry=clocked[-1].telemetry if clocked else telemetry.read(device),
+        notes=tuple(reason for reason in (no_cupti, no_nvrtc) if reason),
         calls=calls,
     )
 
 
 def _recorded(last: Placed, device: Device) -> tuple[Trace | None, Counts]:
-    """What the timed call runs on the GPU, and then what an eager call asks the driver for."""
+    """Trace the timed call, then count what an eager call requests from the driver, with CUPTI attached once."""
     from cupti import cupti
 
     with activities.attached(cupti, device.synchronize) as recorder:
