@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -24,15 +24,15 @@ from pytest_flashinfer_perf.timing.counts import Counts, counted
 from pytest_flashinfer_perf.timing.instruments import Call, without_gc
 from pytest_flashinfer_perf.timing.target import Target
 
-ROUNDS, FEWEST_ROUNDS, CALLS = 12, 5, 10
-WARM_CALLS = 4  # of a round: the first one after a pause, or on another core, takes up to five times as long
+ROUNDS, FEWEST_ROUNDS = 12, 5
+CALLS, FEWEST_CALLS = 10, 4  # of a round; the first call after a pause, or on another core, may take 5 times as long
 WARMUPS, TRIALS = 3, 3
 REFERENCES = 2  # before a round, and again after it
 PLANS, FEWEST_PLANS = 12, 5
 SECONDS = 0.02  # of host time or of GPU time, for all rounds, and again for all plans
-MOST_SECONDS = 0.1  # for rounds of several calls
+MOST_SECONDS = 0.1  # for FEWEST_ROUNDS of FEWEST_CALLS; if those take longer, a round has fewer calls
 QUEUE = 512  # launches: half of those that a stream takes before the next one waits
-UNKNOWN_LAUNCHES = 128  # more than any call here has
+UNKNOWN_LAUNCHES = 128  # of a call whose launches were not counted: at most four calls in a round
 HOLD, SHORTEST_HOLD_S, LONGEST_HOLD_S = 1.5, 0.5e-3, 0.5  # in units of the round that it must outlast
 FASTEST_CLOCK_HZ = 2.2e9  # a slower one holds longer
 
@@ -84,9 +84,10 @@ class Timer:
     move: Callable[[float], None] = lambda _done: None
 
     def enqueued(self, call: Call, *, launches: int, on_device: float) -> tuple[list[Round], bool]:
-        """Time calls that launch `launches` kernels each, and keep the GPU busy for `on_device` seconds.
+        """The rounds of a call, and whether the call waits for the GPU.
 
-        Also whether they wait for the GPU.
+        A call has this many launches, and takes the GPU `on_device` seconds. Rounds whose hold ended early are left
+        out, unless all of them did.
         """
         each = statistics.median(self._each(call, WARMUPS))
         rounds, calls = shares(max(each, on_device), launches)
@@ -126,7 +127,7 @@ class Timer:
 
 def shares(each: float, launches: int) -> tuple[int, int]:
     """The number of rounds and of calls per round that fit into the time and the queue."""
-    fewest = _between(1, WARM_CALLS, MOST_SECONDS / FEWEST_ROUNDS / each)
+    fewest = _between(1, FEWEST_CALLS, MOST_SECONDS / FEWEST_ROUNDS / each)
     calls = _between(fewest, CALLS, SECONDS / ROUNDS / each)
     calls = _between(1, calls, QUEUE / max(1, launches))
     return _between(FEWEST_ROUNDS, ROUNDS, SECONDS / calls / each), calls
@@ -143,7 +144,7 @@ def _hold(seconds: float) -> float:
 def measured(target: Target, device: Device, on_device: float, calls: Counts) -> tuple[HostTime | None, str]:
     """The host time, None on a CPU; and the reason if something could not be counted.
 
-    `calls` of the driver were counted before, when CUPTI was attached for the trace.
+    `calls` are the counts that were made while CUPTI was attached for the trace.
     """
     if not device.is_gpu:
         return None, ""
@@ -158,7 +159,7 @@ def measured(target: Target, device: Device, on_device: float, calls: Counts) ->
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Some plans work in several threads of torch, which took 1 ms in most processes and 6 to 15 ms in some."""
+    """Use one thread of torch: with several, the same plan took 1 ms in most processes and 6 to 15 ms in some."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -170,10 +171,6 @@ def _one_thread() -> Iterator[None]:
 def _timed(timer: Timer, target: Target, on_device: float, launches: int) -> HostTime:
     rounds, waits = timer.enqueued(target, launches=launches, on_device=on_device)
     plans = timer.planned(target.plan) if target.plan else []
-    return written(rounds, plans, waits=waits)
-
-
-def written(rounds: Sequence[Round], plans: Sequence[Round], *, waits: bool) -> HostTime:
     return HostTime(
         host_us=_typical_us(rounds),
         rounds_us=_in_us(min(one.calls) for one in rounds),
