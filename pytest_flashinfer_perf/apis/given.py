@@ -186,14 +186,15 @@ def in_a_sentence(error: Exception) -> str:
 
 
 def note_changes(given: Given, trial: Given) -> None:
-    """Which arguments a call has changed, on a copy of them."""
-    pairs = (
-        (name, map(_changed_rows, tensors(value), tensors(trial.call[name]))) for name, value in given.call.items()
-    )
-    given.kept.changed = {name: shares for name, each in pairs if any(shares := tuple(each))}
+    """Note which arguments a call has changed, by the copy `trial` on which it was made."""
+    shares = {
+        name: tuple(map(_changed_rows, tensors(value), tensors(trial.call[name]))) for name, value in given.call.items()
+    }
+    given.kept.changed = {name: of_tensors for name, of_tensors in shares.items() if any(of_tensors)}
 
 
 def _changed_rows(before: Tensor, after: Tensor) -> float:
+    """The share of rows with at least one other byte."""
     width = before.shape[-1] if before.ndim else 1
     rows = (tensor.contiguous().view(-1, max(1, width)).view(torch.uint8) for tensor in (before, after))
     return float(torch.ne(*rows).any(-1).double().mean()) if before.numel() else 0.0
@@ -210,10 +211,10 @@ def changed(given: Given) -> tuple[Tensor, ...]:
 
 
 def written(api: Api, given: Given) -> dict[str, Any]:
-    """What the call writes to its own arguments: as the template has it, and what it was seen to change beside."""
-    declared = {o.name: given.call[o.argument] for o in api.outputs if list(tensors(given.call.get(o.argument)))}
+    """The arguments that the call writes: those that the template lists, and others that it was seen to change."""
+    named = {o.name: given.call[o.argument] for o in api.outputs if list(tensors(given.call.get(o.argument)))}
     known = {output.argument for output in api.outputs}
-    return {**declared, **{name: given.call[name] for name in given.kept.changed if name not in known}}
+    return {**named, **{name: given.call[name] for name in given.kept.changed if name not in known}}
 
 
 def write_only(api: Api, given: Given) -> tuple[Tensor, ...]:
@@ -228,22 +229,23 @@ def write_only(api: Api, given: Given) -> tuple[Tensor, ...]:
 def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
     """What a call has answered, by the names of the template's outputs: returned, or written to its arguments.
 
-    Where nothing is returned, an output that is no argument is the first changed one that the template does not name.
+    A call returns either all outputs or those that it does not write to an argument. If it returns None, an output that
+    is no argument is taken from the first changed argument that the template does not list as an output.
     """
-    results = list(_top(returned))
-    aside = written(api, given)
-    nameless = [name for name in aside if name not in {output.name for output in api.outputs}]
+    names = [output.name for output in api.outputs]
+    results, in_place = list(_top(returned)), written(api, given)
+    expected = names if len(results) == len(names) else [name for name in names if name not in in_place]
+    by_name = dict(zip(expected, results, strict=False))
+    nameless = [name for name in in_place if name not in names]
     named: dict[str, object] = {}
-    returned_too = len(results) == len(api.outputs)
-    for nth, output in enumerate(api.outputs):
-        if output.name in aside:
-            named[output.name] = aside[output.name]
-        elif results:
-            named[output.name] = results[nth if returned_too else 0]
-            results = results if returned_too else results[1:]
+    for name in names:
+        if name in in_place:
+            named[name] = in_place[name]
+        elif name in by_name:
+            named[name] = by_name[name]
         elif returned is None and nameless:
-            named[output.name] = aside.pop(nameless.pop(0))
-    return dict(flat({**named, **aside}))
+            named[name] = in_place.pop(nameless.pop(0))
+    return dict(flat({**named, **in_place}))
 
 
 def _top(returned: object) -> Iterator[object]:
