@@ -26,7 +26,7 @@ WRITE_ONLY = ("out", "output", "topk_values", "topk_indices")
 
 
 class Kept:
-    """What is known of the answer beside the inputs, so that copies of them share it: no tensor of it is rotated."""
+    """What is known of a case besides its inputs. All copies of the inputs share it, without a copy of its tensors."""
 
     def __init__(self) -> None:
         self.answer: dict[str, Tensor] = {}
@@ -36,13 +36,13 @@ class Kept:
         self.drafts: Tensor | None = None  # a draft's tokens, which that sampler accepts or replaces
         self.undecided: Tensor | None = None  # elements of the answer that rounding may keep or drop
         self.flops = 0
-        self.is_new = False
+        self.is_new = False  # the answer was computed with the cost, and no check has used it yet
         self.dtypes: dict[str, torch.dtype] = {}
         self.changed: dict[str, tuple[float, ...]] = {}  # arguments, and of their tensors the share of changed rows
         self.unfilled: frozenset[str] = frozenset()  # arguments that `init` only allocates
         self.written: set[str] = set()  # outputs that the reference is known to make
         self.scratch: dict[str, Tensor] = {}  # memory for a call to work in, which is neither read nor an answer
-        self.arguments: frozenset[str] = frozenset()  # arguments that nobody but the line has asked for
+        self.arguments: frozenset[str] = frozenset()  # further arguments that the case asks for, as with `--arguments`
 
     @property
     def compared(self) -> list[str]:
@@ -76,7 +76,7 @@ class Template(NamedTuple):
 
 
 def live(api: Api) -> Template:
-    """Imports the API's module, which registers its templates."""
+    """Import the API's module, which registers its templates, and find this one."""
     function = registry.located(api.path)
     owner = registry.located(api.path.rpartition(".")[0])
     trace = registry.registered()[api.path, api.label][1]
@@ -98,7 +98,7 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     laid_out = {**call, **_as_taken(api, call), **_output_dtype(api, call)}
     allocated = frozenset(name for name, value in call.items() if unfilled.holds(value))
     typed = _of_dtype(laid_out, params.dtype, allocated)
-    arguments = _with_arguments(api, {**_sizes(api, axes, call), **typed}, further)
+    arguments = _with_arguments(api, {**_left_out(api, axes, call), **typed}, further)
     scratch = {name: value for name, value in arguments.items() if _is_scratch(name, value)}
     given = Given({name: value for name, value in arguments.items() if name not in scratch}, dict(plan))
     given.kept.arguments, given.kept.scratch = frozenset(params.given_arguments), scratch
@@ -107,7 +107,7 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
 
 
 class _Unfilled(TorchDispatchMode):
-    """Notes the addresses of memory that is allocated and not touched until now."""
+    """Note the addresses of memory that is allocated and that no operator has used since."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -123,8 +123,8 @@ class _Unfilled(TorchDispatchMode):
         return isinstance(value, Tensor) and value.data_ptr() in self.addresses
 
 
-def _sizes(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that the call requires and `init` leaves out: named as an axis is, or what may be None."""
+def _left_out(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that the call requires and `init` leaves out: the axis of that name, or None where that is allowed."""
     taken = inspect.signature(live(api).function).parameters.values()
     absent = [p for p in taken if p.default is p.empty and p.name not in call]
     return {p.name: axes.get(p.name) for p in absent if p.name in axes or _may_be_none(p)}
@@ -135,6 +135,7 @@ def _may_be_none(parameter: inspect.Parameter) -> bool:
 
 
 def _as_taken(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors that the API takes in another layout or type than `init` makes them."""
     wanted = exceptions.by_part(exceptions.TAKEN_AS, api.label) or {}
     return {name: _taken_as(call[name], how) for name, how in wanted.items()}
 
@@ -144,7 +145,7 @@ def _taken_as(tensor: Tensor, how: str) -> Tensor:
 
 
 def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
-    """The output's declared type, where `init` has a number for it, which no API takes."""
+    """The output's declared type as `dtype`, if `init` makes a number of it: no API takes a number for a type."""
     stated = [TORCH[output.dtype] for output in api.outputs if output.dtype in TORCH]
     return {"dtype": stated[0]} if stated and isinstance(call.get("dtype"), int) else {}
 
@@ -154,7 +155,10 @@ def _is_scratch(name: str, value: Any) -> bool:
 
 
 def _of_dtype(call: Mapping[str, Any], dtype: str | None, unfilled: frozenset[str]) -> dict[str, Any]:
-    """The first tensor that is no output in this type, and those that have its own, unless that is one for scales."""
+    """Cast the first input tensor, and the others of its type: of four bytes and more it is cast alone.
+
+    Of such types the others may be scales. What `init` only allocates is not the first input.
+    """
     first = next(tensors([value for name, value in call.items() if name not in unfilled]), None)
     if dtype is None or first is None:
         return dict(call)
@@ -175,7 +179,7 @@ def _with_arguments(api: Api, call: dict[str, Any], arguments: Mapping[str, Any]
 
 
 def _as_asked(made: object, value: Any, parameter: inspect.Parameter) -> object:
-    """The number itself, as upstream's script gives it; in all elements of a tensor where no number is taken."""
+    """The number itself, as upstream's script gives it; `init`'s tensor filled with it if the API takes no number."""
     takes_numbers = re.search(r"\b(int|float)\b", str(parameter.annotation))
     return made.fill_(value) if isinstance(made, Tensor) and not takes_numbers else value
 
