@@ -16,29 +16,31 @@ from pytest_flashinfer_perf.routines._quantise import grids
 from pytest_flashinfer_perf.routines.moe._shared import ROUNDED_ON_THE_WAY
 from pytest_flashinfer_perf.spec.nested import tensors
 
-# A value half way between two codes goes to either; at most so many do, and a step is at most half of a number.
+# A value half way between two e2m1 codes may be rounded to either, as up to 3 % of them may be. Neighbouring codes
+# above zero differ by at most half of the larger one.
 PACKED = Tolerance(0.34, 0.6, 0.02, matched=0.97)
 NARROW = {
     dtype: replace(BY_DTYPE[dtype], matched=0.995)
-    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)  # whose next value is further than rounding allows
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)  # whose values are further apart than these bounds
 }
 HALF = (torch.bfloat16, torch.float16)
-EXPONENTS = Tolerance(0.0, 0.0, 0.02, matched=0.97, absolute=1.0)
+EXPONENTS = Tolerance(0.0, 0.0, 0.02, matched=0.97, absolute=1.0)  # scales that are powers of two: one step off
 
 
 def is_packed(api: Api, name: str, dtype: torch.dtype) -> bool:
-    """Two e2m1 to a byte."""
+    """Whether it holds two e2m1 numbers in each byte."""
     output = given.declared(api, name)
     last = output.dims[-1] if output and output.dims else ""
     return dtype == torch.uint8 and ("packed" in last or "div_2" in last)
 
 
 def is_unordered(api: Api, name: str, dtype: torch.dtype) -> bool:
-    """Indices of the largest, which may come in any order."""
+    """Whether it holds indices of the largest numbers, which may come in any order."""
     return "top" in api.label and "indices" in name and not dtype.is_floating_point
 
 
 def meant(api: Api, name: str, tensor: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+    """The numbers to compare: unpacked ones, or those that indices choose; else the output itself."""
     if is_packed(api, name, tensor.dtype):
         return grids.from_e2m1(grids.unpacked(tensor))
     if is_unordered(api, name, tensor.dtype):
@@ -47,7 +49,10 @@ def meant(api: Api, name: str, tensor: Tensor, arguments: Mapping[str, Any]) -> 
 
 
 def _numbers_at(indices: Tensor, arguments: Iterable[Any]) -> Tensor:
-    """What these indices choose from their rows, since any of equal numbers may be chosen; -1 chooses nothing."""
+    """The numbers that these indices choose from their rows, since equal numbers may be chosen in any order.
+
+    The rows are the first argument of a fitting shape. Index -1 chooses nothing: less than any number stands for it.
+    """
     for rows in tensors(tuple(arguments)):
         if rows.is_floating_point() and rows.shape[:-1] == indices.shape[:-1] and indices.max() < rows.shape[-1]:
             chosen = rows.float().gather(-1, indices.clamp(min=0).long())
@@ -56,12 +61,12 @@ def _numbers_at(indices: Tensor, arguments: Iterable[Any]) -> Tensor:
 
 
 def is_rounded_inside(api: Api, dtype: torch.dtype) -> bool:
-    """Experts of narrow weights: what is between their two products is rounded by scales that the kernel finds."""
+    """Whether experts have narrow weights: their kernel rounds what is between its two products, by scales it finds."""
     return api.operation == "moe" and dtype in HALF and any("scale" in one.name for one in api.inputs)
 
 
 def tolerance(api: Api, name: str, dtype: torch.dtype) -> Tolerance:
-    """The tolerance for the output's type, and for the types that it is computed from."""
+    """The tolerance for the output's type, or for what is rounded on the way to it."""
     if is_rounded_inside(api, dtype):
         return ROUNDED_ON_THE_WAY
     if is_packed(api, name, dtype):
