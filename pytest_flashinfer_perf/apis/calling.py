@@ -26,7 +26,7 @@ Launch = Callable[[Given], tuple[torch.Tensor, ...]]
 
 
 def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
-    """Called once on copies: what the library refuses, it refuses now."""
+    """Call the API once on copies, so that what the library refuses is known before anything is timed."""
     template = made.live(api)
     chosen = {} if how.backend == registry.ONLY else {"backend": how.backend}
     device = made.device_of(given)
@@ -36,7 +36,7 @@ def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
         trial = cold.clone(given, set())
         with _new_memory_marked():
             returned = function(**{**trial.called_with, **extra})
-        _settle(device)
+        _finish(device)
     made.note_changes(given, trial)
     answers = made.answers(api, trial, returned)
     _insist_on_written(answers)
@@ -73,6 +73,7 @@ def _is_marked(tensor: torch.Tensor) -> bool:
 
 
 def by_reference(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
+    """Call the template's reference as a backend of its own; its changed inputs are returned too."""
     answer = sampling.drawn if sampling.is_sampler(api) else truth.call
     trial = cold.clone(given, set())
     try:
@@ -95,15 +96,18 @@ def _dtypes(named: dict[str, torch.Tensor]) -> dict[str, torch.dtype]:
 def _memory_of_answer(
     function: Callable[..., Any], given: Given, answers: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """An engine owns it: without any, one of the wrappers fills new memory with zeros in every call."""
+    """Memory for a wrapper's output, as an engine gives it: without it, one of them fills new memory in every call."""
     takes_it = "out" in inspect.signature(function).parameters and "out" not in given.call
-    return {"out": torch.empty_like(*answers.values())} if takes_it and len(answers) == 1 else {}
+    if not takes_it or len(answers) != 1:
+        return {}
+    [answer] = answers.values()
+    return {"out": torch.empty_like(answer)}
 
 
 def _function(
     template: Template, given: Given, chosen: dict[str, Any], device: torch.device
 ) -> tuple[Callable[..., Any], Callable[[], object] | None]:
-    """What is called, and what plans it once more, for a wrapper that plans."""
+    """The function to call, and the one that plans it once more; None where nothing is planned."""
     if template.owner is None:
         return template.function, None
     known = inspect.signature(template.owner).parameters
@@ -131,7 +135,7 @@ def _constructed_with(
 
 
 def _planned_with(plan: Callable[..., Any], arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The arguments by the names of `plan`, which may be longer or shorter ones than the template's."""
+    """The arguments by their names in `plan`, which may be the template's with a longer or shorter beginning."""
     parameters = inspect.signature(plan).parameters
     if not arguments:
         raise CannotRunError("its template makes no arguments of plan")
@@ -147,7 +151,8 @@ def _alike(name: str, other: str) -> bool:
     return name == other or name.endswith(f"_{other}") or other.endswith(f"_{name}")
 
 
-def _settle(device: torch.device) -> None:
+def _finish(device: torch.device) -> None:
+    """Wait for the device: an error of a kernel is raised here and not by a later call."""
     torch.zeros(1, device=device).item()
 
 
@@ -159,12 +164,12 @@ def _refusals(api: Api, device: torch.device) -> Iterator[None]:
     except (CompileError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        _settle(device)  # an error of CUDA stays, and is no refusal
+        _finish(device)  # raises again if the GPU is lost, which is no refusal
         raise CannotRunError(f"{api.path} refuses: {made.in_a_sentence(error)}{_not_installed(error)}") from error
 
 
 def _not_installed(error: Exception) -> str:
-    """The packages without which FlashInfer lacks modules, or has None for functions."""
+    """The packages that are not installed, where that may be the cause: a missing module, or None for a function."""
     lacks = isinstance(error, ModuleNotFoundError) or (isinstance(error, TypeError) and "NoneType" in str(error))
     absent = ", ".join(capability.packages_not_here()) if lacks else ""
     return f" (not installed: {absent})" if absent else ""
