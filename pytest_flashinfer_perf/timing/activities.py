@@ -1,6 +1,6 @@
-"""CUPTI attached for a few untimed calls: what each of them has run on the device.
+"""Attach CUPTI for a few untimed calls, and record what each of them runs on the device.
 
-Attaching and detaching takes longer than such a call, so all of them share it.
+To attach and detach it takes longer than such a call, so it is attached once for all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Activity:
-    """A kernel, copy or fill that ran on the device, in nanoseconds; `to_host` are the bytes that it copied there."""
+    """A kernel, copy or fill that ran on the device, in nanoseconds; `to_host` has the bytes of a copy to the host."""
 
     name: str
     start: int
@@ -31,7 +31,7 @@ class Recorder:
     _seen: list[Activity] = field(default_factory=list)
 
     def of(self, call: Callable[[], object]) -> list[Activity]:
-        """What a call has run on a device that is idle before it."""
+        """What a call runs on the device, which has to be idle before it."""
         self._seen.clear()
         call()
         self.synchronize()
@@ -53,7 +53,7 @@ class Recorder:
 
 @contextmanager
 def attached(cupti: Any, synchronize: Callable[[], None]) -> Iterator[Recorder]:
-    """Enable the activities that bench_gpu_time enables, so that both see the same."""
+    """Attach CUPTI with the activities that bench_gpu_time enables, so that both see the same."""
     kinds = cupti.ActivityKind
     enabled = (kinds.RUNTIME, kinds.DRIVER, kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
     recorder = Recorder(cupti, synchronize)

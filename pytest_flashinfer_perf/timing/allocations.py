@@ -1,7 +1,7 @@
 """Count allocations of a call from torch's GPU allocator, by line of Python.
 
-The allocator counts. If a call made it count, the call is made once more and the counts are read at every line; the
-allocator's own history knows lines, too, but takes a second to start.
+The allocator's counts are read before and after a call. If there were allocations, one more call is made, in which the
+counts are read at every line of Python. The allocator's own history has the lines too, but takes a second to start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def of(call: Call, device: torch.device) -> Counts:
 
 @dataclass
 class Watch:
-    """Attributes what is counted meanwhile to the line of Python that runs, torch's and this package's left out."""
+    """Attribute allocations to the line of Python that runs meanwhile, other than lines of torch or this package."""
 
     totals: Callable[[], tuple[int, int]]
     _place: Place | None = None

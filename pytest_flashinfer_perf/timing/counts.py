@@ -12,7 +12,7 @@ from pytest_flashinfer_perf.runs.host_time import Line
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts by the names of a HostTime's fields, the lines of Python behind them, and what counting took."""
+    """Counts by the names of the fields of HostTime, the lines of Python behind them, and the seconds of counting."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     lines: tuple[Line, ...] = ()
@@ -26,7 +26,7 @@ class Counts:
 
 
 def counted(instrument: str, count: Callable[[], Counts]) -> Counts:
-    """A case does not fail for what cannot be counted."""
+    """Count; an error becomes the reason why nothing was counted, and does not fail the case."""
     start = time.perf_counter()
     try:
         counts = count()

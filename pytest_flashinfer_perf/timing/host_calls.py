@@ -1,7 +1,7 @@
 """Count what an eager call requests from the driver, by line of Python.
 
-CUPTI calls back at every API call, whichever library makes it, while the line of Python that led there still stands on
-the stack.
+CUPTI calls back at each function of the CUDA runtime and driver, whichever library calls it, while the line of Python
+that led there is still on the stack.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _by_line(what: str, made: Iterable[tuple[str | None, int]]) -> list[Line]:
 
 @dataclass
 class Driver:
-    """CUPTI's callbacks during one call; a call of the runtime that ends in the driver is one call.
+    """CUPTI's callbacks during one call. What the runtime passes on to the driver is one call.
 
     `lines` has the line of Python of each call by its correlation id, `waited` that of each that waits for the GPU.
     """
@@ -76,7 +76,7 @@ class Driver:
 
     @contextmanager
     def _subscribed(self) -> Iterator[None]:
-        cupti, called = self.recorder.cupti, self._called  # kept here, in case that CUPTI does not
+        cupti, called = self.recorder.cupti, self._called  # a reference to it, in case CUPTI holds none
         subscriber = cupti.subscribe(called, None)
         try:
             for domain in (cupti.CallbackDomain.RUNTIME_API, cupti.CallbackDomain.DRIVER_API):

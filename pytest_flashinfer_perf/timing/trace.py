@@ -1,4 +1,4 @@
-"""Trace a call: one more, untimed call under CUPTI gives kernel names, launches, busy time and span."""
+"""Trace a call: an untimed call under CUPTI gives kernel names, launches, busy time and span."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def _busy(ordered: Iterable[Activity]) -> int:
 
 
 def trace(recorder: Recorder, work: Work, each: float) -> Trace | None:
-    """Trace the last of a few calls; the first one meets an idle device and is slower than timed calls."""
+    """Trace the last of up to CALLS calls, since the first one meets an idle device and is slower than timed calls."""
     steps = (work.chill, work) * stopping.fitting(CALLS, each)
     return summarise([recorder.of(step) for step in steps][-1])
