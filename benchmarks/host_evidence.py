@@ -26,7 +26,7 @@ from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 
 HERE = Path(__file__).parent
-TIMES = ("enqueue", "sd", "by reference", "plan", "sd", "by reference", "planted")
+TIMES = ("enqueue", "sd", "sd by reference", "plan", "sd", "sd by reference", "planted")
 HEADINGS = ("case", *TIMES, "identical: SLOWER", "planted: SLOWER")
 
 
