@@ -47,7 +47,7 @@ class SaidToBeAGpu(Device):
 
 
 def timed(ranges, device, monkeypatch):
-    monkeypatch.setattr(run, "observe", lambda *_: ranges.call() or run.Observations())
+    monkeypatch.setattr(run, "_observed", lambda *_: ranges.call() or run.Observations())
     monkeypatch.setattr(nvrtc, "missing", lambda _device: "there is no GPU")
     target = run.Target(ranges.call, (torch.ones(4),), name="b1-{s16}-fa3")
     measuring = Measuring(instrument="wall", cold_l2="none", iters=3, warmup=2)
