@@ -36,10 +36,13 @@ COUNTED: tuple[tuple[Callable[[Row], object], str], ...] = (
     ),
     (lambda row: row.check.refcheck == "off", "not checked: --perf-refcheck=off"),
     (
-        lambda row: row.check.refcheck == "not checked" and not row.facts.get("no_reference"),
+        lambda row: _has_no_reference(row) and not row.facts.get("no_reference"),
         "not checked: perf.time was given no reference=",
     ),
-    (lambda row: row.facts.get("no_reference"), "not checked: no reference, for the reason in the row's no_reference"),
+    (
+        lambda row: _has_no_reference(row) and row.facts.get("no_reference"),
+        "not checked: no reference, for the reason in the row's no_reference",
+    ),
     (lambda row: row.status == "invalid", "INVALID: faster than this device can be; the time or the cost is wrong"),
 )
 
@@ -66,6 +69,10 @@ def lines(
     yield from left("skipped", skips)
     yield from left("failed as expected", xfailed)
     yield from _warnings(rows)
+
+
+def _has_no_reference(row: Row) -> bool:
+    return row.check.refcheck == "not checked"
 
 
 def _shape(row: Row) -> str:
