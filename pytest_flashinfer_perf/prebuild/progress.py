@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.runs.formatting import counted
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Prints lines and a bar of tqdm, which FlashInfer requires."""
+    """Prints lines and a bar of tqdm."""
 
     def __init__(self, say: Callable[[str], None], modules: int) -> None:
         from tqdm import tqdm
