@@ -3,6 +3,7 @@
 It writes the JSON Schema of `extra_info` into the package, and the table of fields into docs/row.md.
 """
 
+import collections.abc
 import json
 import types
 import typing
@@ -53,6 +54,7 @@ COMPOUND = {
     typing.Union: lambda kinds: {"anyOf": list(map(of_type, kinds))},
     types.UnionType: lambda kinds: {"anyOf": list(map(of_type, kinds))},
     tuple: lambda kinds: {"type": "array", "items": of_type(kinds[0])},
+    collections.abc.Mapping: lambda kinds: {"type": "object", "additionalProperties": of_type(kinds[1])},
 }
 
 

@@ -14,8 +14,9 @@ from typing import Protocol
 
 from pytest_flashinfer_perf.bisect.git_history import git
 from pytest_flashinfer_perf.bisect.question import Side
-from pytest_flashinfer_perf.bisect.releases import PROJECT
-from pytest_flashinfer_perf.running.processes import Environment
+from pytest_flashinfer_perf.machine.requirements import PROJECT, TORCH, Unmet
+from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.running.processes import Environment, say
 from pytest_flashinfer_perf.runs.run_file import RunError
 
 SHOWN_OF_A_LOG = 20
@@ -100,9 +101,17 @@ class Worktrees:
                 git(self.repo, "worktree", "remove", "--force", str(path))
 
 
+# Folders that .pth files add to the path: of PYTHONPATH's folders Python itself reads none.
+ADDED = "import json, site, sys; known = set(sys.path); site.addsitedir(sys.argv[1]); "
+ADDED += "print(json.dumps([one for one in sys.path if one not in known]))"
+
+
 @dataclass(frozen=True)
 class Installed:
-    """Each release is installed into a folder of its own, which precedes the installed packages on PYTHONPATH."""
+    """Each release is installed into a folder of its own, which precedes the installed packages on PYTHONPATH.
+
+    What the release requires and does not find is installed there too, but torch: it belongs to this machine's CUDA.
+    """
 
     folder: Path
     command: Sequence[str]
@@ -113,15 +122,49 @@ class Installed:
         site = self.folder / "releases" / point
         if not site.exists():
             self._install(site, point)
-        return environment(side, self.command, [site])
+        return self._environment(side, site)
 
     def _install(self, site: Path, point: str) -> None:
         site.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=site.parent) as made:
-            wanted = str(self.wheels.get(point) or f"{PROJECT}=={point}")
-            words = [*self.install, "--no-deps", "--target", f"{made}/site", wanted]
-            logged(words, self.folder / "builds" / f"{point}.log")
-            Path(made, "site").replace(site)
+        with tempfile.TemporaryDirectory(dir=site.parent) as folder:
+            made = Path(folder, "site")
+            self._add(str(self.wheels.get(point) or f"{PROJECT}=={point}"), made, point)
+            left_out = self._complete(made, point)
+            made.replace(site)
+        if left_out:
+            say(f"{point}: not installed: {'; '.join(left_out)}")
+
+    def _complete(self, site: Path, point: str) -> list[str]:
+        """Add what the release requires, and what that requires in turn; return what could not be added, and why."""
+        where, tried = self._environment(point, site), dict[str, str]()
+        while lacking := [one for one in processes.unmet(where) if one.name not in tried]:
+            for one in lacking:
+                tried[one.name] = self._tried(one, site, point)
+            where = self._environment(point, site)
+        return [f"{one.requirement} ({tried[one.name]})" for one in processes.unmet(where)]
+
+    def _tried(self, one: Unmet, site: Path, point: str) -> str:
+        """Add it; return why it could not be of use."""
+        if one.name == TORCH:
+            return f"{one.why}, and torch stays what it is"
+        try:
+            self._add(one.requirement, site, f"{point}-{one.name}")
+        except RunError as error:
+            return str(error).rpartition("\n")[2]
+        return "another package requires another version"
+
+    def _add(self, wanted: str, site: Path, name: str) -> None:
+        """By way of an empty folder: pip would not touch a folder that two packages share."""
+        with tempfile.TemporaryDirectory(dir=site.parent) as alone:
+            words = [*self.install, "--no-deps", "--target", alone, wanted]
+            logged(words, self.folder / "builds" / f"{name}.log")
+            shutil.copytree(alone, site, dirs_exist_ok=True)
+
+    def _environment(self, name: str, site: Path) -> Environment:
+        made = environment(name, self.command, [site])
+        if not any(site.glob("*.pth")):
+            return made
+        return environment(name, self.command, [*map(Path, processes.asked(made, ADDED, str(site))), site])
 
     def compiles(self, _side: Side) -> bool:
         return True
@@ -130,8 +173,12 @@ class Installed:
         shutil.rmtree(self.folder / "releases", ignore_errors=True)
 
 
-def installer(python: Sequence[str]) -> list[str]:
-    """The command that installs packages: that environment's pip, or uv."""
+def installer(python: Sequence[str], wheels: Path | None = None) -> list[str]:
+    """The command that installs packages: that environment's pip, or uv; both look into the folder of wheels too."""
+    return [*_installer(python), *(() if wheels is None else ("--find-links", str(wheels.resolve())))]
+
+
+def _installer(python: Sequence[str]) -> list[str]:
     asked = subprocess.run([*python, "-m", "pip", "--version"], capture_output=True, check=False)  # noqa: S603
     if asked.returncode == 0:
         return [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

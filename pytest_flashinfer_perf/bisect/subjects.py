@@ -15,9 +15,8 @@ from pytest_flashinfer_perf.bisect.places import Installed, Worktrees
 from pytest_flashinfer_perf.bisect.releases import Releases
 from pytest_flashinfer_perf.bisect.search import CaseSearch
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.runs.run_file import RunError
-
-MODULE = ("-m", "pytest")
 
 
 @dataclass(frozen=True)
@@ -100,13 +99,13 @@ def _verify_outside(arguments: Sequence[str], repo: Path, below: Path | None) ->
 
 
 def _packages(options: argparse.Namespace, command: Sequence[str], output: Path, points: Sequence[str]) -> Packages:
-    if tuple(command[-2:]) != MODULE:
+    if tuple(command[-2:]) != processes.MODULE:
         raise RunError(f"--python={options.python}: with --releases it must be a virtual environment or a Python")
     python = command[:-2]
     found = {} if options.wheels is None else releases.wheels(options.wheels)
     history = Releases(tuple(points)) if points else _between(options, python, found)
     wheels = {str(version): path.resolve() for version, path in found.items()}
-    return Packages(history, Installed(output, command, places.installer(python), wheels))
+    return Packages(history, Installed(output, command, places.installer(python, options.wheels), wheels))
 
 
 def _between(options: argparse.Namespace, python: Sequence[str], found: Mapping[Version, Path]) -> Releases:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pytest_flashinfer_perf.config.settings import PeaksChoice
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
+from pytest_flashinfer_perf.machine import implementations, requirements
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks
 from pytest_flashinfer_perf.measuring.measurement import Measurement
@@ -21,6 +22,7 @@ from pytest_flashinfer_perf.runs.row import (
     Execution,
     Identity,
     KernelTrace,
+    Library,
     Placement,
     Provenance,
     Refcheck,
@@ -71,6 +73,7 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         stats=replay.statistics(m.samples),
         throughput=throughput,
         provenance=_provenance(m.timing),
+        library=_library(m.timing),
         trace=_trace(m.timing),
         clocks=_clocks(m.timing),
         check=_check(m),
@@ -141,6 +144,16 @@ def _host(timing: Timing) -> Iterator[str]:
 def _trace(timing: Timing) -> KernelTrace:
     trace = timing.seen.trace
     return KernelTrace(**vars(trace)) if trace else KernelTrace()
+
+
+def _library(timing: Timing) -> Library:
+    trace = timing.seen.trace
+    return Library(
+        implementation=implementations.of_kernels(trace.kernels) if trace else None,
+        requirements=requirements.versions(),
+        unmet={one.name: one.why for one in requirements.unmet()},
+        switches=implementations.switches(),
+    )
 
 
 def _clocks(timing: Timing) -> ClockReadings:

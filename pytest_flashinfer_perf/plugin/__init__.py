@@ -144,8 +144,22 @@ def pytest_collection(session: pytest.Session) -> None:
             suite.verify(settings)
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Which part of a model has cases."""
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    """Whether FlashInfer is complete, and which part of a model has cases."""
+    return [*(_requirements() if any(map(measures, items)) else ()), *_of_model(config)]
+
+
+def _requirements() -> Iterator[str]:
+    from pytest_flashinfer_perf.machine import requirements
+
+    lacking = "; ".join(one.sentence for one in requirements.unmet())
+    if lacking:
+        yield f"flashinfer {requirements.version(requirements.PROJECT)} is INCOMPLETE: {lacking}"
+    elif requirements.versions():
+        yield f"flashinfer {requirements.version(requirements.PROJECT)}, with all that it requires"
+
+
+def _of_model(config: pytest.Config) -> list[str]:
     if config.stash[SETTINGS].model is None:
         return []
     from pytest_flashinfer_perf.plugin import suite

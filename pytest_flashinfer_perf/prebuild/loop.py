@@ -103,7 +103,7 @@ class Prebuild:
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Prints lines and a bar of tqdm, which FlashInfer requires."""
+    """Prints lines and a bar of tqdm."""
 
     def __init__(self, say: Callable[[str], None], modules: int) -> None:
         from tqdm import tqdm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import shutil
@@ -14,14 +15,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from pytest_flashinfer_perf.gate import github, runs
+from pytest_flashinfer_perf.gate.likeness import REQUIREMENTS
+from pytest_flashinfer_perf.machine import requirements
+from pytest_flashinfer_perf.machine.requirements import Unmet
 from pytest_flashinfer_perf.running import alone, probe
 from pytest_flashinfer_perf.running.probe import ProbeError
 from pytest_flashinfer_perf.runs.formatting import last_lines
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 PROBE = "import sys; from pytest_flashinfer_perf.machine import devices; print(devices.find(sys.argv[1]).uuid or '')"
+MODULE = ("-m", "pytest")
 PASSED, TESTS_FAILED = 0, 1
 LINES_OF_LOG = 30
 
@@ -32,6 +38,11 @@ class Environment:
 
     name: str
     command: tuple[str, ...]
+
+    def program(self, text: str) -> tuple[str, ...] | None:
+        """The command that runs this Python program there; None if the command names no Python."""
+        at = next((i for i in range(len(self.command)) if self.command[i : i + 2] == MODULE), None)
+        return None if at is None else (*self.command[:at], "-c", text, *self.command[at + 2 :])
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,7 @@ def environment(name: str, value: str) -> Environment:
     words = [str(path / "bin" / "python")] if path.is_dir() else [value] if path.is_file() else shlex.split(value)
     if not words or shutil.which(words[0]) is None:
         raise RunError(f"--{name}={value}: is not a virtual environment, a Python or a command")
-    starts = ("-m", "pytest") if Path(words[-1]).name.startswith("python") else ()
+    starts = MODULE if Path(words[-1]).name.startswith("python") else ()
     return Environment(name, (*words, *starts))
 
 
@@ -76,6 +87,35 @@ def measured(where: Environment, arguments: Sequence[str], stem: Path, only: Seq
     if code == PASSED and not run.rows:
         raise RunError(f"{shlex.join(words)} measured nothing, full log: {log}\n{_end(log)}")
     return Done(run, failed=code == TESTS_FAILED, log=log)
+
+
+def asked(where: Environment, text: str, *arguments: str) -> Any:
+    """What this Python program prints as JSON in the environment; None for a command in which no Python is named."""
+    words = where.program(text)
+    if words is None:
+        return None
+    done = subprocess.run([*words, *arguments], capture_output=True, text=True, check=False)  # noqa: S603
+    try:
+        return json.loads(done.stdout)
+    except ValueError as error:
+        ended = last_lines(done.stderr, 1) or f"it prints {done.stdout[:60]!r}"
+        raise RunError(f"{where.name}: its Python does not answer: {ended}") from error
+
+
+def unmet(where: Environment) -> list[Unmet]:
+    """What the FlashInfer of this environment lacks; of a command that names no Python only its rows will say it."""
+    found = asked(where, Path(requirements.__file__).read_text(encoding="utf-8"))
+    return [Unmet(*one) for one in found or ()]
+
+
+def verify_complete(where: Environment, allowed: frozenset[str]) -> None:
+    """Raise if FlashInfer lacks something there, before anything is measured: it would run other kernels, or none."""
+    lacking = "; ".join(one.sentence for one in unmet(where))
+    if lacking and REQUIREMENTS not in allowed:
+        cure = f"install it, or admit it with --perf-gate-allow={REQUIREMENTS}"
+        raise RunError(f"{where.name}: FlashInfer is incomplete: {lacking}: {cure}")
+    if lacking:
+        say(f"{where.name}: FlashInfer is incomplete: {lacking}")
 
 
 def _alone() -> dict[str, str]:

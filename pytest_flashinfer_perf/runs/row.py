@@ -124,6 +124,28 @@ class Provenance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Library:
+    """Which FlashInfer it was: with what of its requirements, and whose kernels ran."""
+
+    implementation: Annotated[
+        tuple[str, ...] | None,
+        "[whose kernels](row.md#which-implementation-ran) ran, in order: `CUDA`, `CuTe DSL`, `cuDNN`, `cuBLAS`, "
+        "`torch`, or `unknown`; `null` without CUPTI",
+    ] = None
+    requirements: Annotated[
+        Mapping[str, str | None] | None,
+        "the version of each package that FlashInfer requires, by its own metadata; `null` for what is not installed",
+    ] = None
+    unmet: Annotated[
+        Mapping[str, str] | None,
+        "packages that FlashInfer requires, or these in turn, and that are missing or too old: why, by name",
+    ] = None
+    switches: Annotated[
+        Mapping[str, str] | None, "variables of the environment that were set and that choose FlashInfer's kernels"
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class KernelTrace:
     """One untimed call under CUPTI."""
 
@@ -217,6 +239,7 @@ class Row:
     setup: Setup = Setup()
     throughput: Throughput = Throughput()
     provenance: Provenance = Provenance()
+    library: Library = Library()
     trace: KernelTrace = KernelTrace()
     clocks: ClockReadings = ClockReadings()
     check: AnswerCheck = AnswerCheck()

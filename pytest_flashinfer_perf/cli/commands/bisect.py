@@ -20,6 +20,8 @@ from pytest_flashinfer_perf.bisect.subjects import Subject
 from pytest_flashinfer_perf.bisect.times import ON_HOST, SIGNS, Times
 from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.gate.likeness import LIBRARY
+from pytest_flashinfer_perf.gate.options import ALLOW
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.running.processes import say
@@ -97,11 +99,13 @@ def _write(start: Start, subject: Subject) -> None:
 
 def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     options, evidence = start.options, Evidence(start.output)
+    rules = judging.rules(options, [gpu], paired=True)
     if options.find == WRONG:
-        return Answers(Processes(subject.places, [ONE_CALL, *start.for_pytest], start.output, gpu))
-    instrument = Processes(subject.places, start.for_pytest, start.output, gpu)
+        words = [ONE_CALL, *start.for_pytest]
+        return Answers(Processes(subject.places, words, start.output, gpu, rules.allowed))
+    instrument = Processes(subject.places, start.for_pytest, start.output, gpu, rules.allowed)
     quantity = options.find if options.find in ON_HOST else None
-    rules = replace(judging.rules(options, [gpu], paired=True), quantity=quantity)
+    rules = replace(rules, quantity=quantity, allowed=rules.allowed | {LIBRARY.name})
     return Times(instrument, rules, evidence.verdicts, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
 
 
@@ -182,7 +186,8 @@ def parser() -> argparse.ArgumentParser:
     )
     process_options.add_output(made, "bisect")
     judging.add_settings(made)
-    made.set_defaults(perf_gate_allow="library", perf_gate_strict=False)
+    ALLOW.add_by(made.add_argument)
+    made.set_defaults(perf_gate_strict=False)
     return made
 
 

@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.config import planting
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import calibration, proof_shown, runs
+from pytest_flashinfer_perf.gate.options import ALLOW
 from pytest_flashinfer_perf.gate.proof import Proof, prove
 from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
 from pytest_flashinfer_perf.running import processes
@@ -43,6 +44,7 @@ def _measured(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
     asked = None if options.share is None else share(options.share, "--share")
     where, gpu = processes.environment("python", options.python), processes.gpu(for_pytest)
     rules = judging.rules(options, [gpu], paired=False)
+    processes.verify_complete(where, rules.allowed)
     wanted = _wanted(asked, rules.thresholds)
     session = PlantedRuns(where, for_pytest, processes.folder(options.output, "prove"), gpu, wanted)
     with processes.alone_on(gpu):
@@ -150,5 +152,6 @@ def parser() -> argparse.ArgumentParser:
             f"--{name}", metavar="FILE", type=Path, help=f"Write the result as {judging.WRITTEN_AS[name]} to FILE."
         )
     judging.add_settings(made)
-    made.set_defaults(perf_gate_allow="", perf_gate_strict=False)
+    ALLOW.add_by(made.add_argument)
+    made.set_defaults(perf_gate_strict=False)
     return made
