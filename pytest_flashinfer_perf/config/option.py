@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -63,9 +63,11 @@ def _digits(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf
+def is_finite(value: Any) -> bool:
+    """Whether it is a number, in Python's sense and not a truth value, that a float can hold, and at least 0."""
+    is_number: bool = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and 0 <= value <= sys.float_info.max
 
 
-SECONDS = Bound("a finite number of seconds of at least 0", _is_seconds, float)
+SECONDS = Bound("a finite number of seconds of at least 0", is_finite, float)
 SEED = Bound("a whole number of at most 64 bits", lambda value: _is_whole(value) and -(2**63) <= value < 2**64, int)

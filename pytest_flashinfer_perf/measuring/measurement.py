@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import Check
 from pytest_flashinfer_perf.checking.sample import Sample
+from pytest_flashinfer_perf.config.option import is_finite
 from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
@@ -119,8 +118,7 @@ def measure(  # noqa: PLR0913 - one argument per property of a call
 
 def _verify_work(**declared: float | None) -> None:
     for name, value in declared.items():
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        if value is not None and not (is_number and 0 <= value <= sys.float_info.max):
+        if value is not None and not is_finite(value):
             raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
 
 

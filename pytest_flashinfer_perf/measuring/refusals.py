@@ -59,8 +59,10 @@ def refuse_lazy(returned: Any) -> None:
         if kind:
             if inspect.iscoroutine(leaf):
                 leaf.close()  # or Python warns that it was never awaited
-            how = "asyncio.run(f(x))" if isinstance(leaf, Awaitable) else "list(f(x)), or f(x).result()"
-            raise CallError(f"the call returned a {kind}, and computed nothing yet: time what computes it, as {how}")
+            how = "asyncio.run(f(x))" if isinstance(leaf, Awaitable) else "list(f(x)) or f(x).result()"
+            raise CallError(
+                f"the call returned a {kind}, and computed nothing yet: time what computes it, such as {how}"
+            )
 
 
 def _lazy(leaf: Any) -> str:
