@@ -37,6 +37,7 @@ TRACE_SETS = pytest.StashKey[list[tuple[trace_set_arguments.Asked, "Evaluations"
 MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
     "perf_apis: parametrize `case` with the cases of all of FlashInfer's APIs that have a trace template",
+    "perf_measuring(**how): how this test is timed, by the fields of Measuring, e.g. iters=20, cold_l2='none'",
     "api: cases of FlashInfer's APIs that have a trace template",
     "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
     "attention: cases of the attention family",
@@ -244,13 +245,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 def _device(settings: Settings) -> Device:
     from pytest_flashinfer_perf.machine import devices
-    from pytest_flashinfer_perf.timing import instruments
+    from pytest_flashinfer_perf.timing import instruments, run
 
     with errors_of_use():
         device = devices.find(settings.device)
         instruments.choose(settings.measuring.instrument, device)
-    if settings.measuring.cuda_graph == "on" and not device.is_gpu:
-        raise pytest.UsageError("--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU")
+        run.uses_graph(settings.measuring, device, by_default=False)
     return device
 
 

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from pytest_flashinfer_perf.config.usage import positive
+from pytest_flashinfer_perf.config.option import whole
 from pytest_flashinfer_perf.plugin import option_tables as tables
 from pytest_flashinfer_perf.running.workers import OPT_IN
 
@@ -34,6 +34,6 @@ def add(parser: pytest.Parser) -> None:
 def _add_hidden(group: pytest.OptionGroup) -> None:
     """Older names for parts of `--perf-model`, and options by which the commands start pytest."""
     for name in ("tp", "dp", "ep"):
-        group.addoption(f"--perf-{name}", type=positive, help=argparse.SUPPRESS)
+        group.addoption(f"--perf-{name}", type=whole(1), help=argparse.SUPPRESS)
     group.addoption("--perf-only", metavar="FILE", help=argparse.SUPPRESS)
     group.addoption("--perf-plant", metavar="FILE", help=argparse.SUPPRESS)

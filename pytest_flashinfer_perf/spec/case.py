@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_flashinfer_perf.config.option import SEED
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.runs.row import Identity
@@ -72,6 +73,10 @@ class Case:
     autotune_cache: str | None = None
     options: CaseOptions = CaseOptions()
     nth: int = 1  # occurrence in a testlist
+
+    def __post_init__(self) -> None:
+        if not SEED.allows(self.seed):
+            raise ParamError(f"seed {SEED.refusal(self.seed)}")
 
     @property
     def params(self) -> Any:
@@ -189,7 +194,7 @@ NAMING = ("--routine", "-R", "--api")
 GENERAL: dict[tuple[str, ...], dict[str, Any]] = {
     NAMING: {"dest": "routine"},
     ("--backends",): {"nargs": "+"},
-    ("--random_seed",): {"type": int, "default": DEFAULT_SEED},
+    ("--random_seed",): {"type": SEED, "default": DEFAULT_SEED},
     ("--num_iters", "-n"): {"type": int},
     ("--dry_run_iters", "-d"): {"type": int},
     ("--verbose", "-v"): {"action": "count", "default": 0},

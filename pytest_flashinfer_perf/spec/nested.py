@@ -3,29 +3,76 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 
+class Part(NamedTuple):
+    """A value in a container, its place there, and the function that puts another value in such a place."""
+
+    put: Callable[[Any, Any, Any], None]
+    place: Any
+    value: Any
+
+
 def tensors(tree: Any) -> Iterator[Tensor]:
     """Every tensor in nested tuples, lists, dictionaries and dataclasses."""
-    if isinstance(tree, Tensor):
+    return (leaf for leaf in _leaves(tree, parts, ()) if isinstance(leaf, Tensor))
+
+
+def reached(tree: Any) -> Iterator[Any]:
+    """Every tensor, also in attributes of such containers and of tensors, and all else that is in none of them."""
+    return _leaves(tree, all_parts, ())
+
+
+def _leaves(tree: Any, parts_of: Callable[[Any], Iterator[Part]], above: tuple[int, ...]) -> Iterator[Any]:
+    """A container within itself is not entered again."""
+    if isinstance(tree, Tensor) or not is_container(tree):
         yield tree
-    for child in _children(tree):
-        yield from tensors(child)
+    if id(tree) not in above:
+        for part in parts_of(tree):
+            yield from _leaves(part.value, parts_of, (*above, id(tree)))
 
 
-def _children(tree: Any) -> Sequence[Any]:
+def is_container(tree: Any) -> bool:
+    is_dataclass = dataclasses.is_dataclass(tree) and not isinstance(tree, type)
+    return isinstance(tree, (tuple, list, dict)) or is_dataclass
+
+
+def parts(tree: Any) -> Iterator[Part]:
+    """The items of a container, and the fields of a dataclass that have a value."""
     if isinstance(tree, (tuple, list)):
-        return tree
-    if isinstance(tree, dict):
-        return list(tree.values())
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        return [getattr(tree, f.name) for f in dataclasses.fields(tree)]
-    return ()
+        items = tuple.__iter__(tree) if isinstance(tree, tuple) else list.__iter__(tree)  # its class may have another
+        yield from (Part(list.__setitem__, place, value) for place, value in enumerate(items))
+    elif isinstance(tree, dict):
+        kind = OrderedDict if isinstance(tree, OrderedDict) else dict
+        yield from (Part(kind.__setitem__, place, value) for place, value in kind.items(tree))
+    elif is_container(tree):
+        names = (field.name for field in dataclasses.fields(tree) if hasattr(tree, field.name))
+        yield from (Part(object.__setattr__, name, getattr(tree, name)) for name in names)
+
+
+def all_parts(tree: Any) -> Iterator[Part]:
+    """Those, and the other attributes of a container or a tensor."""
+    known = list(parts(tree))
+    yield from known
+    if isinstance(tree, Tensor) or is_container(tree):
+        fields = {part.place for part in known if part.put is object.__setattr__}
+        names = [name for name in (*getattr(tree, "__dict__", ()), *_slots(type(tree))) if name not in fields]
+        yield from (Part(object.__setattr__, name, getattr(tree, name)) for name in names if hasattr(tree, name))
+
+
+def _slots(kind: type) -> Iterator[str]:
+    """The names that Python gives to the slots of a class."""
+    for base in kind.__mro__:
+        named = base.__dict__.get("__slots__", ())
+        for name in (named,) if isinstance(named, str) else named:
+            is_private = name.startswith("__") and not name.endswith("__")
+            yield f"_{base.__name__.lstrip('_')}{name}" if is_private else name
 
 
 def has_both_signs(values: Tensor) -> bool:

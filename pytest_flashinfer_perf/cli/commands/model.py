@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.apis import all_apis
-from pytest_flashinfer_perf.config.usage import positive
+from pytest_flashinfer_perf.config.option import whole
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.report import budget_shown, runs
 from pytest_flashinfer_perf.routines import model_step
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("config", metavar="CONFIG", help="A config.json, its folder, or the name of a shipped model.")
     ways = {"tp": "Tensor-parallel", "dp": "Data-parallel", "ep": "Expert-parallel"}
     for way, meaning in ways.items():
-        parser.add_argument(f"--{way}", type=positive, default=1, metavar="N", help=f"{meaning} size. Default: 1.")
+        parser.add_argument(f"--{way}", type=whole(1), default=1, metavar="N", help=f"{meaning} size. Default: 1.")
     step.add_options(parser)
     parser.add_argument("--plan", action="store_true", help="Show the kernels and their shapes, and measure nothing.")
     parser.add_argument("--run", type=Path, metavar="RUN.json", help="Take the times from this run.")

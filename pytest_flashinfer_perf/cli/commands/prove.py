@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.config import planting
-from pytest_flashinfer_perf.config.usage import positive
+from pytest_flashinfer_perf.config.option import whole
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import calibration, proof_shown, runs
 from pytest_flashinfer_perf.gate.options import ALLOW
@@ -133,7 +133,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--processes",
-        type=positive,
+        type=whole(1),
         default=8,
         metavar="N",
         help="Processes without the slowdown, and as many with it. Default: %(default)s.",
