@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.bisect.question import Answer, Compare, Finding, Question
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import FileError, read_json, write_json
 from pytest_flashinfer_perf.runs.run_file import RunError
 
 COMMAND, FINDINGS = "bisect.json", "findings.json"
@@ -34,7 +33,7 @@ class Journal:
         seconds = time.monotonic() - start
         cases = {case: asdict(finding) for case, finding in found.items()}
         self.entries.append({**_identity(question), "seconds": seconds, "cases": cases})
-        write_whole(self.path, json.dumps(self.entries, indent=1) + "\n")
+        write_json(self.path, self.entries)
         return found
 
     def _recorded(self, entry: Mapping[str, Any], question: Question) -> Mapping[str, Finding]:
@@ -52,10 +51,10 @@ def read(path: Path, compare: Compare) -> Journal:
     if not path.exists():
         return Journal(path, compare)
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries = read_json(path)
         for entry in entries:
             (entry["seconds"], [_finding(document) for document in entry["cases"].values()])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (FileError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: no findings of a search: {type(error).__name__}: {error}") from error
     return Journal(path, compare, entries)
 

@@ -35,7 +35,7 @@ class JournalError(FlashinferPerfError):
 
 
 def json_of(config: pytest.Config) -> Path | None:
-    asked = config.getoption("benchmark_json")
+    asked = config.getoption("benchmark_json", None)
     return config.invocation_params.dir / asked if asked else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import FileError, read_json
 from pytest_flashinfer_perf.runs import fields, row
 from pytest_flashinfer_perf.runs.fields import FieldError, shown
 from pytest_flashinfer_perf.runs.row import Identity, Row
@@ -193,11 +193,9 @@ class Run:
 
 def load(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8") or "null")
-    except FileNotFoundError as error:
-        raise RunError(f"{path} does not exist") from error
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read as JSON: {error}") from error
+        document = read_json(path)
+    except FileError as error:
+        raise RunError(str(error)) from error
     if document is None:
         raise RunError(f"{path} is empty: pytest-benchmark writes nothing where no benchmark was run")
     if not isinstance(document, dict):
