@@ -11,6 +11,7 @@ from typing import Any
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import read_text
 from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.printing import safe
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,7 +23,10 @@ SECTIONS = ("tolerances", "thresholds", "models", "quarantine")
 
 
 class ProjectFileError(FlashinferPerfError):
-    """The settings file is not valid; the message names file and field."""
+    """The settings file is not valid; the message names file and field, on one line."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(safe(sentence))
 
 
 @dataclass(frozen=True)

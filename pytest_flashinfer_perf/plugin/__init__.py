@@ -287,6 +287,7 @@ def pytest_runtest_makereport(
     if report.skipped and not hasattr(report, "wasxfail"):
         outcome.fail_strict_skip(item, report, unmeasured.reason(report))
     if not report.passed and (measured or stash.IDENTITY in item.stash):
+        outcome.make_printable(report)
         left = unmeasured.of(report, stash.identity(item), item.stash.get(stash.LINE, None))
         reports.add(report, unmeasured=left)
     return report
