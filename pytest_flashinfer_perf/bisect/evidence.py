@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.bisect.question import Question
 from pytest_flashinfer_perf.bisect.search import CaseSearch
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Judgement
@@ -28,7 +28,7 @@ class Evidence:
         write_whole(there / "verdicts.md", markdown.text(judgement))
 
     def result(self, trails: Sequence[CaseSearch]) -> None:
-        write_whole(self.folder / RESULT, json.dumps([asdict(trail) for trail in trails], indent=1) + "\n")
+        write_json(self.folder / RESULT, [asdict(trail) for trail in trails])
 
 
 def toml(thresholds: Thresholds) -> str:

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from pytest_flashinfer_perf.bisect.question import Answer, Compare, Finding, Question
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.bisect.question import Compare, Finding, Question
+from pytest_flashinfer_perf.files import FileError, read_json, write_json
+from pytest_flashinfer_perf.runs import fields
+from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.run_file import RunError
 
 COMMAND, FINDINGS = "bisect.json", "findings.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A question, the finding for each case, and how long that took."""
+
+    number: int
+    stage: str
+    base: str
+    head: str
+    seconds: float
+    cases: Mapping[str, Finding]
+
+    def answers(self, question: Question) -> bool:
+        asked = (question.number, question.stage, question.base, question.head)
+        return asked == (self.number, self.stage, self.base, self.head)
 
 
 @dataclass
@@ -22,7 +38,7 @@ class Journal:
 
     path: Path
     compare: Compare
-    entries: list[dict[str, Any]] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     asked: int = 0
 
     def __call__(self, question: Question) -> Mapping[str, Finding]:
@@ -31,20 +47,19 @@ class Journal:
             return self._recorded(self.entries[self.asked - 1], question)
         start = time.monotonic()
         found = dict(self.compare(question))
-        seconds = time.monotonic() - start
-        cases = {case: asdict(finding) for case, finding in found.items()}
-        self.entries.append({**_identity(question), "seconds": seconds, "cases": cases})
-        write_whole(self.path, json.dumps(self.entries, indent=1) + "\n")
+        known = (question.number, question.stage, question.base, question.head)
+        self.entries.append(Entry(*known, time.monotonic() - start, found))
+        write_json(self.path, fields.written(self.entries))
         return found
 
-    def _recorded(self, entry: Mapping[str, Any], question: Question) -> Mapping[str, Finding]:
-        if {name: entry[name] for name in _identity(question)} != _identity(question):
+    def _recorded(self, entry: Entry, question: Question) -> Mapping[str, Finding]:
+        if not entry.answers(question):
             raise RunError(f"{self.path}: question {question.number} is another one there: start a new search")
-        return {case: _finding(document) for case, document in entry["cases"].items()}
+        return entry.cases
 
     @property
     def seconds(self) -> Sequence[float]:
-        return [entry["seconds"] for entry in self.entries]
+        return [entry.seconds for entry in self.entries]
 
 
 def read(path: Path, compare: Compare) -> Journal:
@@ -52,17 +67,7 @@ def read(path: Path, compare: Compare) -> Journal:
     if not path.exists():
         return Journal(path, compare)
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        for entry in entries:
-            (entry["seconds"], [_finding(document) for document in entry["cases"].values()])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: no findings of a search: {type(error).__name__}: {error}") from error
+        entries = fields.read_list(Entry, read_json(path), "it")
+    except (FileError, FieldError) as error:
+        raise RunError(f"{path}: no findings of a search: {error}") from error
     return Journal(path, compare, entries)
-
-
-def _finding(document: Mapping[str, Any]) -> Finding:
-    return Finding(**{**document, "answer": Answer(document["answer"]), "facts": tuple(document["facts"])})
-
-
-def _identity(question: Question) -> dict[str, Any]:
-    return {"number": question.number, "stage": question.stage, "base": question.base, "head": question.head}

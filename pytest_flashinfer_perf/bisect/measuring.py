@@ -11,8 +11,9 @@ from pathlib import Path
 from pytest_flashinfer_perf.bisect.places import Places, logged
 from pytest_flashinfer_perf.bisect.question import PointError, Question, Side
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Environment, say
+from pytest_flashinfer_perf.running.processes import Environment
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 

@@ -15,8 +15,9 @@ from typing import Protocol
 from pytest_flashinfer_perf.bisect.git_history import git
 from pytest_flashinfer_perf.bisect.question import Side
 from pytest_flashinfer_perf.machine.requirements import PROJECT, TORCH, Unmet
+from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Environment, say
+from pytest_flashinfer_perf.running.processes import Environment
 from pytest_flashinfer_perf.runs.run_file import RunError
 
 SHOWN_OF_A_LOG = 20

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import verify_outputs, write_whole
 from pytest_flashinfer_perf.gate import (
     calibration,
     document,
@@ -23,6 +22,8 @@ from pytest_flashinfer_perf.gate import (
 )
 from pytest_flashinfer_perf.gate.options import ALLOW, CALIBRATION, STRICT
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
+from pytest_flashinfer_perf.printing import print_raw, show
+from pytest_flashinfer_perf.runs.run_file import Run
 
 WRITERS = {"markdown": markdown.text, "json": document.text, "junit": junit.text}
 WRITTEN_AS = {"markdown": "Markdown", "json": "JSON", "junit": "JUnit XML"}
@@ -53,15 +54,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def rules(args: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool) -> Rules:
-    """The rules by which verdicts are made, with the calibrations of these GPUs."""
+def rules(args: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool, runs: Iterable[Run] = ()) -> Rules:
+    """The rules by which verdicts are made, with the calibrations of these GPUs.
+
+    What is to be written may be none of the files that they are read from, nor of these runs.
+    """
     project = project_file.find(Path.cwd(), args.perf_config)
+    calibrations = tuple(calibration.find(args.perf_calibration, gpus))
+    read = [*(Path(run.source) for run in runs), *(one.path for one in calibrations)]
+    outputs = {f"--{name}": getattr(args, name, None) for name in WRITERS}
+    verify_outputs(outputs, [*read, project.path] if project.path else read)
     return Rules(
         thresholds=thresholds.read(project),
         allowed=likeness.allowed(args.perf_gate_allow),
         strict=args.perf_gate_strict,
         paired=paired,
-        calibrations=tuple(calibration.find(args.perf_calibration, gpus)),
+        calibrations=calibrations,
         steps=step_thresholds.read(project),
     )
 
@@ -69,7 +77,8 @@ def rules(args: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool)
 def publish(judgement: Judgement, args: argparse.Namespace) -> int:
     """Write the verdicts to the terminal, to GitHub and to files, and return the exit code."""
     shown = table.lines(judgement) if args.explain is None else explain.lines(judgement, args.explain)
-    sys.stdout.writelines(f"{line}\n" for line in (*shown, *github.publish(judgement)))
+    show(shown)
+    print_raw("".join(f"{line}\n" for line in github.publish(judgement)))
     for name, text in WRITERS.items():
         if getattr(args, name):
             write_whole(getattr(args, name), text(judgement))

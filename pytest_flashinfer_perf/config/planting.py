@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import FileError, read_json, write_json
 
 
 class PlantError(FlashinferPerfError):
@@ -16,14 +15,14 @@ class PlantError(FlashinferPerfError):
 
 
 def write(path: Path, seconds: Mapping[str, float]) -> None:
-    write_whole(path, json.dumps(seconds, indent=1, allow_nan=False) + "\n")
+    write_json(path, dict(seconds))
 
 
 def read(path: Path) -> dict[str, float]:
     """Seconds by test id."""
     try:
-        plants = {test: float(seconds) for test, seconds in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        plants = {test: float(seconds) for test, seconds in read_json(path).items()}
+    except (FileError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise PlantError(f"{path}: must hold seconds by test id: {error}") from error
     for test, seconds in plants.items():
         if not 0 < seconds < math.inf:

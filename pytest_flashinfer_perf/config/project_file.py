@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import read_text
 from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.printing import safe
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,7 +23,10 @@ SECTIONS = ("tolerances", "thresholds", "models", "quarantine")
 
 
 class ProjectFileError(FlashinferPerfError):
-    """The settings file is not valid; the message names file and field."""
+    """The settings file is not valid; the message names file and field, on one line."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(safe(sentence))
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,9 @@ def find(folder: Path, named: str | None = None) -> ProjectFile:
 
 def read(path: Path) -> ProjectFile:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_text(path))
+    except RecursionError as error:
+        raise ProjectFileError(f"{path}: it is nested too deeply") from error
     except (OSError, ValueError) as error:
         raise ProjectFileError(f"{path}: {error}") from error
     sections = document if path.name != "pyproject.toml" else document.get("tool", {}).get("flashinfer-perf", {})

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.files import verify_writable
+from pytest_flashinfer_perf.printing import safe_lines
 
 
 @contextmanager
@@ -19,15 +18,7 @@ def errors_of_use(*others: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def verify_output(option: str, path: Path) -> None:
-    """Raise, before anything is measured, if the file of an option cannot be written."""
-    try:
-        verify_writable(path)
-    except OSError as error:
-        raise pytest.UsageError(f"{option}: {error}") from error
+        raise pytest.UsageError(safe_lines(str(error))) from error
 
 
 def not_written(session: pytest.Session, option: str, error: OSError) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.config.usage import not_written, verify_output
+from pytest_flashinfer_perf.config.usage import errors_of_use, not_written
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream_columns
+from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.running import reports
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.row import Row
@@ -71,8 +73,8 @@ class CsvFile:
         self._notes: list[str] = []
 
     def pytest_sessionstart(self) -> None:
-        verify_output("--perf-csv", self._path)
-        self._write()
+        with errors_of_use(OSError):
+            self._write()
 
     def _write(self) -> None:
         write_whole(self._path, "".join([_written(COLUMNS), *self._lines.values()]))
@@ -90,9 +92,18 @@ class CsvFile:
         row = reports.of(report).row
         if row:
             line = _written(columns(row).values())
+            self._append(line)
+            self._lines[report.nodeid] = line
+
+    def _append(self, line: str) -> None:
+        """The whole line, or nothing of it."""
+        before = self._path.stat().st_size
+        try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(line)
-            self._lines[report.nodeid] = line
+        except OSError:
+            os.truncate(self._path, before)
+            raise
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self._notes.append(f"wrote {counted(len(self._lines), 'row')} to {self._path}")
@@ -100,5 +111,4 @@ class CsvFile:
             self._notes.append(not_written(session, "--perf-csv", self._lost))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for note in self._notes:
-            terminalreporter.write_line(note)
+        write_lines(terminalreporter, self._notes)

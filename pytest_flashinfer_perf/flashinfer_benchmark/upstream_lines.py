@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.machine import provenance
+from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.running import reports, unmeasured
 from pytest_flashinfer_perf.runs.row import Row
 
@@ -31,8 +32,7 @@ class UpstreamLines:
         lines = list(self._lines(report))
         if lines:
             self._terminal.ensure_newline()
-        for line in lines:
-            self._terminal.write_line(line)
+        write_lines(self._terminal, lines)
 
     def _lines(self, report: pytest.TestReport) -> Iterator[str]:
         name = report.nodeid.partition("::")[2]

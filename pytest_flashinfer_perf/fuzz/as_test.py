@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config.settings import Checking, Settings
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import write_json
 from pytest_flashinfer_perf.fuzz import findings
 from pytest_flashinfer_perf.fuzz.child import ChildError, ChildSetup, ExampleRunner
 from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun, write_findings
@@ -44,7 +43,7 @@ def search(asked: Search, item: pytest.Item, settings: Settings, device: Device)
     folder = settings.fuzzing.findings
     made = write_findings(search_run, folder, versions, steady=steady)
     report = search_run.report({kind: path for kind, (_, path) in made.items()}, {"versions": versions})
-    write_whole(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", json.dumps(report, indent=1) + "\n")
+    write_json(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", report)
     item.stash[SEARCH] = report
     if made:
         messages = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in made.values()]

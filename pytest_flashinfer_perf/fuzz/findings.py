@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import read_json, write_json
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case
@@ -49,7 +48,7 @@ class Finding:
         routine, _, shape = self.case.partition("/")
         unique = hashlib.sha256(flags.join(self.line).encode()).hexdigest()[:8]
         path = folder / f"{routine}-{shape[:80]}-{self.kind}-{unique}.json"
-        write_whole(path, json.dumps({KEY: SCHEMA, **asdict(self)}, indent=1) + "\n")
+        write_json(path, {KEY: SCHEMA, **asdict(self)})
         return path
 
 
@@ -83,9 +82,10 @@ def is_finding(path: Path) -> bool:
 
 def line_of(path: Path) -> list[str]:
     """The flags of a finding's case."""
-    document = json.loads(path.read_text(encoding="utf-8"))
-    if document.get(KEY) != SCHEMA or not isinstance(document.get("line"), list):
-        raise ValueError(f"must be a finding of schema {SCHEMA} with a line, got schema {document.get(KEY)!r}")
+    document = read_json(path)
+    schema = document.get(KEY) if isinstance(document, dict) else None
+    if schema != SCHEMA or not isinstance(document.get("line"), list):
+        raise ValueError(f"must be a finding of schema {SCHEMA} with a line, got schema {schema!r}")
     return [str(word) for word in document["line"]]
 
 

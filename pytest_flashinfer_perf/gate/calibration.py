@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import FileError, read_json, write_json
 from pytest_flashinfer_perf.gate import cycles, noise, tails
 from pytest_flashinfer_perf.gate.effects import PAIR, Q_SLOWER, RISK
 from pytest_flashinfer_perf.gate.noise import Noise
 from pytest_flashinfer_perf.gate.options import AUTO, NONE
+from pytest_flashinfer_perf.runs import fields
+from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run
 
@@ -33,6 +34,37 @@ class CalibrationError(FlashinferPerfError):
 
 
 @dataclass(frozen=True)
+class Figures:
+    """The noise of a case in one domain, as far as it is read again."""
+
+    sd: float
+    df: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.sd < math.inf and 0 < self.df < math.inf):
+            raise FieldError(f"sd and df must be above 0, got {self.sd} and {self.df}")
+
+
+@dataclass(frozen=True)
+class CalibratedCase:
+    how: tuple[Any, ...]
+    time: Figures | None = None
+    cycles: Figures | None = None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The content of the file."""
+
+    gpu: str | None
+    model: str
+    driver: str | None
+    when: str
+    processes: int
+    cases: Mapping[str, CalibratedCase]
+
+
+@dataclass(frozen=True)
 class Calibration:
     path: Path
     gpu: str | None
@@ -40,13 +72,13 @@ class Calibration:
     driver: str | None
     when: datetime
     processes: int
-    cases: Mapping[str, Mapping[str, Any]]
+    cases: Mapping[str, CalibratedCase]
 
     def noise(self, row: Row, domain: str) -> Noise | None:
         """The calibrated variance of one process; None if the case was not calibrated as it is measured now."""
-        known = self.cases.get(row.case, {})
-        figures = known.get(domain) if known.get("how") == how(row) else None
-        return Noise(figures["sd"] ** 2, figures["df"], "calibrated") if figures else None
+        known = self.cases.get(row.case)
+        figures = getattr(known, domain) if known and list(known.how) == how(row) else None
+        return Noise(figures.sd**2, figures.df, "calibrated") if figures else None
 
     def is_of(self, run: Run, row: Row) -> bool:
         return (self.gpu, self.model) == (row.identity.gpu_uuid, run.model(row))
@@ -81,16 +113,17 @@ def kept(gpu: str | None) -> Path:
 
 def read(path: Path) -> Calibration:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        facts = {name: document[name] for name in ("gpu", "model", "driver", "processes", "cases")}
-        return Calibration(path=path, when=datetime.fromisoformat(document["when"]), **facts)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        known = fields.read(Stored, read_json(path), "it")
+        when = datetime.fromisoformat(known.when)
+    except (FileError, FieldError, ValueError) as error:
         cure = "make it again with flashinfer-perf calibrate"
-        raise CalibrationError(f"{path}: not a calibration ({type(error).__name__}: {error}), {cure}") from error
+        raise CalibrationError(f"{path}: not a calibration ({error}), {cure}") from error
+    when = when if when.tzinfo else when.replace(tzinfo=timezone.utc)
+    return Calibration(path, known.gpu, known.model, known.driver, when, known.processes, known.cases)
 
 
 def write(path: Path, calibrated: Mapping[str, Any]) -> None:
-    write_whole(path, json.dumps(calibrated, indent=1, allow_nan=False) + "\n")
+    write_json(path, calibrated)
 
 
 def verify_enough(processes: int) -> None:

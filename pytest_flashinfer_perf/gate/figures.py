@@ -1,15 +1,15 @@
-"""The times and cycles of a row; zero and negative values count as unknown."""
+"""The times and cycles of a row; what cannot have been measured counts as unknown."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from pytest_flashinfer_perf.runs.row import Row
-from pytest_flashinfer_perf.runs.scatter import median_error
+from pytest_flashinfer_perf.runs.scatter import is_measured, median_error
 
 
 def positive(value: float | None) -> float | None:
-    return value if value is not None and value > 0 else None
+    return value if value is not None and is_measured(value) else None
 
 
 def cycles(row: Row) -> float | None:
@@ -22,7 +22,7 @@ def gigahertz(row: Row) -> float | None:
 
 def median_uncertainty(row: Row) -> float:
     """The relative error of the median, from the samples of its own process."""
-    relative_iqr = row.stats.iqr / row.median if row.median > 0 else 0.0
+    relative_iqr = row.stats.iqr / row.median if positive(row.stats.iqr) and positive(row.median) else 0.0
     return median_error(relative_iqr, max(1, row.stats.rounds))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.gate import markdown, words
 from pytest_flashinfer_perf.gate.verdict import Judgement, Verdict
+from pytest_flashinfer_perf.printing import safe_lines
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 
@@ -30,7 +31,7 @@ def publish(judgement: Judgement) -> Iterator[str]:
 def summarized(text: str) -> Iterator[str]:
     """Appends to the summary; an annotation where it cannot be written."""
     try:
-        with Path(os.environ[SUMMARY]).open("a", encoding="utf-8") as file:
+        with Path(os.environ[SUMMARY]).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
     except OSError as error:
         yield _annotation("warning", f"no {SUMMARY}", str(error))
@@ -41,4 +42,4 @@ def _annotation(level: str, title: str, message: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return safe_lines(text).replace("%", "%25").replace("\n", "%0A")

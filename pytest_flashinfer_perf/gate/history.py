@@ -13,6 +13,7 @@ from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.runs.scatter import is_measured
 
 Point = tuple[Run, Row]
 
@@ -47,7 +48,7 @@ def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
     points: dict[tuple[str, ...], list[Point]] = {}
     for run in sorted(runs, key=lambda run: run.when):
         for row in run.by_case.values():
-            if math.isfinite(row.median) and row.median > 0:
+            if is_measured(row.median):
                 like = (row.case, str(row.identity.gpu_uuid), run.model(row), *map(str, calibration.how(row)))
                 points.setdefault(like, []).append((run, row))
     return [series for of_one in points.values() for series in _series(of_one, thresholds)]

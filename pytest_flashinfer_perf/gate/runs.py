@@ -29,23 +29,29 @@ def verify_once(found: Iterable[Run]) -> None:
             raise RunError(f"{run.source} is the same run as {first.source}: a process counts once, leave one out")
 
 
-def _read_one(name: str | Path, storage: Path) -> list[Run]:
+def storage_of(option: str) -> Path:
+    """The folder that pytest's `--benchmark-storage` names."""
+    return Path(option.removeprefix("file://"))
+
+
+def files(name: str | Path, storage: Path = STORAGE) -> list[Path]:
+    """The files that a name stands for."""
     if not str(name):
         raise RunError("the name of a run is empty: is a shell variable not set?")
     path = Path(name)
     if path.is_dir():
-        return _read_folder(path)
-    path = path if path.is_file() else _stored(str(path), storage)
-    return [run_file.parse(run_file.load(path), str(path))]
+        return sorted(path.rglob("*.json"))
+    return [path if path.is_file() else _stored(str(path), storage)]
 
 
-def _read_folder(folder: Path) -> list[Run]:
-    """Other files of JSON may lie there too."""
-    loaded = {path: run_file.load(path) for path in sorted(folder.rglob("*.json"))}
-    runs = [run_file.parse(document, str(path)) for path, document in loaded.items() if "benchmarks" in document]
-    if not runs:
-        raise RunError(f"{folder}: no file of pytest-benchmark in this folder")
-    return runs
+def _read_one(name: str | Path, storage: Path) -> list[Run]:
+    """Other files of JSON may lie in a folder too."""
+    loaded = {path: run_file.load(path) for path in files(name, storage)}
+    is_folder = Path(name).is_dir()
+    wanted = {path: one for path, one in loaded.items() if "benchmarks" in one or not is_folder}
+    if not wanted:
+        raise RunError(f"{name}: no file of pytest-benchmark in this folder")
+    return [run_file.parse(document, str(path)) for path, document in wanted.items()]
 
 
 def _stored(name: str, storage: Path) -> Path:

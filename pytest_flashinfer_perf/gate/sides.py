@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from pytest_flashinfer_perf.gate import likeness
 from pytest_flashinfer_perf.gate.likeness import Difference
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import FAILED, Run, Unmeasured
+from pytest_flashinfer_perf.runs.scatter import is_measured
 
 RunRow = tuple[Run, Row]
 
@@ -148,7 +148,7 @@ def _faults(run: Run, row: Row, side: str) -> Iterator[tuple[str, str]]:
         yield "wrong-baseline", f"its answer is wrong in {side}"
     if row.status == "invalid":
         yield "beyond-roof", f"faster than the device can be, in {side}"
-    if not (math.isfinite(row.median) and row.median > 0):
+    if not is_measured(row.median):
         yield "no-time", f"its median is {row.median} in {side}"
     if row.case in run.twice:
         yield "twice", f"two rows of {side} have this name"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_flashinfer_perf.config.settings import Settings
-from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
+from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.plugin import (
     confirmation,
     named_files,
@@ -19,9 +19,9 @@ from pytest_flashinfer_perf.plugin import (
     outcome,
     read_options,
     trace_set_arguments,
+    written_files,
 )
 from pytest_flashinfer_perf.plugin.board import Board
-from pytest_flashinfer_perf.plugin.rowless import Rowless
 from pytest_flashinfer_perf.running import neighbours, reports, stash, stored, unmeasured, workers
 from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
@@ -86,12 +86,12 @@ def _step_of(settings: Settings) -> ModelStep | None:
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
     """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
-    config.pluginmanager.register(Rowless(board), "flashinfer-perf-rowless")
     if stored.copies(config):
         config.pluginmanager.register(stored.SmallDocuments(config), "flashinfer-perf-stored")
     if confirmation.confirms():
         return
     if not config.option.collectonly:
+        written_files.verify(config, settings)
         _open_files(config, board)
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf.plugin import gate
@@ -104,7 +104,8 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
 
 
 def _open_files(config: pytest.Config, board: Board) -> None:
-    """Open the output files, so that one that cannot be written ends the run before anything is measured."""
+    """Register the plugins that write files."""
+    config.pluginmanager.register(written_files.ResultFiles(config, board), "flashinfer-perf-result-files")
     if config.getoption("perf_html"):
         from pytest_flashinfer_perf.plugin.html import HtmlFile
 
@@ -114,8 +115,6 @@ def _open_files(config: pytest.Config, board: Board) -> None:
 
         path = config.invocation_params.dir / config.getoption("perf_csv")
         config.pluginmanager.register(CsvFile(path), "flashinfer-perf-csv")
-    if config.getoption("perf_vllm_csv"):
-        verify_output("--perf-vllm-csv", Path(config.getoption("perf_vllm_csv"), "any.csv"))
 
 
 def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:
@@ -302,6 +301,7 @@ def pytest_runtest_makereport(
     if report.skipped and not hasattr(report, "wasxfail"):
         outcome.fail_strict_skip(item, report, unmeasured.reason(report))
     if not report.passed and (measured or stash.IDENTITY in item.stash):
+        outcome.make_printable(report)
         left = unmeasured.of(report, stash.identity(item), item.stash.get(stash.LINE, None))
         reports.add(report, unmeasured=left)
     return report

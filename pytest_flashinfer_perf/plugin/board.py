@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config.usage import not_written
+from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.report import host, search, terminal, vllm
 from pytest_flashinfer_perf.running import neighbours, reports
 from pytest_flashinfer_perf.runs.formatting import duration
@@ -109,18 +110,13 @@ class Board:
         if not (rows or skips or xfailed or not_understood or checked or searches or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
-        for line in terminal.lines(rows, skips, _known() if rows else {}, checked, xfailed):
-            terminalreporter.write_line(line)
-        for line in terminal.left("not understood", not_understood, "line"):
-            terminalreporter.write_line(line)
-        for line in host.lines(rows) if terminalreporter.config.getoption("perf_host") else ():
-            terminalreporter.write_line(line)
-        for line in search.lines(searches):
-            terminalreporter.write_line(line)
-        if skips and not (rows or checked or searches):
-            terminalreporter.write_line(NOTHING)
-        for note in self.notes:
-            terminalreporter.write_line(note)
+        write_lines(terminalreporter, terminal.lines(rows, skips, _known() if rows else {}, checked, xfailed))
+        write_lines(terminalreporter, terminal.left("not understood", not_understood, "line"))
+        if terminalreporter.config.getoption("perf_host"):
+            write_lines(terminalreporter, host.lines(rows))
+        write_lines(terminalreporter, search.lines(searches))
+        is_nothing = skips and not (rows or checked or searches)
+        write_lines(terminalreporter, [NOTHING, *self.notes] if is_nothing else self.notes)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin import confirmation
+from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.running import reports, unmeasured
 from pytest_flashinfer_perf.running.stash import measures
 from pytest_flashinfer_perf.runs import row as rows
@@ -68,17 +68,17 @@ class Gate:
     not_again: str = ""
     unmeasured: dict[str, list[Unmeasured]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    annotations: list[str] = field(default_factory=list)  # commands to GitHub
 
     def pytest_sessionstart(self) -> None:
         """Read the baseline before anything is measured, so that an error in it shows at once."""
         baseline = self.config.getoption("perf_gate")
         if baseline is None:
             return
-        storage = Path(self.config.getoption("benchmark_storage").removeprefix("file://"))
         try:
-            self.base = runs.read([baseline], storage)
+            self.base = runs.read([baseline], runs.storage_of(self.config.getoption("benchmark_storage")))
         except RunError as error:
-            pytest.exit(f"--perf-gate: {error}", returncode=COULD_NOT_JUDGE)
+            pytest.exit(safe_lines(f"--perf-gate: {error}"), returncode=COULD_NOT_JUDGE)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -148,7 +148,8 @@ class Gate:
         if not self.base:
             return NOTHING_WORSE
         judgement = confirm(self.judged(), self._changes_again(), self.not_again)
-        self.lines += (*table.lines(judgement), *github.publish(judgement))
+        self.lines += table.lines(judgement)
+        self.annotations += github.publish(judgement)
         return judgement.exit_code
 
     def _changes_again(self) -> dict[str, list[float]]:
@@ -172,8 +173,9 @@ class Gate:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.lines:
             terminalreporter.section("flashinfer-perf gate")
-        for line in self.lines:
-            terminalreporter.write_line(line)
+        write_lines(terminalreporter, self.lines)
+        for annotation in self.annotations:
+            terminalreporter.write_line(annotation)
 
 
 def _left_out(test: str) -> Unmeasured:

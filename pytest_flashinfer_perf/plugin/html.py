@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_flashinfer_perf.config.usage import not_written, verify_output
+from pytest_flashinfer_perf.config.usage import not_written
 from pytest_flashinfer_perf.plugin import this_run
 from pytest_flashinfer_perf.plugin.board import Board
+from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.report.html import page
 
 
 class HtmlFile:
-    """Verifies what it needs before anything is measured, and writes the page at the end."""
+    """Verifies before anything is measured that a page can be made, and writes it at the end."""
 
     def __init__(self, config: pytest.Config, board: Board) -> None:
         absent = page.missing()
@@ -19,7 +20,6 @@ class HtmlFile:
             raise pytest.UsageError(f"--perf-html: {absent}")
         self._board = board
         self._path = config.invocation_params.dir / config.getoption("perf_html")
-        verify_output("--perf-html", self._path)
         self._note = f"--perf-html: nothing written, no case was measured or skipped: {self._path}"
 
     @pytest.hookimpl(trylast=True)
@@ -33,4 +33,4 @@ class HtmlFile:
             self._note = not_written(session, "--perf-html", error)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.write_line(self._note)
+        write_lines(terminalreporter, [self._note])

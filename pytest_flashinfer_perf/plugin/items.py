@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.flashinfer_benchmark import lines, testlist
 from pytest_flashinfer_perf.fuzz import findings
 from pytest_flashinfer_perf.plugin import collection, suite
+from pytest_flashinfer_perf.printing import safe_lines
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running.stash import CASE, IDENTITY, LINE, SETTINGS
-from pytest_flashinfer_perf.spec.params import ParamError
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
@@ -68,8 +69,8 @@ class FindingFile(pytest.File):
     def collect(self) -> list[pytest.Function]:
         try:
             [case] = lines.read(findings.line_of(self.path), all_routines())
-        except (ValueError, ParamError) as error:
-            raise self.CollectError(f"{self.path}: {error}") from error
+        except (ValueError, FlashinferPerfError) as error:
+            raise self.CollectError(safe_lines(f"{self.path}: {error}")) from error
         item = pytest.Function.from_parent(self, name=f"{case.routine.name}[{case.id}]", callobj=_attempt(case))
         for mark in collection.marks(case):
             item.add_marker(mark)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from _pytest._code.code import ExceptionChainRepr
 
+from pytest_flashinfer_perf.printing import safe_lines
 from pytest_flashinfer_perf.running import replay, reports, stash
 from pytest_flashinfer_perf.running.stash import SETTINGS
 from pytest_flashinfer_perf.runs import properties
@@ -20,7 +23,7 @@ def add(item: pytest.Item, report: pytest.TestReport) -> None:
             properties.put(row, known)
     reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
     if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
-        report.sections.append(("run it again", "\n".join(_commands(item))))
+        report.sections.append(("run it again", safe_lines("\n".join(_commands(item)))))
 
 
 def _commands(item: pytest.Item) -> Iterator[str]:
@@ -32,6 +35,22 @@ def _commands(item: pytest.Item) -> Iterator[str]:
     upstream = upstream_repro.command(case) if case else None
     if upstream is not None:
         yield upstream
+
+
+def make_printable(report: pytest.TestReport) -> None:
+    """What pytest prints as it is: the sentences of skips and failures, and the lines of tracebacks."""
+    shown: Any = report.longrepr
+    if isinstance(shown, str):
+        report.longrepr = safe_lines(shown)
+    elif isinstance(shown, tuple):
+        path, line, reason = shown
+        report.longrepr = (path, line, safe_lines(reason))
+    elif isinstance(shown, ExceptionChainRepr):
+        for traceback, crash, _ in shown.chain:
+            for entry in traceback.reprentries:
+                entry.lines = [safe_lines(line) for line in entry.lines]
+            if crash is not None:
+                crash.message = safe_lines(crash.message)
 
 
 def fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:

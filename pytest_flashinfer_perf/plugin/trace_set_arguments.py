@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
+from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.files import verify_outputs
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
@@ -82,7 +83,7 @@ def take(config: pytest.Config, settings: Settings) -> list[Asked]:
 def _verify_traces(roots: Iterable[Path], settings: Settings) -> None:
     for folder in map(settings.trace.traces, roots):
         if folder is not None:
-            verify_output("--perf-trace-output", folder / "any.jsonl")
+            verify_outputs({"--perf-trace-output": folder / "any.jsonl"})
 
 
 def evaluations(settings: Settings) -> Evaluations:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_flashinfer_perf.printing import safe, safe_lines
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.properties import PICOSECONDS
 from pytest_flashinfer_perf.runs.row import Identity, Row
 from pytest_flashinfer_perf.runs.run_file import Run, RunError, Unmeasured
+from pytest_flashinfer_perf.runs.scatter import is_measured
 
 SCHEMA = 1
 WITHOUT_TIME = "cases without a time"
@@ -37,19 +40,21 @@ class Entry:
 
     @property
     def median_and_deviation(self) -> tuple[float, float] | tuple[None, None]:
-        """In microseconds."""
+        """In microseconds; a deviation that nobody knows is none."""
         if self.row is None:
             return None, None
-        return round(1e6 * self.row.median, PICOSECONDS), round(1e6 * self.row.stats.stddev, PICOSECONDS)
+        deviation = self.row.stats.stddev if is_measured(self.row.stats.stddev) else 0.0
+        return round(1e6 * self.row.median, PICOSECONDS), round(1e6 * deviation, PICOSECONDS)
 
     @property
     def rates(self) -> dict[str, float | None]:
-        return {name: getattr(self.row.throughput, name) if self.row else None for name in RATES}
+        known = {name: getattr(self.row.throughput, name) if self.row else None for name in RATES}
+        return {name: rate if rate is not None and math.isfinite(rate) else None for name, rate in known.items()}
 
     @property
     def labels(self) -> dict[str, str]:
         known = {name: getattr(self.identity, name) for name in ("routine", "backend", "shape", "device_name")}
-        return {"case": self.name, **{name: str(value) for name, value in known.items() if value is not None}}
+        return {"case": self.name, **{name: safe(str(value)) for name, value in known.items() if value is not None}}
 
 
 def entries(run: Run) -> list[Entry]:
@@ -76,9 +81,10 @@ def _name(identity: Identity, several: bool) -> str:
 
 
 def _entry(name: str, one: Row | Unmeasured) -> Entry:
+    """Whatever reads the export may print it."""
     if isinstance(one, Unmeasured):
-        return Entry(name, one.outcome, one.identity, None, one.reason)
-    return Entry(name, str(one.status), one.identity, one, None)
+        return Entry(safe(name), safe(one.outcome), one.identity, None, safe_lines(one.reason))
+    return Entry(safe(name), str(one.status), one.identity, one, None)
 
 
 def as_csv(run: Run) -> str:
@@ -89,8 +95,8 @@ def as_csv(run: Run) -> str:
     writer.writerow(header)
     for one in entries(run):
         known = (getattr(one.identity, name) for name in names)
-        cells = (*known, one.status, *one.median_and_deviation, *one.rates.values(), one.reason)
-        writer.writerow((SCHEMA, one.name, *cells))
+        cells = (one.name, *known, one.status, *one.median_and_deviation, *one.rates.values(), one.reason)
+        writer.writerow((SCHEMA, *(safe_lines(cell) if isinstance(cell, str) else cell for cell in cells)))
     return text.getvalue()
 
 
@@ -114,7 +120,7 @@ def _facts(one: Entry) -> Iterator[str]:
     yield f"schema {SCHEMA}"
     yield f"status {one.status}"
     yield from (f"{name} {rate:.4g}" for name, rate in one.rates.items() if rate is not None)
-    yield f"device {one.identity.device_name}"
+    yield f"device {safe(str(one.identity.device_name))}"
 
 
 def as_bencher(run: Run) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.report import budget_shown, host, story, verdicts
 from pytest_flashinfer_perf.report.story import CaseHistory, Comparison
 from pytest_flashinfer_perf.report.verdicts import ShownVerdict
@@ -101,7 +102,7 @@ def _provenance(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _folded(title: str, content: Iterable[str]) -> Iterator[str]:
-    yield f"<details><summary>{html.escape(title)}</summary>\n"
+    yield f"<details><summary>{html.escape(safe(title))}</summary>\n"
     yield from content
     yield "</details>\n"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.runs import run_file
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
+from pytest_flashinfer_perf.runs.scatter import is_measured
 
 
 def read(paths: Iterable[Path]) -> list[Run]:
@@ -25,4 +26,4 @@ def _with_valid_times(run: Run) -> Run:
 
 def _has_valid_times(row: Row) -> bool:
     times = (row.stats.median, row.stats.mean)
-    return min(times) > 0 and all(map(math.isfinite, (*times, *row.stats.data)))
+    return all(map(is_measured, times)) and all(map(math.isfinite, row.stats.data))

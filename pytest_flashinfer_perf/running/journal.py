@@ -35,7 +35,7 @@ class JournalError(FlashinferPerfError):
 
 
 def json_of(config: pytest.Config) -> Path | None:
-    asked = config.getoption("benchmark_json")
+    asked = config.getoption("benchmark_json", None)
     return config.invocation_params.dir / asked if asked else None
 
 
@@ -113,7 +113,7 @@ def _entries(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None
 
@@ -128,7 +128,7 @@ class Started:
 
 def started(path: Path, test: str) -> Started | None:
     """The last start of this test."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     found = (line for line in reversed(lines) if line.startswith('{"started"'))
     entry = next((entry for line in found if (entry := _parsed(line)) and entry["started"] == test), None)
     return fields.read(Started, entry, str(path)) if entry else None

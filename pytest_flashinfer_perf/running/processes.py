@@ -8,7 +8,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from pytest_flashinfer_perf.gate import github, runs
 from pytest_flashinfer_perf.gate.likeness import REQUIREMENTS
 from pytest_flashinfer_perf.machine import requirements
 from pytest_flashinfer_perf.machine.requirements import Unmet
+from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.running import alone, probe
 from pytest_flashinfer_perf.running.probe import ProbeError
 from pytest_flashinfer_perf.runs.formatting import last_lines
@@ -153,12 +153,6 @@ def verify(run: Run, locked: str | None) -> None:
         raise RunError(
             f"{run.source} was measured on {', '.join(map(str, others))}, {locked or 'the CPU'} is locked: {remedy}"
         )
-
-
-def say(sentence: str) -> None:
-    """Print to standard error: standard output is for the verdicts."""
-    sys.stderr.write(f"{sentence}\n")
-    sys.stderr.flush()
 
 
 def folder(requested: Path | None, command: str) -> Path:

@@ -15,7 +15,8 @@ from uuid import uuid4
 
 import pytest
 
-from pytest_flashinfer_perf.config.usage import errors_of_use, verify_output
+from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.running import alone, compiling, journal, reports, resume
 from pytest_flashinfer_perf.running.beside import Beside
 from pytest_flashinfer_perf.running.gatherer import Gatherer
@@ -80,7 +81,6 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     if is_timed(config, settings):
         refuse(brief, device)
         be_alone(config, device)
-    _verify_files(config, brief, settings)
     changed = resume.differences(brief.places, place)
     if changed:
         cure = "leave out --perf-resume to measure all of it here"
@@ -96,19 +96,6 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
         config.pluginmanager.register(Retirement(), "flashinfer-perf-retirement")
         if not any(_is_plain_benchmark(item) for item in session.items):
             config.pluginmanager.register(SilenceXdistWarning(), "flashinfer-perf-silence-xdist-warning")
-
-
-def _verify_files(config: pytest.Config, brief: WorkerBrief, settings: Settings) -> None:
-    """Those of pytest-benchmark are written when all is measured; a worker of another host has none of them."""
-    if settings.fuzzing.on:
-        verify_output("--perf-findings", settings.fuzzing.findings / "any.json")
-    if brief.is_elsewhere or not is_timed(config, settings):
-        return
-    beside, storage = journal.json_of(config), config.getoption("benchmark_storage").removeprefix("file://")
-    if beside is not None:
-        verify_output("--benchmark-json", beside)
-    if "://" not in storage and (config.getoption("benchmark_save") or config.getoption("benchmark_autosave")):
-        verify_output("--benchmark-storage", Path(storage, "any.json"))
 
 
 def _is_plain_benchmark(item: pytest.Item) -> bool:
@@ -142,7 +129,7 @@ def be_alone(config: pytest.Config, device: Device) -> None:
 
     def waits(path: Path) -> None:
         if terminal is not None:
-            terminal.write_line(f"waiting for {device.name}: another run holds {path}")
+            write_lines(terminal, [f"waiting for {device.name}: another run holds {path}"])
 
     stack = ExitStack()
     with errors_of_use(OSError):

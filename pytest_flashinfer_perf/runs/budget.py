@@ -89,8 +89,13 @@ def _fastest(rows: Sequence[Row]) -> dict[Problem, Row]:
 
 def problem(params: Mapping[str, Any]) -> Problem:
     """The same for all backends."""
-    hashable = {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
-    return frozenset((name, value) for name, value in hashable.items() if name != "backend")
+    return frozenset((name, _hashable(value)) for name, value in params.items() if name != "backend")
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return frozenset((name, _hashable(one)) for name, one in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _row(kernel: StepKernel, fastest: Mapping[Problem, Row]) -> Row | None:

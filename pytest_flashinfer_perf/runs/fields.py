@@ -8,9 +8,11 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import IntEnum
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.printing import safe
 
 T = TypeVar("T")
 Reader = Callable[[Any, str], Any]
@@ -22,9 +24,14 @@ SCALARS: dict[Any, tuple[str, tuple[type, ...]]] = {
     float: ("a number", (int, float)),
 }
 
+LARGEST = 1 << 64  # of whole numbers: more than any address, count or size
+
 
 class FieldError(FlashinferPerfError):
-    """A value that does not fit its field; the sentence names both."""
+    """A value that does not fit its field; the sentence names both, on one line."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(safe(sentence))
 
 
 def read(kind: Callable[..., T], values: Any, where: str) -> T:
@@ -33,6 +40,21 @@ def read(kind: Callable[..., T], values: Any, where: str) -> T:
         raise FieldError(f"{where} must be an object, got {shown(values)}")
     given = {name: value for name, part in _parts(kind) if (value := part(values, where)) is not MISSING}
     return kind(**given)
+
+
+def read_list(kind: Callable[..., T], values: Any, where: str) -> list[T]:
+    """A list of such objects."""
+    if not isinstance(values, list):
+        raise FieldError(f"{where} must be a list, got {shown(values)}")
+    return [read(kind, value, f"{where}[{i}]") for i, value in enumerate(values)]
+
+
+def object_in(values: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    """A member that is an object of any content; empty where there is none."""
+    value = values.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise FieldError(f"{where}: {name} must be an object, got {shown(value)}")
+    return value
 
 
 @functools.cache
@@ -70,6 +92,8 @@ def _reader(kind: Any) -> Reader:
         return lambda value, _where: value
     if kind in SCALARS:
         return functools.partial(_scalar, *SCALARS[kind])
+    if isinstance(kind, type) and issubclass(kind, IntEnum):
+        return lambda value, where: kind(_one_of(tuple(map(int, kind)), value, where))
     if is_dataclass(kind):
         return functools.partial(read, typing.cast("Callable[..., Any]", kind))
     return COMPOUND[origin](*arguments)
@@ -92,6 +116,8 @@ COMPOUND: dict[Any, Callable[..., Reader]] = {
 def _scalar(expected: str, kinds: tuple[type, ...], value: Any, where: str) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise FieldError(f"{where} must be {expected}, got {shown(value)}")
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise FieldError(f"{where} must be {expected} of at most 20 digits, got {shown(value)}")
     return value
 
 

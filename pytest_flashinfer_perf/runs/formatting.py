@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
+from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.runs.row import Row
 
 T = TypeVar("T")
@@ -70,8 +71,8 @@ def provenance(row: Row) -> str:
 
 def as_markdown(text: str) -> str:
     """Names as they are: neither Markdown nor HTML, and on one line of a table."""
-    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", text)
-    return " ".join(escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").split())
+    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", " ".join(map(safe, text.split())))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def markdown_table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_flashinfer_perf.runs.scatter import is_measured
+
 ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
 REFERENCE_US = 20.0  # about what the fixed piece of host work takes on a server's core
 COUNTED = {ALLOCATION: "allocations", SYNCHRONISATION: "synchronisations", COPY_TO_HOST: "copies_to_host"}
@@ -55,7 +57,8 @@ class HostTime:
 
 
 def _comparable(times: tuple[float, ...], references: tuple[float, ...]) -> float | None:
-    return REFERENCE_US * min(times) / min(references) if times and references else None
+    known = times and references and is_measured(min(times)) and is_measured(min(references))
+    return REFERENCE_US * min(times) / min(references) if known else None
 
 
 def outlasts(host: HostTime, on_device: float) -> bool:

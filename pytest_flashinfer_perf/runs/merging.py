@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.runs import run_file
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import SCHEMA_KEY, Block, Run, ShardOfRun
@@ -65,7 +66,7 @@ def read(path: Path) -> Part:
 def merged(parts: Sequence[Part], allowed: Iterable[str] = ()) -> dict[str, Any]:
     """One run, with its rows in the order in which one session would have measured them."""
     wrong = [
-        f"{sentence} (--allow {name})"
+        safe(f"{sentence} (--allow {name})")
         for name, check in CHECKS.items()
         if name not in set(allowed)
         for sentence in check(parts)

@@ -293,15 +293,13 @@ def read(record: Any, where: str) -> Row:
     if not isinstance(record, Mapping) or not isinstance(record.get("fullname"), str):
         raise FieldError(f"{where} lacks fullname")
     where = f"{where} ({record['fullname']})"
-    given = record.get("extra_info") or {}
-    if not isinstance(given, Mapping):
-        raise FieldError(f"{where}: extra_info must be an object, got {fields.shown(given)}")
+    given, params = (fields.object_in(record, name, where) for name in ("extra_info", "params"))
     info = given if given.keys() >= OURS else {"case": record["fullname"]}
     return Row(
         name=str(record.get("name", "")),
         fullname=record["fullname"],
         stats=_stats(record.get("stats"), f"{where}: stats"),
-        params=record.get("params") or {},
+        params=params,
         facts={name: value for name, value in given.items() if name not in NAMES or info is not given},
         **{name: fields.read(kind, info, where) for name, kind in PARTS.items()},
     )
@@ -312,5 +310,7 @@ def _stats(values: Any, where: str) -> Stats:
     if not isinstance(values, Mapping):
         return fields.read(Stats, values, where)
     times = {name: math.nan if value is None else value for name, value in values.items()}
-    data = [math.nan if value is None else value for value in values.get("data") or ()]
+    data = values.get("data") or []
+    if isinstance(data, list):
+        data = [math.nan if value is None else value for value in data]
     return fields.read(Stats, {**times, "data": data}, where)

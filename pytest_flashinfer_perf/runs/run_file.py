@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import FileError, read_json
 from pytest_flashinfer_perf.runs import fields, row
 from pytest_flashinfer_perf.runs.fields import FieldError, shown
 from pytest_flashinfer_perf.runs.row import Identity, Row
@@ -23,6 +23,7 @@ SCHEMA = 2
 DISTRIBUTION = "pytest-flashinfer-perf"
 READABLE = (1, SCHEMA)
 LIBRARIES = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend")
+SOFTWARE = (*LIBRARIES, "gpu", "driver", "cupti", "python_version")
 FAILED = "failed"  # the outcome of a test that did not skip and did not pass
 
 
@@ -112,7 +113,8 @@ class Commit:
 
     @classmethod
     def of(cls, commit_info: Mapping[str, Any]) -> Commit:
-        return cls(commit_info.get("id"), bool(commit_info.get("dirty")))
+        known = commit_info.get("id")
+        return cls(None if known is None else str(known), bool(commit_info.get("dirty")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,11 +195,9 @@ class Run:
 
 def load(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8") or "null")
-    except FileNotFoundError as error:
-        raise RunError(f"{path} does not exist") from error
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read as JSON: {error}") from error
+        document = read_json(path)
+    except FileError as error:
+        raise RunError(str(error)) from error
     if document is None:
         raise RunError(f"{path} is empty: pytest-benchmark writes nothing where no benchmark was run")
     if not isinstance(document, dict):
@@ -225,8 +225,8 @@ def parse(document: Mapping[str, Any], source: str) -> Run:
             source=source,
             when=_when(document.get("datetime")),
             rows=tuple(_rows(document["benchmarks"])),
-            machine=_object(document, "machine_info"),
-            commit=Commit.of(_object(document, "commit_info")),
+            machine=_machine(document),
+            commit=Commit.of(fields.object_in(document, "commit_info", "it")),
             block=_block(document),
         )
     except FieldError as error:
@@ -238,20 +238,23 @@ def _rows(records: Iterable[Any]) -> Iterator[Row]:
         yield row.read(record, f"benchmark {nth}")
 
 
-def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = document.get(name) or {}
-    if not isinstance(value, Mapping):
-        raise FieldError(f"{name} must be an object, got {shown(value)}")
-    return value
+def _machine(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Names and versions are text, or numbers as cuDNN's is; what pytest-benchmark writes besides may be anything."""
+    machine = fields.object_in(document, "machine_info", "it")
+    for name in (*SOFTWARE, "node"):
+        if not isinstance(machine.get(name), (str, int, type(None))):
+            raise FieldError(f"machine_info: {name} must be text, got {shown(machine[name])}")
+    fields.object_in(machine, "cpu", "machine_info")
+    return machine
 
 
 def _block(document: Mapping[str, Any]) -> Block | None:
     if document.get(SCHEMA_KEY) is None:
         return None
-    own = _object(document, SCHEMA_KEY)
+    own = fields.object_in(document, SCHEMA_KEY, "it")
     if own.get("schema") not in READABLE:
         known = " and ".join(map(str, READABLE))
-        raise FieldError(f"it has schema {own.get('schema')}, this version reads {known}: update it")
+        raise FieldError(f"it has schema {shown(own.get('schema'))}, this version reads {known}: update it")
     return fields.read(Block, own, SCHEMA_KEY)
 
 

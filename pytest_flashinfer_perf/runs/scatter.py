@@ -8,6 +8,12 @@ from collections.abc import Sequence
 
 MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349  # of a median of one sample, in interquartile ranges
 NOISY = 0.05
+LEAST = 1e-15
+
+
+def is_measured(value: float) -> bool:
+    """Whether a number of seconds, cycles or GHz can be one that was measured, rather than zero, infinite or NaN."""
+    return LEAST < value < 1 / LEAST
 
 
 def median_error(middle: float, count: int) -> float:

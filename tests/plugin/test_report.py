@@ -247,7 +247,10 @@ def test_the_title_of_a_fold_is_html_and_no_markdown(tmp_path):
 def test_a_page_is_not_written_over_its_run(tmp_path, capsys):
     path = write(tmp_path / "run.json", document(benchmark()))
     assert cli.main(["report", str(path), "-o", str(path)]) == 2
-    assert capsys.readouterr().err == f"flashinfer-perf report: {path} is one of the runs: write to another file\n"
+    assert (
+        capsys.readouterr().err
+        == f"flashinfer-perf report: --output: {path} is read by the same command: write to another file\n"
+    )
 
 
 def test_a_session_without_the_extra_says_so_before_it_measures(pytester, monkeypatch):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import signal
-import sys
+import traceback
 from collections.abc import Sequence
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.printing import say
 
 INTERRUPTED = 128 + signal.SIGINT  # as a shell has it
 HELP = {
@@ -28,12 +29,16 @@ HELP = {
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
+    """The exit code. That of an error is never 1, which is a verdict: something is worse."""
     command = importlib.import_module(f"{__name__}.{name}")
     try:
         return int(command.main(arguments))
     except KeyboardInterrupt:
-        sys.stderr.write(f"flashinfer-perf {name}: interrupted\n")
+        say(f"flashinfer-perf {name}: interrupted")
         return INTERRUPTED
     except (FlashinferPerfError, OSError) as error:
-        sys.stderr.write(f"flashinfer-perf {name}: {error}\n")
+        say(f"flashinfer-perf {name}: {error}")
         return error.exit_code if isinstance(error, FlashinferPerfError) else FlashinferPerfError.exit_code
+    except Exception:  # noqa: BLE001 - any other is a fault of this package
+        say(traceback.format_exc())
+        return FlashinferPerfError.exit_code

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging, process_options
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.gate.verdict import Judgement
+from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Done, Environment, say
+from pytest_flashinfer_perf.running.processes import Done, Environment
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import Run
 
@@ -98,7 +98,7 @@ class PairedRuns:
     def write(self, judgement: Judgement) -> None:
         session = {"wall_s": self._seconds, "pair_s": self.pairs, "gpu": self.gpu, "arguments": list(self.arguments)}
         session |= {where.name: list(where.command) for where in (self.base, self.head)}
-        write_whole(self.output / "session.json", json.dumps(session, indent=1) + "\n")
+        write_json(self.output / "session.json", session)
         write_whole(self.output / "verdicts.json", document.text(judgement))
         write_whole(self.output / "verdicts.md", markdown.text(judgement))
 

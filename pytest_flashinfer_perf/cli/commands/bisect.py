@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +17,12 @@ from pytest_flashinfer_perf.bisect.search import CaseSearch, NoDifferenceError, 
 from pytest_flashinfer_perf.bisect.subjects import Subject
 from pytest_flashinfer_perf.bisect.times import ON_HOST, SIGNS, Times
 from pytest_flashinfer_perf.cli import judging, process_options
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
 from pytest_flashinfer_perf.gate.likeness import LIBRARY
 from pytest_flashinfer_perf.gate.options import ALLOW
 from pytest_flashinfer_perf.gate.plan import Plan
+from pytest_flashinfer_perf.printing import say, show
 from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import say
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import RunError
 
@@ -53,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     command = processes.environment("python", start.options.python).command
     subject = subjects.subject(start.options, start.for_pytest, command, start.output, start.points)
     if start.options.dry_run:
-        sys.stdout.writelines(f"{line}\n" for line in _estimate(start, subject, command))
+        show(_estimate(start, subject, command))
         return FOUND
     gpu = processes.gpu(start.for_pytest)
     _write(start, subject)
@@ -61,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         trails = _searched(subject, journal.read(start.output / FINDINGS, _compare(start, subject, gpu)))
     Evidence(start.output).result(trails)
     subject.write_logs(trails, start.output)
-    sys.stdout.writelines(f"{line}\n" for line in shown.results(trails, subject.history, _sought(start.options.find)))
+    show(shown.results(trails, subject.history, _sought(start.options.find)))
     return FOUND if all(trail.found for trail in trails) else NOT_ALL_FOUND
 
 
@@ -80,9 +78,9 @@ def _start(arguments: Sequence[str]) -> Start:
 
 def _resumed(folder: Path) -> Start:
     try:
-        document = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
+        document = read_json(folder / COMMAND)
         words, below, points = document["words"], document["folder"], document["points"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (FileError, KeyError, TypeError) as error:
         raise RunError(f"--resume={folder}: no search was begun there: {error}") from error
     if below != str(Path.cwd()):
         raise RunError(f"--resume={folder}: it was begun in {below}, start it there")
@@ -92,7 +90,7 @@ def _resumed(folder: Path) -> Start:
 
 def _write(start: Start, subject: Subject) -> None:
     document = {"words": list(start.words), "folder": str(Path.cwd()), "points": list(subject.points)}
-    write_whole(start.output / COMMAND, json.dumps(document, indent=1) + "\n")
+    write_json(start.output / COMMAND, document)
     write_whole(start.output / ".gitignore", "*\n")  # it may lie in the checkout, which stays as it is
     say(f"kept in {start.output}; interrupted, it goes on with: flashinfer-perf bisect --resume {start.output}")
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.cli import process_options
-from pytest_flashinfer_perf.files import verify_writable
+from pytest_flashinfer_perf.files import verify_outputs
 from pytest_flashinfer_perf.gate import calibration
 from pytest_flashinfer_perf.gate.calibration import DOMAINS, CalibrationError
+from pytest_flashinfer_perf.printing import say, show
 from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Done, say
+from pytest_flashinfer_perf.running.processes import Done
 from pytest_flashinfer_perf.runs.formatting import WIDTH, counted, duration
 
 EXAMPLE = "example: flashinfer-perf calibrate -- tests/attention -k 'decode and fa2'"
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     where = processes.environment("python", args.python)
     output = processes.folder(args.output, "calibrate")
     gpu = processes.gpu(for_pytest)
-    verify_writable(args.write or calibration.kept(gpu))
+    verify_outputs({"--write": args.write or calibration.kept(gpu)})
     done = []
     with processes.alone_on(gpu):
         for nth in range(args.processes):
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     calibrated = calibration.of([one.run for one in done])
     path = args.write or calibration.kept(calibrated["gpu"])
     calibration.write(path, calibrated)
-    sys.stdout.writelines(f"{line}\n" for line in (*lines(calibrated), f"wrote {path}"))
+    show((*lines(calibrated), f"wrote {path}"))
     return 0
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_flashinfer_perf.printing import print_raw, show
 from pytest_flashinfer_perf.runs.formatting import grouped, software, wrapped
 
 EXAMPLE = """examples:
@@ -26,8 +26,10 @@ def main(arguments: Sequence[str]) -> int:
     from pytest_flashinfer_perf.cli import diagnosis
 
     facts = diagnosis.examine()
-    text = json.dumps(facts, indent=2) if args.json else "\n".join(lines(facts))
-    sys.stdout.write(f"{text}\n")
+    if args.json:
+        print_raw(json.dumps(facts, indent=2) + "\n")
+    else:
+        show(lines(facts))
     return 0 if facts["measures_on_gpu"] and not facts["unmet"] else 1
 
 

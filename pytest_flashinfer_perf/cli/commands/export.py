@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import verify_outputs, write_whole
+from pytest_flashinfer_perf.printing import print_raw, say
 from pytest_flashinfer_perf.report import exports, runs
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import Run
@@ -23,13 +23,15 @@ EXAMPLE = """examples:
 
 def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(list(arguments))
+    verify_outputs({"--output": args.output}, [args.run])
     [run] = runs.read([args.run])
     text = exports.FORMATS[args.to](run)
     if args.output is None:
-        sys.stdout.write(text)
+        print_raw(text)
     else:
         write_whole(args.output, text)
-    sys.stderr.writelines(f"flashinfer-perf export: {note}\n" for note in _notes(run))
+    for note in _notes(run):
+        say(f"flashinfer-perf export: {note}")
     return 0
 
 

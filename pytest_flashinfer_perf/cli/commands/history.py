@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from pytest_flashinfer_perf.gate import history, runs, thresholds, words
 from pytest_flashinfer_perf.gate.changes import SHORTEST, Change
 from pytest_flashinfer_perf.gate.history import Series
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
+from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.runs.formatting import counted, indented, wrapped
 
 EXAMPLE = "example: flashinfer-perf history .benchmarks"
@@ -22,10 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     found = runs.read([args.folder])
     series = history.read(found, thresholds.read(project_file.find(Path.cwd(), args.perf_config)))
     failures = list(history.failures(found))
-    sys.stdout.writelines(
-        f"{line}\n"
-        for line in (*lines(series, len(found)), *(line for failure in failures for line in wrapped(failure)))
-    )
+    show((*lines(series, len(found)), *(line for failure in failures for line in wrapped(failure))))
     if failures:
         return WORSE
     return NOTHING_WORSE if any(one.long_enough for one in series) else COULD_NOT_JUDGE

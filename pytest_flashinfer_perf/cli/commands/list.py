@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_flashinfer_perf import apis
 from pytest_flashinfer_perf.apis import discovery, listing
 from pytest_flashinfer_perf.apis.discovery import DiscoveryError
 from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.model_configs import shipped
 from pytest_flashinfer_perf.runs.formatting import wrapped
@@ -36,7 +36,7 @@ def _apis(asked: str) -> int:
         raise DiscoveryError("flashinfer is not installed: there are no APIs to list")
     if not any(asked.lower() in api.name.lower() for api in found.apis):
         raise ParamError(apis.unknown(asked))
-    sys.stdout.write("\n".join(listing.lines(found, asked)) + "\n")
+    show(listing.lines(found, asked))
     return 0
 
 
@@ -46,7 +46,7 @@ def _routines(asked: str) -> int:
         raise UnknownRoutineError(asked, unknown(asked, sorted(all_routines())))
     shown = (line for routine in found for line in (_whole(routine) if asked else _brief(routine)))
     models = () if asked else _titled("models", sorted({*_models(found), *shipped.names()}), indent=0)
-    sys.stdout.write("\n".join([*shown, *models]) + "\n")
+    show([*shown, *models])
     return 0
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.runs import merging
 from pytest_flashinfer_perf.runs.formatting import counted
 
@@ -18,11 +17,11 @@ EXAMPLE = "example: flashinfer-perf merge shard-*.json --output run.json"
 
 def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(list(arguments))
+    verify_outputs({"--output": args.output}, args.files)
     made = merging.merged([merging.read(path) for path in args.files], args.allow)
-    write_whole(args.output, json.dumps(made, indent=4) + "\n")
-    sys.stdout.write(
-        f"wrote {counted(len(made['benchmarks']), 'row')} of {counted(len(args.files), 'file')} to {args.output}\n"
-    )
+    write_json(args.output, made, indent=4)
+    rows, files = counted(len(made["benchmarks"]), "row"), counted(len(args.files), "file")
+    show([f"wrote {rows} of {files} to {args.output}"])
     return 0
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config.option import whole
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import verify_outputs, write_whole
+from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.report import budget_shown, runs
 from pytest_flashinfer_perf.routines import model_step
 from pytest_flashinfer_perf.routines.model_configs import step
@@ -34,6 +35,8 @@ EXAMPLE = """examples:
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = _parser().parse_args(own)
+    config = Path(args.config)
+    verify_outputs({"--output": args.output}, filter(None, (config, config / "config.json", args.run, args.base)))
     plan = model_step.plan(args.config, step.read(args, Spread(args.tp, args.dp, args.ep)), all_apis())
     if args.plan:
         _write(args.output, "\n".join(model_step.listed(plan)))
@@ -81,7 +84,7 @@ def _options(args: argparse.Namespace) -> list[str]:
 
 def _write(output: Path | None, text: str) -> None:
     if output is None:
-        sys.stdout.write(f"{text}\n")
+        show(text.split("\n"))
     else:
         write_whole(output, f"{text}\n")
 

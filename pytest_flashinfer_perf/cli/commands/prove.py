@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,9 @@ from pytest_flashinfer_perf.gate import calibration, proof_shown, runs
 from pytest_flashinfer_perf.gate.options import ALLOW
 from pytest_flashinfer_perf.gate.proof import Proof, prove
 from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
+from pytest_flashinfer_perf.printing import say, show
 from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Environment, say
+from pytest_flashinfer_perf.running.processes import Environment
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
@@ -60,7 +60,7 @@ def _judged_again(options: argparse.Namespace, for_pytest: Sequence[str]) -> Pro
         raise RunError("--from judges stored results: leave out --share, --output and the arguments behind --")
     plain, planted = (_stored(options.stored, side) for side in (PLAIN, PLANTED))
     gpus = {gpu for run in (*plain, *planted) for gpu in run.gpus}
-    return prove(plain, planted, judging.rules(options, gpus, paired=False))
+    return prove(plain, planted, judging.rules(options, gpus, paired=False, runs=[*plain, *planted]))
 
 
 def _stored(folder: Path, side: str) -> list[Run]:
@@ -111,7 +111,7 @@ class PlantedRuns:
 
 
 def _reported(proof: Proof, options: argparse.Namespace) -> int:
-    sys.stdout.writelines(f"{line}\n" for line in proof_shown.lines(proof))
+    show(proof_shown.lines(proof))
     for name, text in WRITERS.items():
         if getattr(options, name):
             write_whole(getattr(options, name), text(proof))

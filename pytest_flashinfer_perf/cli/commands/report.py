@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import verify_outputs, write_whole
+from pytest_flashinfer_perf.printing import print_raw, show
 from pytest_flashinfer_perf.report import markdown, runs
 from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
@@ -21,14 +21,10 @@ EXAMPLE = """examples:
 
 def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(list(arguments))
+    output = args.output if args.output or args.markdown else Path("report.html")
+    verify_outputs({"--output": output}, args.runs)
     read = runs.read(args.runs)
-    _verify_other(args.output, args.runs)
-    return _markdown(read, args.output) if args.markdown else _page(read, args.output or Path("report.html"))
-
-
-def _verify_other(output: Path | None, read: Sequence[Path]) -> None:
-    if output and output.resolve() in [path.resolve() for path in read]:
-        raise RunError(f"{output} is one of the runs: write to another file")
+    return _markdown(read, output) if args.markdown else _page(read, output)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 def _markdown(read: Sequence[Run], output: Path | None) -> int:
     text = "\n".join(markdown.lines(read)) + "\n"
     if output is None:
-        sys.stdout.write(text)
+        print_raw(text)
     else:
         write_whole(output, text)
     return 0
@@ -66,5 +62,5 @@ def _page(read: Sequence[Run], output: Path) -> int:
     if absent:
         raise RunError(absent)
     page.write(output, read)
-    sys.stdout.write(f"wrote {output}\n")
+    show([f"wrote {output}"])
     return 0

@@ -1,4 +1,4 @@
-"""A run that measured nothing writes its file all the same: an older one is not taken for it."""
+"""The file of --benchmark-json is whole and of this run, with rows or without, or it is gone."""
 
 import json
 
@@ -27,7 +27,7 @@ ENDINGS = {
 @pytest.fixture
 def old(pytester):
     """A file of an earlier run, in which the case was measured."""
-    measured = {**row("test_rowless.py::test_it"), "fullname": "test_rowless.py::test_it"}
+    measured = {**row("test_written_files.py::test_it"), "fullname": "test_written_files.py::test_it"}
     return saved(pytester.path / "run.json", measured)
 
 
@@ -36,7 +36,7 @@ def run(pytester, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(body, *options):
-        pytester.makepyfile(test_rowless=PROGRAM.format(body))
+        pytester.makepyfile(test_written_files=PROGRAM.format(body))
         return pytester.runpytest(*QUICK, "--benchmark-json=run.json", *options)
 
     return run
@@ -51,7 +51,7 @@ def test_a_run_without_rows_replaces_an_older_file_and_says_why(run, old, outcom
     written = json.loads(old.read_text())
     assert written["benchmarks"] == []
     [left] = written["flashinfer_perf"]["unmeasured"]
-    assert (left["case"], left["outcome"]) == ("test_rowless.py::test_it", outcome)
+    assert (left["case"], left["outcome"]) == ("test_written_files.py::test_it", outcome)
     assert cli.main(["compare", "--base", str(before), "--head", str(old)]) == (1 if outcome == "failed" else 2)
     assert f"{outcome}: in the baseline, not in this run: " in " ".join(capsys.readouterr().out.split())
 
@@ -64,11 +64,23 @@ def test_a_run_that_times_nothing_leaves_no_older_times(run, old, option, capsys
     assert "Nothing was measured" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("options", [("-k", "plain"), ("-k", "neither"), ("--collect-only",)])
-def test_a_session_without_cases_is_left_as_it_was(run, old, options):
+def test_a_look_at_what_would_be_run_leaves_the_older_file(run, old):
     before = old.read_text()
-    run(ENDINGS["skipped"], *options)
+    run(ENDINGS["skipped"], "--collect-only")
     assert old.read_text() == before
+
+
+@pytest.mark.parametrize("options", [("-k", "plain"), ("-k", "neither"), ("test_broken.py",), ("--perf-backends=x",)])
+def test_a_session_that_runs_no_case_leaves_no_older_file(run, old, pytester, options):
+    pytester.path.joinpath("test_broken.py").write_text("import nowhere_to_be_found\n")
+    run(ENDINGS["skipped"], "--ignore=test_broken.py", *options)
+    assert not old.exists()
+
+
+def test_a_session_that_is_killed_leaves_no_older_file(pytester, old):
+    pytester.makepyfile(test_written_files=PROGRAM.format("import os; os._exit(3)"))
+    assert pytester.runpytest_subprocess(*QUICK, "--benchmark-json=run.json").ret == 3
+    assert not old.exists()
 
 
 def test_a_skip_beside_a_plain_benchmark_is_in_its_file(run, old, pytester):
