@@ -72,8 +72,8 @@ ROUTINES = frozenset(
         "MSAPipeline",
     ]
 )
-# Of families whose lines may name backends.
-DEFAULT_BACKEND = {"attention": "fa2", "gemm": "cudnn"}
+# Of families and routines whose lines may name backends.
+DEFAULT_BACKEND = {"attention": "fa2", "gemm": "cudnn", "mm_fp8": "trtllm_low_latency"}
 # Which backends the script times of what is measured here, in 0.6.18 or since.
 RUNS: dict[str, frozenset[str]] = {
     routine: frozenset(backends.split())
