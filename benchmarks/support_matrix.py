@@ -50,7 +50,8 @@ def declared_for(backend):
 
 ROUTINE = re.compile(r"([\w.:]+) on cuda:\d+ NVIDIA H200:")
 ROW = re.compile(r"[* ] (\S+)(?: \(\S+\))? +[\d.]+ [mu]?s +[\d.]+%")
-PAIR = re.compile(r"  \S+ +[\d.]+ [mu]?s +[\d.]+ [mu]?s +-?[\d.]+%")  # of vllm_decode's table
+PAIR = re.compile(r"  (\S+) +[\d.]+ [mu]?s +[\d.]+ [mu]?s +-?[\d.]+%")  # of vllm_decode's table
+MODE = re.compile(r"-(?:q|kv|o)(?:fp8|nvfp4)")  # all modes of a shape are compared with the one baseline
 
 
 def measured():
@@ -64,14 +65,16 @@ def measured():
 
 
 def rows(page):
-    routine = None
+    routine, baselines = None, set()
     for line in page.read_text().splitlines():
         heading, row = ROUTINE.match(line), ROW.match(line)
         routine = heading[1] if heading else None if line.startswith("```") else routine
         if routine and row:
             yield routine, row[1]
-        if PAIR.match(line):
-            yield from (("vllm_decode", "trtllm"), ("vllm_decode", "baseline"))
+        if pair := PAIR.match(line):
+            yield "vllm_decode", "trtllm"
+            baselines.add(MODE.sub("", pair[1]))
+    yield from (("vllm_decode", "baseline") for _ in baselines)
 
 
 def ran(seen, routine, backend):

@@ -30,6 +30,10 @@ from pytest_flashinfer_perf.timing import cold, graphs
 from pytest_flashinfer_perf.timing.run import uses_graph
 from pytest_flashinfer_perf.timing.target import Target
 
+# What a CPU makes and multiplies in seconds: 128 MiB beside attention's workspace, and a call that a check could take.
+STAND_IN_BYTES = 640 << 20
+STAND_IN_FLOPS = sample.BUDGET_CPU
+
 
 class OutOfMemoryError(FlashinferPerfError):
     """Out of memory, although the case was estimated to fit."""
@@ -52,13 +56,27 @@ def obstacle(case: Case, device: Device, most_gib: float | None = None) -> str |
     reason = capability.missing(case.backend.requires, device)
     if reason is None:
         reason = next(iter(case.backend.limits(case.params, case.backend_name, device)), None)
-    return reason or _untunable(case) or _too_large(case, device, most_gib)
+    return reason or _untunable(case) or _too_long(case, device) or _too_large(case, device, most_gib)
 
 
 def _untunable(case: Case) -> str | None:
     if not getattr(case.params, "autotune", False) or case.backend.tunes:
         return None
     return f"{case.backend_name} has nothing to autotune: leave out --autotune"
+
+
+def _too_long(case: Case, device: Device, flops: float = 0) -> str | None:
+    """Why a stand-in is not measured: a GPU is there, or a CPU would take long to make its inputs or for its calls."""
+    if not case.stands_in:
+        return None
+    name = case.backend_name
+    if device.is_gpu:
+        return f"{name} stands in where there is no GPU: --backends {name} measures it here"
+    size = case.routine.footprint(case.params) / STAND_IN_BYTES
+    if max(size, flops / STAND_IN_FLOPS) <= 1:
+        return None
+    needs = f"{flops / 1e9:.3g} GFLOP" if size <= 1 else f"about {_footprint(case):.1f} GiB"
+    return f"{name} stands in for small cases only, this one needs {needs}: --backends {name} measures it"
 
 
 def _too_large(case: Case, device: Device, most_gib: float | None) -> str | None:
@@ -119,6 +137,8 @@ def _measured(case: Case, measuring: Measuring, checking: Checking, device: Devi
     graph = graph and not (routine.graph_if_possible and graphs.refusal(target))
     choice = _tune(case, target)
     cost = routine.cost(p, x)
+    if too_long := _too_long(case, device, cost.flops):
+        raise CannotRunError(too_long)
     expected = Expected(()) if checking.off else _Expectation(case, x, cost, checking).expected(takes, device)
     measurement = measure_target(target, expected, measuring, checking, device, cuda_graph=graph)
     if choice and resolved == "auto":

@@ -73,6 +73,7 @@ class Case:
     autotune_cache: str | None = None
     options: CaseOptions = CaseOptions()
     nth: int = 1  # occurrence in a testlist
+    stands_in: bool = False  # nobody named its backend: it runs where there is no GPU, if it is small
 
     def __post_init__(self) -> None:
         if not SEED.allows(self.seed):

@@ -12,6 +12,9 @@ import pytest
 from old_commands import MANY_LINES, ONE_LINE
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring.one_case import obstacle
 from pytest_flashinfer_perf.plugin import suite
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec import case as cases
@@ -133,6 +136,25 @@ def test_a_command_of_the_documents_is_understood_as_it_stands(command):
     read = cases.read(flags.split(asked.partition("=")[2]), all_routines())
     assert {case.routine.name for case in read} == {words[words.index("--routine") + 1]}
     assert len(read) >= 1
+
+
+# GiB that such cards have, less what a context takes.
+MEMORY = {"NVIDIA H200": 139, "NVIDIA B200": 178}
+
+
+@pytest.mark.parametrize(
+    "command", [*ONE_LINE, *MANY_LINES], ids=lambda command: command.partition("--routine ")[2][:9]
+)
+def test_a_command_of_the_documents_runs_with_each_backend_on_the_gpu_that_it_is_for(
+    command, hopper, blackwell, monkeypatch
+):
+    """FA3 is Hopper's, and everything else is Blackwell's, whose card the documents were written on."""
+    monkeypatch.setattr(Device, "free_bytes", lambda device: MEMORY[device.name] << 30)
+    words = shlex.split(command.replace("\\\n", " "))
+    entries = testlist.read_line(flags.join(words[words.index("--routine") :]), "")
+    asked = [entry.case for entry in entries if not entry.case.stands_in]
+    skipped = {c.backend_name: obstacle(c, hopper if c.backend_name == "fa3" else blackwell) for c in asked}
+    assert set(skipped.values()) == {None}, skipped
 
 
 LINES = r"""

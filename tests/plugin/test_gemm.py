@@ -210,7 +210,7 @@ def test_what_no_kernel_has_is_an_error(name, change, sentence):
 
 def test_mxfp4_and_nvfp4_differ_in_block_and_alpha(on_cpu):
     fp4 = on_cpu(GEMM["mm_fp4"])
-    mx, nv = (fp4.inputs(GEMM["mm_fp4"].params(m=4, n=16, k=64, use_nvfp4=use)) for use in (False, True))
+    mx, nv = (fp4.inputs(GEMM["mm_fp4"].params(m=4, n=16, k=64, use_mxfp4=use)) for use in (True, False))
     assert mx.alpha is None
     assert mx.a_scale.shape == (4, 64 // blocks.MX_BLOCK)
     assert nv.alpha.shape == (1,)

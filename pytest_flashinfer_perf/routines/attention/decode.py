@@ -29,9 +29,9 @@ from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, S
 
 
 def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> DecodeInputs:
+    lens = _lengths.decode(p, rand)
     rows = (p.batch_size * p.s_qo, p.num_qo_heads)
     q = _drawn.unquantised((*rows, p.head_dim_qk), p.q_dtype, rand).to(TORCH[p.q_dtype])
-    lens = _lengths.draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).clamp_min(p.s_qo)
     pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
     return DecodeInputs(
         q=q,
@@ -79,7 +79,7 @@ decode = Routine(
     tolerances=lambda p, backend: _shared.tolerances(p, rounds_queries=backend == "trtllm-native"),
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.seq_lens),
+    facts=lambda p, x: _lengths.facts(p, x.seq_lens),
     rows=lambda p, x: _reference.ends(p.s_qo, x.seq_lens),
     activations=lambda x: x.q,
     aliases=_shared.ALIASES,

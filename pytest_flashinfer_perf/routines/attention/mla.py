@@ -32,8 +32,8 @@ from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, S
 
 
 def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> LatentInputs:
+    lens = _lengths.decode(p, rand)
     q, q_scale = _drawn.normal((p.batch_size * p.s_qo, p.num_qo_heads, p.head_dim), p.q_dtype, rand)
-    lens = _lengths.draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).clamp_min(p.s_qo)
     pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
     kv, kv_scale = _drawn.normal((pages, p.page_size, p.head_dim), p.kv_dtype, rand)
     return LatentInputs(
@@ -96,7 +96,7 @@ mla = Routine(
     tolerances=tolerances,
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.seq_lens),
+    facts=lambda p, x: _lengths.facts(p, x.seq_lens),
     rows=lambda p, x: _reference.ends(p.s_qo, x.seq_lens),
     activations=lambda x: x.q,
     aliases=_shared.ALIASES,

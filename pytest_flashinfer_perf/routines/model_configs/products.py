@@ -12,8 +12,8 @@ OF_TYPE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "bf16": {"mm_bf16": {}},
     "fp8": {"mm_fp8": {}, "bmm_fp8": {"batch_size": 1}},
     "fp8_blocks": {"gemm_fp8_nt_groupwise": {}},
-    "nvfp4": {"mm_fp4": {"use_nvfp4": True, "use_128x4_sf_layout": True}},
-    "mxfp4": {"mm_fp4": {"use_128x4_sf_layout": True}},
+    "nvfp4": {"mm_fp4": {"use_128x4_sf_layout": True}},
+    "mxfp4": {"mm_fp4": {"use_mxfp4": True, "use_128x4_sf_layout": True}},
 }
 
 

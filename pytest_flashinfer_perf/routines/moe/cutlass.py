@@ -98,7 +98,7 @@ def _stored_as(p: CutlassFusedMoe, rand: torch.Generator) -> Plain | Fp8 | Nvfp4
         return _stored.in_nvfp4(x, first, second, left=None if p.quantized_input else dtype)
     if p.cutlass_variant == "deepseek_fp8_block_scale":
         return _stored.in_blocks(x, first, second, left=dtype)
-    return Plain(x.to(dtype), first, second)
+    return _stored.in_16_bits(x.to(dtype), first, second)
 
 
 def choices(_p: CutlassFusedMoe, x: Inputs) -> Choices:
@@ -111,8 +111,8 @@ def precision(p: CutlassFusedMoe) -> Precision:
     DeepSeek's scales the kernel rounds tokens and intermediate values by scales that it computes itself.
     """
     return {
-        "base": Precision(p.input_dtype, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
-        "fp8": Precision(FP8[0], 1.0, Tolerance(2e-2, 8e-2, 1.5e-2), Tolerance(2e-2, 8e-2, 1.5e-2, matched=0.99)),
+        "base": Precision(p.input_dtype, 2.0, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
+        "fp8": Precision(FP8[0], 1.0, 1.0, Tolerance(2e-2, 8e-2, 1.5e-2), Tolerance(2e-2, 8e-2, 1.5e-2, matched=0.99)),
         "nvfp4": _shared.IN_NVFP4,
         "deepseek_fp8_block_scale": _shared.IN_BLOCKS,
     }[p.cutlass_variant]
