@@ -80,7 +80,7 @@ class Perf:
         record.leave_out(self._benchmark)
 
     def _measured(self, case: Case) -> Measurement:
-        self._node.stash[IDENTITY] = row.located(case.identity, self._device)
+        self._node.stash[IDENTITY] = case.identity.on(self._device)
         self._node.stash[REPEAT] = case.repro
         known = quarantined(case, self._settings.quarantine, all_routines())
         if known:
@@ -157,7 +157,7 @@ class Perf:
     @property
     def _identity(self) -> Identity:
         """The identity of a test without a case of a routine."""
-        return row.located(Identity(case=self._node.nodeid, case_tag=self._settings.case_tag), self._device)
+        return Identity(case=self._node.nodeid, case_tag=self._settings.case_tag).on(self._device)
 
     def _own_row(self, measured: Measurement, cost: Cost | None) -> Row:
         return row.of_measurement(self._identity, measured, cost, self._settings.measuring.peaks)

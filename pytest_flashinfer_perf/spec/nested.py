@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,19 +12,24 @@ from torch import Tensor
 
 def tensors(tree: Any) -> Iterator[Tensor]:
     """Every tensor in nested tuples, lists, dictionaries and dataclasses."""
+    return (tensor for _, tensor in named_tensors(tree))
+
+
+def named_tensors(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor with the names that lead to it, such as `stored.x`."""
     if isinstance(tree, Tensor):
-        yield tree
-    for child in _children(tree):
-        yield from tensors(child)
+        yield name, tree
+    for part, child in _children(tree):
+        yield from named_tensors(child, f"{name}.{part}".lstrip("."))
 
 
-def _children(tree: Any) -> Sequence[Any]:
+def _children(tree: Any) -> Iterable[tuple[object, Any]]:
     if isinstance(tree, (tuple, list)):
-        return tree
+        return zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True)
     if isinstance(tree, dict):
-        return list(tree.values())
+        return tree.items()
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        return [getattr(tree, f.name) for f in dataclasses.fields(tree)]
+        return [(f.name, getattr(tree, f.name)) for f in dataclasses.fields(tree)]
     return ()
 
 
