@@ -32,11 +32,13 @@ class Entry:
     missing: str = ""
     problem: str = ""
     where: str = ""
+    text: str = ""
+    parsed: Line | None = None
 
     @property
     def identity(self) -> Identity:
-        """The identity of a line without a case."""
-        return Identity(case=self.name)
+        """The names in reports, for a line without a case its own."""
+        return self.case.identity if self.case else Identity(case=self.name)
 
 
 def is_testlist(path: Path) -> bool:
@@ -75,32 +77,31 @@ def _encoding(path: Path) -> str:
 
 def read_line(line: str, where: str, backends: Sequence[str] = ()) -> list[Entry]:
     """The entries of a single line: one for each of `backends`, or of its own, or of upstream's and the stand-in."""
+    unread = Entry(_slug(line), where=where, text=line)
     try:
         read = lines.parse(flags.split(line), all_routines())
     except NotAnApiError as error:
-        return [Entry(_slug(line), missing=str(error), where=where)]
+        return [replace(unread, missing=str(error))]
     except ParamError as error:
         if isinstance(error, UnknownRoutineError) and error.name in upstream.COMMUNICATION:
-            missing = f"{error.name} is a routine that this project does not have"
-            return [Entry(_slug(line), missing=missing, where=where)]
-        return [Entry(_slug(line), problem=str(error), where=where)]
-    asked = backends or read.backends
+            return [replace(unread, missing=f"{error.name} is a routine that this project does not have")]
+        return [replace(unread, problem=str(error))]
+    unread, asked = replace(unread, parsed=read), backends or read.backends
     stand_in = [STAND_IN] if not asked and STAND_IN in read.routine.backends else []
-    measured = [_entry(read, name, where) for name in asked or default_backends(read.routine)]
-    return measured + [_entry(read, name, where, stands_in=True) for name in stand_in]
+    measured = [_entry(unread, read, name) for name in asked or default_backends(read.routine)]
+    return measured + [_entry(unread, read, name, stands_in=True) for name in stand_in]
 
 
-def _entry(line: Line, backend: str, where: str, *, stands_in: bool = False) -> Entry:
-    name = f"{line.routine.name}[{line.shape.id}-{backend}]"
+def _entry(unread: Entry, line: Line, backend: str, *, stands_in: bool = False) -> Entry:
+    nameless = replace(unread, name=f"{line.routine.name}[{line.shape.id}-{backend}]")
     try:
         case = replace(line.case(backend), stands_in=stands_in)
     except ParamError as error:
         known = {*capability.HARDWARE, *all_backends(), *upstream.BACKENDS}
         if line.routine.option == "--api" or backend in known:
-            missing = f"{line.routine.name} has no backend {backend} in this project"
-            return Entry(name, missing=missing, where=where)
-        return Entry(name, problem=str(error), where=where)
-    return Entry(f"{case.routine.name}[{case.id}]", case)
+            return replace(nameless, missing=f"{line.routine.name} has no backend {backend} in this project")
+        return replace(nameless, problem=str(error))
+    return replace(unread, name=f"{case.routine.name}[{case.id}]", case=case)
 
 
 def _slug(line: str) -> str:
@@ -118,4 +119,4 @@ def _numbered(entries: Iterable[Entry]) -> Iterator[Entry]:
             yield replace(entry, name=f"{entry.name[:-1]}-{nth}]")
         else:
             again = replace(entry.case, nth=nth)
-            yield Entry(f"{again.routine.name}[{again.id}]", again)
+            yield replace(entry, name=f"{again.routine.name}[{again.id}]", case=again)

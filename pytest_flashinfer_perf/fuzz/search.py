@@ -56,6 +56,10 @@ class Search:
     def marks(self) -> dict[str, str]:
         return {"routine": self.routine.name, "backend": self.backend_name}
 
+    @property
+    def keywords(self) -> set[str]:
+        return self.routine.keywords(self.backend_name)
+
     def case(self, params: Params, seed: int) -> Case:
         return Case(self.routine, Shape(params), self.backend_name, seed)
 

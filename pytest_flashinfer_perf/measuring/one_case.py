@@ -25,6 +25,7 @@ from pytest_flashinfer_perf.running import compiling, outcomes
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.spec.case import Case, backend_named, routine_named
 from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.nested import named_tensors
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, CannotRunError, LaunchOptions, Shape
 from pytest_flashinfer_perf.timing import cold, graphs
 from pytest_flashinfer_perf.timing.run import uses_graph
@@ -60,7 +61,7 @@ def obstacle(case: Case, device: Device, most_gib: float | None = None) -> str |
 
 
 def _untunable(case: Case) -> str | None:
-    if not getattr(case.params, "autotune", False) or case.backend.tunes:
+    if not case.autotunes or case.backend.tunes or (case.options.autotune and case.backend.api):
         return None
     return f"{case.backend_name} has nothing to autotune: leave out --autotune"
 
@@ -169,12 +170,10 @@ def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
     return target, built.resolved, takes
 
 
-def _described(tree: Any, name: str = "") -> Iterator[str]:
-    if isinstance(tree, torch.Tensor):
-        yield f"{name}.shape = {tree.shape}"
-        yield f"{name}.dtype = {tree.dtype}"
-    for field_name in getattr(tree, "_fields", ()):
-        yield from _described(getattr(tree, field_name), f"{name}.{field_name}".lstrip("."))
+def _described(inputs: Any) -> Iterator[str]:
+    for name, tensor in named_tensors(inputs):
+        yield f"{name}.shape = {tensor.shape}"
+        yield f"{name}.dtype = {tensor.dtype}"
 
 
 SECOND_CHECK = 8  # the second check gets this fraction of the first one's work
@@ -209,9 +208,8 @@ class _Expectation:
 
 def _tune(case: Case, target: Target) -> Choice | None:
     """Let FlashInfer's autotuner choose the kernel before anything is timed, and return its choice."""
-    if not case.backend.tunes:
+    if not (case.backend.tunes or case.options.autotune):
         return None
-    tune = getattr(case.params, "autotune", False)
     if case.autotune_cache:
-        autotune.verify(case.autotune_cache, tune=tune)
-    return autotune.choose_kernel(target, tune=tune, cache=case.autotune_cache)
+        autotune.verify(case.autotune_cache, tune=case.autotunes)
+    return autotune.choose_kernel(target, tune=case.autotunes, cache=case.autotune_cache)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pytest_flashinfer_perf.config.settings import PeaksChoice
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 from pytest_flashinfer_perf.machine import implementations, requirements
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.measuring.one_case import CaseResult
@@ -41,11 +40,10 @@ REMEDY_FOR_LAUNCHES = "--perf-cuda-graph=on replays them without the host"
 
 
 def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice) -> Row:
-    identity = located(case.identity, result.measurement.device)
-    row = of_measurement(identity, result.measurement, result.cost, peaks_choice)
+    row = of_measurement(case.identity.on(result.measurement.device), result.measurement, result.cost, peaks_choice)
     setup = Setup(
         resolved_backend=result.resolved,
-        autotuned=getattr(case.params, "autotune", False),
+        autotuned=case.autotunes,
         autotune_cache=case.autotune_cache if case.backend.tunes else None,
         tactic=result.choice.sentence if result.choice else None,
         seed=case.seed,
@@ -79,10 +77,6 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         check=_check(m),
         execution=execution,
     )
-
-
-def located(identity: Identity, device: Device) -> Identity:
-    return replace(identity, device=str(device.torch), device_name=device.name, gpu_uuid=device.uuid)
 
 
 def _throughput(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple[Throughput, float | None]:

@@ -43,9 +43,9 @@ MARKERS = (
     "attention: cases of the attention family",
     "gemm: cases of the GEMM family",
     "moe: cases of the MoE family",
-    'requires_sm(*capabilities): skip unless the GPU has one of them, e.g. "90", "100+"',
-    "requires_backend(name): skip unless this FlashInfer backend can run here",
-    "requires_flashinfer(*names): skip unless flashinfer imports and has these functions",
+    'requires_sm(*capabilities): skip unless the GPU has one of them, e.g. "90", "100+"; cases carry their backend\'s',
+    "requires_backend(name): skip unless this FlashInfer backend can run here; cases carry their own",
+    "requires_flashinfer(*names): skip unless flashinfer imports and has these functions; cases carry what they call",
 )
 
 
@@ -215,6 +215,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
         collection.verify_project(measured, config.stash[SETTINGS])
         collection.give_clocks(measured)
+        collection.add_keywords(measured)
         collection.deselect_empty(config, items)
 
 
@@ -259,7 +260,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         reason = collection.unmet(item, item.config.stash[DEVICE])
         if reason:
-            pytest.skip(reason)
+            raise pytest.skip.Exception(reason, _use_item_location=True)  # as pytest's own markers do
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ class Perf:
         record.leave_out(self._benchmark)
 
     def _measured(self, case: Case) -> Measurement:
-        self._node.stash[IDENTITY] = row.located(case.identity, self._device)
+        self._node.stash[IDENTITY] = case.identity.on(self._device)
         self._node.stash[REPEAT] = case.repro
         known = quarantined(case, self._settings.quarantine, all_routines())
         if known:
@@ -179,10 +179,10 @@ class Perf:
     @property
     def _identity(self) -> Identity:
         """The identity of a test without a case of a routine."""
-        return row.located(Identity(case=self._node.nodeid, case_tag=self._settings.case_tag), self._device)
+        return Identity(case=self._node.nodeid, case_tag=self._settings.case_tag).on(self._device)
 
     def _own_row(self, measured: Measurement, cost: Cost | None) -> Row:
-        identity = row.located(self._identity, measured.device)
+        identity = self._identity.on(measured.device)
         return row.of_measurement(identity, measured, cost, self._measuring.peaks)
 
     def _record(self, measured: Measurement, made: Row) -> None:

@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.runs.row import Identity
 from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.spec.params import ParamError, Value, fields_of
+from pytest_flashinfer_perf.spec.params import SHORT, ParamError, Value, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class CaseOptions:
     use_cuda_events: bool = False
     verbose: int = 0
     allow_output_mismatch: bool = False
+    autotune: bool = False  # of an API, whose parameters have no such field
 
     def __post_init__(self) -> None:
         for name, least in (("num_iters", 1), ("dry_run_iters", 0)):
@@ -60,7 +61,7 @@ class CaseOptions:
 
 
 COUNTS = ("num_iters", "dry_run_iters")
-SWITCHES = ("no_cuda_graph", "use_cuda_events", "allow_output_mismatch")
+SWITCHES = ("no_cuda_graph", "use_cuda_events", "allow_output_mismatch", "autotune")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,13 @@ class Case:
 
     @property
     def id(self) -> str:
-        return f"{self.shape.id}-{self.backend_name}" + f"-{self.nth}" * (self.nth > 1)
+        tuned = "-autotune" * self.options.autotune
+        return f"{self.shape.id}-{self.backend_name}{tuned}" + f"-{self.nth}" * (self.nth > 1)
+
+    @property
+    def autotunes(self) -> bool:
+        """Whether FlashInfer's tuner is to choose the kernel before it is timed."""
+        return self.options.autotune or getattr(self.params, "autotune", False)
 
     @property
     def words(self) -> list[str]:
@@ -129,6 +136,15 @@ class Case:
         return {"routine": self.routine.name, "backend": self.backend_name, "model": model, **params}
 
     @property
+    def keywords(self) -> set[str]:
+        """The names that `-k` selects it by, with its model and its types, however these are written."""
+        model = {self.shape.model.name} if self.shape.model else set()
+        params = self.params
+        given = (getattr(params, f.name) for f in fields_of(type(params)) if f.name.endswith("dtype"))
+        dtypes = {name for name in given if name is not None}
+        return self.routine.keywords(self.backend_name) | model | dtypes | {SHORT.get(name, name) for name in dtypes}
+
+    @property
     def json_params(self) -> dict[str, Value]:
         return {"routine": self.routine.name, "backend": self.backend_name, **self.params.as_json()}
 
@@ -140,6 +156,13 @@ class Line(NamedTuple):
     shape: Shape[Any]
     backends: tuple[str, ...]
     settings: tuple[int, str | None, str | None, CaseOptions]
+    general: argparse.Namespace
+
+    @property
+    def arguments(self) -> argparse.Namespace:
+        """All flags as they are understood, in the form in which upstream's script prints them."""
+        params = {f.spellings[0]: getattr(self.shape.params, f.name) for f in fields_of(self.routine.params)}
+        return argparse.Namespace(**{**vars(self.general), **params})
 
     def case(self, backend: str) -> Case:
         return Case(self.routine, self.shape, backend_named(backend, self.routine), *self.settings)
@@ -173,11 +196,12 @@ def parse_of(
         *(f"--{name}" for name in {*accepted, *routine.params.ignores}),
     ]
     known, rest = _general().parse_known_args(flags.expanded(words, spellings))
+    if known.autotune and routine.option != "--api":  # one of the routine's own flags, if it has it
+        known.autotune, rest = False, [*rest, "--autotune"]
     shape = Shape(flags.read(routine.params, translated(rest), accepted, [names[0] for names in GENERAL]))
     options = CaseOptions(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
-    return Line(
-        routine, shape, tuple(known.backends or ()), (known.random_seed, known.case_tag, known.autotune_cache, options)
-    )
+    settings = (known.random_seed, known.case_tag, known.autotune_cache, options)
+    return Line(routine, shape, tuple(known.backends or ()), settings, known)
 
 
 def name_in(words: list[str]) -> str:

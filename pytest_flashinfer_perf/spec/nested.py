@@ -24,6 +24,17 @@ def tensors(tree: Any) -> Iterator[Tensor]:
     return (leaf for leaf in _leaves(tree, parts, ()) if isinstance(leaf, Tensor))
 
 
+def named_tensors(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor with the names that lead to it, such as `stored.x`."""
+    if isinstance(tree, Tensor):
+        yield name, tree
+        return
+    fields = getattr(tree, "_fields", ()) if isinstance(tree, tuple) else ()
+    for part in parts(tree):
+        place = fields[part.place] if fields else part.place
+        yield from named_tensors(part.value, f"{name}.{place}".lstrip("."))
+
+
 def reached(tree: Any) -> Iterator[Any]:
     """Every tensor, also in attributes of such containers and of tensors, and all else that is in none of them."""
     return _leaves(tree, all_parts, ())

@@ -7,6 +7,7 @@ import upstream_parsers
 
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
+from pytest_flashinfer_perf.measuring import one_case
 from pytest_flashinfer_perf.routines import all_routines
 
 LINES = {
@@ -56,6 +57,23 @@ def test_a_line_of_upstreams_is_that_api(line):
     [case, *_] = read(shlex.split(line), all_routines())
     assert case.routine.name == name
     assert {field: getattr(case.params, field) for field in expected} == expected
+
+
+AUTOTUNED = ["--routine mm_mxfp8 --m 4 --n 128 --k 128", "--api flashinfer.norm.rmsnorm --batch_size 4"]
+
+
+@pytest.mark.parametrize("line", AUTOTUNED)
+def test_autotune_is_no_abbreviation_and_asks_the_tuner(line):
+    plain, tuned = (read(shlex.split(f"{line}{flag}"), all_routines()) for flag in ("", " --autotune"))
+    assert [case.autotunes for case in (*plain, *tuned)] == [False] * len(plain) + [True] * len(plain)
+    assert [case.id for case in tuned] == [f"{case.id}-autotune" for case in plain]
+    assert read(tuned[0].words, all_routines()) == [tuned[0]]
+    assert tuned[0].autotune_cache is None
+
+
+def test_a_case_of_a_template_s_reference_has_nothing_to_autotune(cpu):
+    [case] = read(shlex.split(f"{AUTOTUNED[1]} --backends torch --autotune"), all_routines())
+    assert one_case.obstacle(case, cpu) == "torch has nothing to autotune: leave out --autotune"
 
 
 def test_what_of_upstreams_is_no_api_is_named_with_its_reason(tmp_path):
