@@ -104,7 +104,7 @@ def _extents(arguments: Any, kept: set[int]) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     for tensor in tensors(arguments):
         key = storage(tensor)
-        if key in kept or tensor.numel() == 0:
+        if key in kept or tensor.numel() == 0 or not key:  # one that `prebuild` pretends has no contents to copy
             continue
         low, high = _covered(tensor)
         before = found.get(key, (low, high))
