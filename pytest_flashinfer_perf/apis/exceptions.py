@@ -23,6 +23,13 @@ OTHERWISE: Mapping[str, tuple[tuple[str, ...], str]] = {
     "fp4_quantize": (("scales", "sf"), "it has scales by rows, which the kernel swizzles"),
     "nvfp4_experts_quantize": (("a_fp4", "a_sf"), "it has neither the kernel's scales nor its layout"),
 }
+# APIs whose GPUs nothing but their backend's name says, which is in `machine/capability.py`.
+RUNS_AS: Mapping[str, str] = {
+    "fused_moe.core.trtllm_": "trtllm",
+    "fused_moe.backends.prims_ts": "prims-ts",
+    "trtllm_batch_context": "trtllm-gen",
+    "trtllm_ragged_attention": "trtllm-gen",
+}
 # What a reference takes for granted and `init` does not say.
 ARGUMENTS: Mapping[str, Mapping[str, bool]] = {
     "pod_run": {"causal_p": True},
