@@ -103,16 +103,16 @@ def params_of(api: Api) -> type[ApiParams]:
 
 
 def _type(axis: Axis) -> type:
-    return float if isinstance(axis.default, float) else int
+    return int if axis.default is None else type(axis.default)
 
 
 def _flag(axis: Axis, letter: str, api: Api) -> Any:
     default = dataclasses.MISSING if axis.default is None else axis.default
     drawn = DRAWN if axis.default is None else (axis.default,)
-    minimum = 1 if _type(axis) is int else None
+    facts = {"minimum": axis.least} if _type(axis) is int else {"choices": axis.choices}
     sentence = axis.help or axis.name.replace("_", " ")
     spellings = _spellings(axis.name, api)
-    return flag(sentence, default=default, letter=letter, minimum=minimum, draw=drawn, spellings=spellings)
+    return flag(sentence, default=default, letter=letter, draw=drawn, spellings=spellings, **facts)
 
 
 def _spellings(name: str, api: Api) -> tuple[str, ...]:

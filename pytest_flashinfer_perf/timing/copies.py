@@ -94,7 +94,7 @@ def extents(arguments: Any, kept: Iterable[int] = ()) -> dict[int, Extent]:
     found: dict[int, Extent] = {}
     for tensor in in_memory(arguments):
         key = storage(tensor)
-        if key not in kept:
+        if key and key not in kept:  # without an address: a tensor that `prebuild` pretends
             low, high = _covered(tensor)
             before = found.get(key, Extent(low, high))
             found[key] = Extent(min(low, before.low), max(high, before.high))
