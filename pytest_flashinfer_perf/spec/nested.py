@@ -19,23 +19,26 @@ class Part(NamedTuple):
     value: Any
 
 
-def tensors(tree: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists, dictionaries and dataclasses."""
-    return (leaf for leaf in _leaves(tree, parts, ()) if isinstance(leaf, Tensor))
+def tensors(tree: Any, above: tuple[int, ...] = ()) -> Iterator[Tensor]:
+    """Every tensor in nested tuples, lists, dictionaries and dataclasses; none is entered within itself."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif id(tree) not in above:
+        for part in parts(tree):
+            yield from tensors(part.value, (*above, id(tree)))
 
 
 def reached(tree: Any) -> Iterator[Any]:
-    """Every tensor, also in attributes of such containers and of tensors, and all else that is in none of them."""
-    return _leaves(tree, all_parts, ())
-
-
-def _leaves(tree: Any, parts_of: Callable[[Any], Iterator[Part]], above: tuple[int, ...]) -> Iterator[Any]:
-    """A container within itself is not entered again."""
-    if isinstance(tree, Tensor) or not is_container(tree):
-        yield tree
-    if id(tree) not in above:
-        for part in parts_of(tree):
-            yield from _leaves(part.value, parts_of, (*above, id(tree)))
+    """All that is no container, once: tensors, also in attributes of containers and of tensors, and other objects."""
+    seen: dict[int, Any] = {}
+    left = [tree]
+    while left:
+        one = left.pop()
+        if id(one) not in seen:
+            seen[id(one)] = one
+            if isinstance(one, Tensor) or not is_container(one):
+                yield one
+            left.extend(part.value for part in reversed(list(all_parts(one))))
 
 
 def is_container(tree: Any) -> bool:
