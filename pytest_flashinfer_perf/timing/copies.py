@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.spec.nested import all_parts, is_container, reached, tensors
+from pytest_flashinfer_perf.spec.nested import is_container, parts, reached, tensors
 
 ALIGNMENT = 512
 CONTAINERS: tuple[type, ...] = (tuple, list, OrderedDict, defaultdict, dict)
@@ -47,8 +47,15 @@ def clone(arguments: Any, kept: set[int]) -> Any:
 def copier(arguments: Any, kept: set[int]) -> Callable[[], Any]:
     """A function that makes such copies; what they share is computed once."""
     covered = extents(arguments, kept)
-    parts, makers = memory(arguments, covered), _makers(arguments, {key: low for key, (low, _) in covered.items()})
-    return lambda: _Copy({key: _cloned(part).untyped_storage() for key, part in parts.items()}, makers).of(arguments)
+    bytes_of, makers = memory(arguments, covered), _makers(arguments, {key: low for key, (low, _) in covered.items()})
+    still: dict[int, Any] = {}
+
+    def copy() -> Any:
+        return _Copy({key: _cloned(raw).untyped_storage() for key, raw in bytes_of.items()}, makers, still).of(
+            arguments
+        )
+
+    return copy
 
 
 def obstacle(arguments: Any) -> str:
@@ -150,15 +157,16 @@ def storages(tree: Any) -> set[int]:
 class _Copy:
     """A copy that has tensors in other memory; what has none of them in it is the given object itself.
 
-    `known` has what was copied, with its copy, which is None until it is there.
+    `still` collects containers without such tensors; `known` has what was copied, with its copy once that is there.
     """
 
     memory: Mapping[int, torch.UntypedStorage]
     makers: Mapping[int, tuple[int, Make]]
+    still: dict[int, Any] = field(default_factory=dict)
     known: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def of(self, tree: Any) -> Any:
-        if not (isinstance(tree, Tensor) or is_container(tree)):
+        if id(tree) in self.still or not (isinstance(tree, Tensor) or is_container(tree)):
             return tree
         if id(tree) not in self.known:
             self.known[id(tree)] = tree, None
@@ -177,9 +185,10 @@ class _Copy:
         return made
 
     def _container(self, given: Any) -> Any:
-        before = list(all_parts(given))
+        before = list(parts(given))
         after = [part._replace(value=self.of(part.value)) for part in before]
         if all(new.value is old.value for new, old in zip(after, before, strict=True)):
+            self.still[id(given)] = given
             return given
         made = _empty(given, [part.value for part in after if part.put is list.__setitem__])
         for part in after:
@@ -214,7 +223,7 @@ def _maker(given: Tensor, low: int) -> Make:
 def _difference(given: Any, made: Any) -> str:
     """In what a copy differs from what was given; empty if it does not."""
     if not isinstance(given, Tensor):
-        same = [type(part.value) for part in all_parts(made)] == [type(part.value) for part in all_parts(given)]
+        same = [type(part.value) for part in parts(made)] == [type(part.value) for part in parts(given)]
         return "" if same else f"an argument, a {type(given).__name__}, cannot be copied"
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
         attributes = (name for name in ATTRIBUTES if getattr(given, name, None) != getattr(made, name, None))
