@@ -69,7 +69,7 @@ def _lazy(leaf: Any) -> str:
     if isinstance(leaf, Tensor):
         return strange(leaf) if leaf.is_meta else ""
     is_function = inspect.isroutine(leaf) or isinstance(leaf, functools.partial)
-    is_later = any(callable(getattr(leaf, name, None)) for name in LATER)
+    is_later = any(callable(getattr(type(leaf), name, None)) for name in LATER)
     return type(leaf).__name__ if isinstance(leaf, ONCE) or is_function or is_later else ""
 
 
@@ -84,7 +84,7 @@ def obstacle(arguments: Any) -> str:
 def _holds(leaf: Any) -> bool:
     if isinstance(leaf, torch.nn.Module):
         return any(True for _ in (*leaf.parameters(), *leaf.buffers()))
-    if hasattr(leaf, "__dlpack__") or hasattr(leaf, "__cuda_array_interface__"):
+    if hasattr(type(leaf), "__dlpack__") or hasattr(type(leaf), "__cuda_array_interface__"):
         return getattr(leaf, "ndim", 1) > 0
     if inspect.isroutine(leaf) or inspect.isclass(leaf) or inspect.ismodule(leaf):
         return False

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+SIMPLE = frozenset((int, float, bool, str, type(None)))
 
 
 class Part(NamedTuple):
@@ -20,8 +22,8 @@ class Part(NamedTuple):
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists, dictionaries and dataclasses."""
-    return (leaf for leaf in _leaves(tree, parts, ()) if isinstance(leaf, Tensor))
+    """Every tensor in nested tuples, lists, dictionaries and dataclasses, each of which is entered once."""
+    return (one for one in _walk(tree, _values) if isinstance(one, Tensor))
 
 
 def named_tensors(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -36,45 +38,62 @@ def named_tensors(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def reached(tree: Any) -> Iterator[Any]:
-    """Every tensor, also in attributes of such containers and of tensors, and all else that is in none of them."""
-    return _leaves(tree, all_parts, ())
+    """All that is no container: tensors, also in attributes of containers and of tensors, and other objects."""
+    return _walk(tree, lambda one: [*_values(one), *_attributes(one).values()])
 
 
-def _leaves(tree: Any, parts_of: Callable[[Any], Iterator[Part]], above: tuple[int, ...]) -> Iterator[Any]:
-    """A container within itself is not entered again."""
-    if isinstance(tree, Tensor) or not is_container(tree):
-        yield tree
-    if id(tree) not in above:
-        for part in parts_of(tree):
-            yield from _leaves(part.value, parts_of, (*above, id(tree)))
+def _walk(tree: Any, inside: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:
+    entered: dict[int, Any] = {}
+    left = [tree]
+    while left:
+        one = left.pop()
+        is_inside = type(one) not in SIMPLE and is_container(one)
+        if not is_inside:
+            yield one
+        if (is_inside or isinstance(one, Tensor)) and id(one) not in entered:
+            entered[id(one)] = one
+            left.extend(reversed(inside(one)))
 
 
 def is_container(tree: Any) -> bool:
-    is_dataclass = dataclasses.is_dataclass(tree) and not isinstance(tree, type)
-    return isinstance(tree, (tuple, list, dict)) or is_dataclass
+    return isinstance(tree, (tuple, list, dict)) or hasattr(type(tree), "__dataclass_fields__")
 
 
 def parts(tree: Any) -> Iterator[Part]:
-    """The items of a container, and the fields of a dataclass that have a value."""
-    if isinstance(tree, (tuple, list)):
-        items = tuple.__iter__(tree) if isinstance(tree, tuple) else list.__iter__(tree)  # its class may have another
-        yield from (Part(list.__setitem__, place, value) for place, value in enumerate(items))
-    elif isinstance(tree, dict):
+    """The items of a container, or the fields of a dataclass that have a value, and its other attributes."""
+    if isinstance(tree, dict):
         kind = OrderedDict if isinstance(tree, OrderedDict) else dict
         yield from (Part(kind.__setitem__, place, value) for place, value in kind.items(tree))
-    elif is_container(tree):
-        names = (field.name for field in dataclasses.fields(tree) if hasattr(tree, field.name))
-        yield from (Part(object.__setattr__, name, getattr(tree, name)) for name in names)
+    elif isinstance(tree, (tuple, list)):
+        yield from (Part(list.__setitem__, place, value) for place, value in enumerate(_values(tree)))
+    else:
+        yield from (Part(object.__setattr__, place, value) for place, value in _fields(tree).items())
+    yield from (Part(object.__setattr__, place, value) for place, value in _attributes(tree).items())
 
 
-def all_parts(tree: Any) -> Iterator[Part]:
-    """Those, and the other attributes of a container or a tensor."""
-    known = list(parts(tree))
-    yield from known
-    if isinstance(tree, Tensor) or is_container(tree):
-        fields = {part.place for part in known if part.put is object.__setattr__}
-        names = [name for name in (*getattr(tree, "__dict__", ()), *_slots(type(tree))) if name not in fields]
-        yield from (Part(object.__setattr__, name, getattr(tree, name)) for name in names if hasattr(tree, name))
+def _values(tree: Any) -> Sequence[Any]:
+    """Without methods of a class of its own, which may do something else."""
+    if isinstance(tree, tuple):
+        return list(tuple.__iter__(tree))
+    if isinstance(tree, list):
+        return list(list.__iter__(tree))
+    return list(dict.values(tree)) if isinstance(tree, dict) else list(_fields(tree).values())
+
+
+def _fields(tree: Any) -> dict[str, Any]:
+    if not hasattr(type(tree), "__dataclass_fields__"):
+        return {}
+    names = (field.name for field in dataclasses.fields(tree))
+    return {name: getattr(tree, name) for name in names if hasattr(tree, name)}
+
+
+def _attributes(tree: Any) -> dict[str, Any]:
+    """Those of a tensor, of a container's class, and of a dataclass beside its fields."""
+    if type(tree) in (tuple, list, dict):
+        return {}
+    own = [name for name in (*getattr(tree, "__dict__", ()), *_slots(type(tree))) if hasattr(tree, name)]
+    known = () if isinstance(tree, (tuple, list, dict)) else _fields(tree)
+    return {name: getattr(tree, name) for name in own if name not in known}
 
 
 def _slots(kind: type) -> Iterator[str]:

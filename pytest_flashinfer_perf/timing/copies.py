@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.spec.nested import all_parts, is_container, reached, tensors
+from pytest_flashinfer_perf.spec.nested import is_container, parts, reached, tensors
 
 ALIGNMENT = 512
 CONTAINERS: tuple[type, ...] = (tuple, list, OrderedDict, defaultdict, dict)
@@ -36,11 +36,7 @@ class Extent(NamedTuple):
     high: int
 
 
-class Moved(NamedTuple):
-    """Memory for what a storage holds from this byte on."""
-
-    storage: torch.UntypedStorage
-    low: int
+Make = Callable[[torch.UntypedStorage], Tensor]
 
 
 def clone(arguments: Any, kept: set[int]) -> Any:
@@ -51,26 +47,36 @@ def clone(arguments: Any, kept: set[int]) -> Any:
 def copier(arguments: Any, kept: set[int]) -> Callable[[], Any]:
     """A function that makes such copies; what they share is computed once."""
     covered = extents(arguments, kept)
-    parts = memory(arguments, covered)
+    bytes_of, makers = memory(arguments, covered), _makers(arguments, {key: low for key, (low, _) in covered.items()})
+    still: dict[int, Any] = {}
 
-    def make() -> Any:
-        fresh = {key: Moved(_cloned(part).untyped_storage(), covered[key].low) for key, part in parts.items()}
-        return _Copy(fresh).of(arguments)
+    def copy() -> Any:
+        return _Copy({key: _cloned(raw).untyped_storage() for key, raw in bytes_of.items()}, makers, still).of(
+            arguments
+        )
 
-    return make
+    return copy
 
 
 def obstacle(arguments: Any) -> str:
-    """Why no copy can be as these arguments are; empty if one can. Nothing is copied to find that out."""
-    in_place = {storage(tensor): Moved(_storage(tensor), 0) for tensor in in_memory(arguments)}
-    begins = sorted((key, key + moved.storage.nbytes()) for key, moved in in_place.items())
+    """Why no copy can be as these arguments are; empty if one can. No memory is copied to find that out."""
+    own = {storage(tensor): _storage(tensor) for tensor in in_memory(arguments)}
+    begins = sorted((key, key + memory.nbytes()) for key, memory in own.items())
     if any(end > begin for (_, end), (begin, _) in pairwise(begins)):
         return "two of the arguments share memory, and not as views of one storage"
     try:
-        _Copy(in_place).of(arguments)
+        copy = _Copy(own, _makers(arguments, dict.fromkeys(own, 0)))
+        copy.of(arguments)
     except NotCopiedError as error:
         return str(error)
-    return ""
+    differ = (_difference(given, made) for given, made in copy.known.values())
+    return next(filter(None, differ), "")
+
+
+def _makers(arguments: Any, lows: Mapping[int, int]) -> dict[int, tuple[int, Make]]:
+    """For each tensor in these storages, which it is in, and how to make it from memory that begins at this byte."""
+    found = {id(tensor): (storage(tensor), tensor) for tensor in in_memory(arguments)}
+    return {one: (key, _maker(tensor, lows[key])) for one, (key, tensor) in found.items() if key in lows}
 
 
 def _cloned(part: Tensor) -> Tensor:
@@ -149,66 +155,81 @@ def storages(tree: Any) -> set[int]:
 
 @dataclass
 class _Copy:
-    """A copy that has tensors in other memory, by their storages; what has none in it is the given object itself."""
+    """A copy that has tensors in other memory; what has none of them in it is the given object itself.
 
-    memory: Mapping[int, Moved]
-    known: dict[int, Any] = field(default_factory=dict)
-    entered: set[int] = field(default_factory=set)
+    `still` collects containers without such tensors; `known` has what was copied, with its copy once that is there.
+    """
+
+    memory: Mapping[int, torch.UntypedStorage]
+    makers: Mapping[int, tuple[int, Make]]
+    still: dict[int, Any] = field(default_factory=dict)
+    known: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def of(self, tree: Any) -> Any:
-        if id(tree) in self.known or not (isinstance(tree, Tensor) or is_container(tree)):
-            return self.known.get(id(tree), tree)
-        if id(tree) in self.entered:
+        if id(tree) in self.still or not (isinstance(tree, Tensor) or is_container(tree)):
+            return tree
+        if id(tree) not in self.known:
+            self.known[id(tree)] = tree, None
+            self.known[id(tree)] = tree, self._tensor(tree) if isinstance(tree, Tensor) else self._container(tree)
+        made = self.known[id(tree)][1]
+        if made is None:
             raise NotCopiedError(f"an argument, a {type(tree).__name__}, contains itself")
-        self.entered.add(id(tree))
-        self.known[id(tree)] = made = self._tensor(tree) if isinstance(tree, Tensor) else self._container(tree)
         return made
 
     def _tensor(self, given: Tensor) -> Tensor:
-        moved = None if strange(given) or not given.numel() else self.memory.get(storage(given))
-        if moved is None:
+        if id(given) not in self.makers:
             return given
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
-            made = _placed(given, moved)
-            vars(made).update({name: self.of(value) for _, name, value in all_parts(given)})
-            lost = _difference(given, made)
-        if lost is not None:
-            raise NotCopiedError(f"a copy of its argument {describe(given)} would have another {lost}")
+        key, make = self.makers[id(given)]
+        made = make(self.memory[key])
+        vars(made).update({name: self.of(value) for name, value in vars(given).items()})
         return made
 
     def _container(self, given: Any) -> Any:
-        before = list(all_parts(given))
+        before = list(parts(given))
         after = [part._replace(value=self.of(part.value)) for part in before]
         if all(new.value is old.value for new, old in zip(after, before, strict=True)):
+            self.still[id(given)] = given
             return given
         made = _empty(given, [part.value for part in after if part.put is list.__setitem__])
         for part in after:
             if not (isinstance(given, tuple) and part.put is list.__setitem__):
                 part.put(made, part.place, part.value)
-        if [id(part.value) for part in all_parts(made)] != [id(part.value) for part in after]:
-            raise NotCopiedError(f"an argument, a {type(given).__name__}, cannot be copied")
         return made
 
 
-def _placed(given: Tensor, moved: Moved) -> Tensor:
-    """A tensor like this one in other memory."""
-    offset = given.storage_offset() - moved.low // given.itemsize
-    with torch.inference_mode(given.is_inference()):
-        made = torch.empty(0, dtype=given.dtype, device=given.device)
-        made.set_(moved.storage, offset, given.shape, given.stride())
-        made = made.conj() if given.is_conj() else made
-        made = torch._neg_view(made) if given.is_neg() else made  # noqa: SLF001 - torch has no public name for it
-        made = made if type(given) is Tensor else made.as_subclass(type(given))
-    if given.requires_grad and given.is_leaf:
-        made.requires_grad_()
-        made.grad = None if given.grad is None else given.grad.clone()
-    return made
+def _maker(given: Tensor, low: int) -> Make:
+    """A function that makes a tensor like this one of memory that begins at byte `low` of its storage."""
+    dtype, device, shape, strides = given.dtype, given.device, given.shape, given.stride()
+    offset = given.storage_offset() - low // given.itemsize
+
+    def usual(memory: torch.UntypedStorage) -> Tensor:
+        return torch.empty(0, dtype=dtype, device=device).set_(memory, offset, shape, strides)
+
+    def special(memory: torch.UntypedStorage) -> Tensor:
+        with torch.inference_mode(given.is_inference()), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            made = usual(memory)
+            made = made.conj() if given.is_conj() else made
+            made = torch._neg_view(made) if given.is_neg() else made  # noqa: SLF001 - torch has no public name for it
+            made = made if type(given) is Tensor else made.as_subclass(type(given))
+        if given.requires_grad and given.is_leaf:
+            made.requires_grad_()
+            made.grad = None if given.grad is None else given.grad.clone()
+        return made
+
+    flags = given.requires_grad or given.is_conj() or given.is_neg() or given.is_inference()
+    return special if flags or type(given) is not Tensor else usual
 
 
-def _difference(given: Tensor, made: Tensor) -> str | None:
-    differ = (name for name in ATTRIBUTES if getattr(given, name, None) != getattr(made, name, None))
-    flags = (name for name in FLAGS if getattr(given, name)() != getattr(made, name)())
-    return next(chain(differ, flags), None)
+def _difference(given: Any, made: Any) -> str:
+    """In what a copy differs from what was given; empty if it does not."""
+    if not isinstance(given, Tensor):
+        same = [type(part.value) for part in parts(made)] == [type(part.value) for part in parts(given)]
+        return "" if same else f"an argument, a {type(given).__name__}, cannot be copied"
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+        attributes = (name for name in ATTRIBUTES if getattr(given, name, None) != getattr(made, name, None))
+        flags = (name for name in FLAGS if getattr(given, name)() != getattr(made, name)())
+        lost = next(chain(attributes, flags), None)
+        return f"a copy of its argument {describe(given)} would have another {lost}" if lost else ""
 
 
 def _empty(given: Any, items: list[Any]) -> Any:

@@ -330,3 +330,47 @@ def test_an_answer_on_another_device_or_of_another_type_is_wrong():
         calls.clear()
         with kinds:
             seen(falls, x)
+
+
+class Nasty:
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+class Anything:
+    def __getattr__(self, _name):
+        return self
+
+    def __call__(self, *_args, **_how):
+        return self
+
+    def __bool__(self):
+        raise RuntimeError
+
+
+def peers():
+    made = [Frozen(drawn(4)) for _ in range(9)]
+    for one in made:
+        object.__setattr__(one, "unset", [other for other in made if other is not one])
+    return made
+
+
+@pytest.mark.parametrize("kind", [Nasty, Anything, peers])
+def test_objects_of_any_kind_may_be_given_and_returned(kind):
+    x = drawn(8)
+    assert seen(lambda _other, x: -x, kind(), x, reference=lambda: -x, measuring=ROTATING).checks
+    if kind is not peers:
+        assert seen(lambda _x: kind(), x, measuring=ROTATING).samples
+
+
+def test_an_output_may_be_of_any_kind_that_can_be_written():
+    x, weight = drawn(8), Parameter(drawn(8))
+
+    @torch.inference_mode()
+    def call(x, out):
+        out.copy_(-x)
+
+    with torch.inference_mode():
+        inferred = drawn(8)
+    for out in (weight, inferred, drawn(8).as_subclass(Tagged), drawn(16)[::2]):
+        assert seen(call, x, out, out=out, reference=lambda: -x, measuring=ROTATING).checks
