@@ -49,7 +49,7 @@ class Survival:
     def _write_started(self, item: pytest.Item) -> None:
         self._repeat = repeat(item)
         if self._journal is not None:
-            self._journal.started(item.nodeid, Started(identity(item), self._repeat))
+            self._journal.started(item.nodeid, Started(identity(item), repeat(item, from_here=True)))
 
     def _give_back_memory(self) -> None:
         """Python keeps the last error for a debugger, and with it whatever its frames had."""
