@@ -81,6 +81,19 @@ def write_whole(path: Path, text: str) -> None:
         Path(made.name).replace(path.resolve())
 
 
+def append_whole(path: Path, text: str) -> None:
+    """Add the text to the end of a file, or nothing of it."""
+    before = path.stat().st_size if path.is_file() else None
+    with _naming(path):
+        try:
+            with path.open("a", newline="", encoding="utf-8", errors="backslashreplace") as there:
+                there.write(text)
+        except OSError:
+            if before is not None:
+                os.truncate(path, before)
+            raise
+
+
 def verify_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path] = ()) -> None:
     """Raise unless each file of an option can be written, and is neither read nor written by another option.
 

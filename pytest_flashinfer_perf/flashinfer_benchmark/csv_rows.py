@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_flashinfer_perf.config.usage import errors_of_use, not_written
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import append_whole, write_whole
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream_columns
 from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.running import reports
@@ -93,18 +92,8 @@ class CsvFile:
         row = reports.of(report).row
         if row:
             line = _written(columns(row).values())
-            self._append(line)
+            append_whole(self._path, line)
             self._lines[report.nodeid] = line
-
-    def _append(self, line: str) -> None:
-        """The whole line, or nothing of it."""
-        before = self._path.stat().st_size
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line)
-        except OSError:
-            os.truncate(self._path, before)
-            raise
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self._notes.append(f"wrote {counted(len(self._lines), 'row')} to {self._path}")

@@ -225,11 +225,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if session.config.option.collectonly or not any(_needs_device(item) for item in session.items):
         return
     settings = session.config.stash[SETTINGS]
-    measuring = sum(map(measures, session.items))
-    if measuring:
-        neighbours.refuse_codspeed(session.config, measuring)
     device = session.config.stash[DEVICE] = _device(settings)
-    if measuring:
+    if any(map(measures, session.items)) and not neighbours.is_codspeed_active(session.config):
         running.ready(session, settings, device)
 
 
@@ -254,7 +251,10 @@ def _device(settings: Settings) -> Device:
     return device
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if measures(item) and neighbours.is_codspeed_active(item.config):
+        pytest.skip(neighbours.CODSPEED)
     if DEVICE in item.config.stash:
         from pytest_flashinfer_perf.plugin import collection
 

@@ -30,7 +30,7 @@ def _commands(item: pytest.Item) -> Iterator[str]:
     """The command of this project, and that of upstream's script if it has the case."""
     from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 
-    yield stash.repeat(item)
+    yield stash.repeat(item, from_here=True)
     case = stash.case_of(item)
     upstream = upstream_repro.command(case) if case else None
     if upstream is not None:

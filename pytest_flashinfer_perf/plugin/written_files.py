@@ -112,8 +112,9 @@ class ResultFiles:
 
     @pytest.hookimpl(specname="pytest_sessionfinish", wrapper=True)
     def pytest_sessionfinish_hushed(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Silence pytest-benchmark's warning that it saves nothing, since this class writes the file."""
-        if self._is_due(session) and not _saves(self._config):
+        """Silence pytest-benchmark's warning that it saves nothing, where this class writes the file or nothing ran."""
+        is_known = self._is_due(session) or session.exitstatus not in ENDED
+        if is_known and not _saves(self._config):
             warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
         return (yield)
 

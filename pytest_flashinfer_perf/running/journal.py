@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,11 +139,19 @@ class Journal:
     """Appends lines to the file, as other processes of the run do at the same time."""
 
     def __init__(self, path: Path, run: str, place: Mapping[str, Any]) -> None:
+        self._path = path
         self._run = run
+        self.lost: OSError | None = None  # why it has no line of what came last
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._begin(run, place)
-        fcntl.flock(self._file, fcntl.LOCK_UN)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._begin(run, place)
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        except OSError:
+            self.close()
+            if path.stat().st_size == 0:
+                path.unlink()
+            raise
 
     def _begin(self, run: str, place: Mapping[str, Any]) -> None:
         """Another run's lines go; those of this one stay, and the last of them is ended where it was torn."""
@@ -152,7 +161,7 @@ class Journal:
             os.ftruncate(self._file, 0)
         elif os.pread(self._file, 1, size - 1) != b"\n":
             os.write(self._file, b"\n")
-        self._add({"journal": SCHEMA, "run": run, "place": place})
+        self._write({"journal": SCHEMA, "run": run, "place": place})
 
     def started(self, test: str, case: Started) -> None:
         self._add({"started": test, **fields.written(case)})
@@ -160,13 +169,25 @@ class Journal:
     def finished(self, report: pytest.TestReport) -> None:
         kept = reports.written(reports.of(report))
         self._add({"finished": report.nodeid, "run": self._run, "outcome": report.outcome, "report": kept})
-        os.fsync(self._file)
+        with suppress(OSError):  # of a disk that is full, which `lost` says
+            os.fsync(self._file)
 
     def _add(self, entry: Mapping[str, Any]) -> None:
+        """What is measured does not depend on it."""
+        try:
+            self._write(entry)
+        except OSError as error:
+            self.lost = error
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
         """Append a line in one write, so that lines of several processes do not mix."""
         line = f"{json.dumps(entry)}\n".encode()
-        if os.write(self._file, line) < len(line):
-            raise OSError(errno.ENOSPC, "no space left for the journal")
+        try:
+            written = os.write(self._file, line)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+        if written < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def close(self) -> None:
         os.close(self._file)

@@ -1,12 +1,10 @@
-"""Refuse other plugins and options that would intercept a test's calls, with an explanation."""
+"""Other plugins and options that would intercept a test's calls, and what becomes of the test then."""
 
 from __future__ import annotations
 
 import sys
 
 import pytest
-
-from pytest_flashinfer_perf.runs.formatting import counted
 
 PROFILED_ELSEWHERE = (
     "--benchmark-cprofile: nothing of tests with perf, whose calls are made before pytest-benchmark's: "
@@ -16,15 +14,16 @@ PROFILED_ELSEWHERE += (
 )
 
 
-def refuse_codspeed(config: pytest.Config, tests: int) -> None:
+CODSPEED = (
+    "pytest-codspeed is active (--codspeed or CODSPEED_ENV) and has switched off pytest-benchmark, which writes the"
+    " rows of tests with perf: run these with -p no:codspeed"
+)
+
+
+def is_codspeed_active(config: pytest.Config) -> bool:
     """It is a plugin of https://github.com/CodSpeedHQ/pytest-codspeed, which takes pytest-benchmark's place."""
     codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
-    if getattr(codspeed, "is_codspeed_enabled", False):
-        raise pytest.UsageError(
-            "pytest-codspeed is active (--codspeed or CODSPEED_ENV) and has switched off pytest-benchmark, which writes"
-            f" the rows of {counted(tests, 'test')} with perf here: run these with -p no:codspeed, and deselect them in"
-            " its run"
-        )
+    return bool(getattr(codspeed, "is_codspeed_enabled", False))
 
 
 def notes(config: pytest.Config) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.runs.run_file import Roof
     from pytest_flashinfer_perf.spec.case import Case
 
+OURS = "pytest_flashinfer_perf.plugin"  # the module that defines the fixture
 # Of the config.
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 DEVICE: pytest.StashKey[Device] = pytest.StashKey()
@@ -34,7 +36,14 @@ OF_AN_ATTEMPT: tuple[pytest.StashKey[Any], ...] = (ROW, ROOFS, IDENTITY, CHECKED
 
 
 def measures(item: pytest.Item) -> bool:
-    return "perf" in getattr(item, "fixturenames", ())
+    """Whether the test uses the fixture `perf` of this plugin, if only by one of that name that is made of it."""
+    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    for definition in reversed(known.get("perf", ())):
+        if definition.func.__module__ == OURS:
+            return True
+        if "perf" not in definition.argnames:
+            return False
+    return False
 
 
 def case_of(item: pytest.Item) -> Case | None:
@@ -54,12 +63,21 @@ def identity(item: pytest.Item) -> Identity:
     return names.on(device) if device else names
 
 
-def repeat(item: pytest.Item) -> str:
-    """The commands that run it again."""
+def repeat(item: pytest.Item, *, from_here: bool = False) -> str:
+    """The commands that run it again, from the rootdir, or from where pytest was started."""
     from pytest_flashinfer_perf.spec import flags
 
     case = case_of(item)
-    return item.stash.get(REPEAT, case.repro if case else flags.join(["pytest", item.nodeid]))
+    test = as_typed(item.config, item.nodeid) if from_here else item.nodeid
+    return item.stash.get(REPEAT, case.repro if case else flags.join(["pytest", test]))
+
+
+def as_typed(config: pytest.Config, test: str) -> str:
+    """The id of a test for a command line where pytest was started: ids are relative to the rootdir."""
+    path, colons, name = test.partition("::")
+    there = config.rootpath / path
+    typed = os.path.relpath(there, config.invocation_params.dir) if there.exists() else path
+    return f"{typed}{colons}{name}"
 
 
 def forget(item: pytest.Item) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.running import outcomes, reports
 from pytest_flashinfer_perf.running.journal import WELL, Journal, Started
 from pytest_flashinfer_perf.running.limit import Limit, not_counted
@@ -48,7 +49,7 @@ class Survival:
     def _write_started(self, item: pytest.Item) -> None:
         self._repeat = repeat(item)
         if self._journal is not None:
-            self._journal.started(item.nodeid, Started(identity(item), self._repeat))
+            self._journal.started(item.nodeid, Started(identity(item), repeat(item, from_here=True)))
 
     def _give_back_memory(self) -> None:
         """Python keeps the last error for a debugger, and with it whatever its frames had."""
@@ -113,6 +114,10 @@ class Survival:
         ended = report.when == "call" or report.outcome not in WELL
         if self._journal is not None and ended and not reports.of(report).is_kept:
             self._journal.finished(report)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._journal is not None and self._journal.lost is not None:
+            write_lines(terminalreporter, [f"--perf-resume could not go on with this run: {self._journal.lost}"])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:

@@ -20,12 +20,14 @@ from pytest_flashinfer_perf.running import (
     journal,
     outcomes,
     reports,
+    stash,
     unmeasured,
     unreachable,
 )
 from pytest_flashinfer_perf.running.journal import Started
 from pytest_flashinfer_perf.running.outcomes import Death
 from pytest_flashinfer_perf.runs.row import Identity
+from pytest_flashinfer_perf.spec import flags
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OPT_IN = "perf_gpu_workers"
@@ -217,7 +219,8 @@ class Controller:
         death = self._death(report.node.gateway)
         if death is not None:
             path = journal.path_of(self._config)
-            _describe(report, death, journal.started(path, crashitem) if path else None)
+            again = flags.join(["pytest", stash.as_typed(self._config, report.nodeid)])
+            _describe(report, death, journal.started(path, crashitem) if path else None, again)
 
     def _death(self, gateway: Any) -> Death | None:
         """How a worker died; None for one without cases, for which xdist's message is enough."""
@@ -240,13 +243,13 @@ def _verify_host(gateways: Any, host: str | None) -> None:
         pytest.exit(f"host {host} is lost: --perf-resume keeps what was measured before")
 
 
-def _describe(report: pytest.TestReport, death: Death, started: Started | None) -> None:
+def _describe(report: pytest.TestReport, death: Death, started: Started | None, again: str) -> None:
     report.when, report.location = "call", (report.location[0], None, report.nodeid.partition("::")[2])
     report.longrepr = f"{death.outcome}: {death.sentence}"
     report.sections.append(("ended with", death.outcome))
     if death.words:
         report.sections.append(("last words", death.words))
-    report.sections.append(("run it again", started.repeat if started else f"pytest '{report.nodeid}'"))
+    report.sections.append(("run it again", started.repeat if started else again))
     reports.add(report, ended=death.outcome)
     identity = started.identity if started else Identity(case=report.nodeid)
     reports.add(report, unmeasured=unmeasured.of(report, identity))

@@ -49,11 +49,11 @@ def read_list(kind: Callable[..., T], values: Any, where: str) -> list[T]:
     return [read(kind, value, f"{where}[{i}]") for i, value in enumerate(values)]
 
 
-def object_in(values: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+def object_in(values: Mapping[str, Any], name: str, where: str = "") -> Mapping[str, Any]:
     """A member that is an object of any content; empty where there is none."""
     value = values.get(name) or {}
     if not isinstance(value, Mapping):
-        raise FieldError(f"{where}: {name} must be an object, got {shown(value)}")
+        raise FieldError(f"{where}{': ' if where else ''}{name} must be an object, got {shown(value)}")
     return value
 
 

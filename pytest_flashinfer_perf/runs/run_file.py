@@ -226,7 +226,7 @@ def parse(document: Mapping[str, Any], source: str) -> Run:
             when=_when(document.get("datetime")),
             rows=tuple(_rows(document["benchmarks"])),
             machine=_machine(document),
-            commit=Commit.of(fields.object_in(document, "commit_info", "it")),
+            commit=Commit.of(fields.object_in(document, "commit_info")),
             block=_block(document),
         )
     except FieldError as error:
@@ -240,7 +240,7 @@ def _rows(records: Iterable[Any]) -> Iterator[Row]:
 
 def _machine(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Names and versions are text, or numbers as cuDNN's is; what pytest-benchmark writes besides may be anything."""
-    machine = fields.object_in(document, "machine_info", "it")
+    machine = fields.object_in(document, "machine_info")
     for name in (*SOFTWARE, "node"):
         if not isinstance(machine.get(name), (str, int, type(None))):
             raise FieldError(f"machine_info: {name} must be text, got {shown(machine[name])}")
@@ -251,7 +251,7 @@ def _machine(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def _block(document: Mapping[str, Any]) -> Block | None:
     if document.get(SCHEMA_KEY) is None:
         return None
-    own = fields.object_in(document, SCHEMA_KEY, "it")
+    own = fields.object_in(document, SCHEMA_KEY)
     if own.get("schema") not in READABLE:
         known = " and ".join(map(str, READABLE))
         raise FieldError(f"it has schema {shown(own.get('schema'))}, this version reads {known}: update it")

@@ -1,12 +1,15 @@
 """Whole files, which others may read."""
 
 import os
+import resource
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf.files import verify_writable, write_whole
+from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.files import read_json, verify_writable, write_json, write_whole
 
 
 def test_a_file_is_as_readable_as_any_other_that_is_made_here(tmp_path):
@@ -55,3 +58,46 @@ def test_a_folder_is_an_error_that_leaves_nothing(tmp_path):
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "folder", "text\n")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@contextmanager
+def little_space(size):
+    """No file may grow beyond that, as on a disk that is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("name", ["new", "old", "link"])
+@pytest.mark.parametrize("length", [2000, 2_000_000])
+def test_what_cannot_be_written_leaves_what_was_there(tmp_path, name, length):
+    (tmp_path / "old").write_text("older")
+    (tmp_path / "link").symlink_to("old")
+    with little_space(1000), pytest.raises(OSError, match=f"too large: '{tmp_path / name}'"):
+        write_whole(tmp_path / name, "x" * length)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "old"]
+    assert (tmp_path / "link").read_text() == "older"
+
+
+def test_standard_output_is_written_to_wherever_it_goes(capfd):
+    write_whole(Path("/dev/stdout"), "first\n")
+    write_whole(Path("/dev/stdout"), "second\n")
+    assert capfd.readouterr().out == "first\nsecond\n"
+
+
+def test_json_has_no_number_that_is_none(tmp_path):
+    write_json(tmp_path / "made.json", {"a": [float("nan"), {"b": (float("-inf"), 1.5)}], float("nan"): object})
+    assert read_json(tmp_path / "made.json") == {
+        "a": [None, {"b": [None, 1.5]}],
+        "nan": "UNSERIALIZABLE[<class 'object'>]",
+    }
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
+    (tmp_path / "marked.json").write_text("{}", encoding="utf-8-sig")
+    assert read_json(tmp_path / "marked.json") == {}
+    (tmp_path / "flashinfer-perf.toml").write_text('[thresholds]\n"*" = {}', encoding="utf-8-sig")
+    assert project_file.find(tmp_path).section("thresholds") == {"*": {}}

@@ -1,6 +1,7 @@
 """The plugin beside pytest-benchmark, xdist and other people's tests: what `perf` is, and what it leaves alone."""
 
 import json
+import shlex
 import sys
 
 import pytest
@@ -105,16 +106,64 @@ def test_a_test_that_measures_nothing_is_no_test_that_has_passed(pytester, optio
     )
 
 
-def test_somebody_elses_perf_is_left_alone(pytester):
+NOT_OURS = """
+import pytest, sys
+
+@pytest.fixture
+def perf(): return 7
+
+def test_fixture(perf, benchmark): benchmark(lambda: perf)
+
+@pytest.mark.parametrize("perf", [7])
+def test_parameter(perf): assert perf == 7
+
+class TestOfAClass:
+    @pytest.fixture
+    def perf(self): return 7
+
+    def test_method(self, perf): assert perf == 7
+
+    @pytest.mark.parametrize("perf", [7], indirect=True)
+    def test_indirect(self, perf): assert perf == 7
+"""
+ACTIVE = """
+class Active:
+    is_codspeed_enabled = True
+
+def pytest_configure(config):
+    config.pluginmanager.register(Active(), "codspeed_plugin")
+"""
+
+
+@pytest.mark.parametrize("conftest", ["", ACTIVE])
+def test_somebody_elses_perf_is_left_alone(pytester, conftest):
+    """Who defines it decides, not its name: nothing is measured, and no device is looked for."""
+    pytester.makeconftest(conftest)
+    pytester.makepyfile(NOT_OURS)
+    done = pytester.runpytest(*QUICK, "--perf-device=cuda:7", "--benchmark-json=run.json")
+    done.assert_outcomes(passed=4)
+    assert "flashinfer-perf ====" not in done.stdout.str()
+    assert "flashinfer_perf" not in json.loads((pytester.path / "run.json").read_text())
+
+
+def test_somebody_elses_perf_does_not_import_torch(pytester):
+    pytester.makepyfile(NOT_OURS + "\ndef test_torch(): assert 'torch' not in sys.modules\n")
+    pytester.runpytest_subprocess(*QUICK, "-p", "no:hypothesispytest").assert_outcomes(passed=5)
+
+
+def test_a_fixture_that_is_made_of_ours_measures(pytester):
     pytester.makepyfile(
         """
-        import pytest
+        import pytest, torch
+
         @pytest.fixture
-        def perf(): return 7
-        def test_own(perf): assert perf == 7
+        def perf(perf): return lambda fn: perf.time(fn, torch.ones(8))
+
+        def test_own(perf): perf(torch.neg)
         """
     )
-    pytester.runpytest(*QUICK).assert_outcomes(passed=1)
+    pytester.runpytest(*QUICK, "--benchmark-json=run.json").assert_outcomes(passed=1)
+    assert [row["name"] for row in rows(pytester)] == ["test_own"]
 
 
 def test_perf_is_asked_for_as_an_argument(pytester):
@@ -175,3 +224,29 @@ def test_an_unrelated_project_does_not_pay_for_the_plugin(pytester):
         result = pytester.runpytest_subprocess("-p", "no:hypothesispytest", *arguments)
         assert result.ret == 0
         assert "Error" not in result.stderr.str()
+
+
+BELOW = """
+import os, torch
+
+def test_wrong(perf):
+    perf.time(torch.neg, torch.ones(8), reference=torch.ones(8))
+
+def test_dies(perf):
+    os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("folder", ["", "sub", "sub/deep er"])
+def test_run_it_again_works_from_where_pytest_was_started(pytester, monkeypatch, folder):
+    pytester.makeini("[pytest]\nperf_gpu_workers = true\n")
+    there = pytester.mkdir("sub") / "deep er"
+    there.mkdir()
+    (there / "test_below.py").write_text(BELOW)
+    monkeypatch.chdir(pytester.path / folder)
+    done = pytester.runpytest_subprocess(*QUICK, "-n1", there / "test_below.py", "-W", "ignore")
+    done.assert_outcomes(failed=2)
+    commands = [shlex.split(line) for line in done.outlines if line.startswith("pytest ")]
+    assert len(commands) == 2
+    for _, test in commands:
+        pytester.runpytest(*QUICK, test, "--collect-only", "-q").stdout.fnmatch_lines(["1 test collected*"])

@@ -205,6 +205,14 @@ def test_a_baseline_of_another_gpu_is_refused(session, pytester):
     done.stdout.fnmatch_lines(["INVALID (1)", "*gpu: GPU-0 in the baseline, none here*"])
 
 
+@pytest.mark.parametrize("options", ["--benchmark-disable", "--perf-refcheck=only", "--benchmark-skip", "-n1"])
+def test_nothing_to_save_is_no_success(session, pytester, options):
+    seen = session("--perf-save-baseline=empty", options, "-W", "ignore", a=None if options == "-n1" else 100)
+    assert seen.ret == 2
+    seen.stdout.fnmatch_lines(["--perf-save-baseline: nothing was measured, nothing is saved"])
+    assert not list(pytester.path.rglob("*_empty.json"))
+
+
 def test_nothing_measured_saves_nothing_and_judges_nothing(session, baseline):
     done = session("--perf-save-baseline=empty", "-W", "ignore", a=None)
     assert done.ret == 2

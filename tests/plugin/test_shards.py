@@ -87,6 +87,22 @@ def test_three_shards_are_the_whole(suite, capsys):
     assert len(left[0]) == 4
 
 
+SETS_THE_CODE = """
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session, exitstatus):
+    session.exitstatus |= exitstatus
+"""
+
+
+def test_a_shard_without_tests_is_no_error_beside_a_plugin_that_sets_the_exit_code(suite):
+    """As syrupy does: https://github.com/syrupy-project/syrupy, 7.0.2."""
+    suite.makeconftest(SETS_THE_CODE)
+    suite.runpytest(*QUICK, "--perf-shard=12/12").assert_outcomes(deselected=9)
+    assert suite.runpytest(*QUICK, "--perf-shard=12/12").ret == pytest.ExitCode.OK
+
+
 def test_a_shard_without_rows_and_one_without_tests_are_files_too(suite):
     few = (*QUICK, "-k", "fa3 and s8")
     for nth, skipped in ((1, 1), (2, 0)):
@@ -112,13 +128,16 @@ def test_shards_that_were_split_otherwise_are_no_whole(suite):
         merging.merged([merging.read(suite.path / f"{nth}.json") for nth in (1, 2)], {"duplicates"})
 
 
-@pytest.mark.parametrize("arguments", [("--collect-only",), ("--perf-resume", "--perf-warmup=3")])
-def test_a_run_that_measured_nothing_leaves_the_file_that_is_there(suite, arguments):
+def test_an_older_file_is_left_by_a_look_and_gone_with_a_run_that_is_refused(suite):
     few = (*QUICK, "-k", "torch", "--perf-shard=1/2", "--benchmark-json=1.json")
     suite.runpytest(*few)
     before = (suite.path / "1.json").read_text()
-    suite.runpytest(*few, *arguments)
+    suite.runpytest(*few, "--collect-only")
     assert (suite.path / "1.json").read_text() == before
+    assert suite.runpytest(*few, "--perf-resume", "--perf-warmup=3").ret == pytest.ExitCode.USAGE_ERROR
+    assert not (suite.path / "1.json").exists()
+    assert suite.runpytest(*few, "--perf-resume").ret == 0
+    assert len(document(suite, "1.json")["benchmarks"]) == len(json.loads(before)["benchmarks"])
 
 
 def test_a_shard_whose_tests_are_all_left_out_is_an_error(suite):
