@@ -18,6 +18,7 @@ from pytest_flashinfer_perf.machine.devices import Device
 
 ALIGNMENT = 512
 WIDEST = 8  # bytes of an element: room for integers that are wider than the definition says
+GENEROUS = 1 << 30  # more than was asked for, so that it seldom grows
 Like = tuple[Sequence[int], torch.dtype]
 
 
@@ -99,7 +100,7 @@ class Memory:
         """Whether it had to be replaced by a larger one, which other processes have not opened."""
         if size <= len(self.tensor):
             return False
-        size = max(size, 2 * len(self.tensor))
+        size = max(size, min(2 * len(self.tensor), GENEROUS))
         if self._device.is_gpu:
             # A process that opens a tensor opens the segment that it lies in: a pool of its own keeps answers out.
             self._pool = torch.cuda.MemPool()
