@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 
 from pytest_flashinfer_perf.apis import all_apis
+from pytest_flashinfer_perf.models import budget
+from pytest_flashinfer_perf.models import step as steps
+from pytest_flashinfer_perf.models.step import ONE_GPU
 from pytest_flashinfer_perf.report import runs
 from pytest_flashinfer_perf.routines import model_step
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import Inputs
-from pytest_flashinfer_perf.routines.model_configs import step as steps
-from pytest_flashinfer_perf.routines.model_configs.step import ONE_GPU
-from pytest_flashinfer_perf.runs import budget
 from pytest_flashinfer_perf.spec.routine import LaunchOptions
 
 MODEL, LAYERS, HEADS, KV_HEADS, DIM = "llama-3.1-8b", 32, 32, 8, 128

@@ -14,8 +14,8 @@ from typing import Any
 from pytest_flashinfer_perf.apis import exceptions
 from pytest_flashinfer_perf.apis.exceptions import by_part
 from pytest_flashinfer_perf.apis.known import Api, Axis
-from pytest_flashinfer_perf.routines import models
-from pytest_flashinfer_perf.routines.models import Widths
+from pytest_flashinfer_perf.models import layers
+from pytest_flashinfer_perf.models.layers import Widths
 from pytest_flashinfer_perf.spec.dtypes import HALF
 from pytest_flashinfer_perf.spec.params import Fault, Params, Value, flag
 from pytest_flashinfer_perf.spec.presets import Model, Presets, Spread
@@ -185,7 +185,7 @@ def _small_experts(api: Api) -> Sizes:
 def presets(api: Api) -> Presets[Any] | None:
     """Models that settle some of the API's axes; none where its axes are of no model's layer."""
     settles = partial(_settled, api)
-    every = models.projections.layers
+    every = layers.projections.layers
     fitting = {name: layer for name, layer in every.items() if settles(layer, Spread())}
     return Presets(fitting, settles) if fitting and not _small_experts(api) else None
 
@@ -193,7 +193,7 @@ def presets(api: Api) -> Presets[Any] | None:
 def _settled(api: Api, layer: Widths, over: Spread) -> Sizes:
     """A grouped-query layer's heads; of a latent one, its widths alone."""
     sizes = dict(_widths(api, layer, over))
-    if isinstance(layer.attention, models.Attention):
+    if isinstance(layer.attention, layers.Attention):
         sizes |= _heads(layer.attention, over)
     names = {axis.name for axis in api.axes}
     return {name: size for name, size in sizes.items() if name in names}
@@ -208,7 +208,7 @@ def _widths(api: Api, layer: Widths, over: Spread) -> Iterator[tuple[str, int]]:
     yield "vocab_size", layer.vocabulary // over.tp
 
 
-def _heads(attention: models.Attention, over: Spread) -> Sizes:
+def _heads(attention: layers.Attention, over: Spread) -> Sizes:
     heads, keys = attention.num_qo_heads // over.tp, max(1, attention.num_kv_heads // over.tp)
     width = attention.head_dim
     return {

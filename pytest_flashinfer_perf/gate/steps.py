@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pytest_flashinfer_perf.gate import effects, tails
 from pytest_flashinfer_perf.gate.step_thresholds import StepThreshold
 from pytest_flashinfer_perf.gate.verdict import Judged, JudgedStep, Rules
-from pytest_flashinfer_perf.runs import budget
-from pytest_flashinfer_perf.runs.budget import Problem
+from pytest_flashinfer_perf.models import budget
+from pytest_flashinfer_perf.models.budget import Problem
 from pytest_flashinfer_perf.runs.formatting import duration
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run

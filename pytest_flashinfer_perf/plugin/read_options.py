@@ -75,7 +75,7 @@ def _model(config: pytest.Config) -> dict[str, Any]:
 
 
 def _is_config(given: str) -> bool:
-    from pytest_flashinfer_perf.routines.model_configs import shipped
+    from pytest_flashinfer_perf.models import shipped
 
     return shipped.is_path(given)
 

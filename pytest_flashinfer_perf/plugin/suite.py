@@ -13,10 +13,10 @@ from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
+from pytest_flashinfer_perf.models import shipped
+from pytest_flashinfer_perf.models.step import parse
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.routines import all_backends, all_routines, model_step
-from pytest_flashinfer_perf.routines.model_configs import shipped
-from pytest_flashinfer_perf.routines.model_configs.step import parse
 from pytest_flashinfer_perf.routines.model_step import Plan
 from pytest_flashinfer_perf.runs.step import ModelStep
 from pytest_flashinfer_perf.spec import flags

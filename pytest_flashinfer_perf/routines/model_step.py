@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from pytest_flashinfer_perf.models import kernels, shipped
+from pytest_flashinfer_perf.models.kernel import Call, Kernel
+from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.model_configs import kernels, shipped
-from pytest_flashinfer_perf.routines.model_configs.kernel import Call, Kernel
-from pytest_flashinfer_perf.routines.model_configs.step import Step
 from pytest_flashinfer_perf.runs.step import ModelStep, StepKernel
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.presets import Model

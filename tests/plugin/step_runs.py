@@ -2,7 +2,7 @@
 
 from reports import benchmark, document, write
 
-from pytest_flashinfer_perf.routines.model_configs.step import Step
+from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.runs.fields import written
 
 TINY = {

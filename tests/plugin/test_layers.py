@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "pytest_flashinfer_perf"
-MOST_NAMES = 25
+MOST_NAMES = 27
 PAGE = "docs/architecture.md"
 
 

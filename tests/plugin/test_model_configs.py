@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import mutated
 
-from pytest_flashinfer_perf.routines.model_configs import architectures, fields, kernels, shipped
-from pytest_flashinfer_perf.routines.model_configs.fields import ConfigError, Fields
-from pytest_flashinfer_perf.routines.model_configs.step import Step
+from pytest_flashinfer_perf.models import architectures, config_json, kernels, shipped
+from pytest_flashinfer_perf.models.config_json import ConfigError, Fields
+from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.spec.presets import Spread
 
 PUBLISHED = [name for name in shipped.names() if shipped.record(name)["published_parameters"]]
@@ -198,7 +198,7 @@ def test_a_bias_that_no_product_adds_is_noted():
 def understood(text):
     """Whether a step can be made of it; what cannot is a ConfigError with one sentence."""
     try:
-        kernels.of_step(architectures.describe(fields.parse(text, "config.json"), "m"), Step(spread=Spread(2)))
+        kernels.of_step(architectures.describe(config_json.parse(text, "config.json"), "m"), Step(spread=Spread(2)))
     except ConfigError:
         return False
     return True

@@ -8,10 +8,10 @@ from step_runs import FLAGS, PRODUCTS, STEP, TIMES, TINY, rows, run_of
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.apis import all_apis
+from pytest_flashinfer_perf.models import kernels, shipped
+from pytest_flashinfer_perf.models.elementwise import ADD_AND_NORM, NORM, SAMPLING
+from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.routines import model_step
-from pytest_flashinfer_perf.routines.model_configs import kernels, shipped
-from pytest_flashinfer_perf.routines.model_configs.elementwise import ADD_AND_NORM, NORM, SAMPLING
-from pytest_flashinfer_perf.routines.model_configs.step import Step
 from pytest_flashinfer_perf.spec.presets import Spread
 
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.report import budget_shown, runs
+from pytest_flashinfer_perf.models import budget, budget_table, step
+from pytest_flashinfer_perf.report import runs
 from pytest_flashinfer_perf.routines import model_step
-from pytest_flashinfer_perf.routines.model_configs import step
 from pytest_flashinfer_perf.routines.model_step import Plan
 from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.runs import budget
 from pytest_flashinfer_perf.runs.run_file import Run
 from pytest_flashinfer_perf.runs.step import ModelStep
 from pytest_flashinfer_perf.spec import flags
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     run = _read(args.run) if args.run else _measured(args, for_pytest)
     known = _recorded(plan, run)
     found = budget.of_run(known, run)
-    show = budget_shown.markdown if args.markdown else budget_shown.lines
+    show = budget_table.markdown if args.markdown else budget_table.lines
     _write(args.output, "\n".join(show(known, found, budget.of_run(known, _read(args.base)) if args.base else None)))
     return INCOMPLETE if found.unmeasured else COMPLETE
 

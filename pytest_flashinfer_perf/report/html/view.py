@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.report import budget_shown, host, story
-from pytest_flashinfer_perf.report.budget_shown import ShownStep
+from pytest_flashinfer_perf.models import budget_table
+from pytest_flashinfer_perf.models.budget_table import ShownStep
+from pytest_flashinfer_perf.report import host, story
 from pytest_flashinfer_perf.report.heat_map import HeatMap, heat_map
 from pytest_flashinfer_perf.report.html import charts
 from pytest_flashinfer_perf.report.story import CaseHistory, Comparison, Support
@@ -74,11 +75,11 @@ class View:
 
     @functools.cached_property
     def steps(self) -> list[ShownStep]:
-        return budget_shown.of_runs(self.runs)
+        return budget_table.of_runs(self.runs)
 
     def step_table(self, shown: ShownStep) -> list[tuple[str, ...]]:
         """Its headings first."""
-        return [budget_shown.HEADINGS, *budget_shown.table(shown.budget)] if shown.budget else []
+        return [budget_table.HEADINGS, *budget_table.table(shown.budget)] if shown.budget else []
 
     @functools.cached_property
     def host_tables(self) -> dict[str, host.Table]:

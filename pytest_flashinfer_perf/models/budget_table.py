@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.runs import budget as budgets
-from pytest_flashinfer_perf.runs.budget import Budget, Entry, Sum
+from pytest_flashinfer_perf.models import budget as budgets
+from pytest_flashinfer_perf.models.budget import Budget, Entry, Sum
 from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, markdown_table, named
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 from pytest_flashinfer_perf.runs.step import ModelStep, StepKernel

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass, fields
 from typing import NoReturn
 
-from pytest_flashinfer_perf.routines.model_configs.fields import LARGEST, ConfigError
+from pytest_flashinfer_perf.models.config_json import LARGEST, ConfigError
 from pytest_flashinfer_perf.spec.presets import Spread
 
 PHASES = ("decode", "prefill")

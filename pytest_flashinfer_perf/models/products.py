@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pytest_flashinfer_perf.routines.model_configs.kernel import Call, Kernel
+from pytest_flashinfer_perf.models.kernel import Call, Kernel
 
 OF_TYPE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "bf16": {"mm_bf16": {}},

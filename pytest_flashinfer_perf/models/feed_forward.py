@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_flashinfer_perf.routines.model_configs import elementwise
-from pytest_flashinfer_perf.routines.model_configs.description import Dense, Experts
-from pytest_flashinfer_perf.routines.model_configs.kernel import Call, Kernel, shared
-from pytest_flashinfer_perf.routines.model_configs.products import Weights, product
-from pytest_flashinfer_perf.routines.model_configs.quantisation import Stored
-from pytest_flashinfer_perf.routines.model_configs.step import Step
+from pytest_flashinfer_perf.models import elementwise
+from pytest_flashinfer_perf.models.description import Dense, Experts
+from pytest_flashinfer_perf.models.kernel import Call, Kernel, shared
+from pytest_flashinfer_perf.models.products import Weights, product
+from pytest_flashinfer_perf.models.quantisation import Stored
+from pytest_flashinfer_perf.models.step import Step
 
 CUTLASS = "cutlass_fused_moe"
 VARIANTS = {"bf16": "base", "fp8": "fp8", "fp8_blocks": "deepseek_fp8_block_scale", "nvfp4": "nvfp4"}

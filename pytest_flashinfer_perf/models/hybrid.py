@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_flashinfer_perf.routines.model_configs.description import Recurrent
-from pytest_flashinfer_perf.routines.model_configs.fields import Fields
+from pytest_flashinfer_perf.models.config_json import Fields
+from pytest_flashinfer_perf.models.description import Recurrent
 
 
 def mamba(config: Fields) -> Recurrent:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.models import architectures
+from pytest_flashinfer_perf.models.config_json import ConfigError, Fields
+from pytest_flashinfer_perf.models.description import Description
 from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.routines.model_configs import architectures
-from pytest_flashinfer_perf.routines.model_configs.description import Description
-from pytest_flashinfer_perf.routines.model_configs.fields import ConfigError, Fields
 
 FOLDER = Path(__file__).parent / "configs"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_flashinfer_perf.routines.model_configs.description import Dense
-from pytest_flashinfer_perf.routines.model_configs.kernel import Call, Kernel
-from pytest_flashinfer_perf.routines.model_configs.step import Step
+from pytest_flashinfer_perf.models.description import Dense
+from pytest_flashinfer_perf.models.kernel import Call, Kernel
+from pytest_flashinfer_perf.models.step import Step
 
 NORM = "flashinfer.norm.rmsnorm"
 ADD_AND_NORM = "flashinfer.norm.fused_add_rmsnorm"

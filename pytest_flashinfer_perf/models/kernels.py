@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.routines.model_configs import attention, elementwise, feed_forward
-from pytest_flashinfer_perf.routines.model_configs.description import (
+from pytest_flashinfer_perf.models import attention, elementwise, feed_forward
+from pytest_flashinfer_perf.models.description import (
     Dense,
     Description,
     Experts,
@@ -16,9 +16,9 @@ from pytest_flashinfer_perf.routines.model_configs.description import (
     Layer,
     Recurrent,
 )
-from pytest_flashinfer_perf.routines.model_configs.kernel import Kernel
-from pytest_flashinfer_perf.routines.model_configs.products import Weights, product
-from pytest_flashinfer_perf.routines.model_configs.step import Step
+from pytest_flashinfer_perf.models.kernel import Kernel
+from pytest_flashinfer_perf.models.products import Weights, product
+from pytest_flashinfer_perf.models.step import Step
 
 QUANTISED = ("mm_fp8", "gemm_fp8_nt_groupwise", "mm_fp4")  # they take activations that a kernel before them quantised
 

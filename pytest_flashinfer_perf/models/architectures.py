@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.routines.model_configs import fields, hybrid, quantisation
-from pytest_flashinfer_perf.routines.model_configs.description import (
+from pytest_flashinfer_perf.models import config_json, hybrid, quantisation
+from pytest_flashinfer_perf.models.config_json import ConfigError, Fields
+from pytest_flashinfer_perf.models.description import (
     Dense,
     Description,
     Experts,
@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.routines.model_configs.description import (
     Mixer,
     Routing,
 )
-from pytest_flashinfer_perf.routines.model_configs.fields import ConfigError, Fields
+from pytest_flashinfer_perf.names import unknown
 
 MOST_LAYERS = 1024
 NEEDED = (
@@ -33,7 +33,7 @@ NEEDED = (
 def read(path: Path) -> Description:
     """Read a config.json or its folder, which gives the model its name: letters, digits, dots, hyphens."""
     folder = (path if path.is_dir() else path.parent).resolve().name
-    return describe(fields.read(path), re.sub(r"[^a-zA-Z0-9.]+", "-", folder).strip("-") or "model")
+    return describe(config_json.read(path), re.sub(r"[^a-zA-Z0-9.]+", "-", folder).strip("-") or "model")
 
 
 def describe(config: Fields, name: str) -> Description:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_flashinfer_perf.routines.model_configs import elementwise
-from pytest_flashinfer_perf.routines.model_configs.description import Grouped, Latent, Recurrent
-from pytest_flashinfer_perf.routines.model_configs.kernel import Call, Kernel, shared
-from pytest_flashinfer_perf.routines.model_configs.products import Weights, of_heads, product
-from pytest_flashinfer_perf.routines.model_configs.step import Step
+from pytest_flashinfer_perf.models import elementwise
+from pytest_flashinfer_perf.models.description import Grouped, Latent, Recurrent
+from pytest_flashinfer_perf.models.kernel import Call, Kernel, shared
+from pytest_flashinfer_perf.models.products import Weights, of_heads, product
+from pytest_flashinfer_perf.models.step import Step
 
 DECODE = "BatchDecodeWithPagedKVCacheWrapper"
 PAGED = "BatchPrefillWithPagedKVCacheWrapper"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.routines.model_configs.quantisation import Stored
+from pytest_flashinfer_perf.models.quantisation import Stored
 
 
 @dataclass(frozen=True)

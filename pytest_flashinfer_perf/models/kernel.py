@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_flashinfer_perf.routines.model_configs.fields import ConfigError
-from pytest_flashinfer_perf.routines.model_configs.quantisation import BITS
+from pytest_flashinfer_perf.models.config_json import ConfigError
+from pytest_flashinfer_perf.models.quantisation import BITS
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.routines.model_configs.fields import Fields
+from pytest_flashinfer_perf.models.config_json import Fields
 
 BITS: Mapping[str, float] = {"bf16": 16, "fp8": 8, "fp8_blocks": 8 + 32 / 128**2, "nvfp4": 4.5, "mxfp4": 4.25}
 BLOCKS = [128, 128]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.routines.model_configs import description, shipped
+from pytest_flashinfer_perf.models import description, shipped
 from pytest_flashinfer_perf.spec.presets import Presets, Spread
 
 
