@@ -17,7 +17,6 @@ from pytest_flashinfer_perf.gate import (
     junit,
     likeness,
     markdown,
-    step_thresholds,
     table,
     thresholds,
 )
@@ -62,7 +61,7 @@ def rules(args: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool)
         strict=args.perf_gate_strict,
         paired=paired,
         calibrations=tuple(calibration.find(args.perf_calibration, gpus)),
-        steps=step_thresholds.read(project),
+        steps=thresholds.of_steps(project),
     )
 
 

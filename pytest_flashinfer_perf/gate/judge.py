@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_flashinfer_perf.gate import absolutes, effects, host, sides, steps, tails
+from pytest_flashinfer_perf.gate import absolutes, effects, host, sides, tails
 from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.decide import decide
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
@@ -13,6 +15,9 @@ from pytest_flashinfer_perf.gate.noise import Noise
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.models import budget, verdicts
+from pytest_flashinfer_perf.models.verdicts import JudgedStep, TimedCase
+from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run
 
 
@@ -28,8 +33,31 @@ def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
         judged |= {case.name: host.alone(judged[case.name], rules.quantity, len(sound)) for case in sound}
     order = list(Verdict)
     ranked = sorted(judged.values(), key=lambda one: (order.index(one.verdict), -_size(one)))
-    sums = steps.judged(ranked, head, rules)
+    sums = tuple(_steps(ranked, head, rules))
     return Judgement(tuple(ranked), tuple(base), tuple(head), rules, tuple(refusals), steps=sums)
+
+
+def _steps(cases: Sequence[Judged], head: Sequence[Run], rules: Rules) -> Iterator[JudgedStep]:
+    """The sum of each model's step of which this run has one, from the times of its cases."""
+    timed: dict[budget.Problem, list[TimedCase]] = defaultdict(list)
+    for one in cases:
+        for row in one.case.rows[:1]:
+            seconds = (_seconds(one.case.before), _seconds(one.case.after))
+            timed[budget.problem(row.params)].append(TimedCase(*seconds, _unsure(one)))
+    for plan in {run.step.name: run.step for run in head if run.step is not None}.values():
+        yield verdicts.judged(plan, timed, rules.steps.of(plan.name))
+
+
+def _seconds(rows: Sequence[Row]) -> float | None:
+    """The median over processes, of answers that are right."""
+    medians = [row.median for row in rows if row.status in budget.USABLE]
+    return statistics.median(medians) if medians else None
+
+
+def _unsure(one: Judged) -> float | None:
+    """How far its time may be off, as a share; None of a case that is not compared."""
+    effect = one.effect_in("time")
+    return None if effect is None else tails.beyond(effects.RISK, effect.noise.df) * effect.error
 
 
 def _size(judged: Judged) -> float:

@@ -10,8 +10,8 @@ from pytest_flashinfer_perf.gate.absolutes import Broken
 from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase
-from pytest_flashinfer_perf.gate.step_thresholds import StepThresholds
-from pytest_flashinfer_perf.gate.thresholds import Threshold, Thresholds
+from pytest_flashinfer_perf.gate.thresholds import StepThresholds, Threshold, Thresholds
+from pytest_flashinfer_perf.models.verdicts import JudgedStep
 from pytest_flashinfer_perf.runs.run_file import Run
 
 NOTHING_WORSE, WORSE, COULD_NOT_JUDGE = 0, 1, 2  # exit codes; of 1 and 2 it is 1
@@ -89,26 +89,6 @@ class Judged:
     @property
     def unjudged(self) -> bool:
         return self.verdict in (Verdict.MISSING, Verdict.INVALID) and not self.admitted
-
-
-@dataclass(frozen=True)
-class JudgedStep:
-    """The sum of a model's step: its time and change in a sentence, exceeded limits, and what cannot be judged."""
-
-    model: str
-    sentence: str
-    worse: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-
-    @property
-    def verdict(self) -> str:
-        """The verdict; None for a step within its limits, or without limits."""
-        return "WORSE" if self.worse else "INVALID" if self.unknown else ""
-
-    @property
-    def line(self) -> str:
-        beside = f"{self.verdict} " if self.verdict else ""
-        return f"{beside}step of {self.model}: {'; '.join([self.sentence, *self.worse, *self.unknown])}"
 
 
 @dataclass(frozen=True)

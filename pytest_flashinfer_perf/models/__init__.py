@@ -1,1 +1,1 @@
-"""Models described by their config.json: layers, parameters, and the kernels of a step on one GPU."""
+"""A model by its config.json, the kernels that one GPU of its deployment runs in a step, and the time of that step."""

@@ -1,11 +1,16 @@
-"""The types that describe a model: layers, their attention and feed-forward parts, stored weights."""
+"""A model as its config.json describes it: layers, their attention and feed-forward parts, and stored weights.
+
+There is one description of a model. The shapes that routines are swept with (`layers.py`) and the kernels of a step
+(`kernels.py`) are both computed from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from pytest_flashinfer_perf.models.quantisation import Stored
+from pytest_flashinfer_perf.spec.presets import shared
 
 
 @dataclass(frozen=True)
@@ -22,14 +27,20 @@ class Grouped:
     rotated: bool = True  # by RoPE
     gated: bool = False  # a gate as wide as the queries, applied to the output
 
-    @property
-    def q_width(self) -> int:
-        return self.heads * self.head_dim * (2 if self.gated else 1)
+    def part(self, tp: int) -> Grouped:
+        """What one of `tp` GPUs has: key and value heads are replicated where there are fewer than GPUs."""
+        heads = shared(self.heads, tp, "query heads")
+        kv_heads = shared(self.kv_heads, tp, "key and value heads") if self.kv_heads > tp else 1
+        return replace(self, heads=heads, kv_heads=kv_heads)
 
-    def parameters(self, hidden: int) -> int:
-        kv, out = 2 * self.kv_heads * self.head_dim, self.heads * self.head_dim
-        biases = (self.q_width + kv) * ("qkv" in self.biases) + hidden * ("o" in self.biases)
-        return hidden * (self.q_width + kv + out) + biases + self.heads * self.sinks + self.normed
+    @property
+    def qkv(self) -> int:
+        """The width of queries, keys and values together, and of the gate."""
+        return self.head_dim * (self.heads * (2 if self.gated else 1) + 2 * self.kv_heads)
+
+    @property
+    def out(self) -> int:
+        return self.heads * self.head_dim
 
 
 @dataclass(frozen=True)
@@ -43,10 +54,18 @@ class Latent:
     rope_dim: int
     v_dim: int
 
-    def parameters(self, hidden: int) -> int:
-        down = hidden * (self.q_rank + self.kv_rank + self.rope_dim) + self.q_rank + self.kv_rank
-        up = self.heads * (self.q_rank * (self.nope_dim + self.rope_dim) + self.kv_rank * (self.nope_dim + self.v_dim))
-        return down + up + hidden * self.heads * self.v_dim
+    def part(self, tp: int) -> Latent:
+        """What one of `tp` GPUs has: some of the heads, and the whole latent part."""
+        return replace(self, heads=shared(self.heads, tp, "query heads"))
+
+    @property
+    def down(self) -> int:
+        """The width of the latent part."""
+        return self.q_rank + self.kv_rank + self.rope_dim
+
+    @property
+    def query(self) -> int:
+        return self.nope_dim + self.rope_dim
 
 
 @dataclass(frozen=True)
@@ -59,9 +78,6 @@ class Recurrent:
     other: int  # parameters of the convolution, the decays and the norm
     state: int  # numbers that a request keeps
 
-    def parameters(self, hidden: int) -> int:
-        return hidden * (self.width_in + self.width_out) + self.other
-
 
 @dataclass(frozen=True)
 class Dense:
@@ -69,9 +85,6 @@ class Dense:
 
     width: int
     gated: bool = True
-
-    def parameters(self, hidden: int) -> int:
-        return (3 if self.gated else 2) * hidden * self.width
 
 
 @dataclass(frozen=True)
@@ -97,18 +110,8 @@ class Experts:
     shared: Dense | None = None
     shared_gate: bool = False
 
-    def router(self, hidden: int) -> int:
-        return self.count * (hidden + self.routing.biased + self.biases) + hidden * self.shared_gate
 
-    def routed(self, hidden: int) -> int:
-        biases = (2 * self.width + hidden) * self.biases
-        return self.count * ((3 if self.gated else 2) * hidden * self.width + biases)
-
-    def parameters(self, hidden: int) -> int:
-        shared = self.shared.parameters(hidden) if self.shared else 0
-        return self.router(hidden) + self.routed(hidden) + shared
-
-
+T = TypeVar("T")
 Mixer = Grouped | Latent | Recurrent | None
 Feed = Dense | Experts | None
 
@@ -119,10 +122,6 @@ class Layer:
     feed: Feed
     stored: Stored
     norms: int = 2
-
-    def parameters(self, hidden: int) -> int:
-        inner = sum(part.parameters(hidden) for part in (self.mixer, self.feed) if part is not None)
-        return inner + self.norms * hidden
 
 
 @dataclass(frozen=True)
@@ -135,18 +134,9 @@ class Description:
     vocabulary: int
     tied: bool
     layers: tuple[tuple[Layer, int], ...]  # each distinct one, and how often it is there
+    dtype: str = "bf16"  # of the weights that are not quantised
 
-    @property
-    def embedding(self) -> int:
-        return self.vocabulary * self.hidden
-
-    @property
-    def parameters(self) -> int:
-        tables = self.embedding * (1 if self.tied else 2)
-        return tables + self.hidden + sum(layer.parameters(self.hidden) * count for layer, count in self.layers)
-
-    def mixers(self) -> Iterator[Mixer]:
-        return (layer.mixer for layer, _ in self.layers)
-
-    def feeds(self) -> Iterator[Feed]:
-        return (layer.feed for layer, _ in self.layers)
+    def first(self, kind: type[T]) -> T | None:
+        """The first part of this kind, of any layer."""
+        parts = (part for layer, _ in self.layers for part in (layer.mixer, layer.feed))
+        return next((part for part in parts if isinstance(part, kind)), None)

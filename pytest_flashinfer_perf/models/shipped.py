@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,13 @@ def model(name: str) -> Description:
 
 
 def is_path(text: str) -> bool:
-    """A config.json or its folder, in contrast to a name."""
-    return text.endswith(".json") or "/" in text or Path(text, "config.json").is_file()
+    """A config.json or its folder, in contrast to a name; what exists under a name that no model has is a path."""
+    if text.endswith(".json") or "/" in text or Path(text, "config.json").is_file():
+        return True
+    return text not in names() and os.path.lexists(text)
 
 
 def find(text: str) -> Description:
+    if not text.strip():
+        raise ConfigError("an empty name is no model: name a config.json, the folder of one, or a shipped model")
     return architectures.read(Path(text)) if is_path(text) else model(text)

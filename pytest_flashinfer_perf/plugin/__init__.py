@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.plugin.rowless import Rowless
 from pytest_flashinfer_perf.running import neighbours, reports, stash, stored, unmeasured, workers
 from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
-from pytest_flashinfer_perf.runs.step import ModelStep
+from pytest_flashinfer_perf.runs.step import StepPlan
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -75,8 +75,8 @@ def _configure(config: pytest.Config) -> None:
     _take_trace_sets(config, settings)
 
 
-def _step_of(settings: Settings) -> ModelStep | None:
-    if settings.model is None:
+def _step_of(settings: Settings) -> StepPlan | None:
+    if settings.model is None and settings.plan is None:
         return None
     from pytest_flashinfer_perf.plugin import suite
 
@@ -137,7 +137,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection(session: pytest.Session) -> None:
     settings = session.config.stash[SETTINGS]
-    if any((settings.backends, settings.cases, settings.model, settings.tp, settings.dp, settings.ep, settings.step)):
+    if any((settings.backends, settings.cases, settings.model, settings.step, settings.plan)):
         from pytest_flashinfer_perf.plugin import suite
 
         with errors_of_use():
@@ -146,13 +146,8 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Which part of a model has cases."""
-    if config.stash[SETTINGS].model is None:
-        return []
-    from pytest_flashinfer_perf.plugin import suite
-    from pytest_flashinfer_perf.routines import model_step
-
-    step = suite.planned(config.stash[SETTINGS])
-    return [] if step is None else list(model_step.summary(step))
+    step = _step_of(config.stash[SETTINGS])
+    return list(step.coverage) if step else []
 
 
 @pytest.hookimpl(wrapper=True)

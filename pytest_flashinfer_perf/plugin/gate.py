@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile
-from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, step_thresholds, table, thresholds
+from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, table, thresholds
 from pytest_flashinfer_perf.gate.calibration import CalibrationError
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.running.stash import measures
 from pytest_flashinfer_perf.runs import row as rows
 from pytest_flashinfer_perf.runs.row import Identity, Row
 from pytest_flashinfer_perf.runs.run_file import Block, Run, RunError, Unmeasured
-from pytest_flashinfer_perf.runs.step import ModelStep
+from pytest_flashinfer_perf.runs.step import StepPlan
 
 NAME = "this session"
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -32,7 +32,7 @@ LEFT_OUT = "left out by -k, -m, --deselect or --perf-only"
 NOTHING_TO_SAVE = "--perf-save-baseline: nothing was measured, nothing is saved"
 
 
-def start(config: pytest.Config, project: ProjectFile, step: Callable[[], ModelStep | None]) -> None:
+def start(config: pytest.Config, project: ProjectFile, step: Callable[[], StepPlan | None]) -> None:
     if config.getoption("perf_save_baseline"):
         _save_as(config, config.getoption("perf_save_baseline"))
     config.pluginmanager.register(Gate(config, _rules(config, project), step), "flashinfer-perf-gate")
@@ -43,7 +43,7 @@ def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
         thresholds=thresholds.read(project),
         allowed=likeness.allowed(config.getoption("perf_gate_allow")),
         strict=config.getoption("perf_gate_strict"),
-        steps=step_thresholds.read(project),
+        steps=thresholds.of_steps(project),
     )
 
 
@@ -61,7 +61,7 @@ class Gate:
 
     config: pytest.Config
     rules: Rules
-    step: Callable[[], ModelStep | None]
+    step: Callable[[], StepPlan | None]
     base: list[Run] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
     again: list[Run] = field(default_factory=list)

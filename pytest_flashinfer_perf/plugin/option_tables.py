@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from typing import Any
 
 from pytest_flashinfer_perf.config.option import option
@@ -273,3 +274,5 @@ TRACE_SETS = (
         help="Folder to write traces to, '' to write none. Default: the folder `traces` of the data set.",
     ),
 )
+# The options by which the commands start pytest.
+HIDDEN = tuple(option(name, metavar="FILE", help=SUPPRESS) for name in ("--perf-only", "--perf-plant", "--perf-plan"))

@@ -18,6 +18,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.gate import github, runs
 from pytest_flashinfer_perf.running import alone, probe
 from pytest_flashinfer_perf.running.probe import ProbeError
+from pytest_flashinfer_perf.running.progress import TERMINAL
 from pytest_flashinfer_perf.runs.formatting import last_lines
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
@@ -60,15 +61,29 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:end], words[end + 1 :]
 
 
-def measured(where: Environment, arguments: Sequence[str], stem: Path, only: Sequence[str] | None = None) -> Done:
-    """Run pytest with these arguments, or only these tests; results and output go to `stem`.json and `stem`.log."""
+def measured(
+    where: Environment, arguments: Sequence[str], stem: Path, only: Sequence[str] | None = None, *, shows: bool = False
+) -> Done:
+    """Run pytest with these arguments, or only these tests; results and output go to `stem`.json and `stem`.log.
+
+    A process that `shows` what it is doing has a descriptor of this terminal.
+    """
     output, log, named = (stem.with_suffix(suffix) for suffix in (".json", ".log", ".only"))
     words = [*where.command, *arguments, f"--benchmark-json={output}"]
     if only is not None:
         named.write_text("".join(f"{test}\n" for test in only), encoding="utf-8")
         words.append(f"--perf-only={named}")
+    terminal = os.dup(2) if shows else None
+    passed = {} if terminal is None else {TERMINAL: str(terminal)}
     with log.open("w", encoding="utf-8") as file:
-        code = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, check=False, env=_alone()).returncode  # noqa: S603
+        code = subprocess.run(  # noqa: S603
+            words,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env={**_alone(), **passed},
+            pass_fds=() if terminal is None else (terminal,),
+        ).returncode
     if code not in (PASSED, TESTS_FAILED):
         raise RunError(f"{shlex.join(words)} exited with code {code}, full log: {log}\n{_end(log)}")
     is_written = output.is_file() and output.stat().st_size  # pytest-benchmark writes no file for a run without rows

@@ -93,9 +93,7 @@ def test_a_model_replaces_the_tier(pytester, pytestconfig):
     [
         (["--perf-model=llama-3.1-80b"], "unknown name 'llama-3.1-80b', did you mean llama-3.1-8"),
         (["--perf-model=kimi-k3"], "known are deepseek-r1, deepseek-v3, gemma-3-12b,"),
-        (["--perf-model=mixtral-8x22b", "--perf-tp=5"], "48 query heads, which 5 GPUs cannot share evenly"),
-        (["--perf-model=kimi-k2-tp8", "--perf-tp=4"], "--perf-model=kimi-k2-tp8 has another number, leave one out"),
-        (["--perf-tp=8"], "--perf-tp, --perf-dp and --perf-ep need --perf-model"),
+        (["--perf-model=mixtral-8x22b-tp5"], "48 query heads, which 5 GPUs cannot share evenly"),
     ],
 )
 def test_a_model_that_cannot_be_is_one_clear_error(pytester, pytestconfig, arguments, sentence):
