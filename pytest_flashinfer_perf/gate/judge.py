@@ -39,11 +39,11 @@ def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
 
 def _steps(cases: Sequence[Judged], head: Sequence[Run], rules: Rules) -> Iterator[JudgedStep]:
     """The sum of each model's step of which this run has one, from the times of its cases."""
-    timed: dict[budget.Problem, list[TimedCase]] = defaultdict(list)
+    timed: dict[budget.ProblemKey, list[TimedCase]] = defaultdict(list)
     for one in cases:
         for row in one.case.rows[:1]:
             seconds = (_seconds(one.case.before), _seconds(one.case.after))
-            timed[budget.problem(row.params)].append(TimedCase(*seconds, _unsure(one)))
+            timed[budget.key_of(row.params)].append(TimedCase(*seconds, _unsure(one)))
     for plan in {run.step.name: run.step for run in head if run.step is not None}.values():
         yield verdicts.judged(plan, timed, rules.steps.of(plan.name))
 

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.runs.step import StepKernel, StepPlan
 OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median, in standard deviations over the root of the count
 USABLE = ("ok", "noisy")
 MOST_REASONS = 3
-Problem = frozenset[tuple[str, Any]]
+ProblemKey = frozenset[tuple[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -107,28 +107,28 @@ def _of_two(plan: StepPlan, run: Run, first: Run) -> Budget:
         return Budget(plan, trouble=str(error))
 
 
-def _fastest(rows: Sequence[Row]) -> dict[Problem, Row]:
+def _fastest(rows: Sequence[Row]) -> dict[ProblemKey, Row]:
     """The row of the fastest backend for each problem."""
     ordered = sorted(rows, key=lambda row: row.median, reverse=True)
-    return {problem(row.params): row for row in ordered}
+    return {key_of(row.params): row for row in ordered}
 
 
-def problem(params: Mapping[str, Any]) -> Problem:
+def key_of(params: Mapping[str, Any]) -> ProblemKey:
     """The same for all backends."""
     hashable = {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
     return frozenset((name, value) for name, value in hashable.items() if name != "backend")
 
 
-def _entry(kernel: StepKernel, fastest: Mapping[Problem, Row], run: Run) -> Entry:
-    found = [fastest[wanted] for wanted in map(problem, kernel.problems) if wanted in fastest]
+def _entry(kernel: StepKernel, fastest: Mapping[ProblemKey, Row], run: Run) -> Entry:
+    found = [fastest[wanted] for wanted in map(key_of, kernel.problems) if wanted in fastest]
     row = min(found, key=lambda row: row.median, default=None)
     return Entry(kernel, row, "" if row or kernel.gap else _reason(kernel, run))
 
 
 def _reason(kernel: StepKernel, run: Run) -> str:
     """How the kernel's cases ended instead: a reason once, with the backends that it is of."""
-    wanted = {problem(one) for one in kernel.problems}
-    unusable = ((row.identity, f"its answer is {row.status}") for row in run.ours if problem(row.params) in wanted)
+    wanted = {key_of(one) for one in kernel.problems}
+    unusable = ((row.identity, f"its answer is {row.status}") for row in run.ours if key_of(row.params) in wanted)
     left = ((one.identity, _ended(one)) for one in run.unmeasured if _shape(one) in kernel.cases)
     backends: dict[str, list[str]] = {}
     for identity, sentence in (*unusable, *left):

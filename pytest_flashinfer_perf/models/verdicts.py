@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_flashinfer_perf.models.budget import Problem, problem
+from pytest_flashinfer_perf.models.budget import ProblemKey, key_of
 from pytest_flashinfer_perf.runs.formatting import duration
 from pytest_flashinfer_perf.runs.step import StepKernel, StepPlan
 
@@ -50,7 +50,7 @@ class JudgedStep:
         return f"{beside}step of {self.model}: {'; '.join([self.sentence, *self.worse, *self.unknown])}"
 
 
-Cases = Mapping[Problem, Sequence[TimedCase]]
+Cases = Mapping[ProblemKey, Sequence[TimedCase]]
 
 
 class _Summand(NamedTuple):
@@ -78,7 +78,7 @@ def judged(plan: StepPlan, cases: Cases, limits: StepLimits) -> JudgedStep:
 
 
 def _summand(kernel: StepKernel, cases: Cases) -> _Summand:
-    found = [one for wanted in kernel.problems for one in cases.get(problem(wanted), ())]
+    found = [one for wanted in kernel.problems for one in cases.get(key_of(wanted), ())]
     before = min((one for one in found if one.before), key=lambda one: one.before or 0.0, default=None)
     after = min((one for one in found if one.after), key=lambda one: one.after or 0.0, default=None)
     sides = (before and before.before, after and after.after)
