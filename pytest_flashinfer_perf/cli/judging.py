@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import (
-    calibration,
     document,
     explain,
     github,
@@ -20,7 +18,7 @@ from pytest_flashinfer_perf.gate import (
     table,
     thresholds,
 )
-from pytest_flashinfer_perf.gate.options import ALLOW, CALIBRATION, STRICT
+from pytest_flashinfer_perf.gate.options import ALLOW, STRICT
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 
 WRITERS = {"markdown": markdown.text, "json": document.text, "junit": junit.text}
@@ -34,7 +32,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="Settings file with a section [thresholds]. Default: flashinfer-perf.toml, or [tool.flashinfer-perf] of "
         "pyproject.toml, in the current folder.",
     )
-    CALIBRATION.add_by(parser.add_argument)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,15 +49,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def rules(args: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool) -> Rules:
-    """The rules by which verdicts are made, with the calibrations of these GPUs."""
+def rules(args: argparse.Namespace, *, paired: bool) -> Rules:
+    """The rules by which verdicts are made."""
     project = project_file.find(Path.cwd(), args.perf_config)
     return Rules(
         thresholds=thresholds.read(project),
         allowed=likeness.allowed(args.perf_gate_allow),
         strict=args.perf_gate_strict,
         paired=paired,
-        calibrations=tuple(calibration.find(args.perf_calibration, gpus)),
         steps=thresholds.of_steps(project),
     )
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pytest_flashinfer_perf.gate.absolutes import Broken
-from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase
 from pytest_flashinfer_perf.gate.thresholds import StepThresholds, Threshold, Thresholds
@@ -40,7 +39,6 @@ class Rules:
     allowed: frozenset[str] = frozenset()
     strict: bool = False
     paired: bool = False
-    calibrations: tuple[Calibration, ...] = ()
     steps: StepThresholds = field(default_factory=StepThresholds)
     quantity: str | None = None
 

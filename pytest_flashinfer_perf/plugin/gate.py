@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile
-from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, table, thresholds
-from pytest_flashinfer_perf.gate.calibration import CalibrationError
+from pytest_flashinfer_perf.gate import github, likeness, runs, table, thresholds
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
@@ -118,11 +117,7 @@ class Gate:
         return self._against_base(self._run())
 
     def _against_base(self, head: Run) -> Judgement:
-        try:
-            found = calibration.find(self.config.getoption("perf_calibration"), head.gpus)
-        except CalibrationError as error:
-            return replace(judge(self.base, [head], self.rules), refusals=(str(error),))
-        return judge(self.base, [head], replace(self.rules, calibrations=tuple(found)))
+        return judge(self.base, [head], self.rules)
 
     def _run(self) -> Run:
         left = tuple(case for of_test in self.unmeasured.values() for case in of_test)

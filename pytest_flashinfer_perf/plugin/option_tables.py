@@ -8,7 +8,7 @@ from typing import Any
 from pytest_flashinfer_perf.config.option import option
 from pytest_flashinfer_perf.config.settings import Fuzzing
 from pytest_flashinfer_perf.config.usage import not_negative, positive
-from pytest_flashinfer_perf.gate.options import ALLOW, CALIBRATION, STRICT
+from pytest_flashinfer_perf.gate.options import ALLOW, STRICT
 from pytest_flashinfer_perf.plugin import option_types as types
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 
@@ -193,7 +193,6 @@ GATE = (
     ),
     STRICT,
     ALLOW,
-    CALIBRATION,
 )
 LONG_RUNS = (
     option(

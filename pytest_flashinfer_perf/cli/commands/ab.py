@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     base, head = processes.environment("base", args.base), processes.environment("head", args.head)
     output, gpu = processes.folder(args.output, "ab"), processes.gpu(for_pytest)
     session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
-    rules = judging.rules(args, [gpu], paired=True)
+    rules = judging.rules(args, paired=True)
     with processes.alone_on(gpu):
         judgement = Plan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
     refusals = (*judgement.refusals, *session.failures("base"))

@@ -101,7 +101,7 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
         return Answers(Processes(subject.places, [ONE_CALL, *start.for_pytest], start.output, gpu))
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu)
     quantity = options.find if options.find in ON_HOST else None
-    rules = replace(judging.rules(options, [gpu], paired=True), quantity=quantity)
+    rules = replace(judging.rules(options, paired=True), quantity=quantity)
     return Times(instrument, rules, evidence.verdicts, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
 
 

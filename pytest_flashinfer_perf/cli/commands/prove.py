@@ -15,8 +15,8 @@ from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.config import planting
 from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.gate import calibration, proof_shown, runs
-from pytest_flashinfer_perf.gate.proof import Proof, prove
+from pytest_flashinfer_perf.gate import proof_shown, runs
+from pytest_flashinfer_perf.gate.proof import FEWEST, Proof, prove, verify_enough
 from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
 from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.running.processes import Environment, say
@@ -39,10 +39,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measured(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
-    calibration.verify_enough(options.processes)
+    verify_enough(options.processes)
     asked = None if options.share is None else share(options.share, "--share")
     where, gpu = processes.environment("python", options.python), processes.gpu(for_pytest)
-    rules = judging.rules(options, [gpu], paired=False)
+    rules = judging.rules(options, paired=False)
     wanted = _wanted(asked, rules.thresholds)
     session = PlantedRuns(where, for_pytest, processes.folder(options.output, "prove"), gpu, wanted)
     with processes.alone_on(gpu):
@@ -57,14 +57,13 @@ def _judged_again(options: argparse.Namespace, for_pytest: Sequence[str]) -> Pro
     if for_pytest or options.share or options.output:
         raise RunError("--from judges stored results: leave out --share, --output and the arguments behind --")
     plain, planted = (_stored(options.stored, side) for side in (PLAIN, PLANTED))
-    gpus = {gpu for run in (*plain, *planted) for gpu in run.gpus}
-    return prove(plain, planted, judging.rules(options, gpus, paired=False))
+    return prove(plain, planted, judging.rules(options, paired=False))
 
 
 def _stored(folder: Path, side: str) -> list[Run]:
     files = sorted(folder.glob(f"{side}-*.json"))
-    if len(files) < calibration.FEWEST:
-        raise RunError(f"--from={folder}: has {len(files)} files {side}-*.json, needs at least {calibration.FEWEST}")
+    if len(files) < FEWEST:
+        raise RunError(f"--from={folder}: has {len(files)} files {side}-*.json, needs at least {FEWEST}")
     return runs.read(files)
 
 
