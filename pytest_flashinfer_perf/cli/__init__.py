@@ -13,8 +13,8 @@ import pytest
 
 from pytest_flashinfer_perf.cli import commands
 from pytest_flashinfer_perf.flashinfer_benchmark.upstream_lines import UpstreamLines
+from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.plugin import option_tables, suite
-from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.spec import flags
 
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # by torch; nothing here needs numpy

@@ -14,8 +14,8 @@ import pytest
 from made import CLOCKED
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Environment
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.runs.run_file import RunError
 
 PROGRAM = f"""{CLOCKED}

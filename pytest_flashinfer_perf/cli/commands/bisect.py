@@ -21,8 +21,8 @@ from pytest_flashinfer_perf.bisect.times import ON_HOST, SIGNS, Times
 from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate.plan import Plan
-from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import say
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import say
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import RunError
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.models import budget, budget_table, step
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.report import runs
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import Run
 from pytest_flashinfer_perf.runs.step import StepPlan

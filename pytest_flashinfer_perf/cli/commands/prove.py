@@ -6,7 +6,6 @@ import argparse
 import functools
 import math
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +17,9 @@ from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import proof_shown, runs
 from pytest_flashinfer_perf.gate.proof import FEWEST, Proof, prove, verify_enough
 from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
-from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Environment, say
-from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.pairs import Pairs
+from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
@@ -74,7 +73,7 @@ def _wanted(asked: float | None, thresholds: Thresholds) -> Share:
 
 @dataclass
 class PlantedRuns:
-    """The processes so far. Every second time the one with extra work runs first, so that a drift favours neither."""
+    """The processes so far, without the extra work and with it."""
 
     where: Environment
     arguments: Sequence[str]
@@ -84,18 +83,18 @@ class PlantedRuns:
     runs: dict[str, list[Run]] = field(default_factory=lambda: {PLAIN: [], PLANTED: []})
 
     def measure(self, times: int) -> None:
+        pair = Pairs((PLAIN, PLANTED), self._measured)
         for nth in range(times):
-            for side in (PLAIN, PLANTED) if nth % 2 == 0 else (PLANTED, PLAIN):
-                self.runs[side].append(self._measured(side, f"{side}-{nth + 1:02}"))
+            pair(nth)
 
-    def _measured(self, side: str, name: str) -> Run:
-        start = time.monotonic()
+    def _measured(self, side: str, nth: int, _cases: frozenset[str] | None) -> Run:
+        name = f"{side}-{nth + 1:02}"
         planted = [f"--perf-plant={self.plants}"] if side == PLANTED else []
-        done = processes.measured(self.where, [*self.arguments, *planted], self.output / name)
+        done = processes.reported(name, self.where, [*self.arguments, *planted], self.output / name)
         if done.failed:
             raise RunError(f"{name}: tests failed, so nothing can be concluded: see {done.log}")
         processes.verify(done.run, self.gpu)
-        say(f"{name}: {counted(len(done.run.rows), 'case')} in {time.monotonic() - start:.1f} s")
+        self.runs[side].append(done.run)
         return done.run
 
     @functools.cached_property
