@@ -16,14 +16,15 @@ from pathlib import Path
 import torch
 
 from pytest_flashinfer_perf.apis import all_apis
+from pytest_flashinfer_perf.models import budget
+from pytest_flashinfer_perf.models import plan as plans
+from pytest_flashinfer_perf.models import step as steps
 from pytest_flashinfer_perf.report import runs
-from pytest_flashinfer_perf.routines import model_step
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import Inputs
-from pytest_flashinfer_perf.routines.model_configs import step as steps
-from pytest_flashinfer_perf.routines.model_configs.step import ONE_GPU
-from pytest_flashinfer_perf.runs import budget
 from pytest_flashinfer_perf.spec.routine import LaunchOptions
 
+KNOWN = {**all_routines(), **all_apis()}
 MODEL, LAYERS, HEADS, KV_HEADS, DIM = "llama-3.1-8b", 32, 32, 8, 128
 REPLAYS, WITHIN = 30, 0.1
 SAMPLING = "sampling"  # the kernel that a step may do without
@@ -34,13 +35,13 @@ Q, K = HEADS * DIM, KV_HEADS * DIM
 class Step:
     """The calls of a step, and all that they read and write."""
 
-    def __init__(self, plan, found):
-        problems = {one.kernel.name: one.problems[0] for one in plan.planned if one.problems}
+    def __init__(self, asked, found):
+        problems = {kernel.name: dict(kernel.problems[0]) for kernel in found.plan.kernels if kernel.problems}
         self.chosen = {entry.kernel.name: entry.row.identity.backend for entry in found.entries if entry.row}
-        self.sizes = {name: params for name, (_, params) in problems.items()}
-        self.routines = {name: routine for name, (routine, _) in problems.items()}
+        self.routines = {name: KNOWN[problem.pop("routine")] for name, problem in problems.items()}
+        self.sizes = {name: self.routines[name].params(**params) for name, params in problems.items()}
         self.rand = torch.Generator(DEVICE).manual_seed(0)
-        self.tokens = plan.step.tokens
+        self.tokens = asked.tokens
         self.layers = [self.layer() for _ in range(LAYERS)]
         self.head = self.weights("lm-head")
         self.embedded = self.drawn(self.tokens, Q)
@@ -48,9 +49,9 @@ class Step:
         self.attend = self.built("attention", self.layers[0]["attention"])
         self.multiply = {name: self.built(name, self.operands(name)) for name in ("qkv", "o", "gate-up", "down")}
         self.multiply["lm-head"] = self.built("lm-head", self.operands("lm-head"))
-        self.positions = torch.full((self.tokens,), plan.step.context - 1, dtype=torch.int32, device=DEVICE)
+        self.positions = torch.full((self.tokens,), asked.context - 1, dtype=torch.int32, device=DEVICE)
         self.requests = torch.arange(self.tokens, dtype=torch.int32, device=DEVICE)
-        self.rotations = rotations(plan.step.context)
+        self.rotations = rotations(asked.context)
         self.seed, self.offset = (torch.full((1,), n, dtype=torch.int64, device=DEVICE) for n in (7, 0))
 
     def drawn(self, *shape):
@@ -180,12 +181,12 @@ def main():
     parser.add_argument("run", type=Path, metavar="RUN.json")
     steps.add_options(parser)
     args = parser.parse_args()
-    plan = model_step.plan(MODEL, steps.read(args, ONE_GPU), all_apis())
-    found = budget.of_run(plan.recorded, runs.read([args.run])[0])
-    missing = {kernel.name for kernel in found.unmeasured}
+    asked = steps.read(args)
+    found = budget.of_run(plans.completed(plans.of(MODEL, asked), KNOWN), runs.read([args.run])[0])
+    missing = {entry.kernel.name for entry in found.unmeasured}
     if missing - {SAMPLING}:
         sys.exit(f"{args.run} has no row of {', '.join(sorted(missing))}")
-    graph, left_out = held(Step(plan, found), sampled=SAMPLING not in missing)
+    graph, left_out = held(Step(asked, found), sampled=SAMPLING not in missing)
     times = seconds(graph)
     whole, total = statistics.median(times), sum(e.seconds for e in found.entries if e.kernel.name not in left_out)
     low, high = min(times), max(times)

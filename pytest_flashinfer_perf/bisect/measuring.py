@@ -8,13 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.bisect.places import Places, logged
+from pytest_flashinfer_perf.bisect.places import Places
 from pytest_flashinfer_perf.bisect.question import PointError, Question, Side
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import Environment, logged
 from pytest_flashinfer_perf.printing import say
-from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Environment
-from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 PREBUILD = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(['prebuild', '--', *sys.argv[1:]]))"
@@ -61,10 +60,7 @@ class Processes:
     def _measured(self, side: Side, point: str, stem: Path, only: Sequence[str] | None) -> Run:
         where = self.places.prepared(side, point)
         self._compile(side, point, where, stem, only)
-        start = time.monotonic()
-        run = processes.measured(where, self.arguments, stem, only).run
-        say(f"  {stem.parent.name}, {stem.name}: {counted(len(run.rows), 'case')} in {time.monotonic() - start:.1f} s")
-        return run
+        return processes.reported(f"  {stem.parent.name}, {stem.name}", where, self.arguments, stem, only).run
 
     def _compile(self, side: Side, point: str, where: Environment, stem: Path, only: Sequence[str] | None) -> None:
         """Compile the modules of these tests. A failure is only logged: the run compiles again and reports it."""

@@ -14,13 +14,11 @@ from typing import Protocol
 
 from pytest_flashinfer_perf.bisect.git_history import git
 from pytest_flashinfer_perf.bisect.question import Side
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import Environment, logged
 from pytest_flashinfer_perf.machine.requirements import PROJECT, TORCH, Unmet
 from pytest_flashinfer_perf.printing import say
-from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Environment
 from pytest_flashinfer_perf.runs.run_file import RunError
-
-SHOWN_OF_A_LOG = 20
 
 
 class Places(Protocol):
@@ -29,16 +27,6 @@ class Places(Protocol):
     def prepared(self, side: Side, point: str) -> Environment: ...
 
     def compiles(self, side: Side) -> bool: ...
-
-
-def logged(words: Sequence[str], log: Path, folder: Path | None = None) -> None:
-    """Run a command with its output in a file; raises RunError with the end of the output."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as file:
-        done = subprocess.run(words, cwd=folder, stdout=file, stderr=subprocess.STDOUT, check=False)  # noqa: S603
-    if done.returncode:
-        end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_OF_A_LOG:])
-        raise RunError(f"{shlex.join(words)} ended with code {done.returncode}, all of it in {log}:\n{end}")
 
 
 def environment(name: str, command: Sequence[str], paths: Sequence[Path], **variables: str) -> Environment:

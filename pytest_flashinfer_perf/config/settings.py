@@ -127,10 +127,8 @@ class Settings:
     testlists: tuple[str, ...] = ()
     flags: str = ""
     model: str | None = None
-    tp: int | None = None
-    dp: int | None = None
-    ep: int | None = None
     step: str | None = None
+    plan: str | None = None  # file of a step's plan, which another process has made
     device: str = "auto"
     max_memory: float | None = None
     seed: int | None = None

@@ -45,7 +45,6 @@ LIBRARY = Facet("library", lambda run, _: _spelt(run.libraries), "another FlashI
 OTHERS = {
     "missing": "cases of the baseline that this run has not",
     "deselected": "those of them that -k, -m or --deselect left out",
-    "calibration": "a stale calibration, which is then not used",
     "invalid": "rows that cannot be judged, but never wrong answers",
 }
 ALLOWABLE = {**{facet.name: facet.means for facet in (*FACETS, LIBRARY)}, **OTHERS}

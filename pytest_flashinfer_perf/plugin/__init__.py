@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.plugin.board import Board
 from pytest_flashinfer_perf.running import neighbours, reports, stash, stored, unmeasured, workers
 from pytest_flashinfer_perf.running import session as running
 from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
-from pytest_flashinfer_perf.runs.step import ModelStep
+from pytest_flashinfer_perf.runs.step import StepPlan
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -76,8 +76,8 @@ def _configure(config: pytest.Config) -> None:
     _take_trace_sets(config, settings)
 
 
-def _step_of(settings: Settings) -> ModelStep | None:
-    if settings.model is None:
+def _step_of(settings: Settings) -> StepPlan | None:
+    if settings.model is None and settings.plan is None:
         return None
     from pytest_flashinfer_perf.plugin import suite
 
@@ -137,7 +137,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection(session: pytest.Session) -> None:
     settings = session.config.stash[SETTINGS]
-    if any((settings.backends, settings.cases, settings.model, settings.tp, settings.dp, settings.ep, settings.step)):
+    if any((settings.backends, settings.cases, settings.model, settings.step, settings.plan)):
         from pytest_flashinfer_perf.plugin import suite
 
         with errors_of_use():
@@ -146,7 +146,8 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
     """Whether FlashInfer is complete, and which part of a model has cases."""
-    return [*(_requirements() if any(map(measures, items)) else ()), *_of_model(config)]
+    step = _step_of(config.stash[SETTINGS])
+    return [*(_requirements() if any(map(measures, items)) else ()), *(step.coverage if step else ())]
 
 
 def _requirements() -> Iterator[str]:
@@ -157,16 +158,6 @@ def _requirements() -> Iterator[str]:
         yield f"flashinfer {requirements.version(requirements.PROJECT)} is INCOMPLETE: {lacking}"
     elif requirements.versions():
         yield f"flashinfer {requirements.version(requirements.PROJECT)}, with all that it requires"
-
-
-def _of_model(config: pytest.Config) -> list[str]:
-    if config.stash[SETTINGS].model is None:
-        return []
-    from pytest_flashinfer_perf.plugin import suite
-    from pytest_flashinfer_perf.routines import model_step
-
-    step = suite.planned(config.stash[SETTINGS])
-    return [] if step is None else list(model_step.summary(step))
 
 
 @pytest.hookimpl(wrapper=True)

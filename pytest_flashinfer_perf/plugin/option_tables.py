@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from typing import Any
 
 from pytest_flashinfer_perf.config.option import SEED, option, whole
 from pytest_flashinfer_perf.config.settings import BOUNDS, CHOICES, Fuzzing, Measuring
-from pytest_flashinfer_perf.gate.options import ALLOW, CALIBRATION, STRICT
+from pytest_flashinfer_perf.gate.options import ALLOW, STRICT
 from pytest_flashinfer_perf.plugin import option_types as types
 from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 
@@ -192,7 +193,6 @@ GATE = (
     ),
     STRICT,
     ALLOW,
-    CALIBRATION,
 )
 LONG_RUNS = (
     option(
@@ -273,3 +273,5 @@ TRACE_SETS = (
         help="Folder to write traces to, '' to write none. Default: the folder `traces` of the data set.",
     ),
 )
+# The options by which the commands start pytest.
+HIDDEN = tuple(option(name, metavar="FILE", help=SUPPRESS) for name in ("--perf-only", "--perf-plant", "--perf-plan"))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
-from pytest_flashinfer_perf.config.option import whole
 from pytest_flashinfer_perf.plugin import option_tables as tables
 from pytest_flashinfer_perf.running.workers import OPT_IN
 
@@ -28,12 +25,6 @@ def add(parser: pytest.Parser) -> None:
         for option in options:
             option.add_by(group.addoption)
     parser.addini(OPT_IN, "pytest -n auto starts one worker for each visible GPU", type="bool", default=False)
-    _add_hidden(parser.getgroup("flashinfer-perf hidden"))
-
-
-def _add_hidden(group: pytest.OptionGroup) -> None:
-    """Older names for parts of `--perf-model`, and options by which the commands start pytest."""
-    for name in ("tp", "dp", "ep"):
-        group.addoption(f"--perf-{name}", type=whole(1), help=argparse.SUPPRESS)
-    group.addoption("--perf-only", metavar="FILE", help=argparse.SUPPRESS)
-    group.addoption("--perf-plant", metavar="FILE", help=argparse.SUPPRESS)
+    hidden = parser.getgroup("flashinfer-perf hidden")
+    for option in tables.HIDDEN:
+        option.add_by(hidden.addoption)

@@ -12,6 +12,7 @@ from pytest_flashinfer_perf.bisect import estimate, places
 from pytest_flashinfer_perf.bisect.measuring import Processes
 from pytest_flashinfer_perf.bisect.places import Installed
 from pytest_flashinfer_perf.bisect.question import Question
+from pytest_flashinfer_perf.launch import processes
 
 # In the place of pytest: what it would write of one case that takes as long as the installed release says.
 PYTEST = """
@@ -188,7 +189,7 @@ def test_what_is_installed_stays_and_the_release_comes_before_it(tmp_path, monke
     install = places.installer(command[:1])
     where = Installed(tmp_path, command, install, {"1.0": made}).prepared("head", "1.0")
     assert where.command[:2] == ("env", f"PYTHONPATH={tmp_path / 'releases' / '1.0'}:/already/there")
-    places.logged(where.command, tmp_path / "log")
+    processes.logged(where.command, tmp_path / "log")
     assert (tmp_path / "log").read_text() == "1 pytest\n"
 
 

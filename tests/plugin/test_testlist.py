@@ -160,7 +160,7 @@ def test_a_folder_is_no_list(run, pytester):
 EMPTY = (
     "backends= backends=, case= testlist= model= strict-skips= trace-set= trace-config= autotune-cache= only= shard-by="
 )
-FILES = "fuzz-flags= findings= config= html= csv= calibration= vllm-csv="
+FILES = "fuzz-flags= findings= config= html= csv= vllm-csv="
 
 
 @pytest.mark.parametrize("option", f"{EMPTY} {FILES}".split())

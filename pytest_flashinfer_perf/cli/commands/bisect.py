@@ -21,8 +21,8 @@ from pytest_flashinfer_perf.files import FileError, read_json, write_json, write
 from pytest_flashinfer_perf.gate.likeness import LIBRARY
 from pytest_flashinfer_perf.gate.options import ALLOW
 from pytest_flashinfer_perf.gate.plan import Plan
+from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import say, show
-from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import RunError
 
@@ -97,7 +97,7 @@ def _write(start: Start, subject: Subject) -> None:
 
 def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     options, evidence = start.options, Evidence(start.output)
-    rules = judging.rules(options, [gpu], paired=True)
+    rules = judging.rules(options, paired=True)
     if options.find == WRONG:
         words = [ONE_CALL, *start.for_pytest]
         return Answers(Processes(subject.places, words, start.output, gpu, rules.allowed))

@@ -128,6 +128,6 @@ def _text(file: Path) -> str:
     try:
         if file.stat().st_size > MOST_BYTES:
             raise ConfigError(f"{file} is larger than {MOST_BYTES} bytes: name the config.json of a model")
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} could not be read: {error}: name a config.json, or the folder of one") from error

@@ -1,4 +1,8 @@
-"""Start measuring processes one after the other, on a GPU that is locked for them."""
+"""Start a process that measures, on a GPU that is locked for it, and read what it has measured.
+
+Whoever runs pytest in a child does it by `ran`: the commands with pairs of processes (`pairs.py`), `model`, and a
+session that measures suspects again. The child's output goes to a log, its results come by pytest-benchmark's JSON.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,24 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.gate import github, runs
 from pytest_flashinfer_perf.gate.likeness import REQUIREMENTS
 from pytest_flashinfer_perf.machine import requirements
 from pytest_flashinfer_perf.machine.requirements import Unmet
 from pytest_flashinfer_perf.printing import say
-from pytest_flashinfer_perf.running import alone, probe
-from pytest_flashinfer_perf.running.probe import ProbeError
-from pytest_flashinfer_perf.runs.formatting import last_lines
+from pytest_flashinfer_perf.running import alone
+from pytest_flashinfer_perf.running.progress import TERMINAL
+from pytest_flashinfer_perf.runs.formatting import counted, last_lines
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 PROBE = "import sys; from pytest_flashinfer_perf.machine import devices; print(devices.find(sys.argv[1]).uuid or '')"
@@ -32,12 +38,18 @@ PASSED, TESTS_FAILED = 0, 1
 LINES_OF_LOG = 30
 
 
+class ProbeError(FlashinferPerfError):
+    """A question's process failed; the sentence is the last that it wrote."""
+
+
 @dataclass(frozen=True)
 class Environment:
-    """A name, and the command that starts pytest in this environment."""
+    """A name, the command that starts pytest in this environment, and its folder and variables if not those here."""
 
     name: str
     command: tuple[str, ...]
+    folder: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def program(self, text: str) -> tuple[str, ...] | None:
         """The command that runs this Python program there; None if the command names no Python."""
@@ -47,11 +59,17 @@ class Environment:
 
 @dataclass(frozen=True)
 class Done:
-    """The results of a finished process, and whether one of its tests failed."""
+    """A process that has ended: its command, its exit code, what it measured, and its log."""
 
+    words: Sequence[str]
+    code: int
     run: Run
-    failed: bool
     log: Path
+
+    @property
+    def failed(self) -> bool:
+        """Whether one of its tests failed."""
+        return self.code == TESTS_FAILED
 
 
 def environment(name: str, value: str) -> Environment:
@@ -67,26 +85,86 @@ def environment(name: str, value: str) -> Environment:
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split the command's own arguments from those behind `--`, which are pytest's."""
     words = list(arguments)
-    end = words.index("--") if "--" in words else len(words)
-    return words[:end], words[end + 1 :]
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
-def measured(where: Environment, arguments: Sequence[str], stem: Path, only: Sequence[str] | None = None) -> Done:
+def started(
+    words: Sequence[str],
+    log: Path | None = None,
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    *,
+    shows: bool = False,
+) -> int:
+    """Run a command to its end, with its output in a file or here, and return its exit code.
+
+    A process that `shows` what it is doing has a descriptor of this terminal.
+    """
+    environ = {**os.environ, **(variables or {})}
+    environ.pop(github.SUMMARY, None)  # it is the command that summarizes, not each of its processes
+    with ExitStack() as stack:
+        output = None if log is None else stack.enter_context(log.open("w", encoding="utf-8"))
+        terminal: tuple[int, ...] = ()
+        if shows:
+            terminal = (os.dup(2),)
+            stack.callback(os.close, *terminal)
+            environ[TERMINAL] = str(*terminal)
+        done = subprocess.run(  # noqa: S603
+            words, stdout=output, stderr=output, cwd=folder, env=environ, pass_fds=terminal, check=False
+        )
+    return done.returncode
+
+
+def logged(words: Sequence[str], log: Path, folder: Path | None = None) -> None:
+    """Run a command with its output in a file; raises RunError with the end of the output."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    code = started(words, log, folder)
+    if code:
+        raise RunError(f"{shlex.join(words)} ended with code {code}, all of it in {log}:\n{end(log, LINES_OF_LOG)}")
+
+
+def end(log: Path, lines: int) -> str:
+    return last_lines(log.read_text(encoding="utf-8", errors="replace"), lines)
+
+
+def ran(
+    where: Environment, arguments: Sequence[str], stem: Path, only: Sequence[str] | None = None, *, shows: bool = False
+) -> Done:
     """Run pytest with these arguments, or only these tests; results and output go to `stem`.json and `stem`.log."""
     output, log, named = (stem.with_suffix(suffix) for suffix in (".json", ".log", ".only"))
     words = [*where.command, *arguments, f"--benchmark-json={output}"]
     if only is not None:
         named.write_text("".join(f"{test}\n" for test in only), encoding="utf-8")
         words.append(f"--perf-only={named}")
-    with log.open("w", encoding="utf-8") as file:
-        code = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, check=False, env=_alone()).returncode  # noqa: S603
-    if code not in (PASSED, TESTS_FAILED):
-        raise RunError(f"{shlex.join(words)} exited with code {code}, full log: {log}\n{_end(log)}")
+    code = started(words, log, where.folder, where.variables, shows=shows)
     is_written = output.is_file() and output.stat().st_size  # pytest-benchmark writes no file for a run without rows
     run = runs.read([output])[0] if is_written else Run(source=str(output), when=datetime.now(timezone.utc))
-    if code == PASSED and not run.rows:
-        raise RunError(f"{shlex.join(words)} measured nothing, full log: {log}\n{_end(log)}")
-    return Done(run, failed=code == TESTS_FAILED, log=log)
+    return Done(words, code, run, log)
+
+
+def measured(
+    where: Environment, arguments: Sequence[str], stem: Path, only: Sequence[str] | None = None, *, shows: bool = False
+) -> Done:
+    """As `ran`; raises RunError for a process that did not measure."""
+    done = ran(where, arguments, stem, only, shows=shows)
+    if done.code not in (PASSED, TESTS_FAILED):
+        ended = f"exited with code {done.code}"
+    elif done.code == PASSED and not done.run.rows:
+        ended = "measured nothing"
+    else:
+        return done
+    raise RunError(f"{shlex.join(done.words)} {ended}, full log: {done.log}\n{end(done.log, LINES_OF_LOG)}")
+
+
+def reported(
+    title: str, where: Environment, arguments: Sequence[str], stem: Path, only: Sequence[str] | None = None
+) -> Done:
+    """Measure, and say under this title how many cases that were, and how long it took."""
+    start = time.monotonic()
+    done = measured(where, arguments, stem, only)
+    say(f"{title}: {counted(len(done.run.rows), 'case')} in {time.monotonic() - start:.1f} s")
+    return done
 
 
 def asked(where: Environment, text: str, *arguments: str) -> Any:
@@ -94,7 +172,10 @@ def asked(where: Environment, text: str, *arguments: str) -> Any:
     words = where.program(text)
     if words is None:
         return None
-    done = subprocess.run([*words, *arguments], capture_output=True, text=True, check=False)  # noqa: S603
+    environ = {**os.environ, **where.variables}
+    done = subprocess.run(  # noqa: S603
+        [*words, *arguments], capture_output=True, text=True, cwd=where.folder, env=environ, check=False
+    )
     try:
         return json.loads(done.stdout)
     except ValueError as error:
@@ -118,13 +199,13 @@ def verify_complete(where: Environment, allowed: frozenset[str]) -> None:
         say(f"{where.name}: FlashInfer is incomplete: {lacking}")
 
 
-def _alone() -> dict[str, str]:
-    """It is the command that summarizes, not each of its processes."""
-    return {name: value for name, value in os.environ.items() if name != github.SUMMARY}
-
-
-def _end(log: Path) -> str:
-    return last_lines(log.read_text(encoding="utf-8", errors="replace"), LINES_OF_LOG)
+def answer(program: str, *arguments: str) -> str:
+    """What a Python program prints, in a process of its own, so that this one does not initialise a GPU."""
+    words = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
+    if done.returncode:
+        raise ProbeError(last_lines(done.stderr, 1))
+    return done.stdout.strip()
 
 
 def gpu(arguments: Sequence[str]) -> str | None:
@@ -135,7 +216,7 @@ def gpu(arguments: Sequence[str]) -> str | None:
     if spec == "cpu":  # without asking, which would import torch
         return None
     try:
-        return probe.answer(PROBE, spec) or None
+        return answer(PROBE, spec) or None
     except ProbeError as error:
         raise RunError(f"no device to measure on: {error}") from error
 

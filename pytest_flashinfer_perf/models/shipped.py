@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.models import architectures
+from pytest_flashinfer_perf.models.config_json import ConfigError, Fields
+from pytest_flashinfer_perf.models.description import Description
 from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.routines.model_configs import architectures
-from pytest_flashinfer_perf.routines.model_configs.description import Description
-from pytest_flashinfer_perf.routines.model_configs.fields import ConfigError, Fields
 
 FOLDER = Path(__file__).parent / "configs"
 
@@ -36,9 +37,13 @@ def model(name: str) -> Description:
 
 
 def is_path(text: str) -> bool:
-    """A config.json or its folder, in contrast to a name."""
-    return text.endswith(".json") or "/" in text or Path(text, "config.json").is_file()
+    """A config.json or its folder, in contrast to a name; what exists under a name that no model has is a path."""
+    if text.endswith(".json") or "/" in text or Path(text, "config.json").is_file():
+        return True
+    return text not in names() and os.path.lexists(text)
 
 
 def find(text: str) -> Description:
+    if not text.strip():
+        raise ConfigError("an empty name is no model: name a config.json, the folder of one, or a shipped model")
     return architectures.read(Path(text)) if is_path(text) else model(text)

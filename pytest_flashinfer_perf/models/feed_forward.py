@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_flashinfer_perf.routines.model_configs import elementwise
-from pytest_flashinfer_perf.routines.model_configs.description import Dense, Experts
-from pytest_flashinfer_perf.routines.model_configs.kernel import Call, Kernel, shared
-from pytest_flashinfer_perf.routines.model_configs.products import Weights, product
-from pytest_flashinfer_perf.routines.model_configs.quantisation import Stored
-from pytest_flashinfer_perf.routines.model_configs.step import Step
+from pytest_flashinfer_perf.models import kernel
+from pytest_flashinfer_perf.models.description import Dense, Experts
+from pytest_flashinfer_perf.models.kernel import Problem, Weights, called, problem, product
+from pytest_flashinfer_perf.models.quantisation import COLUMNS, Stored
+from pytest_flashinfer_perf.models.step import Step
+from pytest_flashinfer_perf.runs.step import StepKernel
+from pytest_flashinfer_perf.spec.presets import shared
 
+FP4 = ("nvfp4", "mxfp4")
 CUTLASS = "cutlass_fused_moe"
 VARIANTS = {"bf16": "base", "fp8": "fp8", "fp8_blocks": "deepseek_fp8_block_scale", "nvfp4": "nvfp4"}
 TRTLLM: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -23,15 +25,15 @@ TRTLLM: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-def dense(layer: Dense, hidden: int, stored: str, step: Step, prefix: str = "") -> Iterator[Kernel]:
+def dense(layer: Dense, hidden: int, stored: str, step: Step, prefix: str = "") -> Iterator[StepKernel]:
     width = shared(layer.width, step.spread.tp, "columns of a feed-forward layer")
     first = "gate-up" if layer.gated else "up"
     yield product(f"{prefix}{first}", step.tokens, Weights(width * (1 + layer.gated), hidden, stored))
-    yield elementwise.activation(layer, width, step, prefix)
+    yield kernel.activation(layer, width, step, prefix)
     yield product(f"{prefix}down", step.tokens, Weights(hidden, width, stored))
 
 
-def experts(layer: Experts, hidden: int, stored: Stored, step: Step) -> Iterator[Kernel]:
+def experts(layer: Experts, hidden: int, stored: Stored, step: Step) -> Iterator[StepKernel]:
     """The router is replicated; a shared expert is a dense layer."""
     yield product("router", step.tokens, Weights(layer.count, hidden, bias=layer.biases))
     if layer.shared is not None:
@@ -39,26 +41,30 @@ def experts(layer: Experts, hidden: int, stored: Stored, step: Step) -> Iterator
     yield _routed(layer, hidden, stored.experts, step)
     extra = layer.count * layer.routing.biased + hidden * layer.shared_gate
     if extra:
-        yield Kernel.gap_of("routing bias and gate of the shared expert", "part of no case", parameters=extra)
+        yield kernel.gap("routing bias and gate of the shared expert", "part of no case", parameters=extra)
 
 
-def _routed(layer: Experts, hidden: int, stored: str, step: Step) -> Kernel:
+def _routed(layer: Experts, hidden: int, stored: str, step: Step) -> StepKernel:
     width = shared(layer.width, step.spread.tp, "columns of an expert")
     here = shared(layer.count, step.spread.ep, "experts")
-    parameters = layer.routed(hidden) // layer.count // step.spread.tp * here
     matrices = 3 if layer.gated else 2
+    biases = (2 * layer.width + hidden) * layer.biases
+    parameters = (matrices * hidden * layer.width + biases) // step.spread.tp * here
     flops = 2.0 * step.routed_tokens * layer.chosen * matrices * hidden * width / step.spread.ep
-    kernel = Kernel.called("experts", tuple(_calls(layer, hidden, stored, step)), parameters, flops, stored)
-    return replace(kernel, note="without the biases of the experts" if layer.biases else "")
+    uneven = [columns for columns in (hidden, width) if columns % COLUMNS[stored]]
+    if uneven and stored in FP4:
+        return kernel.gap("experts", kernel.cut(stored, uneven[0]), parameters=parameters, flops=flops, stored=stored)
+    routed = called("experts", tuple(_calls(layer, hidden, stored, step)), parameters, flops, stored)
+    return replace(routed, note="without the biases of the experts" if layer.biases else "")
 
 
-def _calls(layer: Experts, hidden: int, stored: str, step: Step) -> Iterator[Call]:
+def _calls(layer: Experts, hidden: int, stored: str, step: Step) -> Iterator[Problem]:
     if stored in VARIANTS:
-        yield Call(CUTLASS, {**_sizes(layer, hidden, layer.width, step), **_cutlass(stored, step)})
+        yield problem(CUTLASS, {**_sizes(layer, hidden, layer.width, step), **_cutlass(stored, step)})
     if stored in TRTLLM:
         routine, more = TRTLLM[stored]
         width = layer.width // step.spread.tp
-        yield Call(routine, {**_sizes(layer, hidden, width, step), **_trtllm(layer, step), **more})
+        yield problem(routine, {**_sizes(layer, hidden, width, step), **_trtllm(layer, step), **more})
 
 
 def _sizes(layer: Experts, hidden: int, width: int, step: Step) -> dict[str, Any]:

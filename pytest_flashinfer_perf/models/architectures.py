@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.routines.model_configs import fields, hybrid, quantisation
-from pytest_flashinfer_perf.routines.model_configs.description import (
+from pytest_flashinfer_perf.models import config_json, quantisation
+from pytest_flashinfer_perf.models.config_json import ConfigError, Fields
+from pytest_flashinfer_perf.models.description import (
     Dense,
     Description,
     Experts,
@@ -19,9 +19,10 @@ from pytest_flashinfer_perf.routines.model_configs.description import (
     Latent,
     Layer,
     Mixer,
+    Recurrent,
     Routing,
 )
-from pytest_flashinfer_perf.routines.model_configs.fields import ConfigError, Fields
+from pytest_flashinfer_perf.names import unknown
 
 MOST_LAYERS = 1024
 NEEDED = (
@@ -31,9 +32,11 @@ NEEDED = (
 
 
 def read(path: Path) -> Description:
-    """Read a config.json or its folder, which gives the model its name: letters, digits, dots, hyphens."""
-    folder = (path if path.is_dir() else path.parent).resolve().name
-    return describe(fields.read(path), re.sub(r"[^a-zA-Z0-9.]+", "-", folder).strip("-") or "model")
+    """Read a config.json or its folder. Its name is the file's own, or for a config.json that of its folder."""
+    config, file = config_json.read(path), path.resolve()
+    folder = file if file.is_dir() else file.parent
+    named = folder.name if file.is_dir() or file.name == "config.json" else file.stem
+    return describe(config, re.sub(r"[^a-zA-Z0-9.]+", "-", named).strip("-") or "model")
 
 
 def describe(config: Fields, name: str) -> Description:
@@ -48,6 +51,7 @@ def describe(config: Fields, name: str) -> Description:
         vocabulary=inner.number("vocab_size"),
         tied=inner.switch("tie_word_embeddings"),
         layers=tuple(layers.items()),
+        dtype=quantisation.dtype(inner),
     )
 
 
@@ -189,8 +193,18 @@ def _qwen3_5_moe(config: Fields, index: int) -> Parts:
 
 def _qwen3_5_mixer(config: Fields, index: int) -> Mixer:
     if _kind(config, index) == "linear_attention":
-        return hybrid.gated_delta_net(config)
+        return _gated_delta_net(config)
     return _heads(config, gated=config.switch("attn_output_gate"), normed=2 * config.number("head_dim"))
+
+
+def _gated_delta_net(config: Fields) -> Recurrent:
+    """Queries, keys, values, an output gate, and two numbers for each value head."""
+    heads, size = config.number("linear_num_value_heads"), config.number("linear_value_head_dim")
+    keys = config.number("linear_num_key_heads") * config.number("linear_key_head_dim")
+    values = heads * size
+    convolution = (2 * keys + values) * config.number("linear_conv_kernel_dim")
+    state, other = values * config.number("linear_key_head_dim"), convolution + 2 * heads + size
+    return Recurrent("gated delta net", 2 * keys + 2 * values + 2 * heads, values, other, state)
 
 
 def _nemotron(config: Fields, index: int) -> Parts:
@@ -200,10 +214,19 @@ def _nemotron(config: Fields, index: int) -> Parts:
     if letter not in ("M", "*", "-", "E") or not letter:
         raise config.fault("hybrid_override_pattern", f"has {letter!r} for layer {index}: M, *, - and E are known")
     if letter == "M":
-        return hybrid.mamba(config), None, 1
+        return _mamba(config), None, 1
     if letter == "*":
         return _heads(config, rotated=False), None, 1
     return None, _nemotron_experts(config) if letter == "E" else Dense(config.number("intermediate_size"), False), 1
+
+
+def _mamba(config: Fields) -> Recurrent:
+    """Mamba 2: x, its gate, B, C and the time steps from one projection."""
+    heads, size = config.number("mamba_num_heads"), config.number("mamba_head_dim")
+    inner, states = heads * size, 2 * config.number("n_groups") * config.number("ssm_state_size")
+    convolution = (inner + states) * (config.number("conv_kernel") + config.switch("use_conv_bias"))
+    state = inner * config.number("ssm_state_size")
+    return Recurrent("Mamba 2", 2 * inner + states + heads, inner, convolution + 3 * heads + inner, state)
 
 
 def _nemotron_experts(config: Fields) -> Experts:
