@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.machine.devices import Device
 
 ALIGNMENT = 512
-WIDEST = 8  # bytes of an element: room for integers that are wider than the definition says
+WIDEST = torch.int64  # room for integers that are wider than the definition says
 GENEROUS = 1 << 30  # more than was asked for, so that it seldom grows
 Like = tuple[Sequence[int], torch.dtype]
 
@@ -75,9 +75,8 @@ def slots(tensors: Iterable[Like], start: int = 0) -> tuple[Slot, ...]:
 def arranged(contents: Sequence[Sequence[Any]], outputs: Sequence[Like]) -> tuple[Arguments, ...]:
     """The arguments of calls with these inputs. All outputs lie behind all inputs, to be copied in one piece."""
     tensors = [(value.shape, value.dtype) for given in contents for value in given if isinstance(value, Tensor)]
-    wide = [((*shape, -(-WIDEST // dtype.itemsize)), dtype) for shape, dtype in outputs]
-    end = ((), torch.uint8)
-    placed = slots([*tensors, *(wide * len(contents)), end])
+    roomy = [(shape, dtype if dtype.is_floating_point else WIDEST) for shape, dtype in outputs]
+    placed = slots([*tensors, *(roomy * len(contents))])
     inputs, rest = iter(placed), iter(placed[len(tensors) :])
     made = []
     for given in contents:

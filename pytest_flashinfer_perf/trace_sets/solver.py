@@ -6,6 +6,7 @@ and its own clock confirms the times.
 
 from __future__ import annotations
 
+import os
 import traceback
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -142,7 +143,9 @@ class Solver:
         if request.handle is not None:
             self._memory = shared.opened_handle(request.handle)
             return Reply()
-        self._memory = shared.opened_file(recv_handle(connection), request.size)
+        file = recv_handle(connection)
+        self._memory = shared.opened_file(file, request.size)
+        os.close(file)
         self._memory[:: 1 << 12].sum()  # so that no timed call is the first to touch a page
         return Reply()
 

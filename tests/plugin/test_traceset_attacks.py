@@ -170,9 +170,9 @@ BREAKING = {
     "less memory": (
         "import os",
         """
-        for file in os.listdir("/proc/self/fd"):
-            if "memfd" in (os.path.exists(f"/proc/self/fd/{file}") and os.readlink(f"/proc/self/fd/{file}") or ""):
-                os.ftruncate(int(file), 0)
+        for file in os.listdir("/proc/self/map_files"):
+            if "memfd" in os.readlink(f"/proc/self/map_files/{file}"):
+                os.truncate(f"/proc/self/map_files/{file}", 0)
         """,
         f"{RUNTIME}PermissionError",
     ),
