@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pytest_flashinfer_perf.config.option import FINDINGS
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.quarantine import Quarantined
 from pytest_flashinfer_perf.config.tolerances import Override
@@ -70,7 +71,7 @@ class Fuzzing:
     on: bool = False
     flags: tuple[str, ...] = ()
     seconds: float | None = None
-    findings: Path = Path(".hypothesis", "perf-findings")
+    findings: Path = FINDINGS
 
 
 @dataclass(frozen=True)

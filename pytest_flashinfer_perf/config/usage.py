@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.files import verify_writable
 
 
 @contextmanager
@@ -25,6 +24,8 @@ def errors_of_use(*others: type[Exception]) -> Iterator[None]:
 
 def verify_output(option: str, path: Path) -> None:
     """Raise, before anything is measured, if the file of an option cannot be written."""
+    from pytest_flashinfer_perf.files import verify_writable  # only sessions that write a file need it
+
     try:
         verify_writable(path)
     except OSError as error:

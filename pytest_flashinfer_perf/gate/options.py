@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pytest_flashinfer_perf.config.option import option
-from pytest_flashinfer_perf.gate.likeness import ALLOWABLE
 
 AUTO, NONE = "auto", "none"
 
@@ -13,7 +12,7 @@ ALLOW = option(
     metavar="A,B",
     default="",
     help="Do not exit with 2 for these: cases that are missing, deselected or invalid, an old calibration, or another "
-    f"GPU, driver or setting. Of {', '.join(ALLOWABLE)}. Default: none.",
+    "GPU, driver or setting. An unknown name lists those that there are. Default: none.",
 )
 CALIBRATION = option(
     "--perf-calibration",

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_flashinfer_perf.config.option import option
-from pytest_flashinfer_perf.config.settings import Fuzzing
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED, FINDINGS, option
 from pytest_flashinfer_perf.config.usage import not_negative, positive
 from pytest_flashinfer_perf.gate.options import ALLOW, CALIBRATION, STRICT
 from pytest_flashinfer_perf.plugin import option_types as types
-from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 
 REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
 
@@ -174,7 +172,7 @@ CHECKING = (
     option(
         "--perf-findings",
         metavar="DIR",
-        help=f"Folder to write findings of searches to. Default: {Fuzzing.findings}.",
+        help=f"Folder to write findings of searches to. Default: {FINDINGS}.",
     ),
 )
 GATE = (

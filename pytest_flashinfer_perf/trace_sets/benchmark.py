@@ -8,9 +8,9 @@ from pathlib import Path
 
 from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, Workload
 
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 from pytest_flashinfer_perf.trace_sets import records
 from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError
