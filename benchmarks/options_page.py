@@ -8,7 +8,7 @@ import re
 from unittest import mock
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.plugin import MARKERS, options
+from pytest_flashinfer_perf.plugin import options
 
 INTRODUCTION = """# Options, commands, markers
 
@@ -82,7 +82,7 @@ def lines():
     yield "\n## flashinfer-perf\n\n| command | what it does |\n|---|---|"
     yield from (f"| `flashinfer-perf {name}` | {text} |" for name, text in commands().items())
     yield "\n## Markers\n\n| marker | what it does |\n|---|---|"
-    yield from (f"| `{name}` | {text} |" for name, _, text in (marker.partition(": ") for marker in MARKERS))
+    yield from (f"| `{name}` | {text} |" for name, _, text in (marker.partition(": ") for marker in options.MARKERS))
 
 
 if __name__ == "__main__":

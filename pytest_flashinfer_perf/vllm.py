@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.measuring.one_case import run_case
@@ -17,7 +18,7 @@ from pytest_flashinfer_perf.report.vllm import Compared
 from pytest_flashinfer_perf.routines.attention.vllm_decode import NVFP4, VllmDecode, to_float8, vllm_decode
 from pytest_flashinfer_perf.running import replay
 from pytest_flashinfer_perf.runs.row import Row, Stats
-from pytest_flashinfer_perf.spec.case import DEFAULT_SEED, Case
+from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
 

@@ -1,4 +1,7 @@
-"""An option of a command line, declared once for all parsers that have it, and what its value may be."""
+"""An option of a command line, declared once for all parsers that have it, and what its value may be.
+
+Every session of pytest imports this module, whether it has a case or not: it imports no other of this package.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
+
+DEFAULT_SEED = 42
+FINDINGS = Path(".hypothesis", "perf-findings")
+GPU_WORKERS = "perf_gpu_workers"  # in an ini file
 
 
 @dataclass(frozen=True)
@@ -16,6 +24,15 @@ class Option:
 
     name: str
     keywords: Mapping[str, Any]
+
+    @property
+    def default(self) -> Any:
+        return self.keywords.get("default", False if self.keywords.get("action") == "store_true" else None)
+
+    @property
+    def dest(self) -> str:
+        """The attribute of pytest's options that has its value."""
+        return self.name.removeprefix("--").replace("-", "_")
 
     def add_by(self, add: Callable[..., object]) -> None:
         """`add` is argparse's `add_argument` or pytest's `addoption`."""

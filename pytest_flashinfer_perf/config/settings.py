@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pytest_flashinfer_perf.config.option import SECONDS, one_of, whole
+from pytest_flashinfer_perf.config.option import FINDINGS, SECONDS, one_of, whole
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.quarantine import Quarantined
 from pytest_flashinfer_perf.config.tolerances import Override
@@ -113,7 +113,7 @@ class Fuzzing:
     on: bool = False
     flags: tuple[str, ...] = ()
     seconds: float | None = None
-    findings: Path = Path(".hypothesis", "perf-findings")
+    findings: Path = FINDINGS
 
 
 @dataclass(frozen=True)

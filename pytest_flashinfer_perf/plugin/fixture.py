@@ -19,9 +19,9 @@ from pytest_flashinfer_perf.measuring.measurement import Measurement, Reference,
 from pytest_flashinfer_perf.measuring.one_case import OutOfMemoryError, run_case
 from pytest_flashinfer_perf.measuring.verification import Outputs
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running import compiling, record
+from pytest_flashinfer_perf.running import compiling, record, session
 from pytest_flashinfer_perf.running.compiling import CompileError
-from pytest_flashinfer_perf.running.stash import CHECKED, IDENTITY, OUTCOME, REPEAT, ROOFS, ROW
+from pytest_flashinfer_perf.running.stash import CHECKED, DEVICE, IDENTITY, OUTCOME, REPEAT, ROOFS, ROW, SETTINGS
 from pytest_flashinfer_perf.runs.row import Identity, Row
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.cost import Cost
@@ -45,6 +45,15 @@ def _by_markers(node: Any, settings: Settings) -> Measuring:
             raise MeasuringError(f"perf_measuring takes names and values, as in iters=20, got {marker.args[0]!r}")
         measuring = measuring.changed_by(marker.kwargs)
     return measuring
+
+
+def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
+    """The value of the fixture, while its process has the device."""
+    if "perf" not in request.node.fixturenames:
+        raise pytest.UsageError("perf must be an argument of the test itself, not of another fixture")
+    settings, device = request.config.stash[SETTINGS], request.config.stash[DEVICE]
+    with session.turn(request.config, settings, device):
+        yield Perf(request, benchmark, settings, device)
 
 
 class Perf:

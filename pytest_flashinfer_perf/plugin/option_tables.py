@@ -5,11 +5,10 @@ from __future__ import annotations
 from argparse import SUPPRESS
 from typing import Any
 
-from pytest_flashinfer_perf.config.option import SEED, option, whole
-from pytest_flashinfer_perf.config.settings import BOUNDS, CHOICES, Fuzzing, Measuring
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED, FINDINGS, SEED, option, whole
+from pytest_flashinfer_perf.config.settings import BOUNDS, CHOICES, Measuring
 from pytest_flashinfer_perf.gate.options import ALLOW, STRICT
 from pytest_flashinfer_perf.plugin import option_types as types
-from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 
 REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
 
@@ -175,7 +174,7 @@ CHECKING = (
     option(
         "--perf-findings",
         metavar="DIR",
-        help=f"Folder to write findings of searches to. Default: {Fuzzing.findings}.",
+        help=f"Folder to write findings of searches to. Default: {FINDINGS}.",
     ),
 )
 GATE = (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_flashinfer_perf.apis import all_apis
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
@@ -20,7 +21,7 @@ from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.routines import all_backends, all_routines
 from pytest_flashinfer_perf.runs.step import StepPlan
 from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.spec.case import DEFAULT_SEED, Case
+from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.presets import Spread, split_name
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape

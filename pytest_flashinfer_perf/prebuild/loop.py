@@ -30,10 +30,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register after the main plugin, so that this test loop comes before its own."""
     pretend_cudnn()
     config.option.perf_prebuild = False  # in an ini file it would start this process again and again
-    config.pluginmanager.register(Prebuild(config), "flashinfer-perf-prebuild")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Register after the main plugin's hooks, which may have joined last, so that this loop comes before theirs."""
+    session.config.pluginmanager.register(Prebuild(session.config), "flashinfer-perf-prebuild")
 
 
 def _cases(items: list[pytest.Item]) -> list[Case]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_flashinfer_perf.config.option import SEED
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED, SEED
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.runs.row import Identity
@@ -19,7 +19,6 @@ from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
 
-DEFAULT_SEED = 42
 Translate = Callable[[list[str]], list[str]]
 # Upstream's general flags without effect here: answers are always checked, repro commands always written.
 WITHOUT_EFFECT = ("--use_cupti", "--refcheck", "--generate_repro_command")
@@ -197,9 +196,10 @@ def parse_of(
     ]
     known, rest = _general().parse_known_args(flags.expanded(words, spellings))
     if known.autotune and routine.option != "--api":  # one of the routine's own flags, if it has it
-        known.autotune, rest = False, [*rest, "--autotune"]
+        rest = [*rest, "--autotune"]
     shape = Shape(flags.read(routine.params, translated(rest), accepted, [names[0] for names in GENERAL]))
-    options = CaseOptions(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
+    given = {name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")}
+    options = CaseOptions(**{**given, "autotune": known.autotune and routine.option == "--api"})
     settings = (known.random_seed, known.case_tag, known.autotune_cache, options)
     return Line(routine, shape, tuple(known.backends or ()), settings, known)
 

@@ -13,9 +13,9 @@ from queue import Queue
 
 from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, Workload
 
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 from pytest_flashinfer_perf.trace_sets import records
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError
 from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pytest
 from flashinfer_bench.data import EvaluationStatus
 
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.running.stash import IDENTITY, measures
 from pytest_flashinfer_perf.runs.formatting import last_lines
 from pytest_flashinfer_perf.runs.row import Identity, Row, Setup
 from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 from pytest_flashinfer_perf.trace_sets import benchmark, data, records
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError
 from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job

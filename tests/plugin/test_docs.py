@@ -15,8 +15,8 @@ from documents import DOCS, EVIDENCE, PAGES, QUICK, README, RECORDS, ROOT, block
 import pytest_flashinfer_perf as package
 from pytest_flashinfer_perf import Measurement, Measuring
 from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.plugin import MARKERS
 from pytest_flashinfer_perf.plugin.fixture import Perf
+from pytest_flashinfer_perf.plugin.options import MARKERS
 from pytest_flashinfer_perf.report import markdown, runs
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec import case, flags
