@@ -276,3 +276,20 @@ def test_who_only_lists_cases_does_not_import_torchs_compiler():
     script += "assert 'torch' in sys.modules; assert 'torch._dynamo' not in sys.modules"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+FLASH = {"fa2", "fa2_tc", "fa3", "auto", "torch"}
+
+
+@pytest.mark.parametrize("routine", ROUTINES, ids=lambda r: r.name)
+def test_a_cache_in_e5m2_is_what_flash_attention_alone_reads(routine, hopper, blackwell):
+    """By FlashInfer's own tests; that of MLA is in e4m3 alone."""
+    p = replace(next(iter(routine.tiers["smoke"]())).params, kv_dtype="fp8_e5m2")
+    refusing = {
+        name
+        for name, backend in routine.backends.items()
+        if all(list(backend.limits(p, name, device)) for device in (hopper, blackwell))
+    }
+    readers = {"torch"} if routine is mla else FLASH - {"fa3"}  # which needs queries in fp8, too
+    assert set(routine.backends) - refusing == readers & set(routine.backends)
+    made(routine, p)
