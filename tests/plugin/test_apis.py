@@ -22,7 +22,7 @@ from pytest_flashinfer_perf.apis import (
     work,
 )
 from pytest_flashinfer_perf.apis import given as made
-from pytest_flashinfer_perf.apis.known import Api, Axis, Declared
+from pytest_flashinfer_perf.apis.known import WHAT_LACKED, Api, Axis, Declared
 from pytest_flashinfer_perf.apis.templates import Template, by_hand
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
@@ -44,15 +44,15 @@ both = [t for _, t, _ in log._TRACE_REGISTRY if t.init is not None and t.referen
 print(json.dumps([len(log._TRACE_REGISTRY), len(both), len({id(t) for t in both})]))
 """
 
-COMPLETED_BY_HAND = 2  # of FlashInfer's templates without inputs
-
 
 def test_no_template_of_the_registry_is_lost():
     asked = subprocess.run([sys.executable, "-c", LISTED], capture_output=True, text=True, check=True)
     entries, complete, _ = json.loads(asked.stdout.splitlines()[-1])
     found = discovery.registry()
     added = sum(isinstance(one, Template) for one in by_hand().values())
-    assert (len(found.apis) - added, len(found.usable) - added - COMPLETED_BY_HAND) == (entries, complete)
+    lacked = sum(api.by_hand == WHAT_LACKED for api in found.usable)
+    assert (len(found.apis) - added, len(found.usable) - lacked) == (entries, complete)
+    assert lacked > added
     assert all(not api.missing for api in found.apis if api.by_hand)
     assert set(all_apis()) == {api.name for api in found.usable}
     assert all(api.missing.startswith("its template has no ") for api in found.apis if api not in found.usable)
