@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.apis import all_apis
+from pytest_flashinfer_perf.apis.known import WHAT_LACKED
 from pytest_flashinfer_perf.apis.routine import ApiRoutine
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -127,10 +128,13 @@ def print_counts(rows: list[dict[str, Any]], without: list[dict[str, Any]]) -> N
     unchecked = {row["routine"] for row in rows} - right - failed
     skipped = {one["routine"] for one in without} - right - failed - unchecked
     reached = right | failed | unchecked | skipped
-    pairs = 4 * len(right)
+    pairs, own = 4 * len(right), {name for name, api in all_apis().items() if api.api.by_hand == WHAT_LACKED}
+    complete = all_apis().keys() - own
     print(f"{len(right)} APIs right and timed, {pairs - len(missed)} of {pairs} planted faults caught;")
     print(f"{len(unchecked)} timed without a reference, {len(failed)} not right, {len(skipped)} skipped, ", end="")
     print(f"{len(all_apis().keys() - reached)} not reached, of {len(all_apis())}.")
+    print(f"Of FlashInfer's {len(complete)} complete templates {len(right & complete)} are right and timed,")
+    print(f"of {len(own)} that were completed or made by hand {len(right & own)}.")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+PART, WHAT_LACKED = "in part", "what it lacked"  # without the latter it could not be measured
 Default = int | float | str | bool | None
 
 
@@ -49,7 +50,7 @@ class Api:
     arguments: tuple[str, ...] = ()
     templates: int = 1
     missing: str = ""
-    by_hand: bool = False  # a part of the template is this project's, or all of it
+    by_hand: str = ""  # how much of the template is this project's: nothing, PART, or WHAT_LACKED
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.apis import templates
-from pytest_flashinfer_perf.apis.known import Api, Axis, Declared, Default, Registry
+from pytest_flashinfer_perf.apis.known import PART, WHAT_LACKED, Api, Axis, Declared, Default, Registry
 from pytest_flashinfer_perf.machine.capability import HARDWARE
 
 DECORATED = re.compile(r"flashinfer_api\s*\([^)]*trace\s*=")
@@ -36,7 +36,7 @@ def describe() -> Registry:
     theirs, entries = flashinfers(), registered()
     count = Counter(path for path, _ in theirs)
     each = (
-        described(*known, found, count[known[0]] + (known not in theirs), by_hand=theirs.get(known) != found)
+        described(*known, found, count[known[0]] + (known not in theirs), _by_hand(theirs.get(known), found))
         for known, found in entries.items()
     )
     return Registry(flashinfer.__version__, tuple(sorted(each, key=lambda api: api.name)), failed)
@@ -67,12 +67,10 @@ def _import_decorated(root: Path) -> dict[str, str]:
     return failed
 
 
-def described(
-    path: str, label: str, found: tuple[Callable[..., Any], Any], count: int, *, by_hand: bool = False
-) -> Api:
+def described(path: str, label: str, found: tuple[Callable[..., Any], Any], count: int, by_hand: str = "") -> Api:
     function, template = found
     known = Api(path, label, path.split(".")[1], template.op_type, templates=count, by_hand=by_hand)
-    absent = [what for what in ("init", "reference") if getattr(template, what, None) is None]
+    absent = _absent(template)
     if absent:
         return _replace(known, missing=f"its template has no {' and no '.join(absent)}")
     axes = tuple(_axes(template))
@@ -85,6 +83,16 @@ def described(
         backends=tuple(_backends(path)) or (ONLY,),
         arguments=tuple(inspect.signature(function).parameters),
     )
+
+
+def _absent(template: Any) -> list[str]:
+    return [what for what in ("init", "reference") if getattr(template, what, None) is None]
+
+
+def _by_hand(theirs: tuple[Callable[..., Any], Any] | None, found: tuple[Callable[..., Any], Any]) -> str:
+    if theirs is None or _absent(theirs[1]):
+        return WHAT_LACKED if not _absent(found[1]) else ""
+    return PART if theirs != found else ""
 
 
 def _replace(api: Api, **changes: Any) -> Api:

@@ -308,3 +308,20 @@ def test_lengths_are_those_that_upstream_draws(device, line):
     seen = read.routine.facts(p, x)
     assert seen["avg_actual_seq_len"] == expected["average"]
     assert seen["upstream_seq_lens"] is (device == "cuda" or "Prefill" in line)
+
+
+FLASH = {"fa2", "fa2_tc", "fa3", "auto", "torch"}
+
+
+@pytest.mark.parametrize("routine", ROUTINES, ids=lambda r: r.name)
+def test_a_cache_in_e5m2_is_what_flash_attention_alone_reads(routine, hopper, blackwell):
+    """By FlashInfer's own tests; that of MLA is in e4m3 alone."""
+    p = replace(next(iter(routine.tiers["smoke"]())).params, kv_dtype="fp8_e5m2")
+    refusing = {
+        name
+        for name, backend in routine.backends.items()
+        if all(list(backend.limits(p, name, device)) for device in (hopper, blackwell))
+    }
+    readers = {"torch"} if routine is mla else FLASH - {"fa3"}  # which needs queries in fp8, too
+    assert set(routine.backends) - refusing == readers & set(routine.backends)
+    made(routine, p)

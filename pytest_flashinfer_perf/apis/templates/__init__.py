@@ -85,5 +85,5 @@ def completed(
                 function, template = known[path, own]
                 yield (path, own), (function, ours.of(template))
         else:
-            with suppress(ModuleNotFoundError, AttributeError):  # an API of a newer FlashInfer
+            with suppress(ImportError, AttributeError):  # an API of a newer FlashInfer
                 yield (path, label or path.rpartition(".")[2]), (located(path), ours)

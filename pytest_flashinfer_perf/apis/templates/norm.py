@@ -73,13 +73,17 @@ def _dit(
     epsilon: float = 1e-6,
 ) -> tuple[Tensor, Tensor]:
     gated = input if gate is None or gate_bias is None else input * (gate + gate_bias)
-    after = residual + gated
+    after = _wide(residual) + _wide(gated)
     normalised = layer_norm(after, (WIDTH,), eps=epsilon)
     if gamma is not None and beta is not None:
         normalised = normalised * gamma + beta
     if scale is not None and shift is not None and scale_bias is not None and shift_bias is not None:
-        normalised = normalised * (1 + scale + scale_bias) + shift + shift_bias
+        normalised = normalised * (1 + _wide(scale) + scale_bias) + _wide(shift) + shift_bias
     return after, normalised
+
+
+def _wide(rows: Tensor) -> Tensor:
+    return rows if rows.itemsize > 4 else rows.float()
 
 
 def _video_init(
