@@ -2,8 +2,8 @@
 
 Five processes say little about their own variance. So it is blended with what is known besides, weighted by degrees of
 freedom: with what the rows' own placements show, else with what all cases of this comparison say together (Smyth's
-moderated variance), else with an assumption. Samples of one placement are no
-evidence here: they agree with each other, and not with the next placement.
+moderated variance), else with an assumption. Samples of one placement are no evidence here: they agree with each
+other, and not with the next placement.
 """
 
 from __future__ import annotations

@@ -39,9 +39,10 @@ def know(modules: Mapping[str, str]) -> None:
     _broken.update(modules)
 
 
-def tell(begins: Callable[[str], None]) -> None:
-    """Call this with the name of each module that this process begins to compile."""
+def tell(begins: Callable[[str], None]) -> Callable[[], None]:
+    """Call this with the name of each module that this process begins to compile, until what is returned is called."""
     _told.append(begins)
+    return functools.partial(_told.remove, begins)
 
 
 def watch() -> None:

@@ -7,7 +7,6 @@ goes to a log.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 
@@ -30,9 +29,8 @@ class Progress:
     def say(self, sentence: str) -> None:
         self._terminal.write(f"{sentence}\n")
 
-    @property
-    def compiles(self) -> Callable[[str], None]:
-        return lambda module: self.say(f"  compiling FlashInfer's module {module}")
+    def compiles(self, module: str) -> None:
+        self.say(f"  compiling FlashInfer's module {module}")
 
     def pytest_collection(self) -> None:
         self.say("collecting the cases")

@@ -58,7 +58,7 @@ def _gathering(config: pytest.Config, notes: list[str]) -> WorkerBrief:
     brief = WorkerBrief(past.run, past.repeats, past.places) if past else WorkerBrief(uuid4().hex)
     shown = progress.of_command()
     if shown is not None:
-        compiling.tell(shown.compiles)
+        config.add_cleanup(compiling.tell(shown.compiles))
         config.pluginmanager.register(shown, "flashinfer-perf-progress")
     config.pluginmanager.register(Gatherer(config, brief.run), "flashinfer-perf-gatherer")
     if past is not None:
