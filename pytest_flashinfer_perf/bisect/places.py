@@ -95,6 +95,22 @@ ADDED = "import json, site, sys; known = set(sys.path); site.addsitedir(sys.argv
 ADDED += "print(json.dumps([one for one in sys.path if one not in known]))"
 
 
+IMPORTS = """
+import contextlib, io, json
+error = None
+with contextlib.redirect_stdout(io.StringIO()):
+    try:
+        import flashinfer
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+print(json.dumps(error))
+"""
+
+
+class DoesNotImportError(RunError):
+    """This release does not import here: it is of another torch, CUDA or Python."""
+
+
 @dataclass(frozen=True)
 class Installed:
     """Each release is installed into a folder of its own, which precedes the installed packages on PYTHONPATH.
@@ -119,9 +135,15 @@ class Installed:
             made = Path(folder, "site")
             self._add(str(self.wheels.get(point) or f"{PROJECT}=={point}"), made, point)
             left_out = self._complete(made, point)
+            if left_out:
+                say(f"{point}: not installed: {'; '.join(left_out)}")
+            self._verify_import(made, point)
             made.replace(site)
-        if left_out:
-            say(f"{point}: not installed: {'; '.join(left_out)}")
+
+    def _verify_import(self, site: Path, point: str) -> None:
+        error = processes.asked(self._environment(point, site), IMPORTS)
+        if error:
+            raise DoesNotImportError(f"{point} does not import here: {error}")
 
     def _complete(self, site: Path, point: str) -> list[str]:
         """Add what the release requires, and what that requires in turn; return what could not be added, and why."""

@@ -113,7 +113,7 @@ def _sought(find: str) -> str:
 
 def _searched(subject: Subject, record: Journal) -> list[CaseSearch]:
     """Search; worktrees and environments are removed at the end, but kept if the search is interrupted."""
-    subject.begin()
+    subject = subject.begin()
     history = subject.history
     say(f"{counted(len(history), 'point')} from {history.title(history.good)} to {history.title(history.bad)}")
     try:
