@@ -16,8 +16,7 @@ from pytest_flashinfer_perf.bisect.releases import Releases
 from pytest_flashinfer_perf.bisect.search import CaseSearch
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import say
+from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.runs.run_file import RunError
 
 
