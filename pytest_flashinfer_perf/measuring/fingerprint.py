@@ -31,7 +31,7 @@ class Fingerprint:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._inputs = _inputs(target)
+        self._inputs = _inputs(target)  # which keeps their memory from being used again
         self._places = list(map(_place, self._inputs))
         own, shared = set(map(_place, target.outputs)), set(map(storage, target.outputs))
         read = [tensor for tensor in self._inputs if _place(tensor) not in own]
@@ -58,9 +58,7 @@ class Fingerprint:
 
     def moved(self) -> bool:
         """Whether the arguments have other tensors now, or a tensor of them has other memory or another shape."""
-        now = _inputs(self._target)
-        same = [id(tensor) for tensor in now] == [id(tensor) for tensor in self._inputs]
-        return not same or list(map(_place, now)) != self._places
+        return list(map(_place, _inputs(self._target))) != self._places
 
 
 def _inputs(target: Target) -> list[Tensor]:
