@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 
-Handler = Callable[[Any, Connection], bytes]
+Handler = Callable[[Connection], Callable[[Any], bytes]]
 MOST_BYTES = 16 << 20  # of an answer
 
 
@@ -37,7 +37,7 @@ class Nursery:
     It forks one process at a time. Pickles go only to solutions; what comes from them is bytes, which cannot run code.
     """
 
-    def __init__(self, handler: Callable[[], Handler]) -> None:
+    def __init__(self, handler: Handler) -> None:
         self._control, there = Pipe()
         self._pid = os.fork()
         if self._pid == 0:
@@ -108,7 +108,7 @@ def _close_others(kept: int) -> None:
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-def _forks(control: Connection, handler: Callable[[], Handler]) -> int:
+def _forks(control: Connection, handler: Handler) -> int:
     """In the nursery: fork a process for each connection that comes, and end it when asked, or with the judge."""
     while True:
         try:
@@ -141,11 +141,11 @@ def _ended(control: Connection, child: int) -> int | None:
     return status if asked else None
 
 
-def _serve(connection: Connection, handler: Callable[[], Handler]) -> int:
-    handle = handler()
+def _serve(connection: Connection, handler: Handler) -> int:
+    handle = handler(connection)
     while True:
         try:
             request = connection.recv()
         except EOFError:
             return 0
-        connection.send_bytes(handle(request, connection))
+        connection.send_bytes(handle(request))

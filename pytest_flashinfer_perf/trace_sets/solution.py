@@ -22,7 +22,6 @@ from pytest_flashinfer_perf.running.child_process import cause
 from pytest_flashinfer_perf.runs.formatting import duration
 from pytest_flashinfer_perf.timing import instruments
 from pytest_flashinfer_perf.timing.run import Timing
-from pytest_flashinfer_perf.trace_sets import solver
 from pytest_flashinfer_perf.trace_sets.config import Resolved
 from pytest_flashinfer_perf.trace_sets.nursery import EndedError, Process
 from pytest_flashinfer_perf.trace_sets.shared import Arguments, Like, Memory, Slot, arranged
@@ -84,30 +83,30 @@ class Solution:
         self._arguments: tuple[Arguments, ...] = ()
 
     def build(self, sources: Sources) -> None:
-        build = solver.Build(self.task.definition, sources, str(self.task.device.torch), self.task.config.log_level)
-        self.writes = self._ask(build).writes
+        device, level = str(self.task.device.torch), self.task.config.log_level
+        self.writes = self._ask("build", self.task.definition, sources, device, level).writes
         self._open()
 
     def answer(self, given: Given, fewest: int | None = None, axes: Mapping[str, int] | None = None) -> Answer:
         """The answer to copies of these inputs. At least `fewest` of the outputs must be returned."""
         self.give([given], axes)
-        return self._answers(self._ask(solver.CallEach()), fewest)[0]
+        return self._answers(self._ask("call_each", False), fewest)[0]
 
     def answers(self, fewest: int | None = None, *, captured: bool = False) -> tuple[float, list[Answer]]:
         """The answers to all that was given, and the seconds that they took by the clock of this process."""
         since = time.perf_counter()
-        reply = self._ask(solver.CallEach(captured))
+        reply = self._ask("call_each", captured)
         return time.perf_counter() - since, self._answers(reply, fewest)
 
     def captured(self) -> bool:
         """Whether its process could capture these calls in a CUDA graph."""
-        return self._ask(solver.Capture()).captured
+        return self._ask("capture").captured
 
     def timing(self, given: Given, fewest: int | None = None) -> tuple[Timing, Answer | None]:
         """The times that its process reports, and the last timed answer; no answer if a call changed the inputs."""
         self.give([given])
         since = time.perf_counter()
-        reply = self._ask(solver.Time(self.task.counts))
+        reply = self._ask("time", self.task.counts)
         timing = _possible(reply.timing, time.perf_counter() - since, self.task)
         self.peak_memory_bytes = reply.peak_memory_bytes
         pairs = zip(self.task.definition.inputs, self._arguments[0].given(self._memory.tensor), given, strict=True)
@@ -125,7 +124,7 @@ class Solution:
         same = not grown and arguments == self._arguments
         if not same:
             self._arguments = arguments
-            self._ask(solver.Use(arguments))
+            self._ask("use", arguments)
         for one, given in zip(arguments, contents, strict=True):
             one.fill(self._memory.tensor, given)
         self.task.device.synchronize()
@@ -133,11 +132,11 @@ class Solution:
 
     def _open(self) -> None:
         if len(self._memory.tensor):
-            self._ask(solver.Open(self._memory.handle, len(self._memory.tensor)), self._memory.file)
+            self._ask("open", self._memory.handle, len(self._memory.tensor), file=self._memory.file)
 
-    def _ask(self, request: Any, file: int = -1) -> Reply:
+    def _ask(self, name: str, *arguments: Any, file: int = -1) -> Reply:
         try:
-            reply: Reply = REPLY.validate_json(self._process.ask(request, file))
+            reply: Reply = REPLY.validate_json(self._process.ask((name, arguments), file))
             status = EvaluationStatus(reply.failed) if reply.failed else None
         except EndedError as error:
             raise _ended(error, self.task) from None

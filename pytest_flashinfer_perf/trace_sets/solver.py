@@ -33,48 +33,6 @@ Claims = list[tuple[list[int], str]] | None  # the shapes and types of what was 
 
 
 @dataclass(frozen=True)
-class Build:
-    definition: Definition
-    solution: Solution
-    device: str
-    log_level: str
-
-
-@dataclass(frozen=True)
-class Open:
-    """Open the shared memory: a handle of CUDA's, or a file that follows this request."""
-
-    handle: Any
-    size: int
-
-
-@dataclass(frozen=True)
-class Use:
-    """The places of the arguments for what is asked from now on."""
-
-    arguments: tuple[Arguments, ...]
-
-
-@dataclass(frozen=True)
-class CallEach:
-    """Call the solution once with each of the arguments, by a CUDA graph if they were captured."""
-
-    captured: bool = False
-
-
-@dataclass(frozen=True)
-class Capture:
-    """Capture these calls in one CUDA graph."""
-
-
-@dataclass(frozen=True)
-class Time:
-    """Time a call with the first of the arguments."""
-
-    measuring: Measuring
-
-
-@dataclass(frozen=True)
 class Reply:
     """An answer. `failed` names a status; `returned` has what each call returned, nothing if it writes its outputs."""
 
@@ -91,47 +49,31 @@ REPLY = TypeAdapter(Reply)
 
 
 class Solver:
-    """Answers the judge's requests."""
+    """Answers the judge's requests, which are the name and the arguments of a public method."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._runnable: Runnable | None = None
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._device = devices.find("cpu")
         self._bound: list[tuple[Arguments, tuple[Any, ...], tuple[Tensor, ...]]] = []
         self._captured: tuple[Call, list[Claims]] | None = None
 
-    def __call__(self, request: Any, connection: Connection) -> bytes:
-        building = isinstance(request, Build)
-        failed = EvaluationStatus.COMPILE_ERROR if building else EvaluationStatus.RUNTIME_ERROR
+    def __call__(self, request: tuple[str, tuple[Any, ...]]) -> bytes:
+        name, arguments = request
+        failed = EvaluationStatus.COMPILE_ERROR if name == "build" else EvaluationStatus.RUNTIME_ERROR
         try:
-            reply = self._answer(request, connection)
+            reply = getattr(self, name)(*arguments)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - a solution is arbitrary code
             traceback.print_exception(error)
             reply = Reply(failed.value, f"{type(error).__name__}: {error}")
         return REPLY.dump_json(reply)
 
-    def _answer(self, request: Any, connection: Connection) -> Reply:
-        match request:
-            case Build():
-                return self._build(request)
-            case Open():
-                return self._open(request, connection)
-            case Use():
-                self._bound = [(a, a.given(self._memory), a.written(self._memory)) for a in request.arguments]
-                return Reply()
-            case CallEach():
-                return self._call_each(captured=request.captured)
-            case Capture():
-                return self._capture()
-            case Time():
-                return self._time(request.measuring)
-        raise TypeError(f"unknown request {request!r}")
-
-    def _build(self, request: Build) -> Reply:
+    def build(self, definition: Definition, solution: Solution, device: str, log_level: str) -> Reply:
         torch.set_grad_enabled(mode=False)
-        configure_logging(request.log_level)
-        self._device = devices.find(request.device)
-        self._runnable = BuilderRegistry.get_instance().build(request.definition, request.solution)
+        configure_logging(log_level)
+        self._device = devices.find(device)
+        self._runnable = BuilderRegistry.get_instance().build(definition, solution)
         return Reply(writes=self._writes)
 
     @property
@@ -139,17 +81,24 @@ class Solver:
         assert self._runnable is not None
         return bool(self._runnable.metadata.destination_passing_style)
 
-    def _open(self, request: Open, connection: Connection) -> Reply:
-        if request.handle is not None:
-            self._memory = shared.opened_handle(request.handle)
+    def open(self, handle: Any, size: int) -> Reply:
+        """Open the shared memory: a handle of CUDA's, or a file that follows this request."""
+        if handle is not None:
+            self._memory = shared.opened_handle(handle)
             return Reply()
-        file = recv_handle(connection)
-        self._memory = shared.opened_file(file, request.size)
+        file = recv_handle(self._connection)
+        self._memory = shared.opened_file(file, size)
         os.close(file)
         self._memory[:: 1 << 12].sum()  # so that no timed call is the first to touch a page
         return Reply()
 
-    def _call_each(self, *, captured: bool) -> Reply:
+    def use(self, arguments: tuple[Arguments, ...]) -> Reply:
+        """The places of the arguments for what is asked from now on."""
+        self._bound = [(one, one.given(self._memory), one.written(self._memory)) for one in arguments]
+        return Reply()
+
+    def call_each(self, captured: bool) -> Reply:
+        """Call the solution once with each of the arguments, by a CUDA graph if they were captured."""
         if captured:
             assert self._captured is not None
             replay, returned = self._captured
@@ -183,7 +132,8 @@ class Solver:
             slot.of(self._memory).copy_(tensor)
         return [(list(tensor.shape), str(tensor.dtype)) for tensor in tensors]
 
-    def _capture(self) -> Reply:
+    def capture(self) -> Reply:
+        """Capture these calls in one CUDA graph."""
         claims: list[Claims] = []
 
         def call() -> None:
@@ -197,7 +147,8 @@ class Solver:
         self._captured = (replay, claims)
         return Reply(captured=True)
 
-    def _time(self, measuring: Measuring) -> Reply:
+    def time(self, measuring: Measuring) -> Reply:
+        """Time calls with the first of the arguments."""
         arguments, given, written = self._bound[0]
         runnable, last = self._runnable, [None]
         assert runnable is not None

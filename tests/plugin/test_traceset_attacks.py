@@ -145,8 +145,8 @@ BREAKING = {
     "answers before the work": (
         (
             f"{PACKAGE}import time\nanswer = solver.Solver.__call__\n"
-            "def early(self, request, connection):\n    connection.send_bytes(b'{}')\n"
-            "    answer(self, request, connection)\n    return b'{}'\nsolver.Solver.__call__ = early"
+            "def early(self, request):\n    self._connection.send_bytes(b'{}')\n"
+            "    answer(self, request)\n    return b'{}'\nsolver.Solver.__call__ = early"
         ),
         f"time.sleep(0.1)\n{RIGHT}",
         NUMERICAL,
