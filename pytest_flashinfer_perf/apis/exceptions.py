@@ -55,13 +55,15 @@ SMALL: Mapping[str, Mapping[str, int]] = {
     "selective_state_update": {"nheads": 8, "ngroups": 1, "dt_softplus": True},  # of which a cache holds 384
     "fused_qk_rmsnorm_rope": {"batch_size": 1, "ppf": 2, "pph": 4, "ppw": 4},
 }
-# Those of the default tier: a kernel's only one, on which a CPU works for minutes, or those of a video model.
+# Those of the default tier: a kernel's only or largest ones, or those of a video model.
 USUAL: Mapping[str, Mapping[str, int]] = {
     "mono_moe": {"seq_len": 8},
     "block_sparse_run": {"qo_len": 4096},
     "selective_state_update": {"batch_size": 256, "dt_softplus": True},
     "fused_qk_rmsnorm_rope": {"batch_size": 1},
     "fused_dit": {"batch_size": 1},
+    "gdn_fused_decode": {"batch_size": 8},  # a page for each, of which `init` makes 8
+    "mm_M1_16_K": {"M": 16},
 }
 T = TypeVar("T")
 

@@ -71,6 +71,8 @@ AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 # The same, of single routines.
 AXES_OF: Mapping[str, Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "fused_dit_layernorm": {"num_rows": (("hidden_size",),)},  # as upstream's parser has no flag for them
+    # Room for any lengths, which `init` draws: into less of it they may not fit.
+    "rope_quantize_fp8_append_paged_kv_cache": {"num_pages": (("batch_size", "seq_len"),)},
 }
 _GDN = {"num_q_heads": "16", "num_k_heads": "16", "num_v_heads": "32"}
 _MSA = {"batch_size": "1", "s_kv": "4096", "num_qo_heads": "64", "num_kv_heads": "4", "topk": "16"}

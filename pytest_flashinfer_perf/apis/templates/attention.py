@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.apis.templates import Mended, Output, Template
 
 ROWS_AT_ONCE = 16
+WORKSPACE_BYTES = 128 << 20
 ROWS_OF_HEADS = ("rows", "num_qo_heads", "head_dim")
 Cache = tuple[Tensor, Tensor]
 
@@ -193,9 +195,23 @@ def _prefill(
     return _paged(q, paged_kv_cache, *table, causal=True, window=window_left, sink=args[0])[0]
 
 
+def _packed(usual: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Queries, keys and values in one tensor, the layout's name, and memory to work in, none of which `init` makes."""
+
+    def init(**axes: Any) -> dict[str, Any]:
+        made = usual(**axes)
+        one = made["qkv"]
+        packed = torch.randn(len(one), 3, *one.shape[1:], dtype=one.dtype, device=one.device)
+        workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=one.device)
+        return {**made, "qkv": packed, "input_layout": "PACKED_QKV", "workspace_buffer": workspace}
+
+    return init
+
+
 PREFILL = {"output": Output(ROWS_OF_HEADS)}
 TEMPLATES = {
     "flashinfer.attention._core.BatchAttention.run": Mended(_mixed_init, _mixed),
+    "flashinfer.prefill.trtllm_fmha_v2_prefill": Mended(around_init=_packed),
     "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper.run:sliding_window": Template(
         "gqa_paged", _window_init, _prefill, PREFILL
     ),
