@@ -60,7 +60,7 @@ class Processes:
     def _measured(self, side: Side, point: str, stem: Path, only: Sequence[str] | None) -> Run:
         where = self.places.prepared(side, point)
         self._compile(side, point, where, stem, only)
-        return processes.reported(f"  {stem.parent.name}, {stem.name}", where, self.arguments, stem, only).run
+        return processes.measured(where, self.arguments, stem, only, f"  {stem.parent.name}, {stem.name}").run
 
     def _compile(self, side: Side, point: str, where: Environment, stem: Path, only: Sequence[str] | None) -> None:
         """Compile the modules of these tests. A failure is only logged: the run compiles again and reports it."""

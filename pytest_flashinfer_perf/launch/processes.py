@@ -44,12 +44,16 @@ class ProbeError(FlashinferPerfError):
 
 @dataclass(frozen=True)
 class Environment:
-    """A name, the command that starts pytest in this environment, and its folder and variables if not those here."""
+    """A name, the command that starts pytest in this environment, and its folder and variables if not those here.
+
+    A process that `shows` what it is doing has a descriptor of this terminal.
+    """
 
     name: str
     command: tuple[str, ...]
     folder: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    shows: bool = False
 
     def program(self, text: str) -> tuple[str, ...] | None:
         """The command that runs this Python program there; None if the command names no Python."""
@@ -89,29 +93,20 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:at], words[at + 1 :]
 
 
-def started(
-    words: Sequence[str],
-    log: Path | None = None,
-    folder: Path | None = None,
-    variables: Mapping[str, str] | None = None,
-    *,
-    shows: bool = False,
-) -> int:
-    """Run a command to its end, with its output in a file or here, and return its exit code.
-
-    A process that `shows` what it is doing has a descriptor of this terminal.
-    """
-    environ = {**os.environ, **(variables or {})}
+def started(where: Environment, arguments: Sequence[str] = (), log: Path | None = None) -> int:
+    """Run a command to its end, with its output in a file or here, and return its exit code."""
+    environ = {**os.environ, **where.variables}
     environ.pop(github.SUMMARY, None)  # it is the command that summarizes, not each of its processes
     with ExitStack() as stack:
         output = None if log is None else stack.enter_context(log.open("w", encoding="utf-8"))
         terminal: tuple[int, ...] = ()
-        if shows:
+        if where.shows:
             terminal = (os.dup(2),)
             stack.callback(os.close, *terminal)
             environ[TERMINAL] = str(*terminal)
+        words = [*where.command, *arguments]
         done = subprocess.run(  # noqa: S603
-            words, stdout=output, stderr=output, cwd=folder, env=environ, pass_fds=terminal, check=False
+            words, stdout=output, stderr=output, cwd=where.folder, env=environ, pass_fds=terminal, check=False
         )
     return done.returncode
 
@@ -119,7 +114,7 @@ def started(
 def logged(words: Sequence[str], log: Path, folder: Path | None = None) -> None:
     """Run a command with its output in a file; raises RunError with the end of the output."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    code = started(words, log, folder)
+    code = started(Environment(words[0], tuple(words), folder), log=log)
     if code:
         raise RunError(f"{shlex.join(words)} ended with code {code}, all of it in {log}:\n{end(log, LINES_OF_LOG)}")
 
@@ -128,42 +123,30 @@ def end(log: Path, lines: int) -> str:
     return last_lines(log.read_text(encoding="utf-8", errors="replace"), lines)
 
 
-def ran(
-    where: Environment, arguments: Sequence[str], stem: Path, only: Sequence[str] | None = None, *, shows: bool = False
-) -> Done:
+def ran(where: Environment, arguments: Sequence[str], stem: Path, only: Sequence[str] | None = None) -> Done:
     """Run pytest with these arguments, or only these tests; results and output go to `stem`.json and `stem`.log."""
     output, log, named = (stem.with_suffix(suffix) for suffix in (".json", ".log", ".only"))
-    words = [*where.command, *arguments, f"--benchmark-json={output}"]
+    words = [*arguments, f"--benchmark-json={output}"]
     if only is not None:
         named.write_text("".join(f"{test}\n" for test in only), encoding="utf-8")
         words.append(f"--perf-only={named}")
-    code = started(words, log, where.folder, where.variables, shows=shows)
+    code = started(where, words, log)
     is_written = output.is_file() and output.stat().st_size  # pytest-benchmark writes no file for a run without rows
     run = runs.read([output])[0] if is_written else Run(source=str(output), when=datetime.now(timezone.utc))
-    return Done(words, code, run, log)
+    return Done([*where.command, *words], code, run, log)
 
 
 def measured(
-    where: Environment, arguments: Sequence[str], stem: Path, only: Sequence[str] | None = None, *, shows: bool = False
+    where: Environment, arguments: Sequence[str], stem: Path, only: Sequence[str] | None = None, title: str = ""
 ) -> Done:
-    """As `ran`; raises RunError for a process that did not measure."""
-    done = ran(where, arguments, stem, only, shows=shows)
-    if done.code not in (PASSED, TESTS_FAILED):
-        ended = f"exited with code {done.code}"
-    elif done.code == PASSED and not done.run.rows:
-        ended = "measured nothing"
-    else:
-        return done
-    raise RunError(f"{shlex.join(done.words)} {ended}, full log: {done.log}\n{end(done.log, LINES_OF_LOG)}")
-
-
-def reported(
-    title: str, where: Environment, arguments: Sequence[str], stem: Path, only: Sequence[str] | None = None
-) -> Done:
-    """Measure, and say under this title how many cases that were, and how long it took."""
-    start = time.monotonic()
-    done = measured(where, arguments, stem, only)
-    say(f"{title}: {counted(len(done.run.rows), 'case')} in {time.monotonic() - start:.1f} s")
+    """As `ran`; raises RunError for a process that did not measure. With a title, say what it took."""
+    start, done = time.monotonic(), ran(where, arguments, stem, only)
+    measures = done.code == PASSED and done.run.rows
+    if not (measures or done.failed):
+        ended = "measured nothing" if done.code == PASSED else f"exited with code {done.code}"
+        raise RunError(f"{shlex.join(done.words)} {ended}, full log: {done.log}\n{end(done.log, LINES_OF_LOG)}")
+    if title:
+        say(f"{title}: {counted(len(done.run.rows), 'case')} in {time.monotonic() - start:.1f} s")
     return done
 
 

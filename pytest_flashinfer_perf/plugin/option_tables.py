@@ -36,7 +36,7 @@ CASES = (
         "--perf-step",
         metavar="FLAGS",
         help="Run the kernels of one step of the model: --phase decode or prefill, --batch, --context, --page-size, "
-        "--kv-dtype, --mixed. Default for a config.json: --phase decode --batch 64 --context 8192.",
+        "--kv-dtype, --mixed, --tp, --dp, --ep. Default for a config.json: --phase decode --batch 64 --context 8192.",
     ),
     option(
         "--perf-api",

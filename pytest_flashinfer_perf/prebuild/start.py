@@ -38,7 +38,8 @@ def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path 
     own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
     alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides an ini file
     words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *_selecting(arguments), *alone]
-    return processes.started(words, variables={ARCHITECTURES: architectures(), VISIBLE: ""})
+    variables = {ARCHITECTURES: architectures(), VISIBLE: ""}
+    return processes.started(processes.Environment("prebuild", tuple(words), variables=variables))
 
 
 def _selecting(arguments: Sequence[str]) -> list[str]:

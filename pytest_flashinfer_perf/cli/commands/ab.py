@@ -65,7 +65,7 @@ class PairedRuns:
         where = self.base if side == self.base.name else self.head
         only = None if wanted is None else self._tests(side, wanted)
         stem = self.output / f"pair-{nth + 1:02}-{side}"
-        done = processes.reported(f"pair {nth + 1}, {side}", where, self.arguments, stem, only)
+        done = processes.measured(where, self.arguments, stem, only, f"pair {nth + 1}, {side}")
         processes.verify(done.run, self.gpu)
         self.done.append((side, done))
         return done.run

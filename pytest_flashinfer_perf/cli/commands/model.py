@@ -63,14 +63,14 @@ def _measured(plan: StepPlan, for_pytest: Sequence[str]) -> Run:
     say(f"{plan.title}: {counted(len(plan.kernels) - len(plan.gaps), 'kernel')} to measure")
     plans.write(folder / "plan.json", plan)
     words = [f"--perf-plan={folder / 'plan.json'}", *for_pytest]
-    run = processes.measured(_suite(), words, folder / "step", shows=True).run
+    run = processes.measured(_suite(), words, folder / "step").run
     shutil.rmtree(folder)
     return run
 
 
 def _suite() -> processes.Environment:
     start = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(sys.argv[1:]))"
-    return processes.Environment("this one", (sys.executable, "-c", start, "bench"))
+    return processes.Environment("this one", (sys.executable, "-c", start, "bench"), shows=True)
 
 
 def _write(output: Path | None, text: str) -> None:

@@ -92,7 +92,7 @@ class PlantedRuns:
     def _measured(self, side: str, nth: int, _cases: frozenset[str] | None) -> Run:
         name = f"{side}-{nth + 1:02}"
         planted = [f"--perf-plant={self.plants}"] if side == PLANTED else []
-        done = processes.reported(name, self.where, [*self.arguments, *planted], self.output / name)
+        done = processes.measured(self.where, [*self.arguments, *planted], self.output / name, title=name)
         if done.failed:
             raise RunError(f"{name}: tests failed, so nothing can be concluded: see {done.log}")
         processes.verify(done.run, self.gpu)
