@@ -39,8 +39,9 @@ WITHOUT: Mapping[str, str] = {
     **dict.fromkeys(("packaging", "requests", "torch", "tqdm"), NO_IMPORT),
 }
 
-# Variables of FlashInfer and the libraries that it is made of; the others only say where files go and what is logged.
-OURS = re.compile(r"^(FLASHINFER|B12X|CAKE|CUTE_DSL|GDN|SGLANG_GDN|TRTLLM|XQA)_")
+# Variables of FlashInfer, not of this package, and of the libraries that it is made of. The others only say where
+# files go and what is logged.
+OURS = re.compile(r"^(FLASHINFER(?!_PERF)|B12X|CAKE|CUTE_DSL|GDN|SGLANG_GDN|TRTLLM|XQA)_")
 NO_CHOICE = re.compile(r"DIR$|BASE$|PATH$|LOG|DUMP|CUBIN|DOWNLOAD|VERBOSE|NVCC|LAUNCHER|JOBS$|WORKERS$|DEBUG|VALIDATE")
 
 

@@ -141,6 +141,7 @@ def test_every_consequence_is_of_something_that_flashinfer_requires():
 def test_a_session_says_it_at_its_head_and_in_each_row(pytester, sides, here, monkeypatch, incomplete):
     monkeypatch.setenv("FLASHINFER_USE_CUDA_NORM", "1")
     monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", "/tmp")
+    monkeypatch.setenv("FLASHINFER_PERF_HOLDS", "cpu")
     here(sides[incomplete])
     pytester.makepyfile("import torch\n\ndef test_own(perf):\n    perf.time(torch.neg, torch.ones(8))\n")
     done = pytester.runpytest(*QUICK, "-v", "--benchmark-json=run.json")

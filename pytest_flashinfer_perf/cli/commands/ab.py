@@ -29,10 +29,10 @@ def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = parser().parse_args(own)
     base, head = processes.environment("base", args.base), processes.environment("head", args.head)
-    output, gpu = processes.folder(args.output, "ab"), processes.gpu(for_pytest)
     rules = judging.rules(args, paired=True)
     for where in (base, head):
         processes.verify_complete(where, rules.allowed)
+    output, gpu = processes.folder(args.output, "ab"), processes.gpu(for_pytest)
     session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
     with processes.alone_on(gpu):
         judgement = Plan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
