@@ -128,7 +128,7 @@ def write(path: Path, calibrated: Mapping[str, Any]) -> None:
 
 def verify_enough(processes: int) -> None:
     if processes < FEWEST:
-        raise CalibrationError(f"{processes} processes say nothing about noise, at least {FEWEST} are needed")
+        raise CalibrationError(f"--processes={processes}: the noise between processes needs at least {FEWEST}")
 
 
 def of(runs: Sequence[Run]) -> dict[str, Any]:

@@ -229,7 +229,10 @@ def _device(settings: Settings) -> Device:
     from pytest_flashinfer_perf.timing import instruments
 
     with errors_of_use():
-        device = devices.find(settings.device)
+        try:
+            device = devices.find(settings.device)
+        except devices.DeviceError as error:
+            raise pytest.UsageError(f"--perf-device: {error}") from error
         instruments.choose(settings.measuring.instrument, device)
     if settings.measuring.cuda_graph == "on" and not device.is_gpu:
         raise pytest.UsageError("--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU")

@@ -278,7 +278,7 @@ def test_what_is_no_calibration_names_the_file(tmp_path, text):
 @pytest.mark.parametrize(
     ("seen", "sentence"),
     [
-        (processes(2), "2 processes say nothing about noise, at least 3"),
+        (processes(2), "--processes=2: the noise between processes needs at least 3"),
         ([*processes(2), run(row("decode/c"))], "no case was measured by every process"),
         ([*processes(2), *processes(1, gpu_uuid="GPU-1")], "several GPUs"),
     ],
