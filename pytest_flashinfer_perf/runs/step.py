@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_flashinfer_perf.runs.fields import FieldError
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepKernel:
@@ -15,6 +17,10 @@ class StepKernel:
     gap: str = ""  # why no case measures it
     note: str = ""
     weight_bytes: float = 0.0  # of all its calls in the step
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise FieldError(f"{self.name}: count must be at least 1, got {self.count}")
 
 
 @dataclass(frozen=True, kw_only=True)
