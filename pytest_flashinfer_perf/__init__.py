@@ -8,17 +8,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_flashinfer_perf.checking.check import WrongAnswerError
     from pytest_flashinfer_perf.config.settings import Measuring
     from pytest_flashinfer_perf.fuzz.strategies import strategies_for
     from pytest_flashinfer_perf.measuring.measurement import Measurement, measure
     from pytest_flashinfer_perf.measuring.one_case import check_answer
+    from pytest_flashinfer_perf.spec.routine import CannotRunError
 
-__all__ = ["Measurement", "Measuring", "check_answer", "measure", "strategies_for"]
+__all__ = [
+    "CannotRunError",
+    "Measurement",
+    "Measuring",
+    "WrongAnswerError",
+    "check_answer",
+    "measure",
+    "strategies_for",
+]
 
 # Loaded when they are first used: importing the plugin must not import torch.
 _HOMES = {
+    "CannotRunError": "spec.routine",
     "Measurement": "measuring.measurement",
     "Measuring": "config.settings",
+    "WrongAnswerError": "checking.check",
     "check_answer": "measuring.one_case",
     "measure": "measuring.measurement",
     "strategies_for": "fuzz.strategies",

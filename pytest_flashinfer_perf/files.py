@@ -78,7 +78,7 @@ def write_whole(path: Path, text: str) -> None:
         made.write(text)
         made.close()
         Path(made.name).chmod(0o666 & ~_umask())
-        Path(made.name).replace(path.resolve())
+        Path(made.name).replace(_target(path))
 
 
 def append_whole(path: Path, text: str) -> None:
@@ -128,7 +128,7 @@ def _is_same(one: Path, other: Path) -> bool:
         return False
     with suppress(OSError):
         return one.samefile(other)
-    return one.resolve() == other.resolve()
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _is_device(path: Path) -> bool:
@@ -138,8 +138,8 @@ def _is_device(path: Path) -> bool:
 @contextmanager
 def _new_beside(path: Path) -> Iterator[IO[str]]:
     """A temporary file in the folder of another, which is gone in the end unless it was renamed."""
-    folder = path.resolve().parent
     with _naming(path):
+        folder = _target(path).parent
         folder.mkdir(parents=True, exist_ok=True)
         made = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed below
             "w", dir=folder, delete=False, newline="", encoding="utf-8", errors="backslashreplace"
@@ -159,6 +159,14 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def _target(path: Path) -> Path:
+    """Where links lead to."""
+    try:
+        return path.resolve()
+    except RuntimeError as error:  # of links in a circle, before Python 3.13
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
 
 
 def _umask() -> int:

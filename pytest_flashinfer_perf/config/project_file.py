@@ -19,6 +19,8 @@ else:
     import tomli as tomllib
 
 OWN = "flashinfer-perf.toml"
+IN_PYPROJECT = ("tool", "flashinfer-perf")
+LONGEST = 500  # characters of a sentence
 SECTIONS = ("tolerances", "thresholds", "models", "quarantine")
 
 
@@ -44,6 +46,12 @@ class ProjectFile:
         return dict(entries)
 
 
+def number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
+        raise ProjectFileError(f"{where} must be a number of at least 0, got {value!r}"[:LONGEST])
+    return float(value)
+
+
 def find(folder: Path, named: str | None = None) -> ProjectFile:
     """Read the named file, or the one in the folder if none is named."""
     if named is not None:
@@ -61,7 +69,11 @@ def read(path: Path) -> ProjectFile:
         raise ProjectFileError(f"{path}: it is nested too deeply") from error
     except (OSError, ValueError) as error:
         raise ProjectFileError(f"{path}: {error}") from error
-    sections = document if path.name != "pyproject.toml" else document.get("tool", {}).get("flashinfer-perf", {})
+    sections: Any = document
+    for table in IN_PYPROJECT if path.name == "pyproject.toml" else ():
+        sections = sections.get(table, {})
+        if not isinstance(sections, dict):
+            raise ProjectFileError(f"{path}: {table} must be a table, got {sections!r}")
     for name in sections:
         if name not in SECTIONS:
             raise ProjectFileError(f"{path}: sections: {unknown(name, SECTIONS)}")

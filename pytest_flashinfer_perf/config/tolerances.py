@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError, number
 from pytest_flashinfer_perf.names import unknown
 
 if TYPE_CHECKING:
@@ -36,15 +36,13 @@ def read(project: ProjectFile) -> tuple[Override, ...]:
 
 def _override(project: ProjectFile, glob: str, entry: Mapping[str, Any]) -> Override:
     where = f'{project.path}: [tolerances] "{glob}"'
-    for name, value in entry.items():
+    for name in entry:
         if name not in (*BOUNDS, *BESIDE):
             raise ProjectFileError(f"{where}: {unknown(name, (*BOUNDS, *BESIDE))}")
-        if name in BOUNDS and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
-            raise ProjectFileError(f"{where}: {name} must be a number of at least 0, got {value!r}")
     output = entry.get("output", 0)
     if not isinstance(output, int) or isinstance(output, bool) or output < 0:
         raise ProjectFileError(f"{where}: output must be the index of an output, counted from 0, got {output!r}")
-    bounds = {name: float(entry[name]) for name in BOUNDS if name in entry}
+    bounds = {name: number(entry[name], f"{where}: {name}") for name in BOUNDS if name in entry}
     if not bounds:
         raise ProjectFileError(f"{where}: has no bound, give it one of {', '.join(BOUNDS)}")
     return Override(glob, bounds, output)

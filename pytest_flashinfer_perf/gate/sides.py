@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +17,7 @@ RunRow = tuple[Run, Row]
 
 # `--perf-gate-allow` does not permit these: an answer was wrong, or the case broke.
 NEVER_ALLOWED = ("wrong-answer", FAILED)
+ROUNDED = 0.01  # the most that a writer of such files may round by
 
 
 @dataclass(frozen=True)
@@ -131,9 +134,9 @@ def _failure(run: Run, case: ComparedCase) -> Unmeasured | None:
 
 def _wrong_answers(case: ComparedCase, head: Sequence[Run]) -> Iterator[Trouble]:
     """In a process without a partner too."""
-    before = ", and in the baseline" if any(row.status == "wrong" for row in case.before) else ""
+    before = ", and in the baseline" if any(row.is_wrong for row in case.before) else ""
     for run in head:
-        if case.name in run.by_case and run.by_case[case.name].status == "wrong":
+        if case.name in run.by_case and run.by_case[case.name].is_wrong:
             yield _invalid("wrong-answer", f"{run.source}: its answer is wrong in this run{before}")
 
 
@@ -144,11 +147,13 @@ def _missing(case: ComparedCase, head: Sequence[Run]) -> Trouble:
 
 
 def _faults(run: Run, row: Row, side: str) -> Iterator[tuple[str, str]]:
-    if row.status == "wrong":
+    if row.is_wrong:
         yield "wrong-baseline", f"its answer is wrong in {side}"
     if row.status == "invalid":
         yield "beyond-roof", f"faster than the device can be, in {side}"
     if not is_measured(row.median):
         yield "no-time", f"its median is {row.median} in {side}"
+    elif row.stats.data and not math.isclose(row.median, statistics.median(row.stats.data), rel_tol=ROUNDED):
+        yield "no-time", f"its median is not of its samples in {side}"
     if row.case in run.twice:
         yield "twice", f"two rows of {side} have this name"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.gate import figures
 from pytest_flashinfer_perf.models.verdicts import StepLimits
@@ -119,9 +120,7 @@ def share(value: Any, where: str) -> float:
 
 
 def number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise ProjectFileError(f"{where}: must be a number of at least 0, got {value!r}")
-    return float(value)
+    return project_file.number(value, f"{where}:")
 
 
 def _switch(value: Any, where: str) -> bool:

@@ -75,9 +75,15 @@ def notes(judgement: Judgement) -> Iterator[str]:
     yield from moved.sentences(judgement.cases)
     yield from advice.assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
-        yield f"[thresholds] {glob!r} fits no case"
+        yield f"[thresholds] {glob!r} fits no case{_brackets(glob)}"
     for glob in judgement.rules.steps.without_match([step.model for step in judgement.steps]):
         yield f"[models] {glob!r} fits no model of which this run has a step"
+
+
+def _brackets(glob: str) -> str:
+    """For an id that was pasted: in a glob, brackets hold the letters of which one fits."""
+    escaped = glob.replace("[", "[[]")
+    return f": brackets are written as in {escaped!r}" if "[" in glob and "[[]" not in glob else ""
 
 
 def times(judged: Judged) -> str:

@@ -206,7 +206,8 @@ def gpu(arguments: Sequence[str]) -> str | None:
 
 def alone_on(uuid: str | None) -> AbstractContextManager[None]:
     """Lock the GPU, or the CPU without one, for the processes that are started meanwhile."""
-    return alone.alone_on(uuid or "cpu", lambda path: say(f"waiting for the GPU: another run holds {path}"))
+    what = "GPU" if uuid else "CPU"
+    return alone.alone_on(uuid or "cpu", lambda path: say(f"waiting for the {what}: another run holds {path}"))
 
 
 def verify(run: Run, locked: str | None) -> None:

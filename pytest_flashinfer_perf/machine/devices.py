@@ -73,7 +73,7 @@ def find(spec: str) -> Device:
     index = _index(spec)
     if index is None or index >= gpus:
         known = ", ".join(["cpu", *(f"cuda:{i}" for i in range(gpus))])
-        raise DeviceError(f"--perf-device={spec}: there is no such device, this machine has {known}")
+        raise DeviceError(f"there is no device {spec}, this machine has {known}")
     return _gpu(index)
 
 

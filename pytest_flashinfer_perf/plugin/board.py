@@ -19,6 +19,7 @@ from pytest_flashinfer_perf.runs.run_file import FAILED, SCHEMA_KEY, Block, Roof
 from pytest_flashinfer_perf.runs.step import StepPlan
 
 NOTHING = "nothing was measured, for the reasons above"
+NOT_TIMED = "--benchmark-disable: answers were checked, and nothing was timed"
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
 
@@ -80,17 +81,19 @@ class Board:
         return [case.reason.removeprefix("Failed: ") for case in failed]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """With -v, show a measured case's time instead of PASSED."""
+        """With -v, show a measured case's time beside PASSED."""
         row = reports.of(report).row
         if report.when != "call" or not report.passed or row is None:
             return None
-        return report.outcome, ".", duration(row.median)
+        return report.outcome, ".", f"PASSED {duration(row.median)}"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._rows:
             self.notes += neighbours.notes(session.config)
             neighbours.spare_hypothesis(session.config)
+        if self.is_ours and session.config.getoption("benchmark_disable", None):
+            self.notes.append(NOT_TIMED)
         folder = session.config.getoption("perf_vllm_csv")
         if folder is None or session.config.option.collectonly or hasattr(session.config, "workerinput"):
             return

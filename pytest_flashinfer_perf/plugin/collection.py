@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,8 +104,15 @@ def give_clocks(items: list[pytest.Item]) -> None:
     ours = {"min_rounds": stopping.FEWEST, "disable_gc": True, "warmup": False}
     for item in items:
         own = item.get_closest_marker("benchmark")
+        _verify_max_time(item, own)
         options = {**(own.kwargs if own else {}), **ours, "timer": ReplayClock()}
         item.add_marker(pytest.mark.benchmark(**options), append=False)
+
+
+def _verify_max_time(item: pytest.Item, marker: pytest.Mark | None) -> None:
+    seconds = marker.kwargs.get("max_time", 1.0) if marker else 1.0
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float, Decimal)) or not 0 <= seconds < math.inf:
+        raise pytest.UsageError(f"{item.nodeid}: benchmark(max_time={seconds!r}) must be a number of seconds")
 
 
 def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:

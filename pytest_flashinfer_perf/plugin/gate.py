@@ -27,7 +27,7 @@ from pytest_flashinfer_perf.runs.step import StepPlan
 
 NAME = "this session"
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-LEFT_OUT = "left out by -k, -m, --deselect or --perf-only"
+LEFT_OUT = "left out by -k, -m or --deselect"
 NOTHING_TO_SAVE = "--perf-save-baseline: nothing was measured, nothing is saved"
 
 

@@ -210,7 +210,10 @@ def _device(settings: Settings) -> Device:
     from pytest_flashinfer_perf.timing import instruments, run
 
     with errors_of_use():
-        device = devices.find(settings.device)
+        try:
+            device = devices.find(settings.device)
+        except devices.DeviceError as error:
+            raise pytest.UsageError(f"--perf-device: {error}") from error
         instruments.choose(settings.measuring.instrument, device)
         run.uses_graph(settings.measuring, device, by_default=False)
     return device

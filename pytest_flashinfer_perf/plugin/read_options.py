@@ -9,6 +9,8 @@ import pytest
 from pytest_flashinfer_perf.config import planting, project_file, quarantine, tolerances
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
+from pytest_flashinfer_perf.gate import likeness
+from pytest_flashinfer_perf.gate.options import AUTO, NONE
 
 MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate")  # an empty --perf-gate is refused later
 
@@ -30,6 +32,7 @@ def read(config: pytest.Config) -> Settings:
     measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
     checking = ("refcheck", "allow_output_mismatch")
     project = _project(config)
+    _verify_gate(config, project)
     bounds, quarantined = tolerances.read(project), quarantine.read(project)
     return Settings(
         suite=config.getoption("perf_suite"),
@@ -56,6 +59,19 @@ def read(config: pytest.Config) -> Settings:
         quarantine=quarantined,
         plants=_plants(config),
     )
+
+
+def _verify_gate(config: pytest.Config, project: ProjectFile) -> None:
+    """What `--perf-gate` alone uses is verified without it too, so that a mistake shows when it is made."""
+    likeness.allowed(config.getoption("perf_gate_allow"))
+    named = config.getoption("perf_calibration")
+    if named not in (AUTO, NONE) or project.sections:
+        from pytest_flashinfer_perf.gate import calibration, step_thresholds, thresholds
+
+        thresholds.read(project)
+        step_thresholds.read(project)
+        if named not in (AUTO, NONE):
+            calibration.read(config.invocation_params.dir / named)
 
 
 def _model(config: pytest.Config) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def finished(item: pytest.Item, row: Row) -> tuple[Row, Options]:
     benchmark = item.funcargs["benchmark"]  # type: ignore[attr-defined] # of a test with the perf fixture
     marker = item.get_closest_marker("benchmark")
     own = {name: value for name, value in benchmark.extra_info.items() if name not in NAMES}
+    benchmark.extra_info.update(row.extra_info())  # what the test has set meanwhile of these is not what was measured
     given = {name: value for name, value in (marker.kwargs if marker else {}).items() if name != "timer"}
     facts, params, given = json.loads(safe_dumps([own, benchmark.params or {}, given]))
     return replace(row, facts=facts, params=params), Options(benchmark.group, benchmark.param, given)

@@ -266,6 +266,10 @@ class Row:
         return self.execution.status
 
     @property
+    def is_wrong(self) -> bool:
+        return self.status == "wrong" or self.check.refcheck == "wrong"
+
+    @property
     def host(self) -> HostTime | None:
         return self.execution.host
 

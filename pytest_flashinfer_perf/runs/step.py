@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_flashinfer_perf.runs.fields import FieldError
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepKernel:
@@ -43,6 +45,10 @@ class StepKernel:
             parameters=self.parameters + other.parameters,
             flops=self.flops + other.flops,
         )
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise FieldError(f"{self.name}: count must be at least 1, got {self.count}")
 
 
 @dataclass(frozen=True, kw_only=True)

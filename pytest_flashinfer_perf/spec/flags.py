@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
 P = TypeVar("P", bound=Params)
+LONGEST = 100_000  # characters of a line: shlex takes time by the square of their number
 
 
 class _Parser(argparse.ArgumentParser):
@@ -92,6 +93,8 @@ def required(flags: Iterable[str]) -> str:
 
 def unknown(word: str, known: Collection[str]) -> str:
     name = word.partition("=")[0]
+    if name in known:
+        return f"{name} belongs to a command, and not to the line of a case"
     close = difflib.get_close_matches(name, sorted(known), n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     return f"unknown flag {name}{hint}" if name.startswith("-") else f"{name!r} belongs to no flag"
@@ -114,6 +117,9 @@ def join(words: Sequence[str]) -> str:
 
 
 def split(line: str) -> list[str]:
+    """The words of a line, as a shell has them."""
+    if len(line) > LONGEST:
+        raise ParamError(f"the line has {len(line):,} characters, more than {LONGEST:,} are no flags of a case")
     try:
         return shlex.split(line)
     except ValueError as error:

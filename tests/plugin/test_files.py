@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.files import read_json, verify_writable, write_json, write_whole
+from pytest_flashinfer_perf.files import FileError, read_json, verify_outputs, verify_writable, write_json, write_whole
 
 
 def test_a_file_is_as_readable_as_any_other_that_is_made_here(tmp_path):
@@ -35,6 +35,14 @@ def test_what_is_no_file_is_written_to(tmp_path):
     reader.join()
     assert read == ["text\n"]
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_links_in_a_circle_are_an_error_like_any_other(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match=r"'.*loop'"):
+        write_whole(tmp_path / "loop", "text")
+    with pytest.raises(FileError, match=r"--output: .*'.*loop'"):
+        verify_outputs({"--output": tmp_path / "loop"}, [tmp_path])
 
 
 @pytest.mark.parametrize("act", [verify_writable, lambda path: write_whole(path, "text")])

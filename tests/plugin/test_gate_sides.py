@@ -12,6 +12,13 @@ from pytest_flashinfer_perf.gate.likeness import AllowError
 from pytest_flashinfer_perf.gate.verdict import Verdict
 
 
+def sampled(us):
+    """A row whose samples are others than its median says."""
+    made = row()
+    made["stats"]["data"] = [us * 1e-6] * 3
+    return made
+
+
 def gone(**said):
     return judge([run(row(), row("decode/b1-fa3"))], [run(row(), **said)], rules())
 
@@ -118,6 +125,10 @@ def test_a_case_that_failed_and_was_skipped_in_one_run_has_failed():
         (row(us=None), "no-time", 2, 2),
         (row(us=0.0), "no-time", 2, 2),
         (row(us=math.nan), "no-time", 2, 2),
+        (row(us=1e-314), "no-time", 2, 2),
+        (row(us=math.inf), "no-time", 2, 2),
+        (sampled(90.0), "no-time", 2, 2),
+        (row(refcheck="wrong"), "wrong-answer", 1, 1),
     ],
 )
 def test_rows_that_cannot_be_believed_are_invalid(row_of_head, reason, code, code_allowed):

@@ -26,8 +26,8 @@ def test_strict_skips_fail(suite):
     ("arguments", "sentence"),
     [
         (["--perf-backends=fa2,fa9"], "--perf-backends: unknown name 'fa9', did you mean fa3? known are auto,"),
-        (["--perf-device=cuda:9"], "--perf-device=cuda:9: there is no such device, this machine has cpu"),
-        (["--perf-device=gpu"], "--perf-device=gpu: there is no such device"),
+        (["--perf-device=cuda:9"], "--perf-device: there is no device cuda:9, this machine has cpu"),
+        (["--perf-device=gpu"], "--perf-device: there is no device gpu"),
         (["--perf-instrument=cupti"], "--perf-instrument=cupti: cupti needs an NVIDIA GPU, this run is on the CPU"),
         (["--perf-cuda-graph=on"], "--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU"),
         (["--perf-max-memory=-1"], "must be a number of GiB above 0, got '-1'"),

@@ -165,7 +165,7 @@ def test_more_than_the_threshold_is_planted_where_no_share_is_said(prove, pytest
 @pytest.mark.parametrize(
     ("own", "pytests", "sentence"),
     [
-        (["--processes=2"], [], "2 processes say nothing about noise, at least 3 are needed"),
+        (["--processes=2"], [], "--processes=2: the noise between processes needs at least 3"),
         (["--share=0.03"], [], "--share: must be a percentage above zero"),
         (
             ["--output=failed"],

@@ -20,6 +20,7 @@ from mutations import changed, mutated
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.bisect import journal as findings_of_a_search
 from pytest_flashinfer_perf.config import planting, project_file, quarantine, tolerances
+from pytest_flashinfer_perf.config.project_file import ProjectFileError
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.fuzz import findings
@@ -98,7 +99,16 @@ COMMANDS = (
     "merge strange.json other.json -o merged.json",
     "merge strange.json other.json -o merged.json --allow duplicates,gaps,commits,versions,gpus",
     "history runs",
+    "compare --base base.json --head other.json --perf-config=strange.json",
+    "compare --base base.json --head other.json --perf-calibration=strange.json",
+    "bisect --resume strange",
+    "prove --from=proof",
 )
+PLACES = {
+    "history runs": "runs/strange.json",
+    "bisect --resume strange": "strange/bisect.json",
+    "prove --from=proof": "proof/plain-strange.json",
+}
 SENTENCE = re.compile(r"flashinfer-perf \w+: .+\n(.+\(--allow \w+\)\n)*")
 
 
@@ -107,7 +117,11 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, us, nth in (("base", 100.0, 1), ("other", 101.0, 2), ("again", 102.0, 1)):
         Path(f"{name}.json").write_text(json.dumps(run(us, nth)))
-    Path("runs").mkdir()
+    for name in ("runs", "strange", "proof"):
+        Path(name).mkdir()
+    for side, us in (("plain", 100), ("planted", 150)):
+        for nth in range(3):
+            Path("proof", f"{side}-{nth}.json").write_text(json.dumps(run(us + nth)))
     for nth in range(6):
         Path("runs", f"{nth}.json").write_text(json.dumps({**run(100 + nth), "datetime": f"2026-11-1{nth}T00:00:00"}))
     return tmp_path
@@ -145,10 +159,10 @@ def test_a_run_is_judged_or_refused(folder):
     rand, seen = random.Random(1), set()
     for nth, text in enumerate(texts(rand, run(150.0), 3000)):
         line = COMMANDS[nth % len(COMMANDS)]
-        put(folder / ("runs/strange.json" if line.startswith("history") else "strange.json"), text)
+        put(folder / PLACES.get(line, "strange.json"), text)
         seen.add((line.split()[0], read_by_a_command(line)))
     assert {code for _, code in seen} == {0, 1, 2}
-    assert len(seen) > 2 * len({command for command, _ in seen})
+    assert len(seen) > 12
 
 
 KEPT = sorted(path.name for path in STRANGE.iterdir())
@@ -157,12 +171,20 @@ KEPT = sorted(path.name for path in STRANGE.iterdir())
 @pytest.mark.parametrize("name", KEPT)
 def test_what_once_went_wrong_goes_well(folder, name):
     for line in COMMANDS:
-        strange = folder / ("runs/strange.json" if line.startswith("history") else "strange.json")
-        strange.write_bytes((STRANGE / name).read_bytes())
+        (folder / PLACES.get(line, "strange.json")).write_bytes((STRANGE / name).read_bytes())
         read_by_a_command(line)
     for read, *_ in READERS.values():
         with contextlib.suppress(FlashinferPerfError):
             read(folder / "strange.json")
+
+
+@pytest.mark.parametrize(
+    "text", ["tool = 5", "[tool]\nflashinfer-perf = 5", "[[tool.flashinfer-perf]]\nthresholds = 5"]
+)
+def test_a_project_whose_tables_are_none_is_refused(tmp_path, text):
+    path = put(tmp_path / "pyproject.toml", text)
+    with pytest.raises(ProjectFileError, match=f"^{path}: [a-z-]+ must be a table, got "):
+        project_file.find(tmp_path)
 
 
 JOURNAL = [

@@ -23,6 +23,9 @@ from pytest_flashinfer_perf.gate.options import ALLOW
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import say, show
+from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.runs import fields
+from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import RunError
 
@@ -44,6 +47,15 @@ class Start:
     for_pytest: Sequence[str]
     output: Path
     points: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What `--resume` needs to know of the command that began the search."""
+
+    words: tuple[str, ...]
+    folder: str
+    points: tuple[str, ...]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -78,19 +90,18 @@ def _start(arguments: Sequence[str]) -> Start:
 
 def _resumed(folder: Path) -> Start:
     try:
-        document = read_json(folder / COMMAND)
-        words, below, points = document["words"], document["folder"], document["points"]
-    except (FileError, KeyError, TypeError) as error:
+        begun = fields.read(Begun, read_json(folder / COMMAND), "it")
+    except (FileError, FieldError) as error:
         raise RunError(f"--resume={folder}: no search was begun there: {error}") from error
-    if below != str(Path.cwd()):
-        raise RunError(f"--resume={folder}: it was begun in {below}, start it there")
-    own, for_pytest = processes.split(words)
-    return Start(parser().parse_args(own), words, for_pytest, folder.resolve(), points)
+    if begun.folder != str(Path.cwd()):
+        raise RunError(f"--resume={folder}: it was begun in {begun.folder}, start it there")
+    own, for_pytest = processes.split(begun.words)
+    return Start(parser().parse_args(own), begun.words, for_pytest, folder.resolve(), begun.points)
 
 
 def _write(start: Start, subject: Subject) -> None:
-    document = {"words": list(start.words), "folder": str(Path.cwd()), "points": list(subject.points)}
-    write_json(start.output / COMMAND, document)
+    begun = Begun(tuple(start.words), str(Path.cwd()), tuple(subject.points))
+    write_json(start.output / COMMAND, fields.written(begun))
     write_whole(start.output / ".gitignore", "*\n")  # it may lie in the checkout, which stays as it is
     say(f"kept in {start.output}; interrupted, it goes on with: flashinfer-perf bisect --resume {start.output}")
 
