@@ -58,7 +58,8 @@ def codspeed(python: Path, folder: Path) -> None:
 
 def main() -> None:
     dry = sys.argv[1:2] == ["--dry-run"]
-    run = Path(*sys.argv[1 + dry : 2 + dry] or [ROOT / "evidence" / "h200-run.json"]).resolve()
+    given = sys.argv[1 + dry :]
+    run = Path(given[0] if given else ROOT / "evidence" / "h200-run.json").resolve()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         files = {to: exported(run, to, folder) for to in ("openmetrics", "csv")}

@@ -52,5 +52,4 @@ def test_softmax_fp32(perf: Perf, rows: int) -> None:
 def test_matmul_bf16(perf: Perf, n: int) -> None:
     a, b = made(n, n), torch.randn(n, n, device=DEVICE).to(torch.bfloat16)
     out = torch.empty(a.shape[0], n, dtype=torch.bfloat16, device=DEVICE)
-    work = {"flops": 2 * n**3, "bytes": 3 * b.nbytes}
-    perf.time(torch.mm, a, b, out=out, **work, reference=lambda: a.float() @ b.float())
+    perf.time(torch.mm, a, b, out=out, flops=2 * n**3, bytes=3 * b.nbytes, reference=lambda: a.float() @ b.float())

@@ -97,9 +97,9 @@ CASES = [kernel.name for kernel in KERNELS]
 
 @pytest.fixture
 def processes(tmp_path):
-    """Two files of the same code, and two in which the first case takes 10 % longer."""
+    """Two files of the same code, and two in which the first case takes 30 % longer."""
     rng = random.Random(3)
-    for folder, slower in (("plain", 0.0), ("longer", 0.1)):
+    for folder, slower in (("plain", 0.0), ("longer", 0.3)):
         for nth in range(2):
             rows = [gate_acceptance.row(k, rng, slower=slower * (k.name == CASES[0])) for k in KERNELS]
             (tmp_path / folder).mkdir(exist_ok=True)
@@ -110,7 +110,7 @@ def processes(tmp_path):
 def test_runs_of_the_same_code_beside_each_other(processes):
     said = started("noise_evidence.py", processes / "plain")
     assert said.startswith("plain: 0 of 2 pairs exit 1; of 6 verdicts ")
-    assert said.count("| decode-") == 2
+    assert said.count("| decode-") == 3
 
 
 def test_one_run_beside_another(tmp_path):
