@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def ordered() -> list[ApiRoutine]:
     return sorted(all_apis().values(), key=lambda api: (rank(api), any(x in api.name.lower() for x in HEAVY), api.name))
 
 
-def cases(api: ApiRoutine) -> Iterator[Case[Any, Any]]:
+def cases(api: ApiRoutine) -> Iterator[Case]:
     for shape in api.tiers["smoke"]():
         yield from (Case(api, shape, backend) for backend in api.backends if backend != "torch")
 
@@ -137,5 +137,7 @@ def print_counts(rows: list[dict[str, Any]], without: list[dict[str, Any]]) -> N
     print(f"of {len(own)} that were completed or made by hand {len(right & own)}.")
 
 
+COMMANDS: dict[str, Callable[..., None]] = {"lines": write_lines, "right": print_right, "table": print_table}
+
 if __name__ == "__main__":
-    {"lines": write_lines, "right": print_right, "table": print_table}[sys.argv[1]](*sys.argv[2:])
+    COMMANDS[sys.argv[1]](*sys.argv[2:])

@@ -28,7 +28,7 @@ FEWEST = 3  # processes of each kind
 
 def verify_enough(processes: int) -> None:
     if processes < FEWEST:
-        raise RunError(f"{processes} processes say nothing about noise, at least {FEWEST} are needed")
+        raise RunError(f"--processes={processes}: the noise between processes needs at least {FEWEST}")
 
 
 @dataclass(frozen=True)

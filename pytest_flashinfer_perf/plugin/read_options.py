@@ -10,7 +10,6 @@ from pytest_flashinfer_perf.config import planting, project_file, quarantine, to
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
 from pytest_flashinfer_perf.gate import likeness
-from pytest_flashinfer_perf.gate.options import AUTO, NONE
 
 MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate")  # an empty --perf-gate is refused later
 
@@ -64,14 +63,11 @@ def read(config: pytest.Config) -> Settings:
 def _verify_gate(config: pytest.Config, project: ProjectFile) -> None:
     """What `--perf-gate` alone uses is verified without it too, so that a mistake shows when it is made."""
     likeness.allowed(config.getoption("perf_gate_allow"))
-    named = config.getoption("perf_calibration")
-    if named not in (AUTO, NONE) or project.sections:
-        from pytest_flashinfer_perf.gate import calibration, step_thresholds, thresholds
+    if project.sections:
+        from pytest_flashinfer_perf.gate import thresholds
 
         thresholds.read(project)
-        step_thresholds.read(project)
-        if named not in (AUTO, NONE):
-            calibration.read(config.invocation_params.dir / named)
+        thresholds.of_steps(project)
 
 
 def _model(config: pytest.Config) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from pytest_flashinfer_perf.gate.options import ALLOW
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import say, show
-from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.runs import fields
 from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.formatting import counted
