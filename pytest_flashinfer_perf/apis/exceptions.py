@@ -39,7 +39,6 @@ ARGUMENTS: Mapping[str, Mapping[str, bool]] = {
 TAKEN_AS: Mapping[str, Mapping[str, str]] = {
     "bmm_": {"B": BY_COLUMNS},
     "mm_M1_16_K7168_N256": {"mat_b": BY_COLUMNS, "out": "float32"},
-    "fp8_blockscale_gemm_sm90": {"input_scale": BY_COLUMNS},
 }
 # Outputs besides indices that may come in any order.
 UNORDERED: Mapping[str, tuple[str, ...]] = {"top_k": ("values",)}

@@ -29,19 +29,20 @@ NAMES_BY_FLAG = {
     ("fused_dit_layernorm", "dit_mode", "gate_residual_scale_shift"): "fused_dit_gate_residual_layernorm_scale_shift",
     ("fused_dit_layernorm", "dit_mode", "residual_scale_shift"): "fused_dit_residual_layernorm_scale_shift",
 }
-# Those that no SM90 GPU runs, of which FlashInfer has no complete template, and what runs them.
-ONLY_ON = {
-    "cute_dsl_fp4_block_scale_moe": "a GPU of compute capability 10.0 or 10.3",
-    "b12x_fused_moe": "a GPU of compute capability 12.0 or 12.1",
-    "unified_nvfp4_moe": "a GPU of compute capability 10.0 or later",
-    "nvfp4_batched_quantize": "a GPU of compute capability 10.0 or later",
-    "alphamoe_nvfp4_aligned_moe": "a GPU of compute capability 10.0 or 10.3",
-    "trtllm_batch_decode_sparse_mla_dsv4": "a GPU of compute capability 10.0 or 10.3",
-    "recurrent_kda_prefill": "a GPU of compute capability 10.0 or later",
-    "MSAPipeline": "a GPU of compute capability 12.0 or 12.1",
-    "rmsnorm_fp4quant": "a GPU of compute capability 10.0 or later",
-    "add_rmsnorm_fp4quant": "a GPU of compute capability 10.0 or later",
-    "nvfp4_quantize": "a GPU of compute capability 10.0 or later",
+# Why FlashInfer's template of these is not completed here: what runs them, as no SM90 GPU does, or what they are.
+WHY_NOT = {
+    "bgmv_moe": "its weights are addresses in a table, which copies for a cold cache would not follow",
+    "cute_dsl_fp4_block_scale_moe": "it needs a GPU of compute capability 10.0 or 10.3",
+    "b12x_fused_moe": "it needs a GPU of compute capability 12.0 or 12.1",
+    "unified_nvfp4_moe": "it needs a GPU of compute capability 10.0 or 10.3",
+    "nvfp4_batched_quantize": "it needs a GPU of compute capability 10.0 or later",
+    "alphamoe_nvfp4_aligned_moe": "it needs a GPU of compute capability 10.0 or 10.3",
+    "trtllm_batch_decode_sparse_mla_dsv4": "it needs a GPU of compute capability 10.0 or 10.3",
+    "recurrent_kda_prefill": "it needs a GPU of compute capability 12.0",
+    "MSAPipeline": "it needs a GPU of compute capability 12.0 or 12.1",
+    "rmsnorm_fp4quant": "it needs a GPU of compute capability 10.0 or later",
+    "add_rmsnorm_fp4quant": "it needs a GPU of compute capability 10.0 or later",
+    "nvfp4_quantize": "it needs a GPU of compute capability 10.0 or later",
 }
 # An axis is as long as these flags multiplied, where no flag has its name.
 AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -153,10 +154,7 @@ class _Line:
                 yield axis.name, found
 
     def _size(self, names: tuple[str, ...]) -> int:
-        try:
-            return math.prod(int(self.flags[name]) for name in names)
-        except ValueError:
-            raise ParamError(f"{', '.join(names)}: must be numbers, got {self.flags}") from None
+        return math.prod(_number(name, self.flags) for name in names)
 
     def _known(self, dtype: str) -> str:
         if dtype not in FLOATS:
@@ -170,20 +168,27 @@ class _Line:
             yield found
         elif value not in ANYWAY.get(name, ()):
             raise NotAnApiError(
-                f"{self.routine}: {self.api.path}: its template has no --{name}{_only_on(self.routine)}"
+                f"{self.routine}: {self.api.path}: its template has no --{name}{_why_not(self.routine)}"
             )
 
 
-def _only_on(routine: str) -> str:
-    return f" (it needs {ONLY_ON[routine]})" if routine in ONLY_ON else ""
+def _number(name: str, flags: Mapping[str, str]) -> int:
+    try:
+        return int(flags[name])
+    except ValueError:
+        raise ParamError(f"{name}: must be a number, got {flags[name]!r}") from None
+
+
+def _why_not(routine: str) -> str:
+    return f" ({WHY_NOT[routine]})" if routine in WHY_NOT else ""
 
 
 def _turned(routine: str, flags: Mapping[str, str]) -> Mapping[str, str]:
     """How much of a head is turned: upstream's flags name the whole of it, and one of its two parts."""
     if "head_dim" not in flags:
         return flags
-    whole, turned = int(flags["head_dim"]), int(flags.get("rotary_dim", flags["head_dim"]))
-    rest = int(flags.get("no_rope_dim", 0))
+    given = {"rotary_dim": flags["head_dim"], "no_rope_dim": "0", **flags}
+    whole, turned, rest = (_number(name, given) for name in ("head_dim", "rotary_dim", "no_rope_dim"))
     if routine == "mla_rope_quantize_fp8":
         turned = whole - rest
     elif routine == "rope_quantize_fp8_append_paged_kv_cache":
@@ -209,10 +214,10 @@ def api_of(routine: str, rest: Sequence[str] = ()) -> Api:
     found = [api for api in known.apis if api.path.rpartition(".")[2] == wanted]
     if not found:
         where = f"FlashInfer {known.version} has" if known.version else "without FlashInfer there is"
-        raise NotAnApiError(f"{routine}: {where} no such API with a trace template{_only_on(routine)}")
+        raise NotAnApiError(f"{routine}: {where} no such API with a trace template{_why_not(routine)}")
     best = next((api for api in found if not api.missing), found[0])
     if best.missing:
-        raise NotAnApiError(f"{routine}: {best.path}: {best.missing}{_only_on(routine)}")
+        raise NotAnApiError(f"{routine}: {best.path}: {best.missing}{_why_not(routine)}")
     return best
 
 

@@ -10,7 +10,7 @@ from flashinfer.trace.templates.gdn import gated_delta_rule_decode_trace, gdn_mt
 from flashinfer.trace.templates.mamba import selective_state_update_trace
 from torch.nn.functional import layer_norm, normalize, scaled_dot_product_attention, silu
 
-from pytest_flashinfer_perf.apis import all_apis, calling, templates
+from pytest_flashinfer_perf.apis import all_apis, calling, templates, work
 from pytest_flashinfer_perf.apis.given import Given
 from pytest_flashinfer_perf.apis.support import requirements
 from pytest_flashinfer_perf.apis.templates import attention, gdn, mamba, moe, norm, sparse
@@ -214,6 +214,19 @@ def test_a_patch_is_turned_by_its_frame_row_and_column():
     near(k[0, token], expected, 1e-4)
     assert torch.equal(v[0, token].flatten(), made["qkv"][0, token, 256:].float())
     assert q.shape == k.shape == v.shape
+
+
+def test_scales_by_columns_are_the_same_numbers_in_rows_of_four():
+    api = all_apis()["flashinfer.gemm.gemm_base.fp8_blockscale_gemm_sm90"]
+    made = api.inputs(api.params(M=6, N=128, K=256), torch.Generator().manual_seed(1), torch.device("cpu")).call
+    assert (tuple(made["input_scale"].shape), made["input_scale"].stride()) == ((6, 2), (1, 8))
+    rows = made["input"].float().unflatten(1, (2, 128)) * made["input_scale"][..., None]
+    assert rows.std().item() == pytest.approx(1.0, abs=0.1)
+
+
+def test_what_an_expanded_tensor_has_once_counts_once():
+    assert work._size(torch.ones(4, 1).expand(4, 8)) == 16
+    assert work._size(torch.ones(4, 8).mT) == 128
 
 
 def test_arguments_without_a_name_follow_those_before_them():
