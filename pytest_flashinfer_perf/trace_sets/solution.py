@@ -100,7 +100,10 @@ class Solution:
 
     def captured(self) -> bool:
         """Whether its process could capture these calls in a CUDA graph."""
-        return self._ask("capture").captured
+        reply = self._ask("capture")
+        if reply.unjoined:
+            raise ImpossibleTimeError("impossible time: a call leaves work on another stream, for which nothing waits")
+        return reply.captured
 
     def timing(self, given: Given, fewest: int | None = None) -> tuple[Timing, Answer | None]:
         """The times that its process reports, and the last timed answer; no answer if a call changed the inputs."""

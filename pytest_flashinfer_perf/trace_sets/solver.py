@@ -41,6 +41,7 @@ class Reply:
     writes: bool = False
     returned: list[Claims] = field(default_factory=list)
     captured: bool = False
+    unjoined: bool = False
     timing: Timing | None = None
     peak_memory_bytes: int | None = None
 
@@ -143,7 +144,7 @@ class Solver:
             (replay,) = graphs.capture((call,))
         except RuntimeError as error:
             print(f"no CUDA graph: {error}")  # noqa: T201 - goes into the log of the trace
-            return Reply()
+            return Reply(unjoined="unjoined work" in str(error))
         self._captured = (replay, claims)
         return Reply(captured=True)
 
