@@ -117,7 +117,7 @@ def test_a_calibration_that_could_not_be_kept_is_not_begun(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     words = ["--output=cal", "--write=/proc/cal.json", "--", "--perf-device=cpu"]
     assert cli.main(["calibrate", "--processes=3", *words]) == 2
-    assert capsys.readouterr().err.startswith("flashinfer-perf calibrate: [Errno 2] ")
+    assert capsys.readouterr().err.startswith("flashinfer-perf calibrate: --write: [Errno 2] ")
     assert list((tmp_path / "cal").iterdir()) == []
 
 
