@@ -53,8 +53,10 @@ def write_lines(terminal: Terminal, lines: Iterable[str]) -> None:
         terminal.write_line(safe(line))
 
 
-def _print(stream: TextIO, text: str) -> None:
+def _print(stream: TextIO | None, text: str) -> None:
     """A reader that has closed the pipe, as `head` does, changes neither what is written to files nor the exit code."""
+    if stream is None:  # closed before Python started
+        return
     try:
         stream.write(text.encode(stream.encoding or "utf-8", "backslashreplace").decode(stream.encoding or "utf-8"))
         stream.flush()

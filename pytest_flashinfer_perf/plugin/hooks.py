@@ -67,6 +67,8 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
     """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
     if stored.copies(config):
         config.pluginmanager.register(stored.SmallDocuments(config), "flashinfer-perf-stored")
+    if not config.option.collectonly:
+        config.pluginmanager.register(written_files.ResultFiles(config, board), "flashinfer-perf-result-files")
     if confirmation.confirms():
         return
     if not config.option.collectonly:
@@ -84,7 +86,6 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
 
 def _open_files(config: pytest.Config, board: Board) -> None:
     """Register the plugins that write files."""
-    config.pluginmanager.register(written_files.ResultFiles(config, board), "flashinfer-perf-result-files")
     if config.getoption("perf_html"):
         from pytest_flashinfer_perf.plugin.html import HtmlFile
 

@@ -44,7 +44,8 @@ def verify(config: pytest.Config, settings: Settings) -> None:
     if settings.fuzzing.on:
         outputs["--perf-findings"] = settings.fuzzing.findings / "any.json"
     outputs["--benchmark-storage"] = _storage(config) if _saves(config) else None
-    verify_outputs(outputs, _read(config, settings))
+    programs = [path for path in outputs.values() if path and path.suffix == ".py"]
+    verify_outputs(outputs, [*_read(config, settings), *programs])
 
 
 def _saves(config: pytest.Config) -> bool:
@@ -59,14 +60,13 @@ def _storage(config: pytest.Config) -> Path | None:
 
 
 def _read(config: pytest.Config, settings: Settings) -> Iterator[Path]:
-    """Files that the session reads, as far as options name them."""
+    """Files that the session reads, as far as it is known before tests are collected."""
     here = config.invocation_params.dir
     for name in READ:
         value = config.getoption(name)
         yield from (here / path for path in (value if isinstance(value, list) else [value]) if path)
     yield from (here / argument.partition("::")[0] for argument in config.args)
-    if settings.project.path:
-        yield settings.project.path
+    yield from filter(None, (settings.project.path, config.inipath))
     baseline = config.getoption("perf_gate")
     if baseline:
         with suppress(RunError):  # which is said where it is read

@@ -44,6 +44,8 @@ OPTIONS = {
     "--perf-shard=1/1 --perf-shard-by=a.json --benchmark-json=a.json": "--benchmark-json: *a.json is read",
     "--perf-config=own.toml --perf-html=own.toml": "--perf-html: *own.toml is read",
     "--perf-csv=test_own.py": "--perf-csv: *test_own.py is read",
+    "--benchmark-json=test_other.py": "--benchmark-json: *test_other.py is read",
+    "--perf-csv=pytest.ini": "--perf-csv: *pytest.ini is read",
     "--perf-csv=r --perf-html=r": "--perf-csv: *r is written by --perf-html too",
     "--perf-csv=r --benchmark-json=r": "--perf-csv: *r is written by --benchmark-json too",
     "--perf-html=r --junitxml=r": "--perf-html: *r is written by --junitxml too",
@@ -87,7 +89,8 @@ def test_a_command_refuses_to_write_what_it_reads(files, tmp_path, capsys, line)
 
 @pytest.mark.parametrize("line", OPTIONS)
 def test_a_session_refuses_to_write_what_it_reads(pytester, line):
-    pytester.makepyfile(test_own=TEST)
+    pytester.makepyfile(test_own=TEST, test_other=TEST)
+    (pytester.path / "pytest.ini").write_text("[pytest]\n")
     before = make(pytester.path) | contents(pytester.path)
     done = pytester.runpytest(*QUICK, "test_own.py", *line.split())
     assert done.ret == pytest.ExitCode.USAGE_ERROR

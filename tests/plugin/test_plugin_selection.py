@@ -266,7 +266,7 @@ def test_another_routines_case_deselects_a_test(pytester):
     wanted = f"--routine {DECODE} {TINY} --s_kv 32 --backends torch"
     result = pytester.runpytest(*QUICK, "test_another_routines_case_deselects_a_test.py", "--perf-case", wanted, "-v")
     result.assert_outcomes(passed=1, deselected=1)
-    result.stdout.re_match_lines([r".*test_decode\[b2-s32-h4-kv2-d16-p4-torch\] [0-9.]+ .?s .*"])
+    result.stdout.re_match_lines([r".*test_decode\[b2-s32-h4-kv2-d16-p4-torch\] PASSED [0-9.]+ .?s .*"])
 
 
 def test_a_case_needs_no_test_file(pytester):

@@ -127,6 +127,14 @@ def test_an_error_before_a_session_is_as_harmless(pytester):
         assert not FORGED.search(done.stderr.str() + done.stdout.str())
 
 
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 1), ("2>&-", 1), (">&- 2>&-", 1), ("2>&- --perf-config=none", 2)])
+def test_an_output_that_is_closed_changes_no_exit_code(tmp_path, closed, code):
+    saved(tmp_path / "a", row(us=100))
+    saved(tmp_path / "b", row(us=150))
+    words = f"{sys.executable} -m pytest_flashinfer_perf compare --base a --head b {closed}"
+    assert subprocess.run(words, shell=True, cwd=tmp_path, check=False).returncode == code
+
+
 @pytest.mark.parametrize(("us", "code"), [(100, 0), (150, 1)])
 def test_a_reader_that_closes_the_pipe_changes_neither_files_nor_exit_code(tmp_path, us, code):
     rows = [[row(f"decode/{i}-fa3", us=scale) for i in range(2000)] for scale in (100, us + 0.01)]

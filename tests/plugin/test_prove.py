@@ -70,7 +70,7 @@ def test_a_spinning_kernel_adds_what_is_asked_and_at_least_its_launch(asked, add
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (None, "No such file"),
+        (None, "does not exist"),
         ("[1]", "must hold seconds by test id"),
         ('{"a": "x"}', "must hold seconds by test id"),
         ('{"a": -1}', "a: seconds must be above zero, got -1"),
