@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_flashinfer_perf.apis import exceptions, registry
 from pytest_flashinfer_perf.apis.known import Api, Declared
 from pytest_flashinfer_perf.apis.registry import ONE_MORE
-from pytest_flashinfer_perf.apis.shapes import ApiParams
+from pytest_flashinfer_perf.apis.shapes import PROBABILITIES, ApiParams
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.routine import CannotRunError
@@ -98,7 +98,8 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     laid_out = {**call, **_as_taken(api, call), **_output_dtype(api, call)}
     allocated = frozenset(name for name, value in call.items() if unfilled.holds(value))
     typed = _of_dtype(laid_out, params.dtype, allocated)
-    arguments = _with_arguments(api, {**_left_out(api, axes, call), **typed}, further)
+    drawn = _uniform(api, typed) if params.probabilities else typed
+    arguments = _with_arguments(api, {**_left_out(api, axes, call), **drawn}, further)
     scratch = {name: value for name, value in arguments.items() if _is_scratch(name, value)}
     given = Given({name: value for name, value in arguments.items() if name not in scratch}, dict(plan))
     given.kept.arguments, given.kept.scratch = frozenset(params.given_arguments), scratch
@@ -148,6 +149,15 @@ def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
     """The output's declared type as `dtype`, if `init` makes a number of it: no API takes a number for a type."""
     stated = [TORCH[output.dtype] for output in api.outputs if output.dtype in TORCH]
     return {"dtype": stated[0]} if stated and isinstance(call.get("dtype"), int) else {}
+
+
+def _uniform(api: Api, call: Mapping[str, Any]) -> dict[str, Any]:
+    """With other probabilities of the same shape and type; `init` has seeded torch's generator."""
+    own = {name: value for name, value in call.items() if name in PROBABILITIES}
+    if not own:
+        raise CannotRunError(f"{api.path} is given no probabilities: leave out --probabilities")
+    drawn = {name: torch.rand(value.shape, device=value.device) for name, value in own.items()}
+    return {**call, **{name: (x / x.sum(-1, keepdim=True)).to(own[name].dtype) for name, x in drawn.items()}}
 
 
 def _is_scratch(name: str, value: Any) -> bool:

@@ -56,16 +56,27 @@ SMALL_EXPERTS = {
 }
 DRAWN = (1, 2, 3, 16, 33)
 FLOATS = (*HALF, "float32")
-BESIDE = ("dtype", "arguments")
+BESIDE = ("dtype", "arguments", "probabilities")
+UNIFORM = "uniform"
+PROBABILITIES = ("probs", "draft_probs", "target_probs")  # arguments of samplers
 Sizes = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ApiParams(Params):
-    """The base of all templates' parameters: another type of the inputs, and additional arguments of the call."""
+    """The base of all templates' parameters: another type of the inputs, additional arguments of the call, and how a
+    sampler's probabilities are drawn.
+    """
 
     dtype: str | None = flag("type of the first input and of all alike", default=None, choices=FLOATS, draw=(None,))
     arguments: str | None = flag("further arguments of the call: name=value,name=value", default=None, draw=(None,))
+
+    probabilities: str | None = flag(
+        "uniform numbers over their sum, as upstream's script has them, not those of the template",
+        default=None,
+        choices=(UNIFORM,),
+        draw=(None,),
+    )
 
     def faults(self) -> Iterator[Fault]:
         if self.arguments and not all(re.fullmatch(r"\w+=[\w.+-]+", word) for word in self.arguments.split(",")):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_flashinfer_perf.apis import NotAnApiError, discovery
 from pytest_flashinfer_perf.apis.known import Api
-from pytest_flashinfer_perf.apis.shapes import FLOATS
+from pytest_flashinfer_perf.apis.shapes import FLOATS, PROBABILITIES, UNIFORM
 from pytest_flashinfer_perf.spec.params import ParamError
 
 # Routines that are not called as their API is.
@@ -140,6 +140,7 @@ class _Line:
             **sizes,
             **({"dtype": self._known(dtype)} if dtype and dtype != OWN_TYPE.get(self.routine) else {}),
             **({"arguments": arguments} if arguments else {}),
+            **({"probabilities": UNIFORM} if {*PROBABILITIES} & {*self.api.arguments} else {}),
         }
         return [word for name, value in flags.items() for word in (f"--{name}", str(value)) if word]
 

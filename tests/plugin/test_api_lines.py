@@ -1,8 +1,10 @@
 """Upstream's lines as APIs: its flags translated, or a sentence."""
 
+import json
 import shlex
 
 import pytest
+import torch
 import upstream_parsers
 
 from pytest_flashinfer_perf.apis import upstream_names
@@ -10,6 +12,7 @@ from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
 from pytest_flashinfer_perf.measuring import one_case
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.spec.routine import CannotRunError
 
 LINES = {
     "--routine rmsnorm --batch_size 32 --hidden_size 8192 --input_dtype float16 --enable_pdl": (
@@ -82,7 +85,7 @@ LINES = {
     ),
     "--routine top_k_sampling_from_probs --batch_size 4 --vocab_size 128 --top_k 5 --refcheck -vv": (
         "flashinfer.sampling.top_k_sampling_from_probs",
-        {"batch_size": 4, "vocab_size": 128, "arguments": "top_k=5,seed=42,offset=0"},
+        {"batch_size": 4, "vocab_size": 128, "arguments": "top_k=5,seed=42,offset=0", "probabilities": "uniform"},
     ),
 }
 
@@ -93,6 +96,47 @@ def test_a_line_of_upstreams_is_that_api(line):
     [case, *_] = read(shlex.split(line), all_routines())
     assert case.routine.name == name
     assert {field: getattr(case.params, field) for field in expected} == expected
+
+
+def test_a_samplers_probabilities_are_upstreams_in_its_lines_and_the_templates_in_others():
+    line = "top_p_renorm_probs --batch_size 2 --vocab_size 5000"
+    [ours] = read(shlex.split(f"--api flashinfer.sampling.{line} --backends torch"), all_routines())
+    [theirs] = read(shlex.split(f"--routine {line} --backends torch"), all_routines())
+    assert (ours.params.probabilities, theirs.params.probabilities) == (None, "uniform")
+    drawn = [
+        case.routine.inputs(case.params, torch.Generator().manual_seed(3), torch.device("cpu")).call["probs"]
+        for case in (ours, theirs)
+    ]
+    assert all(torch.allclose(probs.sum(-1), torch.ones(2), atol=1e-4) for probs in drawn)
+    largest = [float(probs.max() * 5000) for probs in drawn]
+    assert largest[0] > 5
+    assert 1.9 < largest[1] < 2.1
+
+
+def test_an_api_without_probabilities_cannot_draw_others():
+    [case] = read(
+        shlex.split("--api flashinfer.norm.rmsnorm --batch_size 4 --backends torch --probabilities uniform"),
+        all_routines(),
+    )
+    with pytest.raises(CannotRunError, match="is given no probabilities: leave out --probabilities"):
+        case.routine.inputs(case.params, torch.Generator(), torch.device("cpu"))
+
+
+SAMPLERS = {
+    *("sampling_from_probs", "top_k_sampling_from_probs", "top_p_sampling_from_probs", "min_p_sampling_from_probs"),
+    *("top_k_renorm_probs", "top_p_renorm_probs", "top_k_top_p_sampling_from_probs", "chain_speculative_sampling"),
+}
+
+
+def test_every_sampler_of_upstreams_answers_for_its_probabilities(pytester):
+    small = "--batch_size 64 --vocab_size 500"
+    lines = [f"--routine {name} {small} --backends torch" for name in SAMPLERS]
+    (pytester.path / "lines.txt").write_text("\n".join(lines))
+    quick = ("--perf-device=cpu", "--perf-iters=1", "-p", "no:cacheprovider", "--import-mode=importlib")
+    result = pytester.runpytest("lines.txt", *quick, "--benchmark-json=run.json")
+    result.assert_outcomes(passed=len(lines))
+    rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+    assert {row["params"]["probabilities"] for row in rows} == {"uniform"}
 
 
 AUTOTUNED = ["--routine mm_mxfp8 --m 4 --n 128 --k 128", "--api flashinfer.norm.rmsnorm --batch_size 4"]

@@ -170,7 +170,6 @@ FIGURES = {
     "1,595 of 1,600": ("evidence/placements-h200.md", "benchmarks/longer_cases.py"),
     "one run on an H200": ("evidence/report-h200.md", "benchmarks/report_cases.txt"),
     "3 % of extra work": ("evidence/gate-h200.md", "benchmarks/gate_evidence.py"),
-    "within 3 %": ("evidence/models-h200.md", "benchmarks/real_decode_step.py"),
 }
 
 

@@ -14,8 +14,9 @@ from reports import benchmark, document, write
 from step_runs import TIMES, recorded
 
 from pytest_flashinfer_perf.apis import all_apis
-from pytest_flashinfer_perf.routines import model_step
-from pytest_flashinfer_perf.routines.model_configs.step import Step
+from pytest_flashinfer_perf.models import plan as plans
+from pytest_flashinfer_perf.models.step import Step
+from pytest_flashinfer_perf.routines import all_routines
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "benchmarks"
@@ -135,7 +136,8 @@ def test_longer_cases_are_found_under_their_old_names(processes):
 
 def test_the_backends_of_a_real_step(tmp_path):
     pytest.importorskip("flashinfer", exc_type=ImportError)
-    plan = model_step.plan("llama-3.1-8b", Step(batch=64, context=8192), all_apis())
+    known = {**all_routines(), **all_apis()}
+    plan = plans.completed(plans.of("llama-3.1-8b", Step(batch=64, context=8192)), known)
     run = write(tmp_path / "run.json", recorded(plan, TIMES))
     said = started("real_decode_step.py", run, "--dry-run", "--batch", "64", "--context", "8192")
     assert "attention: fa2" in said.splitlines()
