@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,9 +20,10 @@ import gate_acceptance as simulated
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.bisect.git_history import GitHistory, git
-from pytest_flashinfer_perf.bisect.question import PointError
+from pytest_flashinfer_perf.bisect.question import PointError, Question, Side
 from pytest_flashinfer_perf.bisect.search import NoDifferenceError, Search
 from pytest_flashinfer_perf.bisect.times import SIGNS, Times
+from pytest_flashinfer_perf.runs.run_file import Run
 
 COMMITS = 64
 BROKEN = 0.15  # of the commits, where some do not build
@@ -33,25 +35,25 @@ class Planted:
     """`levels` are each commit's time as a factor of the first one's; `broken` ones do not build."""
 
     name: str
-    levels: list
+    levels: list[float]
     find: str = "slower"
-    broken: set = field(default_factory=set)
+    broken: set[int] = field(default_factory=set)
 
     @property
-    def differs(self):
+    def differs(self) -> bool:
         return SIGNS[self.find] * (self.levels[-1] / self.levels[0] - 1) > REAL
 
-    def culprits(self):
+    def culprits(self) -> set[int]:
         """Where the time really changed in the direction that is asked for."""
         steps = (after / before - 1 for before, after in zip(self.levels, self.levels[1:], strict=False))
         return {at for at, step in enumerate(steps, start=1) if SIGNS[self.find] * step > REAL}
 
-    def is_right(self, suspects):
+    def is_right(self, suspects: set[int]) -> bool:
         """One of those; or one among several, of which only the last builds."""
         return len(suspects & self.culprits()) == 1 and suspects - {max(suspects)} <= self.broken
 
 
-def levels(*changes):
+def levels(*changes: tuple[int, float]) -> list[float]:
     """Each change is a place and a factor from there on."""
     made = [1.0] * COMMITS
     for place, factor in changes:
@@ -59,7 +61,7 @@ def levels(*changes):
     return made
 
 
-def twenty(seed=25):
+def twenty(seed: int = 25) -> list[Planted]:
     rng = random.Random(seed)
     places = [sorted(rng.sample(range(1, COMMITS), 3)) for _ in range(20)]
     made = [Planted(f"slower-{n}", levels((at, 1.2))) for n, (at, *_) in enumerate(places[:7])]
@@ -76,12 +78,12 @@ def twenty(seed=25):
     return made
 
 
-def _broken(rng):
+def _broken(rng: random.Random) -> set[int]:
     """Never an end: a search begins with both."""
     return {at for at in range(1, COMMITS - 1) if rng.random() < BROKEN}
 
 
-def repository(folder, files):
+def repository(folder: Path, files: Iterable[Mapping[str, str]]) -> list[str]:
     """Commits with these files each, by one process of git's; their ids, the oldest first."""
     folder.mkdir(parents=True)
     git(folder, "init", "--quiet", "--initial-branch=main")
@@ -92,7 +94,7 @@ def repository(folder, files):
     return git(folder, "rev-list", "--reverse", "main").split()
 
 
-def _commit(number, files):
+def _commit(number: int, files: Mapping[str, str]) -> str:
     subject = f"Commit {number}"
     made = [f"commit refs/heads/main\ncommitter A <a@example.org> {1_700_000_000 + number} +0000\n"]
     made.append(f"data {len(subject)}\n{subject}\n")
@@ -103,12 +105,12 @@ def _commit(number, files):
 class Replayed:
     """What processes of these commits would measure."""
 
-    def __init__(self, planted, ids, kernel, seed):
+    def __init__(self, planted: Planted, ids: Sequence[str], kernel: simulated.Kernel, seed: int) -> None:
         self.planted, self.kernel, self.rng = planted, kernel, random.Random(seed)
         self.at = {point: number for number, point in enumerate(ids)}
         self.processes = 0
 
-    def __call__(self, question, side, _nth, _cases):
+    def __call__(self, question: Question, side: Side, nth: int, cases: Iterable[str] | None) -> Run:  # noqa: ARG002
         number = self.at[question.point(side)]
         if number in self.planted.broken:
             raise PointError(question.point(side), "it does not build")
@@ -117,7 +119,7 @@ class Replayed:
         return simulated.process([self.kernel], self.rng, change)
 
 
-def searched(planted, folder, kernel, seed):
+def searched(planted: Planted, folder: Path, kernel: simulated.Kernel, seed: int) -> tuple[set[int] | None, int]:
     """Numbers of the suspects, or none where it is refused; and how many processes that took."""
     ids = repository(folder, [{"level": str(level)} for level in planted.levels])
     git(folder, "worktree", "add", "--quiet", "--detach", str(folder / "tree"))
@@ -132,11 +134,11 @@ def searched(planted, folder, kernel, seed):
     return {instrument.at[point] for point in found}, instrument.processes
 
 
-def is_right(planted, suspects):
-    return suspects is None if not planted.differs else bool(suspects) and planted.is_right(suspects)
+def is_right(planted: Planted, suspects: set[int] | None) -> bool:
+    return suspects is None if not planted.differs else planted.is_right(suspects or set())
 
 
-def replayed(folder, seed=25):
+def replayed(folder: Path, seed: int = 25) -> Iterator[tuple[Planted, simulated.Kernel, set[int] | None, int, bool]]:
     """Whether each of the twenty is right, with what was found."""
     for nth, planted in enumerate(twenty(seed)):
         kernel = simulated.H200[nth % len(simulated.H200)]
@@ -164,7 +166,7 @@ def test_call(perf):
 OF_PYTEST = ("tests", "--perf-device=cpu", "--perf-iters=7", "-p", "no:hypothesispytest", "-q")
 
 
-def by_the_clock(folder, planted):
+def by_the_clock(folder: Path, planted: Planted) -> int:
     """The command's exit code, which prints what it finds."""
     files = [{"work.py": _work(planted, number), "tests/test_call.py": CALL} for number in range(COMMITS)]
     ids = repository(folder / planted.name / "repo", files)
@@ -174,17 +176,17 @@ def by_the_clock(folder, planted):
     return cli.main(["bisect", *ends, "--", *OF_PYTEST])
 
 
-def _work(planted, number):
+def _work(planted: Planted, number: int) -> str:
     return "SECONDS =" if number in planted.broken else f"SECONDS = {0.1 * planted.levels[number]:.5f}"
 
 
-def clocked(folder):
+def clocked(folder: Path) -> list[int]:
     """A slow-down among commits that do not build, and one that is left when another was reverted."""
     chosen = [one for one in twenty() if one.name in ("broken-0", "reverted-and-again-1")]
     return [by_the_clock(folder.resolve(), planted) for planted in chosen]
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--clock", action="store_true", help="two of them by the host's clock")

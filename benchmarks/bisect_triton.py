@@ -57,7 +57,7 @@ MASK = {
 COMMITS, BROKEN, RENAMED, SLOW = 10, 3, 5, 6
 
 
-def kernel(number):
+def kernel(number: int) -> str:
     parts = dict.fromkeys(MASK, "") if number < SLOW else dict(MASK)
     parts["RSQRT"] = "reciprocal_root" if number == BROKEN else "rsqrt"
     text = KERNEL
@@ -66,7 +66,7 @@ def kernel(number):
     return text.replace("{NAME}", "offsets" if number < RENAMED else "column")
 
 
-def files(number):
+def files(number: int) -> dict[str, str]:
     return {"norm.py": kernel(number), "test_norm.py": TEST, "CHANGES.md": f"Change {number}"}
 
 

@@ -1,6 +1,7 @@
 """Tools that read what this project writes, each installed into an environment of its own and run on a real file.
 
 python benchmarks/consumers.py [RUN.json]
+python benchmarks/consumers.py --dry-run [RUN.json]     # writes the files that they would read, and installs nothing
 """
 
 import subprocess
@@ -28,7 +29,7 @@ print(len(table), "lines,", int(table["median_us"].notna().sum()), "with a time"
 OWN = "import torch\ndef test_neg(perf): perf.time(torch.neg, torch.ones(8))\n"
 
 
-def exported(run, to, folder):
+def exported(run: Path, to: str, folder: Path) -> Path:
     """As the command writes it."""
     output = folder / f"run.{to}"
     command = "import sys; from pytest_flashinfer_perf.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -36,7 +37,7 @@ def exported(run, to, folder):
     return output
 
 
-def codspeed(python, folder):
+def codspeed(python: Path, folder: Path) -> None:
     """Beside this environment's own packages, as if it were installed here."""
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = subprocess.run([python, "-c", where], check=True, capture_output=True, text=True).stdout.strip()
@@ -55,15 +56,21 @@ def codspeed(python, folder):
     print(next(line for line in (done.stdout + done.stderr).splitlines() if "pytest-codspeed is active" in line))
 
 
-def main():
-    run = Path(sys.argv[1] if sys.argv[1:] else ROOT / "evidence" / "h200-run.json").resolve()
+def main() -> None:
+    dry = sys.argv[1:2] == ["--dry-run"]
+    given = sys.argv[1 + dry :]
+    run = Path(given[0] if given else ROOT / "evidence" / "h200-run.json").resolve()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
+        files = {to: exported(run, to, folder) for to in ("openmetrics", "csv")}
+        if dry:
+            print("\n".join(f"{path.name}: {len(path.read_text().splitlines())} lines" for path in files.values()))
+            return
         venv.create(folder / "venv", with_pip=True)
         python = folder / "venv" / "bin" / "python"
         subprocess.run([python, "-m", "pip", "install", "--quiet", *TOOLS], check=True)
-        subprocess.run([python, "-c", PARSES, exported(run, "openmetrics", folder)], check=True)
-        subprocess.run([python, "-c", READS, exported(run, "csv", folder)], check=True)
+        subprocess.run([python, "-c", PARSES, files["openmetrics"]], check=True)
+        subprocess.run([python, "-c", READS, files["csv"]], check=True)
         codspeed(python, folder)
 
 

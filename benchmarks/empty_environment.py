@@ -1,6 +1,7 @@
-"""A wheel in an environment that has nothing else: python benchmarks/empty_environment.py
+"""A wheel in an environment that has nothing else: python benchmarks/empty_environment.py [--here]
 
 Builds the wheel, installs it, and does what a newcomer would beside a test of their own; each step with its seconds.
+With --here it does that in the environment in which it runs.
 """
 
 import json
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +30,7 @@ CPU = ("--perf-device=cpu", "--perf-iters=10")
 VERDICT = (0, 1)
 
 
-def step(title, command, folder, accepted=(0,)):
+def step(title: str, command: Sequence[object], folder: Path, accepted: Sequence[int] = (0,)) -> str:
     started = time.perf_counter()
     done = subprocess.run([str(word) for word in command], cwd=folder, capture_output=True, text=True, check=False)
     print(f"{time.perf_counter() - started:6.1f} s  {title}", flush=True)
@@ -37,12 +39,15 @@ def step(title, command, folder, accepted=(0,)):
     return done.stdout
 
 
-def main():
+def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         own = work / "mine"
         own.mkdir()
         (own / "test_my_kernel.py").write_text(KERNEL)
+        if sys.argv[1:] == ["--here"]:
+            use(Path(sys.executable).parent, own)
+            return
         step("build the wheel", [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", work, ROOT], work)
         wheel = next(work.glob("*.whl"))
         step("make an empty environment", [sys.executable, "-m", "venv", work / "env"], work)
@@ -52,7 +57,7 @@ def main():
         use(tool, own)
 
 
-def use(tool, own):
+def use(tool: Path, own: Path) -> None:
     command = [tool / "pytest", "--benchmark-quiet", "--benchmark-json=run.json", "--perf-html=run.html", *CPU]
     table = step("time a kernel of one's own", command, own)
     print(table[table.index("= flashinfer-perf =") :])
@@ -72,7 +77,7 @@ def use(tool, own):
     )
 
 
-def exit_of_doctor():
+def exit_of_doctor() -> int:
     """1 where there is no GPU to measure on."""
     return 0 if shutil.which("nvidia-smi") else 1
 

@@ -8,13 +8,16 @@ import argparse
 import math
 import random
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
-from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
+from pytest_flashinfer_perf.gate.verdict import Judgement, Rules, Verdict
 from pytest_flashinfer_perf.runs import run_file
+from pytest_flashinfer_perf.runs.run_file import Run
 
 
 @dataclass(frozen=True)
@@ -42,22 +45,24 @@ H200 = (
     Kernel("prefill-fa3-b1", 71.0, "compute", 0.038, 0.078, 0.0030),
 )
 GHZ = 1.8
+Changes = Mapping[str, float] | None  # by name, the share by which a kernel is slower
+How = Callable[..., Judgement]
 
 
-def even(cases, sd):
+def even(cases: int, sd: float) -> list[Kernel]:
     """Cases that all vary alike, none of them with cycles."""
     return [Kernel(f"case-{i}", 200.0, "memory", sd, 0.01) for i in range(cases)]
 
 
-def table(cases):
+def table(cases: int) -> list[Kernel]:
     return [Kernel(f"{k.name}-{i}", *list(vars(k).values())[1:]) for i in range(cases) for k in [H200[i % len(H200)]]]
 
 
-def noisy(rng, sd):
+def noisy(rng: random.Random, sd: float) -> float:
     return math.exp(rng.gauss(0.0, sd))
 
 
-def row(kernel, rng, *, slower=0.0, clock=1.0):
+def row(kernel: Kernel, rng: random.Random, *, slower: float = 0.0, clock: float = 1.0) -> dict[str, Any]:
     """One process's row; with a lower clock a compute-bound kernel takes longer and as many cycles."""
     stretched = kernel.us * (1 + slower) / (clock if kernel.bound == "compute" else 1.0)
     median = 1e-6 * stretched * noisy(rng, kernel.time_sd)
@@ -77,7 +82,13 @@ def row(kernel, rng, *, slower=0.0, clock=1.0):
     return {"name": kernel.name, "fullname": f"t.py::{kernel.name}", "stats": stats, "extra_info": info}
 
 
-def process(kernels, rng, changes=None, clock=1.0, skipped=()):
+def process(
+    kernels: Iterable[Kernel],
+    rng: random.Random,
+    changes: Changes = None,
+    clock: float = 1.0,
+    skipped: Iterable[str] = (),
+) -> Run:
     changed = changes or {}
     rows = [row(k, rng, slower=changed.get(k.name, 0.0), clock=clock) for k in kernels]
     left = [{"case": name, "outcome": "skipped", "reason": "needs another GPU"} for name in skipped]
@@ -85,22 +96,26 @@ def process(kernels, rng, changes=None, clock=1.0, skipped=()):
     return run_file.parse({"benchmarks": rows, "machine_info": {"driver": "580"}, **block}, "simulated")
 
 
-def rules(slower="2%", **others):
+def rules(slower: str = "2%", **others: Any) -> Rules:
     share = float(slower.rstrip("%")) / 100
     return Rules(Thresholds((("*", {"slower": share}),)), paired=True, **others)
 
 
-def five_pairs(kernels, rng, held_to, changes=None, clock=1.0):
+def five_pairs(
+    kernels: Sequence[Kernel], rng: random.Random, held_to: Rules, changes: Changes = None, clock: float = 1.0
+) -> Judgement:
     base = [process(kernels, rng) for _ in range(5)]
     head = [process(kernels, rng, changes, clock) for _ in range(5)]
     return judge(base, head, held_to)
 
 
-def planned(kernels, rng, held_to, changes=None):
+def planned(
+    kernels: Sequence[Kernel], rng: random.Random, held_to: Rules, changes: Changes = None
+) -> tuple[Judgement, float]:
     """As `flashinfer-perf ab` does it: early stops, more pairs, confirmation. Also how many pairs a case took."""
     taken = []
 
-    def measure(_nth, wanted):
+    def measure(_nth: int, wanted: Any) -> tuple[Run, Run]:
         asked = [k for k in kernels if wanted is None or k.name in wanted]
         taken.append(len(asked))
         return process(asked, rng), process(asked, rng, changes)
@@ -108,11 +123,13 @@ def planned(kernels, rng, held_to, changes=None):
     return Plan().follow(measure, held_to), sum(taken) / len(kernels)
 
 
-def rate(part, whole):
+def rate(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def false_alarms(seed, sessions, kernels, held_to, how):
+def false_alarms(
+    seed: int, sessions: int, kernels: Sequence[Kernel], held_to: Rules, how: How
+) -> tuple[float, float, float]:
     """Shares of cases, and of whole runs, in which identical code is called slower; of runs, slower or faster."""
     rng = random.Random(seed)
     counted = [how(kernels, rng, held_to).counts for _ in range(sessions)]
@@ -121,11 +138,13 @@ def false_alarms(seed, sessions, kernels, held_to, how):
     return rate(sum(slower), sessions * len(kernels)), _of_runs(slower), _of_runs(either)
 
 
-def _of_runs(found):
+def _of_runs(found: Sequence[int]) -> float:
     return rate(sum(n > 0 for n in found), len(found))
 
 
-def power(seed, sessions, kernels, held_to, how, *, slower, share):  # noqa: PLR0913 - what is planted, and how it is looked for
+def power(  # noqa: PLR0913 - what is planted, and how it is looked for
+    seed: int, sessions: int, kernels: Sequence[Kernel], held_to: Rules, how: How, *, slower: float, share: float
+) -> tuple[float, float]:
     """Of cases that did get slower the share that is found; of those called slower the share that did not."""
     rng = random.Random(seed)
     hit = planted = 0
@@ -139,14 +158,14 @@ def power(seed, sessions, kernels, held_to, how, *, slower, share):  # noqa: PLR
     return rate(hit, planted), rate(math.fsum(false_shares), sessions)
 
 
-def lower_clock(seed, sessions):
+def lower_clock(seed: int, sessions: int) -> int:
     """How often a compute-bound case is called slower when the clock is 15 % lower, and its cycles unchanged."""
     rng = random.Random(seed)
     compute = [k for k in table(50) if k.bound == "compute"]
     return sum(len(five_pairs(compute, rng, rules(), clock=0.85).having(Verdict.SLOWER)) for _ in range(sessions))
 
 
-def damaged(rng):
+def damaged(rng: random.Random) -> tuple[Run, Run]:
     """A baseline, and a run in which at least one of its cases is gone: deleted, skipped, renamed, or all of them."""
     kernels = rng.sample(table(30), rng.randint(1, 12))
     base, lost = process(kernels, rng), rng.choice(("deleted", "skipped", "renamed", "empty"))
@@ -159,17 +178,17 @@ def damaged(rng):
     return base, head
 
 
-def passes_of_damaged(seed, pairs):
+def passes_of_damaged(seed: int, pairs: int) -> int:
     """How many of such pairs end with exit code 0; none may."""
     rng = random.Random(seed)
     return sum(judge([base], [head], Rules()).exit_code == 0 for base, head in (damaged(rng) for _ in range(pairs)))
 
 
-def as_ab(kernels, rng, held_to, changes=None):
+def as_ab(kernels: Sequence[Kernel], rng: random.Random, held_to: Rules, changes: Changes = None) -> Judgement:
     return planned(kernels, rng, held_to, changes)[0]
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=200)
     parser.add_argument("--cases", type=int, default=200)

@@ -17,21 +17,23 @@ import json
 import math
 import statistics
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 LONG_US = (("all", 0.0), ("5 us and more", 5.0), ("20 us and more", 20.0))
 BOUNDS = ("memory", "memory?", "compute", None)
 
 
-def percent(log_ratio):
+def percent(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.2f} %"
 
 
-def microseconds(seconds):
+def microseconds(seconds: Sequence[float]) -> str:
     return f"{1e6 * statistics.median(seconds):.4g} us" if seconds else "-"
 
 
-def session(folder, verdicts):
+def session(folder: Path, verdicts: Mapping[str, Any]) -> Iterator[str]:
     said = json.loads((folder / "session.json").read_text())
     pairs = [len(case["before_s"]) for case in verdicts["cases"] if case["effects"]]
     yield f"## {folder.name}"
@@ -45,7 +47,7 @@ def session(folder, verdicts):
     yield ""
 
 
-def changes(verdicts):
+def changes(verdicts: Mapping[str, Any]) -> Iterator[str]:
     yield "| case | bound | judged in | before | after | time | cycles | detects from | pairs | verdict |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for case in verdicts["cases"]:
@@ -59,7 +61,7 @@ def changes(verdicts):
     yield ""
 
 
-def found(proof):
+def found(proof: Mapping[str, Any]) -> Iterator[str]:
     """By what binds the cases and how long they take: the least and the most of each."""
     yield "| cases | bound | planted | measured | found |"
     yield "|---|---|---|---|---|"
@@ -72,21 +74,21 @@ def found(proof):
     yield ""
 
 
-def median_us(case):
-    return 1e6 * statistics.median(case["plain_s"])
+def median_us(case: Mapping[str, Any]) -> float:
+    return 1e6 * float(statistics.median(case["plain_s"]))
 
 
-def spread(shares):
+def spread(shares: Sequence[float]) -> str:
     return f"{100 * min(shares):.2f} to {100 * max(shares):.2f} %"
 
 
-def slower(cases):
+def slower(cases: Iterable[Mapping[str, Any]]) -> str:
     hits = sum(case["planted"].get("SLOWER", 0) for case in cases)
     tries = sum(sum(case["planted"].values()) for case in cases)
     return f"{hits} of {tries} ({100 * hits / tries:.1f} %)"
 
 
-def lines(folder):
+def lines(folder: Path) -> Iterator[str]:
     if (folder / "proof.json").is_file():
         yield (folder / "proof.md").read_text()
         yield from found(json.loads((folder / "proof.json").read_text()))
@@ -96,7 +98,7 @@ def lines(folder):
     yield from changes(verdicts)
 
 
-def main():
+def main() -> None:
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     for argument in sys.argv[1:]:

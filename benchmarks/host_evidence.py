@@ -18,25 +18,30 @@ import itertools
 import statistics
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import host, runs, thresholds
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
+from pytest_flashinfer_perf.runs.run_file import Run
 
 HERE = Path(__file__).parent
 TIMES = ("enqueue", "sd", "sd by reference", "plan", "sd", "sd by reference", "planted")
+ByCase = dict[str, Counter[Verdict]]
 HEADINGS = ("case", *TIMES, "identical: SLOWER", "planted: SLOWER")
 
 
-def rules():
+def rules() -> Rules:
     return Rules(thresholds.read(project_file.find(HERE, str(HERE / "host_thresholds.toml"))))
 
 
-def verdicts(pairs):
+def verdicts(pairs: Iterable[tuple[Run, Run]]) -> tuple[ByCase, Counter[int]]:
     """Of each case, and of all."""
-    by_case, codes = {}, Counter()
+    by_case: ByCase = {}
+    codes: Counter[int] = Counter()
     for base, head in pairs:
         judgement = judge([base], [head], rules())
         codes[judgement.exit_code] += 1
@@ -45,43 +50,44 @@ def verdicts(pairs):
     return by_case, codes
 
 
-def share(counts, verdict=Verdict.SLOWER):
+def share(counts: Counter[Verdict], verdict: Verdict = Verdict.SLOWER) -> str:
     return f"{counts[verdict]} of {counts.total()}"
 
 
-def summary(title, by_case, codes):
+def summary(title: str, by_case: ByCase, codes: Counter[int]) -> str:
     counts = sum(by_case.values(), Counter())
     shown = ", ".join(f"{count} {verdict.value}" for verdict, count in sorted(counts.items(), key=str))
     return f"{title}: of {counts.total()} verdicts {shown}; {codes[1]} of {codes.total()} comparisons exit 1"
 
 
-def as_timed(processes, name, field):
+def as_timed(processes: Sequence[Run], name: str, field: str) -> list[float]:
     """In microseconds."""
     hosts = [run.by_case[name].host for run in processes if name in run.by_case]
     return [us for seen in hosts if seen and (us := getattr(seen, field))]
 
 
-def by_reference(processes, name, quantity):
+def by_reference(processes: Sequence[Run], name: str, quantity: Any) -> Sequence[float]:
     rows = [run.by_case[name] for run in processes if name in run.by_case]
     seen = host.replicates(quantity, rows, rows, paired=True) if rows else None
     return seen.before if seen else []
 
 
-def sd(values):
+def sd(values: Sequence[float]) -> str:
     return f"{100 * statistics.stdev(values) / statistics.fmean(values):.2f} %" if len(values) > 1 else "-"
 
 
-def median(values):
+def median(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.1f} us" if values else "-"
 
 
-def overhead(processes):
+def overhead(processes: Sequence[Run]) -> str:
     rows = [row for run in processes for row in run.rows if row.host]
-    passes, cases = (sum(seconds) for seconds in ((r.host.pass_s for r in rows), (r.execution.case_s for r in rows)))
+    passes = sum(row.host.pass_s or 0.0 for row in rows if row.host)
+    cases = sum(row.execution.case_s or 0.0 for row in rows)
     return f"the pass takes {passes / len(rows):.3f} s a case, {100 * passes / (cases - passes):.1f} % of the rest"
 
 
-def lines(plain, planted):
+def lines(plain: Sequence[Run], planted: Sequence[Run]) -> Iterator[str]:
     identical, codes = verdicts(itertools.permutations(plain, 2))
     yield summary("identical code", identical, codes)
     found, codes = verdicts(itertools.product(plain, planted))
@@ -99,7 +105,7 @@ def lines(plain, planted):
         yield f"| {' | '.join((name, *times, share(counts), share(found.get(name, Counter()))))} |"
 
 
-def main():
+def main() -> None:
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     plain, *planted = (runs.read([folder]) for folder in sys.argv[1:])

@@ -8,23 +8,30 @@ A case that several files have is taken from the first. `enqueue` is the median 
 
 import statistics
 import sys
+from collections.abc import Iterator, Sequence
 
 from pytest_flashinfer_perf.gate import runs
 from pytest_flashinfer_perf.runs import host_time
+from pytest_flashinfer_perf.runs.row import Row
 
 SHORT_US = 400
 HEADINGS = ("routine", "backend", "cases", "enqueue", "plan", "launches", "allocations", "waits", "copies", "slower")
 
 
-def by_backend(files):
+def by_backend(files: Sequence[str]) -> dict[tuple[str, str], list[Row]]:
     rows = {row.identity.case: row for run in reversed(runs.read(files)) for row in run.rows if row.host}
-    found = {}
-    for row in sorted(rows.values(), key=lambda row: (row.identity.family, row.identity.routine, row.identity.backend)):
-        found.setdefault((row.identity.routine, row.identity.backend), []).append(row)
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in sorted(rows.values(), key=_family):
+        found.setdefault((row.identity.routine or "", row.identity.backend or ""), []).append(row)
     return found
 
 
-def span(values, unit=""):
+def _family(row: Row) -> tuple[str, ...]:
+    named = row.identity
+    return named.family or "", named.routine or "", named.backend or ""
+
+
+def span(values: Sequence[float | None], unit: str = "") -> str:
     """The smallest and the largest."""
     known = [value for value in values if value is not None]
     if not known:
@@ -33,18 +40,18 @@ def span(values, unit=""):
     return least if least == most else f"{least} to {most}"
 
 
-def line(rows):
-    hosts = [row.host for row in rows]
-    short = [row.host.host_us for row in rows if 1e6 * row.median < SHORT_US]
+def line(rows: Sequence[Row]) -> Iterator[str]:
+    hosts = [row.host for row in rows if row.host]
+    short = [row.host.host_us for row in rows if row.host and 1e6 * row.median < SHORT_US]
     yield str(len(rows))
     yield f"{statistics.median(short):.0f} us" if short else "-"
     yield span([host.plan_us for host in hosts], " us")
     for name in ("launches", "allocations", "synchronisations", "copies_to_host"):
         yield span([getattr(host, name) for host in hosts])
-    yield str(sum(host_time.outlasts(row.host, row.median) for row in rows))
+    yield str(sum(host_time.outlasts(row.host, row.median) for row in rows if row.host))
 
 
-def main():
+def main() -> None:
     if len(sys.argv) == 1:
         sys.exit(__doc__)
     print(f"| {' | '.join(HEADINGS)} |")

@@ -11,23 +11,25 @@ import json
 import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 WITHIN = 0.02
 
 
-def rows(document):
+def rows(document: Mapping[str, Any]) -> dict[str, Any]:
     return {row["fullname"]: row for row in document["benchmarks"]}
 
 
-def by_gpu(found):
-    gpus = defaultdict(list)
+def by_gpu(found: Mapping[str, Any]) -> dict[str, list[float]]:
+    gpus: dict[str, list[float]] = defaultdict(list)
     for row in found.values():
         gpus[row["extra_info"]["gpu_uuid"] or "CPU"].append(row["extra_info"]["case_s"])
     return gpus
 
 
-def compared(one, many):
+def compared(one: Mapping[str, Any], many: Mapping[str, Any]) -> Iterator[str]:
     both = [name for name in one if name in many]
     changes = {name: many[name]["stats"]["median"] / one[name]["stats"]["median"] - 1 for name in both}
     yield f"{len(both)} cases in both; only in one: {len(one) - len(both)}, only in the other: {len(many) - len(both)}"
@@ -45,7 +47,7 @@ def compared(one, many):
         yield f"| `{name.rpartition('::')[2]}` | {' | '.join(facts)} |"
 
 
-def lines(names):
+def lines(names: Sequence[str]) -> Iterator[str]:
     documents = [json.loads(Path(name).read_text()) for name in names]
     for name, document in zip(names, documents, strict=True):
         for gpu, seconds in by_gpu(rows(document)).items():

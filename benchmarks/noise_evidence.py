@@ -9,31 +9,32 @@ import math
 import statistics
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.gate import cycles, runs
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
+from pytest_flashinfer_perf.gate.verdict import Judgement, Rules, Verdict
 
 
-def pairs(folder):
+def pairs(folder: Path) -> list[Judgement]:
     """The judgements of all ordered pairs."""
     processes = runs.read([folder])
     return [judge([base], [head], Rules()) for base, head in itertools.permutations(processes, 2)]
 
 
-def summary(folder, judged):
+def summary(folder: Path, judged: Sequence[Judgement]) -> str:
     codes = Counter(judgement.exit_code for judgement in judged)
     verdicts = Counter(case.verdict for judgement in judged for case in judgement.cases)
     shown = ", ".join(f"{count} {verdict.value}" for verdict, count in sorted(verdicts.items(), key=str))
     return f"{folder.name}: {codes[1]} of {len(judged)} pairs exit 1; of {sum(verdicts.values())} verdicts {shown}"
 
 
-def spread(values):
+def spread(values: Sequence[float]) -> float:
     return 100 * statistics.stdev(values) / statistics.fmean(values)
 
 
-def rows(folder, judged):
+def rows(folder: Path, judged: Sequence[Judgement]) -> Iterator[tuple[str, float, str, float, float]]:
     """Per case: figure, sd between processes and the gate's noise in percent."""
     processes, first = runs.read([folder]), judged[0]
     for case in first.cases:
@@ -47,7 +48,7 @@ def rows(folder, judged):
         yield case.name, median, domain, observed, predicted
 
 
-def main():
+def main() -> None:
     for folder in map(Path, sys.argv[1:]):
         judged = pairs(folder)
         print(f"{summary(folder, judged)}\n\n| case | median | judged in | sd | taken for it | taken over sd |")

@@ -2,10 +2,13 @@
 other, and all of a module's files at once.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from pytest_flashinfer_perf.prebuild import building
 
 
-def built(specs, finished, step):
+def built(specs: Sequence[Any], finished: Callable[..., object], step: Callable[[int, int], object]) -> None:
     for done, spec in enumerate(specs):
         spec.build()
         finished(spec.name, None)

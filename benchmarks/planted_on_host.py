@@ -7,36 +7,38 @@ there. A CUDA graph holds no `item`: it goes with --perf-cuda-graph=off.
 import functools
 import os
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 SPIN_S = 10e-6
 
 
-def busy():
+def busy() -> None:
     end = time.perf_counter() + SPIN_S
     while time.perf_counter() < end:
         pass
 
 
 @functools.cache
-def on_gpu():
+def on_gpu() -> torch.Tensor:
     return torch.ones(1, device="cuda")
 
 
-def item():
+def item() -> object:
     return on_gpu().item()
 
 
-def empty():
+def empty() -> object:
     return torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
 
 
-def behind(function, fault):
+def behind(function: Callable[..., Any], fault: Callable[[], object]) -> Callable[..., Any]:
     """The library's function, its signature and its decorators' marks kept."""
 
     @functools.wraps(function)
-    def slowed(*args, **kwargs):
+    def slowed(*args: Any, **kwargs: Any) -> Any:
         answer = function(*args, **kwargs)
         fault()
         return answer
@@ -44,7 +46,7 @@ def behind(function, fault):
     return slowed
 
 
-def calls():
+def calls() -> Iterator[tuple[Any, str]]:
     """Where the suite's backends find what they launch."""
     import flashinfer.decode
     import flashinfer.gemm
@@ -60,7 +62,7 @@ def calls():
     yield flashinfer.gemm, "mm_bf16"
 
 
-def pytest_configure():
+def pytest_configure() -> None:
     fault = {"busy": busy, "item": item, "empty": empty}[os.environ["HOST_FAULT"]]
     for holder, name in calls():
         setattr(holder, name, behind(getattr(holder, name), fault))

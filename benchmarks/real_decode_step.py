@@ -7,40 +7,53 @@ layer copies its queries to where attention reads them, and the logits become fl
 median of replays in which nothing was traced; the table is of one more replay.
 """
 
+from __future__ import annotations
+
 import argparse
 import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from pytest_flashinfer_perf.apis import all_apis
+from pytest_flashinfer_perf.models import budget
+from pytest_flashinfer_perf.models import plan as plans
+from pytest_flashinfer_perf.models import step as steps
+from pytest_flashinfer_perf.models.budget import Budget
 from pytest_flashinfer_perf.report import runs
-from pytest_flashinfer_perf.routines import model_step
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import Inputs
-from pytest_flashinfer_perf.routines.model_configs import step as steps
-from pytest_flashinfer_perf.routines.model_configs.step import ONE_GPU
-from pytest_flashinfer_perf.runs import budget
 from pytest_flashinfer_perf.spec.routine import LaunchOptions
 
+KNOWN = {**all_routines(), **all_apis()}
 MODEL, LAYERS, HEADS, KV_HEADS, DIM = "llama-3.1-8b", 32, 32, 8, 128
 REPLAYS, WITHIN = 30, 0.1
 SAMPLING = "sampling"  # the kernel that a step may do without
 DEVICE = torch.device("cuda")
 Q, K = HEADS * DIM, KV_HEADS * DIM
+Layer = dict[str, Any]  # the weights by name, and the inputs of attention
+
+
+def chosen(found: Budget) -> dict[str, str]:
+    """The backend that is fastest for each kernel."""
+    return {one.kernel.name: one.row.identity.backend or "" for one in found.entries if one.row}
 
 
 class Step:
     """The calls of a step, and all that they read and write."""
 
-    def __init__(self, plan, found):
-        problems = {one.kernel.name: one.problems[0] for one in plan.planned if one.problems}
-        self.chosen = {entry.kernel.name: entry.row.identity.backend for entry in found.entries if entry.row}
-        self.sizes = {name: params for name, (_, params) in problems.items()}
-        self.routines = {name: routine for name, (routine, _) in problems.items()}
+    def __init__(self, asked: steps.Step, found: Budget) -> None:
+        self.chosen = chosen(found)
+        problems = {kernel.name: dict(kernel.problems[0]) for kernel in found.plan.kernels if kernel.problems}
+        self.routines = {name: KNOWN[problem.pop("routine")] for name, problem in problems.items()}
+        self.sizes: dict[str, Any] = {name: self.routines[name].params(**params) for name, params in problems.items()}
         self.rand = torch.Generator(DEVICE).manual_seed(0)
-        self.tokens = plan.step.tokens
+        self.tokens = asked.tokens
         self.layers = [self.layer() for _ in range(LAYERS)]
         self.head = self.weights("lm-head")
         self.embedded = self.drawn(self.tokens, Q)
@@ -48,18 +61,19 @@ class Step:
         self.attend = self.built("attention", self.layers[0]["attention"])
         self.multiply = {name: self.built(name, self.operands(name)) for name in ("qkv", "o", "gate-up", "down")}
         self.multiply["lm-head"] = self.built("lm-head", self.operands("lm-head"))
-        self.positions = torch.full((self.tokens,), plan.step.context - 1, dtype=torch.int32, device=DEVICE)
+        self.positions = torch.full((self.tokens,), asked.context - 1, dtype=torch.int32, device=DEVICE)
         self.requests = torch.arange(self.tokens, dtype=torch.int32, device=DEVICE)
-        self.rotations = rotations(plan.step.context)
+        self.rotations = rotations(asked.context)
         self.seed, self.offset = (torch.full((1,), n, dtype=torch.int64, device=DEVICE) for n in (7, 0))
 
-    def drawn(self, *shape):
+    def drawn(self, *shape: int) -> Tensor:
         return torch.randn(shape, dtype=torch.bfloat16, device=DEVICE, generator=self.rand)
 
-    def weights(self, name):
-        return self.drawn(self.sizes[name].n, self.sizes[name].k) / self.sizes[name].k ** 0.5
+    def weights(self, name: str) -> Tensor:
+        p = self.sizes[name]
+        return self.drawn(p.n, p.k).div_(p.k**0.5)
 
-    def layer(self):
+    def layer(self) -> Layer:
         """With the page table of the first layer, as all layers of a model share one."""
         attention = self.routines["attention"].inputs(self.sizes["attention"], self.rand, DEVICE)
         if getattr(self, "table", None) is None:
@@ -68,21 +82,21 @@ class Step:
         norms = {"norm": self.drawn(Q), "next norm": self.drawn(Q)}
         return {**made, **norms, "attention": attention._replace(table=self.table)}
 
-    def operands(self, name):
+    def operands(self, name: str) -> Inputs:
         p = self.sizes[name]
         b = self.head if name == "lm-head" else self.layers[0][name]
         return Inputs(self.drawn(p.m, p.k), b, None, torch.empty(p.m, p.n, dtype=torch.bfloat16, device=DEVICE))
 
-    def built(self, name, inputs):
+    def built(self, name: str, inputs: Any) -> Callable[[Any], object]:
         backend = self.routines[name].backends[self.chosen[name]]
         return backend.build(self.sizes[name], inputs, LaunchOptions(self.chosen[name], cuda_graph=True)).launch
 
-    def product(self, name, a, b):
+    def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
         out = torch.empty(self.tokens, self.sizes[name].n, dtype=torch.bfloat16, device=DEVICE)
         self.multiply[name](Inputs(a, b, None, out))
         return out
 
-    def run(self, *, sampled):
+    def run(self, *, sampled: bool) -> Tensor:
         import flashinfer
 
         residual = self.embedded.clone()
@@ -96,9 +110,10 @@ class Step:
         logits = self.product("lm-head", x, self.head).float()
         if not sampled:
             return logits.argmax(-1)
-        return flashinfer.sampling.top_k_top_p_sampling_from_logits(logits, 50, 0.9, seed=self.seed, offset=self.offset)
+        sample: Callable[..., Tensor] = flashinfer.sampling.top_k_top_p_sampling_from_logits
+        return sample(logits, 50, 0.9, seed=self.seed, offset=self.offset)
 
-    def attended(self, layer, qkv):
+    def attended(self, layer: Layer, qkv: Tensor) -> Tensor:
         import flashinfer
 
         x = layer["attention"]
@@ -111,15 +126,16 @@ class Step:
         )
         x.q.copy_(q.unflatten(-1, (HEADS, DIM)))
         self.attend(x)
-        return x.out.flatten(1)
+        out: Tensor = x.out
+        return out.flatten(1)
 
 
-def rotations(context):
+def rotations(context: int) -> Tensor:
     angles = torch.arange(context, device=DEVICE)[:, None] * 5e5 ** -(torch.arange(0, DIM, 2, device=DEVICE) / DIM)
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
-def captured(step, *, sampled=True):
+def captured(step: Step, *, sampled: bool = True) -> torch.cuda.CUDAGraph:
     step.run(sampled=sampled)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -132,7 +148,7 @@ def captured(step, *, sampled=True):
     return graph
 
 
-def held(step, *, sampled):
+def held(step: Step, *, sampled: bool) -> tuple[torch.cuda.CUDAGraph, tuple[str, ...]]:
     """The step as a graph, and the kernels that it does without."""
     if not sampled:
         print("without sampling, of which the run has no row")
@@ -144,7 +160,7 @@ def held(step, *, sampled):
         return captured(step, sampled=False), (SAMPLING,)
 
 
-def seconds(graph):
+def seconds(graph: torch.cuda.CUDAGraph) -> list[float]:
     times = []
     for _ in range(REPLAYS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -156,36 +172,40 @@ def seconds(graph):
     return times
 
 
-def traced(graph):
+def traced(graph: torch.cuda.CUDAGraph) -> dict[str, list[float]]:
     """Of one replay: the microseconds of each time that each kernel ran."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         graph.replay()
         torch.cuda.synchronize()
     found = defaultdict(list)
     for event in profile.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
+        if event.device_type.name == "CUDA":
             found[event.name].append(event.time_range.elapsed_us())
     return found
 
 
-def shown(found):
+def shown(found: Mapping[str, Sequence[float]]) -> Iterator[str]:
     yield f"{'kernel':70} {'count':>6} {'mean':>10} {'per step':>11}"
     for name, each in sorted(found.items(), key=lambda pair: -sum(pair[1])):
         yield f"{name[:70]:70} {len(each):6} {statistics.mean(each):7.2f} us {sum(each) / 1e3:8.3f} ms"
     yield f"kernels in one traced replay: {sum(map(sum, found.values())) / 1e3:.3f} ms"
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN.json")
+    parser.add_argument("--dry-run", action="store_true", help="name the backends of the step, without a GPU")
     steps.add_options(parser)
     args = parser.parse_args()
-    plan = model_step.plan(MODEL, steps.read(args, ONE_GPU), all_apis())
-    found = budget.of_run(plan.recorded, runs.read([args.run])[0])
-    missing = {kernel.name for kernel in found.unmeasured}
+    asked = steps.read(args)
+    found = budget.of_run(plans.completed(plans.of(MODEL, asked), KNOWN), runs.read([args.run])[0])
+    missing = {entry.kernel.name for entry in found.unmeasured}
     if missing - {SAMPLING}:
         sys.exit(f"{args.run} has no row of {', '.join(sorted(missing))}")
-    graph, left_out = held(Step(plan, found), sampled=SAMPLING not in missing)
+    if args.dry_run:
+        print("\n".join(f"{name}: {backend}" for name, backend in chosen(found).items()))
+        return 0
+    graph, left_out = held(Step(asked, found), sampled=SAMPLING not in missing)
     times = seconds(graph)
     whole, total = statistics.median(times), sum(e.seconds for e in found.entries if e.kernel.name not in left_out)
     low, high = min(times), max(times)

@@ -5,15 +5,19 @@ Where a backend runs is asked of the installed FlashInfer; what ran is read from
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from pytest_flashinfer_perf.apis import discovery, support
+from pytest_flashinfer_perf.apis.known import Api
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
 GPUS = {
@@ -37,11 +41,11 @@ to the signature of the installed library, and its arguments are decoded again w
 """
 
 
-def device(capability_of):
+def device(capability_of: tuple[int, int]) -> Device:
     return Device(torch.device("cuda", 0), GPUS[capability_of], capability_of, "", 0, 0)
 
 
-def declared_for(backend):
+def declared_for(backend: Backend[Any, Any]) -> str:
     if not backend.api:
         return "any device"
     where = capability.hardware(backend.runs_as, backend.api)
@@ -50,12 +54,13 @@ def declared_for(backend):
 
 ROUTINE = re.compile(r"([\w.:]+) on cuda:\d+ NVIDIA H200:")
 ROW = re.compile(r"[* ] (\S+)(?: \(\S+\))? +[\d.]+ [mu]?s +[\d.]+%")
-PAIR = re.compile(r"  \S+ +[\d.]+ [mu]?s +[\d.]+ [mu]?s +-?[\d.]+%")  # of vllm_decode's table
+PAIR = re.compile(r"  (\S+) +[\d.]+ [mu]?s +[\d.]+ [mu]?s +-?[\d.]+%")  # of vllm_decode's table
+MODE = re.compile(r"-(?:q|kv|o)(?:fp8|nvfp4)")  # all modes of a shape are compared with the one baseline
 
 
-def measured():
+def measured() -> Counter[tuple[str, str, str]]:
     """Rows per routine, backend and FlashInfer, as the terminal printed them."""
-    seen = Counter()
+    seen: Counter[tuple[str, str, str]] = Counter()
     for page in sorted(EVIDENCE.glob("*.md")):
         release = re.search(r"^# .*FlashInfer (\d+\.\d+\.\d+)", page.read_text())
         if release:
@@ -63,23 +68,26 @@ def measured():
     return seen
 
 
-def rows(page):
-    routine = None
+def rows(page: Path) -> Iterator[tuple[str, str]]:
+    routine: str | None = None
+    baselines: set[str] = set()
     for line in page.read_text().splitlines():
         heading, row = ROUTINE.match(line), ROW.match(line)
         routine = heading[1] if heading else None if line.startswith("```") else routine
         if routine and row:
             yield routine, row[1]
-        if PAIR.match(line):
-            yield from (("vllm_decode", "trtllm"), ("vllm_decode", "baseline"))
+        if pair := PAIR.match(line):
+            yield "vllm_decode", "trtllm"
+            baselines.add(MODE.sub("", pair[1]))
+    yield from (("vllm_decode", "baseline") for _ in baselines)
 
 
-def ran(seen, routine, backend):
+def ran(seen: Counter[tuple[str, str, str]], routine: str, backend: str) -> str:
     cases = [f"{count} with {at}" for (r, b, at), count in sorted(seen.items()) if (r, b) == (routine, backend)]
     return "; ".join(cases) or "CPU only"
 
 
-def lines():
+def lines() -> Iterator[str]:
     yield INTRODUCTION.format(version=version("flashinfer-python"), asked=", ".join(f"{a}.{b}" for a, b in GPUS))
     seen = measured()
     for routine in sorted(all_routines().values(), key=lambda r: (r.family, r.name)):
@@ -87,7 +95,7 @@ def lines():
     yield from api_lines(seen)
 
 
-def routine_lines(routine, seen):
+def routine_lines(routine: AnyRoutine, seen: Counter[tuple[str, str, str]]) -> Iterator[str]:
     yield f"## {routine.name}\n"
     yield "| backend | FlashInfer API | declared for | ran on an H200, cases |\n|---|---|---|---|"
     for backend in routine.backends.values():
@@ -103,7 +111,7 @@ it has none, the library says when it is called.
 """
 
 
-def api_lines(seen):
+def api_lines(seen: Counter[tuple[str, str, str]]) -> Iterator[str]:
     found = discovery.registry()
     yield APIS.format(count=len(found.apis), version=found.version)
     yield "| API | backends | declared for | ran on an H200, cases |\n|---|---|---|---|"
@@ -119,7 +127,7 @@ def api_lines(seen):
             yield f"| `{api.name}` | {api.missing} |"
 
 
-def api_declared_for(api, backend):
+def api_declared_for(api: Api, backend: str) -> str:
     where = support.declared(api, backend)
     refused = [name for name in GPUS if where(device(name))]
     accepted = ", ".join(f"{a}.{b}" for a, b in GPUS if (a, b) not in refused)

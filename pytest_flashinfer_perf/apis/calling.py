@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -112,12 +114,26 @@ def _function(
         return template.function, None
     known = inspect.signature(template.owner).parameters
     wrapper = template.owner(**dict(_constructed_with(list(known.values()), chosen, device)))
-    method: Callable[..., Any] = getattr(wrapper, template.function.__name__)
+    method = _positional(getattr(wrapper, template.function.__name__), given)
     if not hasattr(wrapper, "plan"):
         return method, None
     plan = partial(wrapper.plan, **dict(_planned_with(wrapper.plan, given.plan)))
     plan()
     return method, plan
+
+
+def _positional(method: Callable[..., Any], given: Given) -> Callable[..., Any]:
+    """The method, called by names alone also where it has arguments without a name, which `init` makes as `args`."""
+    parameters = inspect.signature(method).parameters.values()
+    if "args" not in given.call:
+        return method
+    before = [p.name for p in itertools.takewhile(lambda p: p.kind is not p.VAR_POSITIONAL, parameters)]
+
+    @functools.wraps(method)
+    def called(*, args: tuple[Any, ...], **named: Any) -> Any:
+        return method(*(named.pop(name) for name in before), *args, **named)
+
+    return called
 
 
 def _constructed_with(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import subprocess
@@ -13,12 +12,13 @@ from pathlib import Path
 
 import platformdirs
 
-from pytest_flashinfer_perf.apis import known
+from pytest_flashinfer_perf.apis import known, templates
 from pytest_flashinfer_perf.apis.known import Registry
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.machine.requirements import PROJECT, version
 
-FORMAT = 2
+FORMAT = 3
 NOTHING = Registry("", (), {})
 
 
@@ -40,18 +40,13 @@ def registry() -> Registry:
 
 
 def _kept_at(origin: Path) -> Path:
-    """By version, by place, since a checkout of one version may change, and by what its packages let it import."""
-    packages = ("flashinfer-python", "torch", "nvidia-cutlass-dsl", "triton")
-    stated = [str(FORMAT), str(origin), str(origin.stat().st_mtime_ns), *map(_version, packages)]
-    name = f"{_version(packages[0])}-{hashlib.sha256(' '.join(stated).encode()).hexdigest()[:12]}.json"
+    """By version, by place, since a checkout may change, by what its packages let it import, and by what is by hand."""
+    by_hand = sorted(Path(templates.__file__).parent.glob("*.py"))
+    packages = (PROJECT, "torch", "nvidia-cutlass-dsl", "triton")
+    stated = [str(FORMAT), str(origin), str(origin.stat().st_mtime_ns), *(str(version(one)) for one in packages)]
+    stated += [f"{path.name} {path.stat().st_mtime_ns}" for path in by_hand]
+    name = f"{version(packages[0])}-{hashlib.sha256(' '.join(stated).encode()).hexdigest()[:12]}.json"
     return platformdirs.user_cache_path("pytest-flashinfer-perf") / "apis" / name
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
 
 
 def _asked(kept: Path) -> Registry:

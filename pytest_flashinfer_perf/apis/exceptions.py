@@ -22,7 +22,13 @@ OTHERWISE: Mapping[str, tuple[tuple[str, ...], str]] = {
     "mxfp8_quantize": (("quantized", "scales"), "it rounds scales down, which the kernel rounds up"),
     "fp4_quantize": (("scales", "sf"), "it has scales by rows, which the kernel swizzles"),
     "nvfp4_experts_quantize": (("a_fp4", "a_sf"), "it has neither the kernel's scales nor its layout"),
-    "mono_moe": (("output",), "it applies SiLU to the second half of the rows, the kernel to the first"),
+}
+# APIs whose GPUs nothing but their backend's name says, which is in `machine/capability.py`.
+RUNS_AS: Mapping[str, str] = {
+    "fused_moe.core.trtllm_": "trtllm",
+    "fused_moe.backends.prims_ts": "prims-ts",
+    "trtllm_batch_context": "trtllm-gen",
+    "trtllm_ragged_attention": "trtllm-gen",
 }
 # What a reference takes for granted and `init` does not say.
 ARGUMENTS: Mapping[str, Mapping[str, bool]] = {
@@ -34,6 +40,8 @@ TAKEN_AS: Mapping[str, Mapping[str, str]] = {
     "bmm_": {"B": BY_COLUMNS},
     "mm_M1_16_K7168_N256": {"mat_b": BY_COLUMNS, "out": "float32"},
 }
+# Outputs besides indices that may come in any order.
+UNORDERED: Mapping[str, tuple[str, ...]] = {"top_k": ("values",)}
 # Sizes of the smoke tier that the common ones do not fit.
 SMALL: Mapping[str, Mapping[str, int]] = {
     "gdn_mtp": {"batch_size": 4},  # its reference reads one state for each request, of which `init` makes 8
@@ -42,9 +50,20 @@ SMALL: Mapping[str, Mapping[str, int]] = {
     "trtllm_batch_decode_mla_sparse": {"batch_size": 1, "sparse_mla_top_k": 16},  # gathers 2048 pages for each query
     "fmha_v2_prefill_": {"batch_size": 1, "num_heads": 4},  # a loop over all queries
     "top_k_page_table_transform": {"num_rows": 4},  # a row for each of the 4 requests that `init` makes
+    "block_sparse_run": {"qo_len": 128},  # two blocks
+    "selective_state_update": {"nheads": 8, "ngroups": 1, "dt_softplus": True},  # of which a cache holds 384
+    "fused_qk_rmsnorm_rope": {"batch_size": 1, "ppf": 2, "pph": 4, "ppw": 4},
 }
-# Of the default tier: the kernel has one size alone, on which a CPU works for minutes.
-USUAL: Mapping[str, Mapping[str, int]] = {"mono_moe": {"seq_len": 8}}
+# Those of the default tier: a kernel's only or largest ones, or those of a video model.
+USUAL: Mapping[str, Mapping[str, int]] = {
+    "mono_moe": {"seq_len": 8},
+    "block_sparse_run": {"qo_len": 4096},
+    "selective_state_update": {"batch_size": 256, "dt_softplus": True},
+    "fused_qk_rmsnorm_rope": {"batch_size": 1},
+    "fused_dit": {"batch_size": 1},
+    "gdn_fused_decode": {"batch_size": 8},  # a page for each, of which `init` makes 8
+    "mm_M1_16_K": {"M": 16},
+}
 T = TypeVar("T")
 
 

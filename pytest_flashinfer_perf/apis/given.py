@@ -249,7 +249,7 @@ def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
             named[name] = by_name[name]
         elif returned is None and nameless:
             named[name] = in_place.pop(nameless.pop(0))
-    return dict(flat({**named, **in_place}))
+    return {name: tensor for name, tensor in flat({**named, **in_place}) if tensor.numel()}
 
 
 def _top(returned: object) -> Iterator[object]:

@@ -6,17 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-Default = int | float | None
+PART, WHAT_LACKED = "in part", "what it lacked"  # without the latter it could not be measured
+Default = int | float | str | bool | None
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A number that the template's `init` takes; it has to be given where there is no default."""
+    """What the template's `init` takes, mostly a number; it has to be given where there is no default."""
 
     name: str
     default: Default
     help: str = ""
     short: str = ""
+    choices: tuple[str, ...] = ()
+    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Api:
     arguments: tuple[str, ...] = ()
     templates: int = 1
     missing: str = ""
+    by_hand: str = ""  # how much of the template is this project's: nothing, PART, or WHAT_LACKED
 
     @property
     def name(self) -> str:
@@ -83,7 +87,7 @@ def from_json(read: Mapping[str, Any]) -> Registry:
 
 def _api(read: Mapping[str, Any]) -> Api:
     made = {
-        "axes": tuple(Axis(**axis) for axis in read["axes"]),
+        "axes": tuple(Axis(**{**axis, "choices": tuple(axis["choices"])}) for axis in read["axes"]),
         "inputs": _declared(read["inputs"]),
         "outputs": _declared(read["outputs"]),
         "unused": tuple(read["unused"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from pytest_flashinfer_perf.apis.known import Api, Axis, Registry
+from pytest_flashinfer_perf.apis.known import WHAT_LACKED, Api, Axis, Registry
 from pytest_flashinfer_perf.runs.formatting import wrapped
 
 
@@ -21,13 +21,15 @@ def lines(found: Registry, part: str = "") -> Iterator[str]:
             yield from _api(api)
         yield ""
     usable = [api for api in asked if not api.missing]
-    yield f"FlashInfer {found.version}: {len(usable)} of {len(asked)} templates can be measured"
+    by_hand = sum(api.by_hand == WHAT_LACKED for api in usable)
+    own = f", {by_hand} of them by hand" if by_hand else ""
+    yield f"FlashInfer {found.version}: {len(usable)} of {len(asked)} templates can be measured{own}"
     for module, reason in found.failed.items():
         yield from wrapped(f"  cannot be imported: {module}: {reason}", 12)
 
 
 def _api(api: Api) -> Iterator[str]:
-    yield f"  {api.name}"
+    yield f"  {api.name}{f' (by hand: {api.by_hand})' if api.by_hand else ''}"
     if api.missing:
         yield from wrapped(f"    {api.missing}", 14)
         return

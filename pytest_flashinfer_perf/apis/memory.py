@@ -33,6 +33,7 @@ def _inputs(api: Api, params: ApiParams) -> int:
 
 def _declared(dims: tuple[str, ...], axes: Mapping[str, Any]) -> int:
     """Bytes at four for each element: of the known axes, or of the longest one if none of these is known."""
-    longest = max((int(size) for size in axes.values()), default=1)
-    stated = [int(axes[name]) for name in dims if name in axes]
+    sizes = {name: int(size) for name, size in axes.items() if isinstance(size, (int, float))}
+    longest = max(sizes.values(), default=1)
+    stated = [sizes[name] for name in dims if name in sizes]
     return 4 * math.prod(stated or [longest]) if dims else 0

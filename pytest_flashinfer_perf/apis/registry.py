@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.apis.known import Api, Axis, Declared, Default, Registry
+from pytest_flashinfer_perf.apis import templates
+from pytest_flashinfer_perf.apis.known import PART, WHAT_LACKED, Api, Axis, Declared, Default, Registry
 from pytest_flashinfer_perf.machine.capability import HARDWARE
 
 DECORATED = re.compile(r"flashinfer_api\s*\([^)]*trace\s*=")
@@ -32,14 +33,23 @@ def describe() -> Registry:
     root = Path(importlib.util.find_spec("flashinfer").origin or "").parent  # type: ignore[union-attr]
     flashinfer = importlib.import_module("flashinfer")
     failed = _import_decorated(root)
-    entries = registered()
-    count = Counter(path for path, _ in entries)
-    each = (described(*known, found, count[known[0]]) for known, found in entries.items())
+    theirs, entries = flashinfers(), registered()
+    count = Counter(path for path, _ in theirs)
+    each = (
+        described(*known, found, count[known[0]] + (known not in theirs), _by_hand(theirs.get(known), found))
+        for known, found in entries.items()
+    )
     return Registry(flashinfer.__version__, tuple(sorted(each, key=lambda api: api.name)), failed)
 
 
 def registered() -> dict[tuple[str, str], tuple[Callable[..., Any], Any]]:
-    """Functions and templates by path and label, as far as their modules are imported."""
+    """Functions and templates by path and label, as far as their modules are imported; what is by hand comes first."""
+    theirs = flashinfers()
+    return {**theirs, **dict(templates.completed(theirs, located))}
+
+
+def flashinfers() -> dict[tuple[str, str], tuple[Callable[..., Any], Any]]:
+    """FlashInfer's own alone."""
     listed = importlib.import_module("flashinfer.api_logging")._TRACE_REGISTRY  # noqa: SLF001 - nothing public lists it
     return {(f"{function.__module__}.{function.__qualname__}", label): (function, t) for function, t, label in listed}
 
@@ -57,10 +67,10 @@ def _import_decorated(root: Path) -> dict[str, str]:
     return failed
 
 
-def described(path: str, label: str, found: tuple[Callable[..., Any], Any], templates: int) -> Api:
+def described(path: str, label: str, found: tuple[Callable[..., Any], Any], count: int, by_hand: str = "") -> Api:
     function, template = found
-    known = Api(path, label, path.split(".")[1], template.op_type, templates=templates)
-    absent = [what for what in ("init", "reference") if getattr(template, what, None) is None]
+    known = Api(path, label, path.split(".")[1], template.op_type, templates=count, by_hand=by_hand)
+    absent = _absent(template)
     if absent:
         return _replace(known, missing=f"its template has no {' and no '.join(absent)}")
     axes = tuple(_axes(template))
@@ -73,6 +83,16 @@ def described(path: str, label: str, found: tuple[Callable[..., Any], Any], temp
         backends=tuple(_backends(path)) or (ONLY,),
         arguments=tuple(inspect.signature(function).parameters),
     )
+
+
+def _absent(template: Any) -> list[str]:
+    return [what for what in ("init", "reference") if getattr(template, what, None) is None]
+
+
+def _by_hand(theirs: tuple[Callable[..., Any], Any] | None, found: tuple[Callable[..., Any], Any]) -> str:
+    if theirs is None or _absent(theirs[1]):
+        return WHAT_LACKED if not _absent(found[1]) else ""
+    return PART if theirs != found else ""
 
 
 def _replace(api: Api, **changes: Any) -> Api:
@@ -103,15 +123,19 @@ def _axes(template: Any) -> Iterator[Axis]:
     """A default of 0 is worked out by `init` from the other axes; some others it takes and does not look at."""
     made_by = (template.init, *_passes_on(template.init))
     read = {step.argval for init in made_by for step in dis.get_instructions(init) if step.opname.startswith("LOAD")}
+    words = getattr(template, "words", {})
     for name, default in _arguments(template.init).items():
-        given = None if default is inspect.Parameter.empty else default
-        numeric = isinstance(given, (int, float)) and not isinstance(given, bool)
         required = default is inspect.Parameter.empty
+        given = None if required else default
+        numeric = isinstance(given, (int, float)) and not isinstance(given, bool)
         free = name in read and name not in SIZE_ONE and not name.endswith(ONE_MORE)
-        if free and (required or (numeric and given != 0)):
+        if free and (required or (numeric and given != 0) or name in words):
             marker = template.axes.get(name)
             sentence = " ".join((getattr(marker, "description", "") or "").split())
-            yield Axis(name, typing.cast("Default", given), sentence, getattr(marker, "abbrev", "") or "")
+            short = getattr(marker, "abbrev", "") or ""
+            yield Axis(
+                name, typing.cast("Default", given), sentence, short, tuple(words.get(name, ())), int(name not in words)
+            )
 
 
 def _declared(described: dict[str, Any]) -> Iterator[Declared]:

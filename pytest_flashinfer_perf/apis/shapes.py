@@ -14,8 +14,8 @@ from typing import Any
 from pytest_flashinfer_perf.apis import exceptions
 from pytest_flashinfer_perf.apis.exceptions import by_part
 from pytest_flashinfer_perf.apis.known import Api, Axis
-from pytest_flashinfer_perf.routines import models
-from pytest_flashinfer_perf.routines.models import Widths
+from pytest_flashinfer_perf.models import layers
+from pytest_flashinfer_perf.models.description import Dense, Description, Grouped
 from pytest_flashinfer_perf.spec.dtypes import HALF
 from pytest_flashinfer_perf.spec.params import Fault, Params, Value, flag
 from pytest_flashinfer_perf.spec.presets import Model, Presets, Spread
@@ -103,16 +103,16 @@ def params_of(api: Api) -> type[ApiParams]:
 
 
 def _type(axis: Axis) -> type:
-    return float if isinstance(axis.default, float) else int
+    return int if axis.default is None else type(axis.default)
 
 
 def _flag(axis: Axis, letter: str, api: Api) -> Any:
     default = dataclasses.MISSING if axis.default is None else axis.default
     drawn = DRAWN if axis.default is None else (axis.default,)
-    minimum = 1 if _type(axis) is int else None
+    facts = {"minimum": axis.least} if _type(axis) is int else {"choices": axis.choices}
     sentence = axis.help or axis.name.replace("_", " ")
     spellings = _spellings(axis.name, api)
-    return flag(sentence, default=default, letter=letter, minimum=minimum, draw=drawn, spellings=spellings)
+    return flag(sentence, default=default, letter=letter, draw=drawn, spellings=spellings, **facts)
 
 
 def _spellings(name: str, api: Api) -> tuple[str, ...]:
@@ -185,39 +185,37 @@ def _small_experts(api: Api) -> Sizes:
 def presets(api: Api) -> Presets[Any] | None:
     """Models that settle some of the API's axes; none where its axes are of no model's layer."""
     settles = partial(_settled, api)
-    every = models.projections.layers
-    fitting = {name: layer for name, layer in every.items() if settles(layer, Spread())}
-    return Presets(fitting, settles) if fitting and not _small_experts(api) else None
+    fitting = {name: model for name, model in layers.projections.layers.items() if settles(model, Spread())}
+    return Presets(lambda: fitting, settles) if fitting and not _small_experts(api) else None
 
 
-def _settled(api: Api, layer: Widths, over: Spread) -> Sizes:
-    """A grouped-query layer's heads; of a latent one, its widths alone."""
-    sizes = dict(_widths(api, layer, over))
-    if isinstance(layer.attention, models.Attention):
-        sizes |= _heads(layer.attention, over)
+def _settled(api: Api, model: Description, over: Spread) -> Sizes:
+    """A grouped-query model's heads; of a latent one, its widths alone."""
+    sizes, attention = dict(_widths(api, model, over)), layers.attention_of(model).part(over.tp)
+    if isinstance(attention, Grouped):
+        sizes |= _heads(attention)
     names = {axis.name for axis in api.axes}
     return {name: size for name, size in sizes.items() if name in names}
 
 
-def _widths(api: Api, layer: Widths, over: Spread) -> Iterator[tuple[str, int]]:
+def _widths(api: Api, model: Description, over: Spread) -> Iterator[tuple[str, int]]:
     if api.family == "activation":  # its `hidden_size` is that of both halves
-        if layer.intermediate is not None:
-            yield "hidden_size", 2 * layer.intermediate // over.tp
+        dense = model.first(Dense)
+        if dense is not None:
+            yield "hidden_size", 2 * dense.width // over.tp
         return
-    yield "hidden_size", layer.hidden
-    yield "vocab_size", layer.vocabulary // over.tp
+    yield "hidden_size", model.hidden
+    yield "vocab_size", model.vocabulary // over.tp
 
 
-def _heads(attention: models.Attention, over: Spread) -> Sizes:
-    heads, keys = attention.num_qo_heads // over.tp, max(1, attention.num_kv_heads // over.tp)
-    width = attention.head_dim
+def _heads(here: Grouped) -> Sizes:
     return {
-        "num_qo_heads": heads,
-        "num_q_heads": heads,
-        "num_kv_heads": keys,
-        "num_k_heads": keys,
-        "head_dim": width,
-        "num_q_heads_x_head_size": heads * width,
-        "num_k_heads_x_head_size": keys * width,
-        "head_size": width,
+        "num_qo_heads": here.heads,
+        "num_q_heads": here.heads,
+        "num_kv_heads": here.kv_heads,
+        "num_k_heads": here.kv_heads,
+        "head_dim": here.head_dim,
+        "num_q_heads_x_head_size": here.heads * here.head_dim,
+        "num_k_heads_x_head_size": here.kv_heads * here.head_dim,
+        "head_size": here.head_dim,
     }

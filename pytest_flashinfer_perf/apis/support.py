@@ -17,7 +17,16 @@ from pytest_flashinfer_perf.spec.params import Params
 
 def requirements(api: Api, backend: str) -> tuple[Requirement, ...]:
     packages = (capability.package(module, name, backend) for module, name in capability.PACKAGES.get(backend, ()))
-    return (capability.gpu(api.path), several_gpus(api), capability.flashinfer(), *packages, declared(api, backend))
+    compilers = (capability.tile_compiler,) if backend == "cutile" else ()
+    known = (capability.gpu(api.path), several_gpus(api), *_hardware(api), capability.flashinfer())
+    return (*known, *packages, *compilers, declared(api, backend))
+
+
+def _hardware(api: Api) -> Iterator[Requirement]:
+    """Of APIs without a decorator, whose kernels would be downloaded before they are refused."""
+    runs_as = exceptions.by_part(exceptions.RUNS_AS, api.path)
+    if runs_as:
+        yield capability.compute_capability(api.path, *capability.HARDWARE[runs_as])
 
 
 def several_gpus(api: Api) -> Requirement:

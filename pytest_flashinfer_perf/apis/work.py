@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -31,12 +32,18 @@ def cost(api: Api, given: Given) -> Cost:
     known, shares, held = given.kept, dict(_changed(api, given)), dict(flat(written(api, given)))
     read = list(_read(api, given))
     reads = {} if known.flops else shares
-    moved = sum(reads.get(tensor, _used(api, given, dims)) * tensor.nbytes for dims, tensor in read)
+    moved = sum(reads.get(tensor, _used(api, given, dims)) * _size(tensor) for dims, tensor in read)
     returned = [name for name in known.compared if name not in held]
     stored = sum(shares.get(tensor, 1.0) * tensor.nbytes for tensor in held.values())
     stored += sum(known.answer[name].numel() * known.dtypes[name].itemsize for name in returned)
     inputs = [tensor for _, tensor in read if tensor.is_floating_point()]
     return Cost(known.flops, round(moved + stored), dtypes.computed_in(None, inputs), inferred=True)
+
+
+def _size(tensor: Tensor) -> int:
+    """In bytes; what an expanded tensor has once counts once."""
+    held = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+    return math.prod(held) * tensor.itemsize
 
 
 def _changed(api: Api, given: Given) -> Iterator[tuple[Tensor, float]]:

@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 from pytest_flashinfer_perf.bisect.git_history import git
-from pytest_flashinfer_perf.bisect.releases import PROJECT
 from pytest_flashinfer_perf.gate.plan import Plan
+from pytest_flashinfer_perf.machine.requirements import PROJECT
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import RunError
 

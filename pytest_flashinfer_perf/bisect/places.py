@@ -14,11 +14,11 @@ from typing import Protocol
 
 from pytest_flashinfer_perf.bisect.git_history import git
 from pytest_flashinfer_perf.bisect.question import Side
-from pytest_flashinfer_perf.bisect.releases import PROJECT
-from pytest_flashinfer_perf.running.processes import Environment
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import Environment, logged
+from pytest_flashinfer_perf.machine.requirements import PROJECT, TORCH, Unmet
+from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.runs.run_file import RunError
-
-SHOWN_OF_A_LOG = 20
 
 
 class Places(Protocol):
@@ -27,16 +27,6 @@ class Places(Protocol):
     def prepared(self, side: Side, point: str) -> Environment: ...
 
     def compiles(self, side: Side) -> bool: ...
-
-
-def logged(words: Sequence[str], log: Path, folder: Path | None = None) -> None:
-    """Run a command with its output in a file; raises RunError with the end of the output."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as file:
-        done = subprocess.run(words, cwd=folder, stdout=file, stderr=subprocess.STDOUT, check=False)  # noqa: S603
-    if done.returncode:
-        end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_OF_A_LOG:])
-        raise RunError(f"{shlex.join(words)} ended with code {done.returncode}, all of it in {log}:\n{end}")
 
 
 def environment(name: str, command: Sequence[str], paths: Sequence[Path], **variables: str) -> Environment:
@@ -100,9 +90,33 @@ class Worktrees:
                 git(self.repo, "worktree", "remove", "--force", str(path))
 
 
+# Folders that .pth files add to the path: of PYTHONPATH's folders Python itself reads none.
+ADDED = "import json, site, sys; known = set(sys.path); site.addsitedir(sys.argv[1]); "
+ADDED += "print(json.dumps([one for one in sys.path if one not in known]))"
+
+
+IMPORTS = """
+import contextlib, io, json
+error = None
+with contextlib.redirect_stdout(io.StringIO()):
+    try:
+        import flashinfer
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+print(json.dumps(error))
+"""
+
+
+class DoesNotImportError(RunError):
+    """This release does not import here: it is of another torch, CUDA or Python."""
+
+
 @dataclass(frozen=True)
 class Installed:
-    """Each release is installed into a folder of its own, which precedes the installed packages on PYTHONPATH."""
+    """Each release is installed into a folder of its own, which precedes the installed packages on PYTHONPATH.
+
+    What the release requires and does not find is installed there too, but torch: it belongs to this machine's CUDA.
+    """
 
     folder: Path
     command: Sequence[str]
@@ -113,15 +127,55 @@ class Installed:
         site = self.folder / "releases" / point
         if not site.exists():
             self._install(site, point)
-        return environment(side, self.command, [site])
+        return self._environment(side, site)
 
     def _install(self, site: Path, point: str) -> None:
         site.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=site.parent) as made:
-            wanted = str(self.wheels.get(point) or f"{PROJECT}=={point}")
-            words = [*self.install, "--no-deps", "--target", f"{made}/site", wanted]
-            logged(words, self.folder / "builds" / f"{point}.log")
-            Path(made, "site").replace(site)
+        with tempfile.TemporaryDirectory(dir=site.parent) as folder:
+            made = Path(folder, "site")
+            self._add(str(self.wheels.get(point) or f"{PROJECT}=={point}"), made, point)
+            left_out = self._complete(made, point)
+            if left_out:
+                say(f"{point}: not installed: {'; '.join(left_out)}")
+            self._verify_import(made, point)
+            made.replace(site)
+
+    def _verify_import(self, site: Path, point: str) -> None:
+        error = processes.asked(self._environment(point, site), IMPORTS)
+        if error:
+            raise DoesNotImportError(f"{point} does not import here: {error}")
+
+    def _complete(self, site: Path, point: str) -> list[str]:
+        """Add what the release requires, and what that requires in turn; return what could not be added, and why."""
+        where, tried = self._environment(point, site), dict[str, str]()
+        while lacking := [one for one in processes.unmet(where) if one.name not in tried]:
+            for one in lacking:
+                tried[one.name] = self._tried(one, site, point)
+            where = self._environment(point, site)
+        return [f"{one.requirement} ({tried[one.name]})" for one in processes.unmet(where)]
+
+    def _tried(self, one: Unmet, site: Path, point: str) -> str:
+        """Add it; return why it could not be of use."""
+        if one.name == TORCH:
+            return f"{one.why}, and torch stays what it is"
+        try:
+            self._add(one.requirement, site, f"{point}-{one.name}")
+        except RunError as error:
+            return str(error).rpartition("\n")[2]
+        return "another package requires another version"
+
+    def _add(self, wanted: str, site: Path, name: str) -> None:
+        """By way of an empty folder: pip would not touch a folder that two packages share."""
+        with tempfile.TemporaryDirectory(dir=site.parent) as alone:
+            words = [*self.install, "--no-deps", "--target", alone, wanted]
+            logged(words, self.folder / "builds" / f"{name}.log")
+            shutil.copytree(alone, site, dirs_exist_ok=True)
+
+    def _environment(self, name: str, site: Path) -> Environment:
+        made = environment(name, self.command, [site])
+        if not any(site.glob("*.pth")):
+            return made
+        return environment(name, self.command, [*map(Path, processes.asked(made, ADDED, str(site))), site])
 
     def compiles(self, _side: Side) -> bool:
         return True
@@ -130,8 +184,12 @@ class Installed:
         shutil.rmtree(self.folder / "releases", ignore_errors=True)
 
 
-def installer(python: Sequence[str]) -> list[str]:
-    """The command that installs packages: that environment's pip, or uv."""
+def installer(python: Sequence[str], wheels: Path | None = None) -> list[str]:
+    """The command that installs packages: that environment's pip, or uv; both look into the folder of wheels too."""
+    return [*_installer(python), *(() if wheels is None else ("--find-links", str(wheels.resolve())))]
+
+
+def _installer(python: Sequence[str]) -> list[str]:
     asked = subprocess.run([*python, "-m", "pip", "--version"], capture_output=True, check=False)  # noqa: S603
     if asked.returncode == 0:
         return [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

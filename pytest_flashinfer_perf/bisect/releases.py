@@ -13,9 +13,9 @@ from packaging.version import InvalidVersion, Version
 
 from pytest_flashinfer_perf.bisect.question import Answer
 from pytest_flashinfer_perf.bisect.search import Next
+from pytest_flashinfer_perf.machine.requirements import PROJECT
 from pytest_flashinfer_perf.runs.run_file import RunError
 
-PROJECT = "flashinfer-python"
 AVAILABLE = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
 
 

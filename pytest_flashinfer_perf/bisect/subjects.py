@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.version import Version
 
 from pytest_flashinfer_perf.bisect import estimate, git_history, places, releases
 from pytest_flashinfer_perf.bisect.git_history import GitHistory, git
-from pytest_flashinfer_perf.bisect.places import Installed, Worktrees
+from pytest_flashinfer_perf.bisect.places import DoesNotImportError, Installed, Worktrees
 from pytest_flashinfer_perf.bisect.releases import Releases
 from pytest_flashinfer_perf.bisect.search import CaseSearch
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.runs.run_file import RunError
-
-MODULE = ("-m", "pytest")
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Commits:
     def disk(self) -> int | None:
         return estimate.disk_of_trees(self.history.repo, self.points)
 
-    def begin(self) -> None:
+    def begin(self) -> Commits:
         self.places.tree("head", self.history.bad)
+        return self
 
     def write_logs(self, trails: Iterable[CaseSearch], folder: Path) -> None:
         """Write a log for `git bisect replay` for each case."""
@@ -58,8 +59,22 @@ class Packages:
             return estimate.disk_of_wheels(wheels[point] for point in self.points)
         return estimate.disk_of_releases(len(self.points))
 
-    def begin(self) -> None:
-        """Nothing to prepare: a release is installed when it is first measured."""
+    def begin(self) -> Packages:
+        """Install the ends. An end that does not import gives way to the next release towards the other one."""
+        versions = self.history.versions
+        first = next(filter(self._imports, versions), None)
+        last = next(filter(self._imports, reversed(versions)), None)
+        if first is None or last is None or first == last:
+            raise RunError("--releases: no two of these releases import here")
+        return replace(self, history=Releases(versions[versions.index(first) : versions.index(last) + 1]))
+
+    def _imports(self, point: str) -> bool:
+        try:
+            self.places.prepared("base", point)
+        except DoesNotImportError as error:
+            say(f"{error}: left out")
+            return False
+        return True
 
     def write_logs(self, trails: Iterable[CaseSearch], folder: Path) -> None:
         """Nothing to write: only git reads such logs."""
@@ -100,13 +115,13 @@ def _verify_outside(arguments: Sequence[str], repo: Path, below: Path | None) ->
 
 
 def _packages(options: argparse.Namespace, command: Sequence[str], output: Path, points: Sequence[str]) -> Packages:
-    if tuple(command[-2:]) != MODULE:
+    if tuple(command[-2:]) != processes.MODULE:
         raise RunError(f"--python={options.python}: with --releases it must be a virtual environment or a Python")
     python = command[:-2]
     found = {} if options.wheels is None else releases.wheels(options.wheels)
     history = Releases(tuple(points)) if points else _between(options, python, found)
     wheels = {str(version): path.resolve() for version, path in found.items()}
-    return Packages(history, Installed(output, command, places.installer(python), wheels))
+    return Packages(history, Installed(output, command, places.installer(python, options.wheels), wheels))
 
 
 def _between(options: argparse.Namespace, python: Sequence[str], found: Mapping[Version, Path]) -> Releases:

@@ -13,6 +13,7 @@ from pytest_flashinfer_perf.gate import likeness, words
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.launch.pairs import Pairs
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run
 
@@ -22,6 +23,7 @@ ANSWERS = {
     Verdict.FASTER: Answer.UNCHANGED,  # a change in the other direction is not the one that is searched for
 }
 SIGNS: Mapping[str, Literal[1, -1]] = {"slower": 1, "faster": -1}
+SIDES: tuple[Side, Side] = ("base", "head")
 ON_HOST = {"host": "slower to enqueue", "plan": "slower to plan"}
 
 
@@ -67,11 +69,9 @@ class Times:
         return Thresholds(tuple((escape(case), {name: math.expm1(level), "floor_us": 0.0}) for case, level in levels))
 
     def _pair(self, question: Question, nth: int, cases: frozenset[str] | None) -> tuple[Run, Run]:
-        """Every second pair is measured head first, so that a drift over time favours neither."""
         wanted = cases if cases is not None else question.tests or None
-        order: tuple[Side, Side] = ("base", "head") if nth % 2 == 0 else ("head", "base")
-        seen = {side: self.instrument(question, side, nth, wanted) for side in order}
-        return (seen["base"], seen["head"]) if self.sign == 1 else (seen["head"], seen["base"])
+        base, head = Pairs(SIDES, lambda side, nth, _: self.instrument(question, side, nth, wanted))(nth)
+        return (base, head) if self.sign == 1 else (head, base)
 
     def _finding(self, judged: Judged) -> Finding:
         answer = ANSWERS.get(judged.verdict, Answer.SKIP)

@@ -254,6 +254,11 @@ def index(flat: int, shape: torch.Size) -> tuple[int, ...]:
 
 def poison(outputs: tuple[Tensor, ...]) -> None:
     """Fill with values that no kernel computes, so that unwritten elements are found; a bool is inverted instead."""
+    with torch.inference_mode():  # parameters and inference tensors cannot be filled elsewhere
+        _poison(outputs)
+
+
+def _poison(outputs: tuple[Tensor, ...]) -> None:
     for out in outputs:
         if out.is_floating_point() and out.dtype.itemsize == 1:
             out.view(torch.uint8).fill_(0x7F)

@@ -13,14 +13,14 @@ import pytest
 
 from pytest_flashinfer_perf.cli import commands
 from pytest_flashinfer_perf.flashinfer_benchmark.upstream_lines import UpstreamLines
+from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.plugin import option_tables, suite
-from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.spec import flags
 
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # by torch; nothing here needs numpy
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-o", "perf_gpu_workers=true", "-W", NO_NUMPY)
 SCRIPT = "flashinfer_benchmark.py"
-CHOOSING = ("--perf-api", "--perf-case", "--perf-model", "--perf-step")
+CHOOSING = ("--perf-api", "--perf-case", "--perf-model", "--perf-step", "--perf-plan")
 RUN_USAGE = "flashinfer-perf run FLAGS [-- PYTEST_ARGS]"
 RUN_EXAMPLE = "example: flashinfer-perf run --testlist my_benchmarks.txt --output_path run.csv -- -k bmm_fp8"
 BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite=smoke --benchmark-json=run.json"
@@ -114,6 +114,8 @@ def _for_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
         known.add_argument(f"--{name}")
     known.add_argument("--timeout", dest="timeout_seconds")
     known.add_argument("--use-isolated-runner", action=argparse.BooleanOptionalAction)
+    known.add_argument("--resume", action="store_const", const="true")
+    known.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     known.add_argument("--no-profile-baseline", dest="profile_baseline", action="store_const", const="false")
     for name in ("definitions", "solutions"):
         known.add_argument(f"--{name}", nargs="+", type=json.dumps)
@@ -151,11 +153,11 @@ def of_suite(arguments: Sequence[str]) -> list[str]:
 def _asked_paths(arguments: Sequence[str]) -> list[Path]:
     """The suite's folders for the options that pytest is to read."""
     parser = argparse.ArgumentParser("flashinfer-perf bench", add_help=False, allow_abbrev=False)
-    for option in option_tables.CASES:
+    for option in (*option_tables.CASES, *option_tables.HIDDEN):
         if option.name in CHOOSING:
             option.add_by(parser.add_argument)
     asked, _ = parser.parse_known_args(arguments)
-    step = suite.runs_a_step(asked.perf_model, asked.perf_step)
+    step = suite.runs_a_step(asked.perf_model, asked.perf_step, asked.perf_plan)
     return suite.asked_paths(api=asked.perf_api, cases=asked.perf_case, step=step)
 
 

@@ -8,7 +8,15 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.machine import capability, devices, nvrtc, provenance, telemetry
+from pytest_flashinfer_perf.machine import (
+    capability,
+    devices,
+    implementations,
+    nvrtc,
+    provenance,
+    requirements,
+    telemetry,
+)
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks
 from pytest_flashinfer_perf.routines import all_routines
@@ -35,6 +43,8 @@ def facts_about(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -
         "gpus": [{**_described(gpu), **seen.get(gpu.uuid or "", {})} for gpu in gpus],
         "software": provenance.versions(),
         "flashinfer": capability.flashinfer_import_error(),
+        "requirements": requirements.versions(),
+        "unmet": [{**one._asdict(), "then": implementations.without(one.name)} for one in requirements.unmet()],
         "instruments": {name: one.missing(device) for name, one in INSTRUMENTS.items()},
         "clock_pass": capability.missing((capability.gpu("the clock pass"), nvrtc.missing), device),
         "caches": {"roof": _path(peaks.cache_path(device)), "kernels": _kernels()},

@@ -9,18 +9,16 @@ from pathlib import Path
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.files import verify_outputs, write_whole
 from pytest_flashinfer_perf.gate import (
-    calibration,
     document,
     explain,
     github,
     junit,
     likeness,
     markdown,
-    step_thresholds,
     table,
     thresholds,
 )
-from pytest_flashinfer_perf.gate.options import ALLOW, CALIBRATION, STRICT
+from pytest_flashinfer_perf.gate.options import ALLOW, STRICT
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 from pytest_flashinfer_perf.printing import print_raw, show
 from pytest_flashinfer_perf.runs.run_file import Run
@@ -36,7 +34,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="Settings file with a section [thresholds]. Default: flashinfer-perf.toml, or [tool.flashinfer-perf] of "
         "pyproject.toml, in the current folder.",
     )
-    CALIBRATION.add_by(parser.add_argument)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -54,14 +51,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def rules(args: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool, runs: Iterable[Run] = ()) -> Rules:
-    """The rules by which verdicts are made, with the calibrations of these GPUs.
+def rules(args: argparse.Namespace, *, paired: bool, runs: Iterable[Run] = ()) -> Rules:
+    """The rules by which verdicts are made.
 
     What is to be written may be none of the files that they are read from, nor of these runs.
     """
     project = project_file.find(Path.cwd(), args.perf_config)
-    calibrations = tuple(calibration.find(args.perf_calibration, gpus))
-    read = [*(Path(run.source) for run in runs), *(one.path for one in calibrations)]
+    read = [Path(run.source) for run in runs]
     outputs = {f"--{name}": getattr(args, name, None) for name in WRITERS}
     verify_outputs(outputs, [*read, project.path] if project.path else read)
     return Rules(
@@ -69,8 +65,7 @@ def rules(args: argparse.Namespace, gpus: Iterable[str | None], *, paired: bool,
         allowed=likeness.allowed(args.perf_gate_allow),
         strict=args.perf_gate_strict,
         paired=paired,
-        calibrations=calibrations,
-        steps=step_thresholds.read(project),
+        steps=thresholds.of_steps(project),
     )
 
 

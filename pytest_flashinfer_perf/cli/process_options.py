@@ -6,8 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_flashinfer_perf.config.option import option
-from pytest_flashinfer_perf.config.usage import positive
+from pytest_flashinfer_perf.config.option import option, whole
 
 PYTHON = option(
     "--python",
@@ -26,5 +25,5 @@ def add_output(parser: argparse.ArgumentParser, command: str) -> None:
 def add_pairs(parser: argparse.ArgumentParser) -> None:
     sure = "Measure up to N pairs of base and head, fewer for a case whose verdict is certain. Default: %(default)s."
     unsure = "Go on up to N pairs for cases that are AMBIGUOUS after --pairs. Default: %(default)s."
-    parser.add_argument("--pairs", type=positive, default=5, metavar="N", help=sure)
-    parser.add_argument("--most-pairs", type=positive, default=10, metavar="N", help=unsure)
+    parser.add_argument("--pairs", type=whole(1), default=5, metavar="N", help=sure)
+    parser.add_argument("--most-pairs", type=whole(1), default=10, metavar="N", help=unsure)

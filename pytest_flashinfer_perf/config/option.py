@@ -1,10 +1,21 @@
-"""An option of a command line, declared once for all parsers that have it."""
+"""An option of a command line, declared once for all parsers that have it, and what its value may be.
+
+Every session of pytest imports this module, whether it has a case or not: it imports no other of this package.
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
+
+DEFAULT_SEED = 42
+FINDINGS = Path(".hypothesis", "perf-findings")
+GPU_WORKERS = "perf_gpu_workers"  # in an ini file
 
 
 @dataclass(frozen=True)
@@ -14,6 +25,15 @@ class Option:
     name: str
     keywords: Mapping[str, Any]
 
+    @property
+    def default(self) -> Any:
+        return self.keywords.get("default", False if self.keywords.get("action") == "store_true" else None)
+
+    @property
+    def dest(self) -> str:
+        """The attribute of pytest's options that has its value."""
+        return self.name.removeprefix("--").replace("-", "_")
+
     def add_by(self, add: Callable[..., object]) -> None:
         """`add` is argparse's `add_argument` or pytest's `addoption`."""
         add(self.name, **self.keywords)
@@ -21,3 +41,50 @@ class Option:
 
 def option(name: str, **keywords: Any) -> Option:
     return Option(name, keywords)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a value may be: a test, its words, and how to read a value from text; as argparse's `type` it does so."""
+
+    words: str
+    allows: Callable[[Any], bool]
+    read: Callable[[str], Any]
+
+    def __call__(self, text: str) -> Any:
+        try:
+            value = self.read(text)
+        except (ValueError, OverflowError):
+            value = None
+        if value is None or not self.allows(value):
+            raise argparse.ArgumentTypeError(self.refusal(text))
+        return value
+
+    def refusal(self, value: object) -> str:
+        return f"must be {self.words}, got {value!r}"
+
+
+def whole(least: int) -> Bound:
+    return Bound(f"a whole number of at least {least}", lambda value: _is_whole(value) and value >= least, _digits)
+
+
+def one_of(*names: str) -> Bound:
+    return Bound(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names, str)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _digits(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def is_finite(value: Any) -> bool:
+    """Whether it is a number, in Python's sense and not a truth value, that a float can hold, and at least 0."""
+    is_number: bool = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and 0 <= value <= sys.float_info.max
+
+
+SECONDS = Bound("a finite number of seconds of at least 0", is_finite, float)
+SEED = Bound("a whole number of at most 64 bits", lambda value: _is_whole(value) and -(2**63) <= value < 2**64, int)

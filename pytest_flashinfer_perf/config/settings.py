@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pytest_flashinfer_perf.config.project_file import ProjectFile
-from pytest_flashinfer_perf.config.quarantine import Quarantined
-from pytest_flashinfer_perf.config.tolerances import Override
+from pytest_flashinfer_perf.config.option import FINDINGS, SECONDS, one_of, whole
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.names import unknown
 
+if TYPE_CHECKING:  # every session of pytest imports this module
+    from pytest_flashinfer_perf.config.project_file import ProjectFile
+    from pytest_flashinfer_perf.config.quarantine import Quarantined
+    from pytest_flashinfer_perf.config.tolerances import Override
+
+InstrumentChoice = Literal["auto", "cupti", "events", "wall"]
 GraphChoice = Literal["auto", "on", "off"]
 ColdChoice = Literal["rotate", "flush", "none"]
 PeaksChoice = Literal["measured", "datasheet"]
 RefcheckChoice = Literal["on", "off", "only"]
+
+# What the fields of Measuring may be, in Python and as options.
+CHOICES = {
+    "instrument": get_args(InstrumentChoice),
+    "cuda_graph": get_args(GraphChoice),
+    "cold_l2": get_args(ColdChoice),
+    "peaks": get_args(PeaksChoice),
+}
+COUNTS = {"iters": whole(1), "warmup": whole(0), "max_time": SECONDS, "plant": SECONDS}
+BOUNDS = {**{name: one_of(*names) for name, names in CHOICES.items()}, **COUNTS}
+
+
+class MeasuringError(FlashinferPerfError, ValueError):
+    """A field of Measuring has a value that it cannot have, or there is no such field."""
 
 
 @dataclass(frozen=True)
 class Measuring:
     """How calls are timed. `max_time` is pytest-benchmark's, for all timed calls of a case; `iters` overrides it."""
 
-    instrument: str = "auto"
+    instrument: InstrumentChoice = "auto"
     cuda_graph: GraphChoice = "auto"
     cold_l2: ColdChoice = "rotate"
     iters: int | None = None
@@ -29,6 +49,31 @@ class Measuring:
     max_time: float = 1.0
     peaks: PeaksChoice = "measured"
     plant: float = 0.0  # seconds of extra work after each timed call
+
+    def __post_init__(self) -> None:
+        self.verify({one.name: getattr(self, one.name) for one in fields(self)})
+
+    @classmethod
+    def verify(cls, values: Mapping[str, Any]) -> None:
+        """Raise MeasuringError for values that these fields cannot have."""
+        for name, value in values.items():
+            if name not in BOUNDS:
+                raise MeasuringError(f"measuring: {unknown(str(name), BOUNDS)}")
+            is_default = value is None and getattr(cls, name) is None
+            if not (is_default or BOUNDS[name].allows(value)):
+                raise MeasuringError(f"{name} {BOUNDS[name].refusal(value)}")
+
+    def changed_by(self, asked: Asked) -> Measuring:
+        """With the fields that `asked` names; a Measuring names all of them."""
+        if asked is None or isinstance(asked, Measuring):
+            return asked or self
+        if not isinstance(asked, Mapping):
+            raise MeasuringError(f"measuring must be a Measuring, or a dictionary of its fields, got {asked!r}")
+        self.verify(asked)
+        return replace(self, **asked)
+
+
+Asked = Measuring | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -70,7 +115,13 @@ class Fuzzing:
     on: bool = False
     flags: tuple[str, ...] = ()
     seconds: float | None = None
-    findings: Path = Path(".hypothesis", "perf-findings")
+    findings: Path = FINDINGS
+
+
+def _no_file() -> ProjectFile:
+    from pytest_flashinfer_perf.config.project_file import ProjectFile
+
+    return ProjectFile()
 
 
 @dataclass(frozen=True)
@@ -84,17 +135,15 @@ class Settings:
     testlists: tuple[str, ...] = ()
     flags: str = ""
     model: str | None = None
-    tp: int | None = None
-    dp: int | None = None
-    ep: int | None = None
     step: str | None = None
+    plan: str | None = None  # file of a step's plan, which another process has made
     device: str = "auto"
     max_memory: float | None = None
     seed: int | None = None
     case_tag: str | None = None
     autotune_cache: str | None = None
     strict_skips: tuple[str, ...] = ()
-    project: ProjectFile = field(default_factory=ProjectFile)
+    project: ProjectFile = field(default_factory=_no_file)
     measuring: Measuring = Measuring()
     trace: TraceSets = TraceSets()
     checking: Checking = Checking()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,17 +26,3 @@ def not_written(session: pytest.Session, option: str, error: OSError) -> str:
     if session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
     return f"{option}: not written: {error}"
-
-
-def positive(text: str) -> int:
-    return _at_least(1, text)
-
-
-def not_negative(text: str) -> int:
-    return _at_least(0, text)
-
-
-def _at_least(least: int, text: str) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
-    return int(text)

@@ -40,6 +40,7 @@ def columns(row: Row) -> dict[str, Any]:
         "random_seed": row.setup.seed,
         "generate_repro_command": True,
         "repro_command": row.setup.repro_upstream,
+        "use_nvfp4": not row.params["use_mxfp4"] if "use_mxfp4" in row.params else None,
         "is_var_seq": row.params.get("mla_is_var_seq"),
         "cute_dsl_impl": row.params.get("mla_cute_dsl_impl"),
         "refcheck_passed": ANSWERS.get(checked),

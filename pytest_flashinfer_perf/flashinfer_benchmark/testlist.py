@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from pytest_flashinfer_perf.runs.row import Identity
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case, Line, UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
+STAND_IN = "torch"  # it is measured beside upstream's backends where there is no GPU
 STARTS = re.compile(r"\s*(--routine|-R|--api)\b")
 
 
@@ -30,11 +32,13 @@ class Entry:
     missing: str = ""
     problem: str = ""
     where: str = ""
+    text: str = ""
+    parsed: Line | None = None
 
     @property
     def identity(self) -> Identity:
-        """The identity of a line without a case."""
-        return Identity(case=self.name)
+        """The names in reports, for a line without a case its own."""
+        return self.case.identity if self.case else Identity(case=self.name)
 
 
 def is_testlist(path: Path) -> bool:
@@ -50,14 +54,15 @@ def read(path: Path, flags_of_all: str = "", backends: Sequence[str] = ()) -> li
     found: list[Entry] = []
     for number, line in enumerate(_lines(path), 1):
         if line.strip() and not line.lstrip().startswith("#"):
-            found += _entries(f"{flags_of_all} {line}".strip(), f"{path.name}:{number}", backends)
+            found += read_line(f"{flags_of_all} {line}".strip(), f"{path.name}:{number}", backends)
     return list(_numbered(found))
 
 
-def default_backends(line: Line) -> Iterable[str]:
-    """Upstream's, where it is one of the routine's."""
-    usual = upstream.DEFAULT_BACKEND.get(line.routine.family, "")
-    return [usual] if usual in line.routine.backends else line.routine.backends
+def default_backends(routine: AnyRoutine) -> list[str]:
+    """Those that upstream measures where a line names none; of what upstream has not, all but `torch`."""
+    usual = upstream.DEFAULT_BACKEND.get(routine.name, upstream.DEFAULT_BACKEND.get(routine.family, ""))
+    runs = {usual} if usual in routine.backends else upstream.RUNS.get(routine.name, routine.backends)
+    return [name for name in routine.backends if name in runs and name != STAND_IN]
 
 
 def _lines(path: Path) -> list[str]:
@@ -70,37 +75,33 @@ def _encoding(path: Path) -> str:
         return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
-def read_line(line: str, where: str) -> list[Entry]:
-    """The entries of a single line: one for each of its backends, or for each of the routine's."""
-    return _entries(line, where, (), lambda read: read.routine.backends)
-
-
-def _entries(
-    line: str, where: str, backends: Sequence[str], usual: Callable[[Line], Iterable[str]] = default_backends
-) -> list[Entry]:
+def read_line(line: str, where: str, backends: Sequence[str] = ()) -> list[Entry]:
+    """The entries of a single line: one for each of `backends`, or of its own, or of upstream's and the stand-in."""
+    unread = Entry(_slug(line), where=where, text=line)
     try:
         read = lines.parse(flags.split(line), all_routines())
     except NotAnApiError as error:
-        return [Entry(_slug(line), missing=str(error), where=where)]
+        return [replace(unread, missing=str(error))]
     except ParamError as error:
         if isinstance(error, UnknownRoutineError) and error.name in upstream.COMMUNICATION:
-            missing = f"{error.name} is a routine that this project does not have"
-            return [Entry(_slug(line), missing=missing, where=where)]
-        return [Entry(_slug(line), problem=str(error), where=where)]
-    return [_entry(read, name, where) for name in backends or read.backends or usual(read)]
+            return [replace(unread, missing=f"{error.name} is a routine that this project does not have")]
+        return [replace(unread, problem=str(error))]
+    unread, asked = replace(unread, parsed=read), backends or read.backends
+    stand_in = [STAND_IN] if not asked and STAND_IN in read.routine.backends else []
+    measured = [_entry(unread, read, name) for name in asked or default_backends(read.routine)]
+    return measured + [_entry(unread, read, name, stands_in=True) for name in stand_in]
 
 
-def _entry(line: Line, backend: str, where: str) -> Entry:
-    name = f"{line.routine.name}[{line.shape.id}-{backend}]"
+def _entry(unread: Entry, line: Line, backend: str, *, stands_in: bool = False) -> Entry:
+    nameless = replace(unread, name=f"{line.routine.name}[{line.shape.id}-{backend}]")
     try:
-        case = line.case(backend)
+        case = replace(line.case(backend), stands_in=stands_in)
     except ParamError as error:
         known = {*capability.HARDWARE, *all_backends(), *upstream.BACKENDS}
         if line.routine.option == "--api" or backend in known:
-            missing = f"{line.routine.name} has no backend {backend} in this project"
-            return Entry(name, missing=missing, where=where)
-        return Entry(name, problem=str(error), where=where)
-    return Entry(f"{case.routine.name}[{case.id}]", case)
+            return replace(nameless, missing=f"{line.routine.name} has no backend {backend} in this project")
+        return replace(nameless, problem=str(error))
+    return replace(unread, name=f"{case.routine.name}[{case.id}]", case=case)
 
 
 def _slug(line: str) -> str:
@@ -118,4 +119,4 @@ def _numbered(entries: Iterable[Entry]) -> Iterator[Entry]:
             yield replace(entry, name=f"{entry.name[:-1]}-{nth}]")
         else:
             again = replace(entry.case, nth=nth)
-            yield Entry(f"{again.routine.name}[{again.id}]", again)
+            yield replace(entry, name=f"{again.routine.name}[{again.id}]", case=again)

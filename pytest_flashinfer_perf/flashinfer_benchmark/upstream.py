@@ -72,8 +72,8 @@ ROUTINES = frozenset(
         "MSAPipeline",
     ]
 )
-# Of families whose lines may name backends.
-DEFAULT_BACKEND = {"attention": "fa2", "gemm": "cudnn"}
+# Of families and routines whose lines may name backends.
+DEFAULT_BACKEND = {"attention": "fa2", "gemm": "cudnn", "mm_fp8": "trtllm_low_latency"}
 # Which backends the script times of what is measured here, in 0.6.18 or since.
 RUNS: dict[str, frozenset[str]] = {
     routine: frozenset(backends.split())
@@ -99,7 +99,7 @@ RUNS: dict[str, frozenset[str]] = {
 }
 # Names of backends that no routine here has, and that its parser or a routine of its own takes.
 BACKENDS = frozenset(["cute-dsl-prims", "alphamoe", "unified", "cuda", "flashinfer", "triton", "fla"])
-FLAGS_HERE_ONLY = frozenset(["return_lse", "empty_first", "ragged", "expert_load"])
+FLAGS_HERE_ONLY = frozenset(["return_lse", "empty_first", "ragged", "expert_load", "use_mxfp4"])
 VALUES_HERE_ONLY: dict[str, tuple[str, ...]] = {"cutlass_variant": ("deepseek_fp8_block_scale",)}
 
 

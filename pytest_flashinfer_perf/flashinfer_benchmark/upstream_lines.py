@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.running import reports, unmeasured
+from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS
 from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Unmeasured
 
 WIDTH = 15
 DECODE = {"avg_actual_seq_len": "seq len"}
@@ -22,10 +27,21 @@ class UpstreamLines:
 
     def __init__(self) -> None:
         self._shape: tuple[Any, ...] = ()
+        self._line = ""
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
         self._terminal = config.pluginmanager.getplugin("terminalreporter")
+        self._config = config
+
+    @functools.cached_property
+    def _entries(self) -> dict[str, Entry]:
+        """The lines by the name of each case, read again here: with xdist another process has collected them."""
+        asked = self._config.stash[SETTINGS]
+        files = (self._config.invocation_params.dir / name for name in asked.testlists)
+        found = [entry for file in files for entry in testlist.read(file, asked.flags, asked.backends)]
+        found += [entry for line in asked.cases for entry in testlist.read_line(line, "")]
+        return {entry.identity.case: entry for entry in found}
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -35,16 +51,32 @@ class UpstreamLines:
         write_lines(self._terminal, lines)
 
     def _lines(self, report: pytest.TestReport) -> Iterator[str]:
-        name = report.nodeid.partition("::")[2]
-        carried = reports.of(report)
+        name, carried = report.nodeid.partition("::")[2], reports.of(report)
+        known = carried.row or carried.unmeasured
+        entry = self._entries.get(known.identity.case) if known else None
+        if entry is not None:
+            yield from self._begun(entry)
         if carried.row:
             yield from self._measured(carried.row)
         elif report.failed:
-            yield f"[ERROR] Error running test: {name}"
+            yield f"[ERROR] Error running test: {entry.text if entry else name}"
             error = unmeasured.reason(report).strip().partition("\n")[0]
-            yield f"[ERROR] Error: {error}"
+            yield f"[ERROR] Error: {error.removeprefix('Failed: ')}"
         elif report.skipped and carried.unmeasured:
-            yield f"[INFO] {name}: {carried.unmeasured.reason}. Skipping."
+            yield self._skipped(name, carried.unmeasured)
+
+    def _begun(self, entry: Entry) -> Iterator[str]:
+        """With -v all arguments of a line, before the first of its cases."""
+        if entry.text != self._line and entry.parsed is not None and entry.parsed.general.verbose:
+            yield f"[INFO] args = {entry.parsed.arguments}"
+        self._line = entry.text
+
+    def _skipped(self, name: str, left: Unmeasured) -> str:
+        device = self._config.stash.get(DEVICE, None)
+        if "compute capability" not in left.reason or device is None or device.capability is None:
+            return f"[INFO] {name}: {left.reason}. Skipping."
+        backend, routine, here = left.identity.backend, left.identity.routine, ".".join(map(str, device.capability))
+        return f"[WARNING] {backend} for routine {routine} is not supported on compute capability {here}. Skipping."
 
     def _measured(self, row: Row) -> Iterator[str]:
         """The line of a row; facts that the backends of a shape share are printed once, before the first of them."""

@@ -8,8 +8,9 @@ from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import fields_of
 
 PROGRAM = ("python3", upstream.SCRIPT)
-# Required by its parser and passed to no kernel: the latents of MLA are one head that all queries share.
-REQUIRED = {"BatchMLAPagedAttentionWrapper": ["--num_kv_heads", "1"]}
+# Required by its parser and passed to no kernel: the latents of MLA are one head that all queries share. And what is
+# the default here, as its README describes the routine, but not in its parser.
+REQUIRED = {"BatchMLAPagedAttentionWrapper": ["--num_kv_heads", "1"], "mm_fp4": ["--use_nvfp4"]}
 
 
 def command(case: Case) -> str | None:

@@ -13,8 +13,7 @@ import pytest
 from pytest_flashinfer_perf.config.settings import Checking, Settings
 from pytest_flashinfer_perf.files import write_json
 from pytest_flashinfer_perf.fuzz import findings
-from pytest_flashinfer_perf.fuzz.child import ChildSetup
-from pytest_flashinfer_perf.fuzz.runner import ChildError, ExampleRunner
+from pytest_flashinfer_perf.fuzz.child import ChildError, ChildSetup, ExampleRunner
 from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun, write_findings
 from pytest_flashinfer_perf.machine import capability, provenance
 from pytest_flashinfer_perf.machine.devices import Device

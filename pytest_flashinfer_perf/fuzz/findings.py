@@ -1,16 +1,15 @@
-"""A finding: its description, the commands that reproduce it, and its file."""
+"""The outcome of one example, and a finding's description: the commands that reproduce it, and its file."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_flashinfer_perf.files import read_json, write_json
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
-from pytest_flashinfer_perf.fuzz.outcome import Outcome
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -88,3 +87,23 @@ def line_of(path: Path) -> list[str]:
     if schema != SCHEMA or not isinstance(document.get("line"), list):
         raise ValueError(f"must be a finding of schema {SCHEMA} with a line, got schema {schema!r}")
     return [str(word) for word in document["line"]]
+
+
+Kind = Literal["right", "skipped", "refused", "wrong", "failed", "crashed", "hung", "broken"]
+FINDINGS: Sequence[Kind] = ("wrong", "failed", "crashed", "hung", "broken")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`skipped`: known limits of the backend; `refused`: a documented error of the library; `failed`: another error;
+    `crashed`: the process died; `hung`: no answer in time; `broken`: an error in our inputs or reference.
+    """
+
+    kind: Kind
+    sentence: str = ""
+    sampled: bool = False
+    log: str = ""
+
+    @property
+    def is_finding(self) -> bool:
+        return self.kind in FINDINGS

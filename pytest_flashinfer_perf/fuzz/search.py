@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,11 +21,9 @@ from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.fuzz import findings, profiles
-from pytest_flashinfer_perf.fuzz.findings import Finding
-from pytest_flashinfer_perf.fuzz.outcome import FINDINGS, Outcome
-from pytest_flashinfer_perf.fuzz.runner import ExampleRunner
+from pytest_flashinfer_perf.fuzz.child import ExampleRunner
+from pytest_flashinfer_perf.fuzz.findings import FINDINGS, Finding, Outcome
 from pytest_flashinfer_perf.fuzz.strategies import SEEDS, strategies_for
-from pytest_flashinfer_perf.fuzz.tally import Tally
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring.one_case import obstacle
 from pytest_flashinfer_perf.routines import all_routines
@@ -56,6 +55,10 @@ class Search:
     @property
     def marks(self) -> dict[str, str]:
         return {"routine": self.routine.name, "backend": self.backend_name}
+
+    @property
+    def keywords(self) -> set[str]:
+        return self.routine.keywords(self.backend_name)
 
     def case(self, params: Params, seed: int) -> Case:
         return Case(self.routine, Shape(params), self.backend_name, seed)
@@ -191,3 +194,39 @@ def write_findings(
     """Write the last, shrunk example of each kind of finding; returns findings and files."""
     made = {kind: findings.describe(*example, versions, steady=steady) for kind, example in run.findings.items()}
     return {kind: (finding, finding.write(folder)) for kind, finding in made.items()}
+
+
+@dataclass
+class Tally:
+    """How many examples were launched and right, and the reasons why others were skipped or refused.
+
+    `drawn` counts for each field how often each value was launched and checked.
+    """
+
+    launched: int = 0
+    checked: int = 0
+    sampled: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    quarantined: Counter[str] = field(default_factory=Counter)
+    drawn: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+    def add(self, case: Case, outcome: Outcome) -> None:
+        if outcome.kind == "skipped":
+            self.skipped[outcome.sentence] += 1
+            return
+        self.launched += 1
+        if outcome.kind == "refused":
+            self.refused[outcome.sentence] += 1
+        if outcome.kind == "right":
+            self.checked += 1
+            self.sampled += outcome.sampled
+            for name, value in case.params.as_dict().items():
+                self.drawn[name][str(value)] += 1
+
+    def as_json(self, seconds: float) -> dict[str, Any]:
+        counted = {name: dict(getattr(self, name).most_common()) for name in ("skipped", "refused", "quarantined")}
+        drawn = {name: dict(values.most_common()) for name, values in self.drawn.items()}
+        numbers = {name: getattr(self, name) for name in ("launched", "checked", "sampled")}
+        rate = {"seconds": round(seconds, 3), "examples_per_minute": round(60 * self.launched / seconds, 1)}
+        return {**numbers, **rate, **counted, "drawn": drawn}

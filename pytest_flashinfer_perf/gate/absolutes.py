@@ -93,7 +93,7 @@ def _rival(case: ComparedCase, rival: Rival) -> Iterator[Broken]:
     if not pairs:
         yield Broken(f"{asked}: this run has no case of that backend with its shape", unknown=True)
         return
-    [effect] = effects.effects([_beside(pairs)], [None])
+    [effect] = effects.effects([_beside(pairs)])
     if effect.bound(-1) > math.log(rival.ratio):
         yield Broken(f"{asked}: it takes {math.exp(effect.change):.3f} of its {effect.seen.domain}")
 

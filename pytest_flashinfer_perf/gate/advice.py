@@ -24,7 +24,7 @@ def assumed_noise(judgement: Judgement) -> Iterator[str]:
         yield (
             f"the noise of {len(assumed)} of {len(compared)} cases is assumed, not measured: fewer than "
             f"{FEWEST_PLACEMENTS} placements in rows of {lacking} (of an older version, a plain benchmark or a long "
-            "call); measure again, or calibrate"
+            "call); measure again"
         )
 
 

@@ -12,18 +12,16 @@ from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
 
 ALIKE = 0.4  # of the first change at least: one by chance is followed by none, and a real one may have been flattered
 
-REMEDY = "run more processes (`flashinfer-perf ab`), or calibrate"
+REMEDY = "run more processes (`flashinfer-perf ab`)"
 
 
-def decide(of_case: Sequence[Effect], thresholds: Mapping[str, float]) -> tuple[Verdict, str, str]:
-    """The first effect is in the domain to judge by; thresholds are of each domain."""
+def decide(of_case: Sequence[Effect], threshold: float) -> tuple[Verdict, str, str]:
+    """The first effect is in the domain to judge by."""
     primary, other = of_case[0], of_case[1] if len(of_case) > 1 else None
-    threshold = thresholds[primary.seen.domain]
-    others = thresholds[other.seen.domain] if other else 0.0
     for sign, verdict in ((1, Verdict.SLOWER), (-1, Verdict.FASTER)):
         if sign * primary.change > threshold:
-            return _changed(primary, other, others, sign, verdict)
-    if other and other.change > others and other.significant == 1:
+            return _changed(primary, other, threshold, sign, verdict)
+    if other and other.change > threshold and other.significant == 1:
         return Verdict.AMBIGUOUS, f"{other.seen.domain}-only", _only(other)
     if primary.bound(1) > 2 * threshold:
         return Verdict.AMBIGUOUS, "cannot-see", f"too noisy to exclude a slowdown of twice the threshold: {REMEDY}"
@@ -31,11 +29,11 @@ def decide(of_case: Sequence[Effect], thresholds: Mapping[str, float]) -> tuple[
 
 
 def _changed(
-    primary: Effect, other: Effect | None, others: float, sign: int, verdict: Verdict
+    primary: Effect, other: Effect | None, threshold: float, sign: int, verdict: Verdict
 ) -> tuple[Verdict, str, str]:
     if primary.significant != sign:
         return Verdict.AMBIGUOUS, "not-significant", f"beyond the threshold, but it may be noise: {REMEDY}"
-    if other and sign * other.bound(sign) < others:
+    if other and sign * other.bound(sign) < threshold:
         return Verdict.AMBIGUOUS, f"{primary.seen.domain}-only", _only(primary)
     return verdict, verdict.value.lower(), f"beyond the threshold in {primary.seen.domain}"
 

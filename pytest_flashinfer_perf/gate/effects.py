@@ -127,22 +127,20 @@ class Effect:
         return missed + max(threshold, tails.beyond(Q_SLOWER / cases, self.noise.df) * self.error)
 
 
-def effects(all_seen: Sequence[Replicates], calibrated: Sequence[Noise | None]) -> list[Effect]:
-    """With the noise of each: what is known of it besides, blended with what its own processes say."""
+def effects(all_seen: Sequence[Replicates], expected: Noise | None = None) -> list[Effect]:
+    """With the noise of each: what is known of it besides, or expected of all, blended with what its processes say."""
     pools = {kind: _pool(all_seen, kind) for kind in {seen.kind for seen in all_seen}}
     made = []
-    for seen, known in zip(all_seen, calibrated, strict=True):
-        prior = _prior(seen, known, pools[seen.kind])
+    for seen in all_seen:
+        prior = expected or _prior(seen, pools[seen.kind])
         made.append(Effect(seen, prior.blended(seen.variance, seen.df) if seen.df else prior))
     return made
 
 
-def _prior(seen: Replicates, calibrated: Noise | None, pool: Noise | None) -> Noise:
-    """Its calibration, blended with its placements; without either, all cases of its kind; last, what is assumed."""
+def _prior(seen: Replicates, pool: Noise | None) -> Noise:
+    """By its placements; without these, by all cases of its kind; last, what is assumed."""
     placed = noise.placed(seen.kind, seen.placements, seen.tick)
-    if calibrated and placed:
-        return calibrated.blended(placed.variance, min(placed.df, noise.ASSUMED_DF))
-    return calibrated or placed or pool or noise.assumed(seen.kind, seen.within)
+    return placed or pool or noise.assumed(seen.kind, seen.within)
 
 
 def _pool(all_seen: Sequence[Replicates], kind: str) -> Noise | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.gate import calibration, changes, host, likeness, sides
+from pytest_flashinfer_perf.gate import changes, host, likeness, sides
 from pytest_flashinfer_perf.gate.changes import SHORTEST, Change
 from pytest_flashinfer_perf.gate.effects import Replicates, replicates
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED
@@ -49,7 +49,8 @@ def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
     for run in sorted(runs, key=lambda run: run.when):
         for row in run.by_case.values():
             if is_measured(row.median):
-                like = (row.case, str(row.identity.gpu_uuid), run.model(row), *map(str, calibration.how(row)))
+                how = (row.provenance.instrument, row.provenance.cold_l2, row.provenance.cuda_graph)
+                like = (row.case, str(row.identity.gpu_uuid), run.model(row), *map(str, how))
                 points.setdefault(like, []).append((run, row))
     return [series for of_one in points.values() for series in _series(of_one, thresholds)]
 

@@ -32,7 +32,7 @@ def judged(sound: Sequence[Judged], *, paired: bool) -> dict[str, Judged]:
     for quantity in QUANTITIES:
         known = {one.name: seen for one in sound if (seen := _of_case(one.case, quantity, paired=paired))}
         expected = replace(noise.assumed(quantity), source="other hosts")  # quiet cases say little of one that is not
-        made = effects.marked(effects.effects(list(known.values()), [expected] * len(known)))
+        made = effects.marked(effects.effects(list(known.values()), expected))
         for name, effect in zip(known, made, strict=True):
             found.setdefault(name, []).append(effect)
     return {one.name: _with(one, found[one.name], len(found)) for one in sound if one.name in found}
@@ -89,7 +89,7 @@ def alone(judged: Judged, quantity: str, cases: int) -> Judged:
 
 
 def _by(threshold: float, judged: Judged, effect: Effect, cases: int) -> Judged:
-    verdict, reason, sentence = decide([effect], {effect.seen.domain: threshold})
+    verdict, reason, sentence = decide([effect], threshold)
     is_changed = verdict in (Verdict.SLOWER, Verdict.FASTER)
     return replace(
         judged,

@@ -2,48 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_flashinfer_perf.gate import absolutes, effects, host, sides, steps, tails
-from pytest_flashinfer_perf.gate.calibration import Calibration
+from pytest_flashinfer_perf.gate import absolutes, effects, host, sides, tails
 from pytest_flashinfer_perf.gate.decide import decide
-from pytest_flashinfer_perf.gate.effects import Effect, Replicates
-from pytest_flashinfer_perf.gate.noise import Noise
+from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.models import budget, verdicts
+from pytest_flashinfer_perf.models.verdicts import JudgedStep, TimedCase
+from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run
 
 
 def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
-    refusals, calibrations = _usable_calibrations(head, rules)
     cases = sides.cases(base, head, paired=rules.paired)
     judged = {case.name: _screened(case, base, head, rules) for case in cases}
     sound = [one.case for one in judged.values() if one.verdict is Verdict.SAME]
-    for name, of_case in _effects(sound, rules.paired, calibrations).items():
+    for name, of_case in _effects(sound, paired=rules.paired).items():
         judged[name] = _decided(judged[name], of_case, rules.allowed, len(sound))
     judged |= host.judged([judged[case.name] for case in sound], paired=rules.paired)
     if rules.quantity:
         judged |= {case.name: host.alone(judged[case.name], rules.quantity, len(sound)) for case in sound}
     order = list(Verdict)
     ranked = sorted(judged.values(), key=lambda one: (order.index(one.verdict), -_size(one)))
-    sums = steps.judged(ranked, head, rules)
-    return Judgement(tuple(ranked), tuple(base), tuple(head), rules, tuple(refusals), steps=sums)
+    sums = tuple(_steps(ranked, head, rules))
+    return Judgement(tuple(ranked), tuple(base), tuple(head), rules, steps=sums)
+
+
+def _steps(cases: Sequence[Judged], head: Sequence[Run], rules: Rules) -> Iterator[JudgedStep]:
+    """The sum of each model's step of which this run has one, from the times of its cases."""
+    timed: dict[budget.ProblemKey, list[TimedCase]] = defaultdict(list)
+    for one in cases:
+        for row in one.case.rows[:1]:
+            seconds = (_seconds(one.case.before), _seconds(one.case.after))
+            timed[budget.key_of(row.params)].append(TimedCase(*seconds, _unsure(one)))
+    for plan in {run.step.name: run.step for run in head if run.step is not None}.values():
+        yield verdicts.judged(plan, timed, rules.steps.of(plan.name))
+
+
+def _seconds(rows: Sequence[Row]) -> float | None:
+    """The median over processes, of answers that are right."""
+    medians = [row.median for row in rows if row.status in budget.USABLE]
+    return statistics.median(medians) if medians else None
+
+
+def _unsure(one: Judged) -> float | None:
+    """How far its time may be off, as a share; None of a case that is not compared."""
+    effect = one.effect_in("time")
+    return None if effect is None else tails.beyond(effects.RISK, effect.noise.df) * effect.error
 
 
 def _size(judged: Judged) -> float:
     return abs(judged.primary.change) if judged.primary else 0.0
-
-
-def _usable_calibrations(head: Sequence[Run], rules: Rules) -> tuple[list[str], list[Calibration]]:
-    """A stale calibration is refused, since without it the noise would only be assumed."""
-    stale = {c.path: reason for c in rules.calibrations for run in head if (reason := c.stale(run))}
-    usable = [c for c in rules.calibrations if c.path not in stale]
-    if "calibration" in rules.allowed:
-        return [], usable
-    cure = "calibrate again, or --perf-gate-allow=calibration to go without it"
-    return [f"stale calibration: {reason}; {cure}" for reason in stale.values()], usable
 
 
 def _screened(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
@@ -69,12 +84,10 @@ def _admitted(found: Trouble, allowed: frozenset[str]) -> bool:
     return found.reason in allowed or ("missing" if found.missing else "invalid") in allowed
 
 
-def _effects(
-    sound: Sequence[ComparedCase], paired: bool, calibrations: Sequence[Calibration]
-) -> Mapping[str, tuple[Effect, ...]]:
+def _effects(sound: Sequence[ComparedCase], *, paired: bool) -> Mapping[str, tuple[Effect, ...]]:
     """Per case in the domain to judge it by and in the other; the two domains are families of tests of their own."""
     flat = [(case, one) for case in sound for one in effects.replicates(case.before, case.after, paired=paired)]
-    made = effects.effects([one for _, one in flat], [_calibrated(case, one, calibrations) for case, one in flat])
+    made = effects.effects([one for _, one in flat])
     by_case: dict[str, list[Effect]] = {case.name: [] for case in sound}
     for (case, _), effect in zip(flat, made, strict=True):
         by_case[case.name].append(effect)
@@ -85,15 +98,9 @@ def _effects(
     return {name: tuple(of_case) for name, of_case in by_case.items()}
 
 
-def _calibrated(case: ComparedCase, seen: Replicates, calibrations: Sequence[Calibration]) -> Noise | None:
-    run, row = case.head[0]
-    return next((c.noise(row, seen.domain) for c in calibrations if c.is_of(run, row)), None)
-
-
 def _decided(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str], cases: int) -> Judged:
-    thresholds = {e.seen.domain: _threshold(judged.case, judged.asked, e, allowed) for e in of_case}
-    verdict, reason, sentence = decide(of_case, thresholds)
-    threshold = thresholds[of_case[0].seen.domain]
+    threshold = _threshold(judged.case, judged.asked, allowed)
+    verdict, reason, sentence = decide(of_case, threshold)
     return replace(
         judged,
         verdict=verdict,
@@ -105,12 +112,9 @@ def _decided(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str
     )
 
 
-def _threshold(case: ComparedCase, asked: Threshold, effect: Effect, allowed: frozenset[str]) -> float:
-    """The case's threshold: at least this machine's floor, plus the cost of allowed differences."""
-    floor = (
-        tails.beyond(effects.RISK / 2, effect.noise.df) * effect.error if effect.noise.source == "calibrated" else 0.0
-    )
+def _threshold(case: ComparedCase, asked: Threshold, allowed: frozenset[str]) -> float:
+    """The case's threshold, plus the cost of allowed differences."""
     admitted = sides.differences(case, same_library=asked.same_library)
     cost = sum(d.facet.cost for d in admitted if d.facet.name in allowed)
     median = min(row.median for row in case.before)
-    return max(asked.in_log(median), floor) + cost
+    return asked.in_log(median) + cost

@@ -20,8 +20,10 @@ class Facet:
     of: Callable[[Run, Row], Any]
     means: str
     cost: float = 0.0
+    none_is_unknown: bool = False  # as in files of older versions, which are compared all the same
 
 
+REQUIREMENTS = "requirements"
 FACETS = (
     Facet("model", lambda run, row: run.model(row), "another model of GPU or CPU"),
     Facet("gpu", lambda _, row: row.identity.gpu_uuid, "another card; of one model they are 2-3 % apart", 0.03),
@@ -32,12 +34,17 @@ FACETS = (
     Facet("cold-l2", lambda _, row: row.provenance.cold_l2, "another cold-L2 mode: up to 15 % for a short kernel"),
     Facet("cuda-graph", lambda _, row: row.provenance.cuda_graph, "CUDA graphs in one, launches in the other"),
     Facet("seed", lambda _, row: row.setup.seed, "other inputs"),
+    Facet(
+        REQUIREMENTS,
+        lambda _, row: _completeness(row),
+        "FlashInfer without what it requires silently runs other kernels, or has none",
+        none_is_unknown=True,
+    ),
 )
 LIBRARY = Facet("library", lambda run, _: _spelt(run.libraries), "another FlashInfer, torch, CUDA or cuDNN")
 OTHERS = {
     "missing": "cases of the baseline that this run has not",
     "deselected": "those of them that -k, -m or --deselect left out",
-    "calibration": "a stale calibration, which is then not used",
     "invalid": "rows that cannot be judged, but never wrong answers",
 }
 ALLOWABLE = {**{facet.name: facet.means for facet in (*FACETS, LIBRARY)}, **OTHERS}
@@ -77,11 +84,17 @@ def differences(
 
 
 def _values(facet: Facet, rows: Iterable[tuple[Run, Row]]) -> list[Any]:
-    return list(dict.fromkeys(facet.of(run, row) for run, row in rows))
+    values = dict.fromkeys(facet.of(run, row) for run, row in rows)
+    return [value for value in values if not (facet.none_is_unknown and value is None)]
 
 
 def _all(values: list[Any]) -> str:
-    return " and ".join("none" if value is None else str(value) for value in values)
+    return " and ".join("none" if value is None else str(value) for value in values) or "unknown"
+
+
+def _completeness(row: Row) -> str | None:
+    unmet = row.library.unmet
+    return None if unmet is None else f"without {', '.join(sorted(unmet))}" if unmet else "complete"
 
 
 def _spelt(libraries: dict[str, Any]) -> str:

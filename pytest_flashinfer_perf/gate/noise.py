@@ -1,9 +1,9 @@
-"""The noise between processes: calibrated, estimated from placements, pooled over cases, or assumed.
+"""The noise between processes: estimated from placements, pooled over cases, or assumed.
 
 Five processes say little about their own variance. So it is blended with what is known besides, weighted by degrees of
-freedom: with the machine's calibration of this case, with what the rows' own placements show, else with what all cases
-of this comparison say together (Smyth's moderated variance), else with an assumption. Samples of one placement are no
-evidence here: they agree with each other, and not with the next placement.
+freedom: with what the rows' own placements show, else with what all cases of this comparison say together (Smyth's
+moderated variance), else with an assumption. Samples of one placement are no evidence here: they agree with each
+other, and not with the next placement.
 """
 
 from __future__ import annotations

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from pytest_flashinfer_perf.config.option import option
-from pytest_flashinfer_perf.gate.likeness import ALLOWABLE
-
-AUTO, NONE = "auto", "none"
 
 STRICT = option("--perf-gate-strict", action="store_true", help="Exit with 2 if a verdict is AMBIGUOUS.")
 ALLOW = option(
     "--perf-gate-allow",
     metavar="A,B",
     default="",
-    help="Do not exit with 2 for these: cases that are missing, deselected or invalid, an old calibration, or another "
-    f"GPU, driver or setting. Of {', '.join(ALLOWABLE)}. Default: none.",
-)
-CALIBRATION = option(
-    "--perf-calibration",
-    metavar="FILE",
-    default=AUTO,
-    help="File of this machine's noise, written by `flashinfer-perf calibrate`. auto: the one of this GPU in the "
-    "user's cache, if there is one; none: do not use one. Default: %(default)s.",
+    help="Do not exit with 2 for these: cases that are missing, deselected or invalid, or another GPU, driver or "
+    "setting. An unknown name lists those that there are. Default: none.",
 )

@@ -17,12 +17,18 @@ from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.runs.row import Row
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 MOST_SLOWER = 0.01  # of the verdicts on identical code
 MOST_FAILED = 0.05  # of the comparisons of identical code: their exit code is 1
 LEAST_FOUND = 0.95  # of the extra work that is larger than the threshold
 FAIR = (0.6, 1.6)  # predicted noise, in observed
+FEWEST = 3  # processes of each kind
+
+
+def verify_enough(processes: int) -> None:
+    if processes < FEWEST:
+        raise RunError(f"--processes={processes}: the noise between processes needs at least {FEWEST}")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""[thresholds] of the settings file: how much slower is too slow, and absolute limits."""
+"""[thresholds] and [models] of the settings file: how much slower is too slow, and absolute limits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.gate import figures
+from pytest_flashinfer_perf.models.verdicts import StepLimits
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.runs.row import Row
 
@@ -77,12 +78,24 @@ class Thresholds(Globs):
         return self.without_match([name for row in rows for name in figures.names(row)])
 
 
+@dataclass(frozen=True)
+class StepThresholds(Globs):
+    """Globs of models' names."""
+
+    def of(self, model: str) -> StepLimits:
+        return replace(StepLimits(), **self.fields([model]))
+
+
 def _fits(glob: str, names: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, glob) for name in names)
 
 
 def read(project: ProjectFile) -> Thresholds:
     return Thresholds(tuple(entries(project, "thresholds", READERS)))
+
+
+def of_steps(project: ProjectFile) -> StepThresholds:
+    return StepThresholds(tuple(entries(project, "models", OF_STEPS)))
 
 
 def entries(project: ProjectFile, section: str, readers: Readers) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -135,3 +148,4 @@ READERS: Readers = {
     "max_launches": number,
     "no_sync": _switch,
 }
+OF_STEPS: Readers = {"slower_step": share, "max_step_us": number}

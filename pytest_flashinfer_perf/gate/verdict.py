@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pytest_flashinfer_perf.gate.absolutes import Broken
-from pytest_flashinfer_perf.gate.calibration import Calibration
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase
-from pytest_flashinfer_perf.gate.step_thresholds import StepThresholds
-from pytest_flashinfer_perf.gate.thresholds import Threshold, Thresholds
+from pytest_flashinfer_perf.gate.thresholds import StepThresholds, Threshold, Thresholds
+from pytest_flashinfer_perf.models.verdicts import JudgedStep
 from pytest_flashinfer_perf.runs.run_file import Run
 
 NOTHING_WORSE, WORSE, COULD_NOT_JUDGE = 0, 1, 2  # exit codes; of 1 and 2 it is 1
@@ -40,7 +39,6 @@ class Rules:
     allowed: frozenset[str] = frozenset()
     strict: bool = False
     paired: bool = False
-    calibrations: tuple[Calibration, ...] = ()
     steps: StepThresholds = field(default_factory=StepThresholds)
     quantity: str | None = None
 
@@ -89,26 +87,6 @@ class Judged:
     @property
     def unjudged(self) -> bool:
         return self.verdict in (Verdict.MISSING, Verdict.INVALID) and not self.admitted
-
-
-@dataclass(frozen=True)
-class JudgedStep:
-    """The sum of a model's step: its time and change in a sentence, exceeded limits, and what cannot be judged."""
-
-    model: str
-    sentence: str
-    worse: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-
-    @property
-    def verdict(self) -> str:
-        """The verdict; None for a step within its limits, or without limits."""
-        return "WORSE" if self.worse else "INVALID" if self.unknown else ""
-
-    @property
-    def line(self) -> str:
-        beside = f"{self.verdict} " if self.verdict else ""
-        return f"{beside}step of {self.model}: {'; '.join([self.sentence, *self.worse, *self.unknown])}"
 
 
 @dataclass(frozen=True)

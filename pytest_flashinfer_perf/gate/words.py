@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import advice, host, moved
+from pytest_flashinfer_perf.gate import advice, host, implementation, moved
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.figures import gigahertz
 from pytest_flashinfer_perf.gate.likeness import changed_libraries
@@ -119,9 +119,10 @@ def detectable(judged: Judged) -> str:
 
 
 def remarks(judged: Judged) -> Iterator[str]:
-    """Notes beside a verdict: exceeded limits, other kernels, another clock."""
+    """Notes beside a verdict: exceeded limits, another implementation, other kernels, another clock."""
     for broken in judged.broken:
         yield f"{'unknown' if broken.unknown else 'broken'}: {broken.sentence}"
+    yield from implementation.remarks(judged.case)
     if judged.verdict in (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS):
         yield from host.remarks(judged.case)
         yield from _kernels(judged)

@@ -77,13 +77,16 @@ def backend(name: str, *apis: str) -> tuple[Requirement, ...]:
     return (gpu(name), hardware(name, *apis), *packages, *compilers, flashinfer(*apis))
 
 
-def hardware(name: str, *apis: str) -> Requirement:
-    """The compute capability that the APIs' decorators declare, or else that of HARDWARE."""
+def hardware(name: str, *apis: str, known: tuple[str, ...] = ()) -> Requirement:
+    """The compute capability that the APIs' decorators declare, or else one of `known`, by default that of HARDWARE."""
+    listed = known or HARDWARE.get(name, ())
+    otherwise = (compute_capability(name, *listed),) if listed else ()
 
     def require(device: Device) -> str | None:
+        if not device.is_gpu:  # whose decorators need no asking, which would import FlashInfer
+            return gpu(name)(device)
         declaring = [declared_by(a, name if _chooses(api(a), name) else None) for a in apis if _declares(api(a))]
-        known = (compute_capability(name, *HARDWARE[name]),) if name in HARDWARE else ()
-        return missing(tuple(declaring) or known, device)
+        return missing(tuple(declaring) or otherwise, device)
 
     return require
 

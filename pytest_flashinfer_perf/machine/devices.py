@@ -77,6 +77,11 @@ def find(spec: str) -> Device:
     return _gpu(index)
 
 
+def visible() -> list[str]:
+    """The names of all GPUs that can be seen, or of the CPU without one; opens none of them."""
+    return [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
+
+
 def device_of(tensor: torch.Tensor) -> Device:
     return find(str(tensor.device))
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from importlib import metadata
 from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.machine.requirements import PROJECT, version
+
 DISTRIBUTIONS = {
     "torch": "torch",
-    "flashinfer": "flashinfer-python",
+    "flashinfer": PROJECT,
     "cupti": "cupti-python",
     "cudnn_frontend": "nvidia-cudnn-frontend",
 }
@@ -38,10 +39,3 @@ def versions() -> dict[str, Any]:
         "driver": driver_version() if gpu else None,
         "gpu": torch.cuda.get_device_name() if gpu else None,
     }
-
-
-def version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

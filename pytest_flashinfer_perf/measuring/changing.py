@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import BY_DTYPE
 from pytest_flashinfer_perf.spec.nested import has_both_signs, tensors
-from pytest_flashinfer_perf.timing.cold import storage
+from pytest_flashinfer_perf.timing.copies import describe, storage
 
 
 class InputChange(NamedTuple):
@@ -87,7 +87,3 @@ def negate(values: Tensor) -> None:
         values.view(torch.uint8).bitwise_xor_(0x80)
     else:
         values.neg_()
-
-
-def describe(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"

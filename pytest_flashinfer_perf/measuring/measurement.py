@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import torch
@@ -15,15 +13,17 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import Check
 from pytest_flashinfer_perf.checking.sample import Sample
-from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.config.option import is_finite
+from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring import changing, verification
-from pytest_flashinfer_perf.measuring.verification import CheckResult, Examination, Expected, Outputs
+from pytest_flashinfer_perf.measuring import changing, refusals
+from pytest_flashinfer_perf.measuring.fingerprint import Fingerprint
+from pytest_flashinfer_perf.measuring.verification import NOT_KEPT, CheckResult, Examination, Expected, Outputs
 from pytest_flashinfer_perf.spec import dtypes
 from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.timing import extra, host
-from pytest_flashinfer_perf.timing.cold import storage
+from pytest_flashinfer_perf.timing.copies import plain, storage
 from pytest_flashinfer_perf.timing.instruments import Work
 from pytest_flashinfer_perf.timing.run import NOT_TIMED, Timing, run, uses_graph
 from pytest_flashinfer_perf.timing.target import Target
@@ -89,7 +89,7 @@ def measure(  # noqa: PLR0913 - one argument per property of a call
     flops_dtype: str | None = None,
     reference: Reference = None,
     out: Outputs = None,
-    measuring: Measuring | None = None,
+    measuring: Asked = None,
     checking: Checking | None = None,
     device: str | None = None,
     name: str = "",
@@ -101,13 +101,15 @@ def measure(  # noqa: PLR0913 - one argument per property of a call
     if no argument is a tensor, `name` is that of the NVTX range around the timed calls, and `flops_dtype` is the type
     in which the FLOPs are computed, if that is not the type of the arguments.
     """
+    refusals.refuse_arguments((args, kwargs))
     computed_in = dtypes.computed_in(flops_dtype, tensors((args, kwargs)))
     _verify_work(flops=flops, bytes=bytes)
     outputs = () if out is None else _tensors("out must be", out)
     passed_on = {"out": out} if outputs and _takes_out(fn, (args, kwargs), outputs) else {}
-    target = Target(fn, args, {**(kwargs or {}), **passed_on}, outputs, name)
+    given = {**(kwargs or {}), **passed_on}
+    target = Target(fn, args, given, outputs, name, obstacle=refusals.obstacle((args, given, outputs)))
     where = devices.find(_device_of(target) or device or "auto")
-    measuring, checking = measuring or Measuring(), checking or Checking()
+    measuring, checking = Measuring().changed_by(measuring), checking or Checking()
     expected = Expected(()) if checking.off else _expected(reference, target)
     graph = uses_graph(measuring, where, by_default=False)
     measured = measure_target(target, expected, measuring, checking, where, cuda_graph=graph)
@@ -116,7 +118,7 @@ def measure(  # noqa: PLR0913 - one argument per property of a call
 
 def _verify_work(**declared: float | None) -> None:
     for name, value in declared.items():
-        if value is not None and not (isinstance(value, Real) and 0 <= value <= sys.float_info.max):
+        if value is not None and not is_finite(value):
             raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
 
 
@@ -124,6 +126,7 @@ def _tensors(must: str, given: object) -> tuple[Tensor, ...]:
     found = tuple(tensors(given))
     if not found:
         raise TypeError(f"{must} a tensor or several of them, got {type(given).__name__}")
+    refusals.refuse_tensors(must.partition(" ")[0], given)
     return found
 
 
@@ -144,7 +147,7 @@ def _answer(reference: Callable[[], Outputs], target: Target) -> tuple[Tensor, .
 def _apart(answer: tuple[Tensor, ...], target: Target) -> tuple[Tensor, ...]:
     """Copy tensors of the answer that share memory with those of the call, which would change them."""
     shared = {storage(t) for t in tensors((target.args, dict(target.kwargs), target.outputs))}
-    return tuple(t.clone() if storage(t) in shared else t for t in answer)
+    return tuple(plain(t).clone() if storage(t) in shared else plain(t) for t in answer)
 
 
 def _again(answer: Callable[[], tuple[Tensor, ...]]) -> Expected | None:
@@ -164,14 +167,14 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
     def record(result: CheckResult) -> None:
         results.append(result if checking.allow_output_mismatch else result.raise_if_wrong())
 
-    examined = Examination(target, expected, device, {} if checking.off else verification.fingerprint(target))
+    examined = Examination(target, expected, device, None if checking.off else Fingerprint(target))
     record(examined.first())
     more = extra.planned(measuring, device, cuda_graph=cuda_graph)
     slowed = more.behind(target)
 
     def verify(timed: Target, work: Work) -> None:
         """Check the last timed call; of calls in CUDA graphs, only the first one keeps what it returns."""
-        record(examined.last(timed, None if cuda_graph else tuple(tensors(work.last.returned))))
+        record(examined.last(timed, NOT_KEPT if cuda_graph else work.last.returned))
         if timed is slowed:
             record(examined.once_more(work.calls[0]))
 

@@ -25,10 +25,15 @@ from pytest_flashinfer_perf.running import compiling, outcomes
 from pytest_flashinfer_perf.running.compiling import CompileError
 from pytest_flashinfer_perf.spec.case import Case, backend_named, routine_named
 from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.spec.nested import named_tensors
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, CannotRunError, LaunchOptions, Shape
 from pytest_flashinfer_perf.timing import cold, graphs
 from pytest_flashinfer_perf.timing.run import uses_graph
 from pytest_flashinfer_perf.timing.target import Target
+
+# What a CPU makes and multiplies in seconds: 128 MiB beside attention's workspace, and a call that a check could take.
+STAND_IN_BYTES = 640 << 20
+STAND_IN_FLOPS = sample.BUDGET_CPU
 
 
 class OutOfMemoryError(FlashinferPerfError):
@@ -52,13 +57,27 @@ def obstacle(case: Case, device: Device, most_gib: float | None = None) -> str |
     reason = capability.missing(case.backend.requires, device)
     if reason is None:
         reason = next(iter(case.backend.limits(case.params, case.backend_name, device)), None)
-    return reason or _untunable(case) or _too_large(case, device, most_gib)
+    return reason or _untunable(case) or _too_long(case, device) or _too_large(case, device, most_gib)
 
 
 def _untunable(case: Case) -> str | None:
-    if not getattr(case.params, "autotune", False) or case.backend.tunes:
+    if not case.autotunes or case.backend.tunes or (case.options.autotune and case.backend.api):
         return None
     return f"{case.backend_name} has nothing to autotune: leave out --autotune"
+
+
+def _too_long(case: Case, device: Device, flops: float = 0) -> str | None:
+    """Why a stand-in is not measured: a GPU is there, or a CPU would take long to make its inputs or for its calls."""
+    if not case.stands_in:
+        return None
+    name = case.backend_name
+    if device.is_gpu:
+        return f"{name} stands in where there is no GPU: --backends {name} measures it here"
+    size = case.routine.footprint(case.params) / STAND_IN_BYTES
+    if max(size, flops / STAND_IN_FLOPS) <= 1:
+        return None
+    needs = f"{flops / 1e9:.3g} GFLOP" if size <= 1 else f"about {_footprint(case):.1f} GiB"
+    return f"{name} stands in for small cases only, this one needs {needs}: --backends {name} measures it"
 
 
 def _too_large(case: Case, device: Device, most_gib: float | None) -> str | None:
@@ -119,6 +138,8 @@ def _measured(case: Case, measuring: Measuring, checking: Checking, device: Devi
     graph = graph and not (routine.graph_if_possible and graphs.refusal(target))
     choice = _tune(case, target)
     cost = routine.cost(p, x)
+    if too_long := _too_long(case, device, cost.flops):
+        raise CannotRunError(too_long)
     expected = Expected(()) if checking.off else _Expectation(case, x, cost, checking).expected(takes, device)
     measurement = measure_target(target, expected, measuring, checking, device, cuda_graph=graph)
     if choice and resolved == "auto":
@@ -149,12 +170,10 @@ def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
     return target, built.resolved, takes
 
 
-def _described(tree: Any, name: str = "") -> Iterator[str]:
-    if isinstance(tree, torch.Tensor):
-        yield f"{name}.shape = {tree.shape}"
-        yield f"{name}.dtype = {tree.dtype}"
-    for field_name in getattr(tree, "_fields", ()):
-        yield from _described(getattr(tree, field_name), f"{name}.{field_name}".lstrip("."))
+def _described(inputs: Any) -> Iterator[str]:
+    for name, tensor in named_tensors(inputs):
+        yield f"{name}.shape = {tensor.shape}"
+        yield f"{name}.dtype = {tensor.dtype}"
 
 
 SECOND_CHECK = 8  # the second check gets this fraction of the first one's work
@@ -189,9 +208,8 @@ class _Expectation:
 
 def _tune(case: Case, target: Target) -> Choice | None:
     """Let FlashInfer's autotuner choose the kernel before anything is timed, and return its choice."""
-    if not case.backend.tunes:
+    if not (case.backend.tunes or case.options.autotune):
         return None
-    tune = getattr(case.params, "autotune", False)
     if case.autotune_cache:
-        autotune.verify(case.autotune_cache, tune=tune)
-    return autotune.choose_kernel(target, tune=tune, cache=case.autotune_cache)
+        autotune.verify(case.autotune_cache, tune=case.autotunes)
+    return autotune.choose_kernel(target, tune=case.autotunes, cache=case.autotune_cache)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pytest_flashinfer_perf.config.settings import PeaksChoice
 from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
-from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine import implementations, requirements
 from pytest_flashinfer_perf.measuring import peaks
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.measuring.one_case import CaseResult
@@ -21,6 +21,7 @@ from pytest_flashinfer_perf.runs.row import (
     Execution,
     Identity,
     KernelTrace,
+    Library,
     Placement,
     Provenance,
     Refcheck,
@@ -39,11 +40,10 @@ REMEDY_FOR_LAUNCHES = "--perf-cuda-graph=on replays them without the host"
 
 
 def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice) -> Row:
-    identity = located(case.identity, result.measurement.device)
-    row = of_measurement(identity, result.measurement, result.cost, peaks_choice)
+    row = of_measurement(case.identity.on(result.measurement.device), result.measurement, result.cost, peaks_choice)
     setup = Setup(
         resolved_backend=result.resolved,
-        autotuned=getattr(case.params, "autotune", False),
+        autotuned=case.autotunes,
         autotune_cache=case.autotune_cache if case.backend.tunes else None,
         tactic=result.choice.sentence if result.choice else None,
         seed=case.seed,
@@ -71,15 +71,12 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         stats=replay.statistics(m.samples),
         throughput=throughput,
         provenance=_provenance(m.timing),
+        library=_library(m.timing),
         trace=_trace(m.timing),
         clocks=_clocks(m.timing),
         check=_check(m),
         execution=execution,
     )
-
-
-def located(identity: Identity, device: Device) -> Identity:
-    return replace(identity, device=str(device.torch), device_name=device.name, gpu_uuid=device.uuid)
 
 
 def _throughput(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple[Throughput, float | None]:
@@ -141,6 +138,16 @@ def _host(timing: Timing) -> Iterator[str]:
 def _trace(timing: Timing) -> KernelTrace:
     trace = timing.seen.trace
     return KernelTrace(**vars(trace)) if trace else KernelTrace()
+
+
+def _library(timing: Timing) -> Library:
+    trace = timing.seen.trace
+    return Library(
+        implementation=implementations.of_kernels(trace.kernels) if trace else None,
+        requirements=requirements.versions(),
+        unmet={one.name: one.why for one in requirements.unmet()},
+        switches=implementations.switches(),
+    )
 
 
 def _clocks(timing: Timing) -> ClockReadings:

@@ -15,16 +15,23 @@ from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.checking.check import Check, Tolerance, WrongAnswerError
 from pytest_flashinfer_perf.checking.sample import Sample
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.changing import InputChange, describe
+from pytest_flashinfer_perf.measuring import refusals
+from pytest_flashinfer_perf.measuring.changing import InputChange
+from pytest_flashinfer_perf.measuring.fingerprint import Fingerprint
 from pytest_flashinfer_perf.spec.nested import tensors
-from pytest_flashinfer_perf.timing.cold import storage
+from pytest_flashinfer_perf.timing.copies import describe, plain, storage, strange
 from pytest_flashinfer_perf.timing.instruments import Call
 from pytest_flashinfer_perf.timing.target import Target
 
-COLUMNS = 1024
 MOST_CHANGES = 3  # each calls the reference once more
+MOVED = (
+    "the call exchanged or reshaped a tensor among its arguments, so that timed calls would be given others: let it "
+    "leave them as they are"
+)
+NOT_KEPT = object()
 FIRST_ONLY = "the call changes its inputs: only the answer of its first call was checked"
 Outputs = Tensor | Sequence[Tensor] | None
+Kind = tuple[torch.dtype, torch.device, str]
 
 
 def _nothing() -> None:
@@ -74,24 +81,26 @@ class Examination:
     target: Target
     expected: Expected
     device: Device
-    before: Fingerprint
+    before: Fingerprint | None  # None if checks are off
     own: set[int] = field(default_factory=set)  # inputs that the call returns
     in_place: bool = False
-    dtypes: tuple[torch.dtype, ...] = ()
+    kinds: tuple[Kind, ...] = ()  # of the first answer, which all others must have
 
     def first(self) -> CheckResult:
         answer, returned = self._called(self.target)
-        self.own, changed = set(map(storage, returned)), self._changed()
+        self.own, changed = {storage(tensor) for tensor in returned if not strange(tensor)}, self._changed()
         self.in_place = bool(changed & self.own)
-        self.dtypes = tuple(output.dtype for output in answer)
+        self.kinds = tuple(map(_kind, answer))
         return self._compared(answer, self.expected) + self._unharmed(changed)
 
-    def last(self, timed: Target, returned: tuple[Tensor, ...] | None) -> CheckResult:
-        """Check the last timed call, whose answer is in its outputs or in `returned`, None if that is not known."""
-        answer = timed.outputs or returned
-        if self.in_place or answer is None:
+    def last(self, timed: Target, returned: object) -> CheckResult:
+        """Check the last timed call: its outputs, or what it `returned`, NOT_KEPT if that is not known."""
+        refusals.refuse_lazy(returned)
+        answer = timed.outputs or tuple(tensors(returned))
+        if returned is NOT_KEPT and not timed.outputs:
             return CheckResult()
-        return self._compared(answer, self.expected).of("of a timed call")
+        expected = Expected(()) if self.in_place else self.expected
+        return self._compared(answer, expected).of("of a timed call")
 
     def once_more(self, call: Call) -> CheckResult:
         """Check one more call of what was timed, which may have returned a remembered answer or stopped working."""
@@ -117,30 +126,48 @@ class Examination:
 
     def _follows(self, other: Expected) -> bool:
         """Whether the answer differs from the first one, and fits into the types of the outputs."""
-        fits = all(_largest(a) <= _most(d) for a, d in zip(other.answer, self.dtypes, strict=False))
+        fits = all(_largest(a) <= _most(kind[0]) for a, kind in zip(other.answer, self.kinds, strict=False))
         pairs = zip(other.answer, self.expected.answer, strict=False)
         return fits and any(new.shape != old.shape or not torch.equal(new, old) for new, old in pairs)
 
     def _called(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Call it, and return its outputs and what it returned."""
         check.poison(self.target.outputs)
-        returned = tuple(tensors(call()))
+        answer = call()
+        refusals.refuse_lazy(answer)
+        returned = tuple(tensors(answer))
         self.device.synchronize()
         return self.target.outputs or returned, returned
 
     def _compared(self, answer: tuple[Tensor, ...], expected: Expected) -> CheckResult:
+        """Compare them if they are of the kinds of the first answer, which decide the tolerances."""
+        pairs = enumerate(zip(answer, self.kinds, strict=False))
+        others = [(n, _words(_kind(tensor)), _words(kind)) for n, (tensor, kind) in pairs if _kind(tensor) != kind]
+        if others:
+            faults = (f"output {n}: {now}, where the first call gave {first}" for n, now, first in others)
+            return CheckResult(faults=tuple(faults))
         return compared(answer, expected, poisoned=bool(self.target.outputs))
 
     def _changed(self) -> set[int]:
-        after = fingerprint(self.target) if self.before else {}
-        return {key for key, sums in self.before.items() if after[key] != sums}
+        return self.before.changed() if self.before else set()
 
     def _unharmed(self, changed: set[int]) -> CheckResult:
-        """A fault if the call changed an input that it neither returns nor has as `out`."""
+        """A fault if the call changed an input that it neither returns nor has as `out`, or exchanged one."""
+        if self.before and self.before.moved():
+            return CheckResult(faults=(MOVED,))
         given = tensors((self.target.args, dict(self.target.kwargs)))
         which = [describe(tensor) for tensor in given if storage(tensor) in changed - self.own]
         faults = (f"the call changed its input {which[0]}: return it, or name it by out=",) if which else ()
         return CheckResult(faults=faults)
+
+
+def _kind(tensor: Tensor) -> Kind:
+    return tensor.dtype, tensor.device, strange(tensor)
+
+
+def _words(kind: Kind) -> str:
+    dtype, device, special = kind
+    return " ".join(filter(None, (str(dtype).removeprefix("torch."), special, f"on {device}")))
 
 
 def _largest(values: Tensor) -> float:
@@ -159,6 +186,7 @@ def _most(dtype: torch.dtype) -> float:
 def compared(outputs: tuple[Tensor, ...], expected: Expected, *, poisoned: bool) -> CheckResult:
     if not expected.answer:
         return CheckResult()
+    refusals.refuse_tensors("an answer", outputs)
     actual, wanted = expected.decoded(outputs), expected.answer
     if len(actual) != len(wanted):
         sentence = f"the reference has {_tensors(len(wanted))}, the call gave {_tensors(len(actual))}"
@@ -172,6 +200,7 @@ def compared(outputs: tuple[Tensor, ...], expected: Expected, *, poisoned: bool)
 def _compared(
     sample: Sample | None, actual: Tensor, wanted: Tensor, allowed: Tolerance | None, *, poisoned: bool
 ) -> Check:
+    actual, wanted = plain(actual), plain(wanted).to(actual.device)
     if sample is None:
         return check.compare(actual, wanted, allowed, poisoned=poisoned)
     chosen = sample.of(actual, wanted)
@@ -184,26 +213,3 @@ def _tensors(number: int) -> str:
 
 def _fault(number: int, seen: Check) -> str:
     return "\n  ".join((f"output {number}: {seen.lines[0]}", *seen.lines[1:]))
-
-
-Fingerprint = dict[int, tuple[int, ...]]
-
-
-def fingerprint(target: Target) -> Fingerprint:
-    """A checksum of each storage that the call reads, except its outputs."""
-    written = {storage(t) for t in target.outputs}
-    read = {storage(t): t for t in tensors((target.args, dict(target.kwargs))) if t.numel()}
-    return {key: _sums(tensor) for key, tensor in read.items() if key not in written}
-
-
-def _sums(tensor: Tensor) -> tuple[int, ...]:
-    """Checksums of a storage by columns and by rows of 8-byte words, which change if values are swapped, too."""
-    raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-    return tuple(int(part) for part in _parts(raw))
-
-
-def _parts(raw: Tensor) -> Iterator[Tensor]:
-    whole = len(raw) // (8 * COLUMNS) * (8 * COLUMNS)
-    words = raw[:whole].view(torch.int64).view(-1, COLUMNS)
-    for line in (words.sum(0), words.sum(1), raw[whole:].long()):
-        yield (line * (2 * torch.arange(len(line), device=raw.device) + 1)).sum()

@@ -1,51 +1,24 @@
-"""Entry point for pytest: options, hooks, fixtures. The modules that do the work are imported when they are needed."""
+"""Entry point for pytest: options, markers and the fixture `perf`.
+
+Most sessions of a project have no case. They load this module and those that declare the options, and nothing else of
+this package (`tests/plugin/test_lazy.py`). The hooks that do more are in hooks.py: they join a session when it is
+configured, if an option or an argument asks for them, and else when the first test that needs them is collected.
+"""
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.config.settings import Settings
-from pytest_flashinfer_perf.config.usage import errors_of_use
-from pytest_flashinfer_perf.plugin import (
-    confirmation,
-    named_files,
-    options,
-    outcome,
-    read_options,
-    trace_set_arguments,
-    written_files,
-)
-from pytest_flashinfer_perf.plugin.board import Board
-from pytest_flashinfer_perf.running import neighbours, reports, stash, stored, unmeasured, workers
-from pytest_flashinfer_perf.running import session as running
-from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
-from pytest_flashinfer_perf.runs.step import ModelStep
+from pytest_flashinfer_perf.plugin import options, trace_set_arguments
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.machine.devices import Device
     from pytest_flashinfer_perf.plugin.fixture import Perf
-    from pytest_flashinfer_perf.trace_sets.items import Evaluations
 
-TRACE_SETS = pytest.StashKey[list[tuple[trace_set_arguments.Asked, "Evaluations"]]]()
-
-MARKERS = (
-    "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
-    "perf_apis: parametrize `case` with the cases of all of FlashInfer's APIs that have a trace template",
-    "api: cases of FlashInfer's APIs that have a trace template",
-    "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
-    "attention: cases of the attention family",
-    "gemm: cases of the GEMM family",
-    "moe: cases of the MoE family",
-    'requires_sm(*capabilities): skip unless the GPU has one of them, e.g. "90", "100+"',
-    "requires_backend(name): skip unless this FlashInfer backend can run here",
-    "requires_flashinfer(*names): skip unless flashinfer imports and has these functions",
-)
+HOOKS = "flashinfer-perf-hooks"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,240 +31,84 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in MARKERS:
+    for marker in options.MARKERS:
         config.addinivalue_line("markers", marker)
-    with errors_of_use():
-        _configure(config)
+    if _is_asked_for(config):
+        _hooks(config)
 
 
-def _configure(config: pytest.Config) -> None:
-    settings = config.stash[SETTINGS] = read_options.read(config)
-    board = Board(functools.partial(_step_of, settings))
-    config.pluginmanager.register(board, "flashinfer-perf-board")
-    running.start(config, board.notes)
-    if not hasattr(config, "workerinput"):
-        _start_gathering(config, settings, board)
-    named_files.set_arguments(config, settings)
-    _take_trace_sets(config, settings)
+def _is_asked_for(config: pytest.Config) -> bool:
+    """Whether an option, an argument, a settings file or another process asks for more than tests may do."""
+    option = config.option
+    others = getattr(option, "tx", None) or getattr(option, "dist", "no") != "no" or hasattr(config, "workerinput")
+    compared = getattr(option, "benchmark_compare", None)
+    return bool(others or compared or options.are_given(config) or _is_named(config) or _has_settings(config.rootpath))
 
 
-def _step_of(settings: Settings) -> ModelStep | None:
-    if settings.model is None:
-        return None
-    from pytest_flashinfer_perf.plugin import suite
-
-    return suite.recorded_step(settings)
+def _is_named(config: pytest.Config) -> bool:
+    """Whether an argument may be a testlist, a finding or a data set."""
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return any(path.suffix in (".txt", ".json") or trace_set_arguments.is_data_set(path) for path in paths)
 
 
-def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
-    """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
-    if stored.copies(config):
-        config.pluginmanager.register(stored.SmallDocuments(config), "flashinfer-perf-stored")
-    if not config.option.collectonly:
-        config.pluginmanager.register(written_files.ResultFiles(config, board), "flashinfer-perf-result-files")
-    if confirmation.confirms():
-        return
-    if not config.option.collectonly:
-        written_files.verify(config, settings)
-        _open_files(config, board)
-    if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
-        from pytest_flashinfer_perf.plugin import gate
-
-        gate.start(config, settings.project, board.step)
-    elif os.environ.get("GITHUB_STEP_SUMMARY") and not config.option.collectonly:
-        from pytest_flashinfer_perf.plugin.job_summary import JobSummary
-
-        config.pluginmanager.register(JobSummary(board), "flashinfer-perf-summary")
+def _has_settings(root: Path) -> bool:
+    """Whether the project has settings, which are read at once: what is wrong in them ends the session."""
+    shared = root / "pyproject.toml"
+    in_shared = shared.is_file() and "[tool.flashinfer-perf" in shared.read_text(encoding="utf-8", errors="replace")
+    return in_shared or (root / "flashinfer-perf.toml").is_file()
 
 
-def _open_files(config: pytest.Config, board: Board) -> None:
-    """Register the plugins that write files."""
-    if config.getoption("perf_html"):
-        from pytest_flashinfer_perf.plugin.html import HtmlFile
+def _hooks(config: pytest.Config) -> Any:
+    """The hooks of a session with cases, which join it now if they have not yet."""
+    from pytest_flashinfer_perf.plugin import hooks
 
-        config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
-    if config.getoption("perf_csv"):
-        from pytest_flashinfer_perf.flashinfer_benchmark.csv_rows import CsvFile
-
-        path = config.invocation_params.dir / config.getoption("perf_csv")
-        config.pluginmanager.register(CsvFile(path), "flashinfer-perf-csv")
-
-
-def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:
-    asked = trace_set_arguments.take(config, settings)
-    if asked:
-        shared = trace_set_arguments.evaluations(settings)
-        config.pluginmanager.register(shared, "flashinfer-perf-evaluations")
-        config.stash[TRACE_SETS] = [(one, shared) for one in asked]
+    if not config.pluginmanager.hasplugin(HOOKS):
+        config.pluginmanager.register(hooks, HOOKS)
+        hooks.begin(config)
+    return hooks
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remove an older file of `--benchmark-json`, whether or not this session will have anything to write there."""
     config = session.config
-    if config.getoption("perf_prebuild") and not (config.option.collectonly or hasattr(config, "workerinput")):
-        from pytest_flashinfer_perf.prebuild.first import compile_first
-
-        with errors_of_use():
-            compile_first(config)
-
-
-def pytest_collection(session: pytest.Session) -> None:
-    settings = session.config.stash[SETTINGS]
-    if any((settings.backends, settings.cases, settings.model, settings.tp, settings.dp, settings.ep, settings.step)):
-        from pytest_flashinfer_perf.plugin import suite
-
-        with errors_of_use():
-            suite.verify(settings)
+    named = getattr(config.option, "benchmark_json", None)
+    if not named or config.option.collectonly or hasattr(config, "workerinput"):
+        return
+    older = config.invocation_params.dir / named
+    if older.is_file() and _begins_as_json(older):
+        older.unlink()
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Which part of a model has cases."""
-    if config.stash[SETTINGS].model is None:
-        return []
-    from pytest_flashinfer_perf.plugin import suite
-    from pytest_flashinfer_perf.routines import model_step
-
-    step = suite.planned(config.stash[SETTINGS])
-    return [] if step is None else list(model_step.summary(step))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file(
-    file_path: Path, parent: pytest.Collector
-) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Collect a finding or a testlist that is named as an argument; doctest would take any .txt file."""
-    others = yield
-    if not parent.session.isinitpath(file_path):
-        return others
-    if file_path.suffix == ".json":
-        return others or named_files.findings_in(file_path, parent)
-    if not named_files.is_testlist(file_path, parent.config):
-        return others
-    from pytest_flashinfer_perf.plugin.items import Testlist
-
-    return [Testlist.from_parent(parent, path=file_path)]
+def _begins_as_json(path: Path) -> bool:
+    """Whether it is not a file of another kind that was named by mistake."""
+    with path.open("rb") as file:
+        return file.read(1) in (b"{", b"")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    marker = metafunc.definition.get_closest_marker("perf_cases")
-    if marker is not None:
-        from pytest_flashinfer_perf.plugin import collection
-
-        collection.parametrize(metafunc, marker, metafunc.config.stash[SETTINGS])
-    if metafunc.definition.get_closest_marker("perf_apis") is not None:
-        from pytest_flashinfer_perf.plugin import collection
-
-        with errors_of_use():
-            collection.parametrize_apis(metafunc, metafunc.config.stash[SETTINGS])
+    """Give a test its cases, here and not in a hook that joins late and would miss the first such test."""
+    names = {mark.name for mark in metafunc.definition.iter_markers()}
+    if not names.isdisjoint(("perf_cases", "perf_apis")):
+        _hooks(metafunc.config).parametrize(metafunc)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    for asked, shared in config.stash.get(TRACE_SETS, ()):
-        items.extend(trace_set_arguments.items(session, asked, shared))
-    if config.stash[SETTINGS].cases:
-        from pytest_flashinfer_perf.plugin.items import WithoutCase
-
-        items.extend(session.genitems(WithoutCase.from_parent(session, name="--perf-case", nodeid="--perf-case")))
-    if config.getoption("perf_only"):
-        named_files.keep_only(config, items)
-    measured = [item for item in items if measures(item)]
-    if measured:
-        from pytest_flashinfer_perf.plugin import collection
-
-        collection.verify_project(measured, config.stash[SETTINGS])
-        collection.give_clocks(measured)
-        collection.deselect_empty(config, items)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> None:
-    """Find the device and the instrument before the first test, so that a missing one is one error, not many."""
-    if session.config.option.collectonly or not any(_needs_device(item) for item in session.items):
-        return
-    settings = session.config.stash[SETTINGS]
-    device = session.config.stash[DEVICE] = _device(settings)
-    if any(map(measures, session.items)) and not neighbours.is_codspeed_active(session.config):
-        running.ready(session, settings, device)
-
-
-def _needs_device(item: pytest.Item) -> bool:
-    marked = any(item.get_closest_marker(name) for name in ("requires_sm", "requires_backend", "requires_flashinfer"))
-    return marked or measures(item)
+    if config.pluginmanager.hasplugin(HOOKS) or any(map(options.needs_device, items)):
+        _hooks(config).complete(session, config, items)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    from pytest_flashinfer_perf.running import workers
+
     return workers.number(config)
-
-
-def _device(settings: Settings) -> Device:
-    from pytest_flashinfer_perf.machine import devices
-    from pytest_flashinfer_perf.timing import instruments
-
-    with errors_of_use():
-        try:
-            device = devices.find(settings.device)
-        except devices.DeviceError as error:
-            raise pytest.UsageError(f"--perf-device: {error}") from error
-        instruments.choose(settings.measuring.instrument, device)
-    if settings.measuring.cuda_graph == "on" and not device.is_gpu:
-        raise pytest.UsageError("--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU")
-    return device
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if measures(item) and neighbours.is_codspeed_active(item.config):
-        pytest.skip(neighbours.CODSPEED)
-    if DEVICE in item.config.stash:
-        from pytest_flashinfer_perf.plugin import collection
-
-        reason = collection.unmet(item, item.config.stash[DEVICE])
-        if reason:
-            pytest.skip(reason)
 
 
 @pytest.fixture
 def perf(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
     """Measure a case with `perf(case)`, your own call with `perf.time(fn, *args, flops=, bytes=, reference=, out=)`."""
-    from pytest_flashinfer_perf.plugin.fixture import Perf
+    from pytest_flashinfer_perf.plugin import fixture
 
-    if "perf" not in request.node.fixturenames:
-        raise pytest.UsageError("perf must be an argument of the test itself, not of another fixture")
-    settings, device = request.config.stash[SETTINGS], request.config.stash[DEVICE]
-    with running.turn(request.config, settings, device):
-        yield Perf(request, benchmark, settings, device)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    done = yield
-    if measures(item):
-        from pytest_flashinfer_perf.plugin.fixture import Perf
-
-        given = item.funcargs.get("perf")  # type: ignore[attr-defined] # items with fixtures have it
-        if isinstance(given, Perf):
-            given.verify_used()
-    return done
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    measured = measures(item)
-    if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
-        from pytest_flashinfer_perf.timing import tracebacks
-
-        tracebacks.hide_ours(call.excinfo)
-    report = yield
-    if measured and report.when == "call":
-        outcome.add(item, report)
-    if report.skipped and not hasattr(report, "wasxfail"):
-        outcome.fail_strict_skip(item, report, unmeasured.reason(report))
-    if not report.passed and (measured or stash.IDENTITY in item.stash):
-        outcome.make_printable(report)
-        left = unmeasured.of(report, stash.identity(item), item.stash.get(stash.LINE, None))
-        reports.add(report, unmeasured=left)
-    return report
+    yield from fixture.given(request, benchmark)

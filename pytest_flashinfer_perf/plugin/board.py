@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.running import neighbours, reports
 from pytest_flashinfer_perf.runs.formatting import duration
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import FAILED, SCHEMA_KEY, Block, Roof, Unmeasured
-from pytest_flashinfer_perf.runs.step import ModelStep
+from pytest_flashinfer_perf.runs.step import StepPlan
 
 NOTHING = "nothing was measured, for the reasons above"
 NOT_TIMED = "--benchmark-disable: answers were checked, and nothing was timed"
@@ -26,7 +26,7 @@ NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured 
 class Board:
     """Collects rows and skips from test reports, also of other processes; `is_ours` if any belongs to a case."""
 
-    def __init__(self, step: Callable[[], ModelStep | None]) -> None:
+    def __init__(self, step: Callable[[], StepPlan | None]) -> None:
         self.step = step  # of a model, if the session measures one
         self._rows: dict[str, Row] = {}
         self._unmeasured: dict[str, list[Unmeasured]] = {}

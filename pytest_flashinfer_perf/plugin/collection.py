@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -19,6 +20,7 @@ from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.plugin import suite
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running.record import ReplayClock
+from pytest_flashinfer_perf.running.stash import CASE
 from pytest_flashinfer_perf.spec.case import Case, routine_named
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
@@ -63,7 +65,38 @@ def _param(case: Case | Search) -> object:
 
 
 def marks(case: Case | Search) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.mark)]
+    needed = _requires(case.backend.runs_as, case.backend.api)
+    return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.mark), *needed]
+
+
+@functools.cache
+def _requires(backend: str, api: str) -> tuple[pytest.MarkDecorator, ...]:
+    """What a backend is declared to need, as people's own tests say it; decorators alone say it of a template's API."""
+    if not (backend and api):
+        return ()
+    needed = (pytest.mark.requires_flashinfer(api),)
+    if backend not in capability.HARDWARE:
+        return needed
+    capabilities = pytest.mark.requires_sm(*capability.HARDWARE[backend], backend=backend, api=api)
+    return (capabilities, pytest.mark.requires_backend(backend, api=api), *needed)
+
+
+def add_keywords(items: list[pytest.Item]) -> None:
+    """Let `-k` select a case by its routine, backend, model and types, whatever its function is called.
+
+    The wrapper that a backend calls may have the name of another routine, which selects that one's cases alone.
+    """
+    routines = all_routines()
+    for item in items:
+        case = _case_of(item)
+        if case is not None:
+            others = routines.keys() - {case.routine.name}
+            item.extra_keyword_matches.update(case.keywords - others)
+
+
+def _case_of(item: pytest.Item) -> Case | Search | None:
+    case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+    return case if isinstance(getattr(case, "routine", None), Routine) else item.stash.get(CASE, None)
 
 
 def give_clocks(items: list[pytest.Item]) -> None:
@@ -99,10 +132,9 @@ def verify_project(items: list[pytest.Item], settings: Settings) -> None:
     """Raise for names of routines and backends in the settings file that neither the package nor this run has."""
     routines = dict(all_routines())
     for item in items:
-        case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
-        routine = getattr(case, "routine", None)
-        if isinstance(routine, Routine):
-            routines[routine.name] = routine
+        case = _case_of(item)
+        if case is not None:
+            routines[case.routine.name] = case.routine
     if any("flashinfer." in text for text in _selections(settings)):
         with errors_of_use():
             routines.update(all_apis())
@@ -136,14 +168,23 @@ def unmet(item: pytest.Item, device: Device) -> str | None:
     return capability.missing(tuple(_requirements(item, device)), device)
 
 
+def _capability(*capabilities: str, backend: str = "this test", api: str = "") -> capability.Requirement:
+    """One of these, unless the API's own decorators say where it runs."""
+    return capability.hardware(backend, *filter(None, [api]), known=capabilities)
+
+
+def _backends(*names: str, api: str = "") -> Iterator[capability.Requirement]:
+    for name in names:
+        if name not in capability.HARDWARE:
+            raise pytest.UsageError(f"requires_backend: {unknown(name, sorted(capability.HARDWARE))}")
+        yield from capability.backend(name, *filter(None, [api]))
+
+
 def _requirements(item: pytest.Item, device: Device) -> Iterator[capability.Requirement]:
     for marker in item.iter_markers("requires_sm"):
-        yield capability.compute_capability("this test", *marker.args)
+        yield _capability(*marker.args, **marker.kwargs)
     for marker in item.iter_markers("requires_backend"):
-        for name in marker.args:
-            if name not in capability.HARDWARE:
-                raise pytest.UsageError(f"requires_backend: {unknown(name, sorted(capability.HARDWARE))}")
-            yield from capability.backend(name)
+        yield from _backends(*marker.args, **marker.kwargs)
     for marker in item.iter_markers("requires_flashinfer"):
         yield capability.flashinfer(*marker.args)
         if device.is_gpu:

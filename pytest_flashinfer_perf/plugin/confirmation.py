@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf.gate import runs
-from pytest_flashinfer_perf.runs.formatting import last_lines
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
 PROCESSES = 2
@@ -31,24 +30,14 @@ def measured(config: pytest.Config, tests: Sequence[str]) -> list[Run]:
 
 def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
     folder.mkdir()
-    named, output = folder / "only", folder / "run.json"
-    named.write_text("".join(f"{test}\n" for test in tests), encoding="utf-8")
-    words = [sys.executable, "-m", "pytest", *config.invocation_params.args]
-    done = subprocess.run(  # noqa: S603 - this session's own command
-        [*words, f"--perf-only={named}", f"--benchmark-json={output}", *_elsewhere(config, folder)],
-        cwd=config.invocation_params.dir,
-        env={**os.environ, CONFIRMS: "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if not output.is_file() or not output.stat().st_size:
-        last = last_lines(done.stdout + done.stderr, 1)
-        raise RunError(f"not measured again, its process exited with code {done.returncode}: {last}")
-    run = runs.read([output])[0]
-    if not set(tests) <= {row.fullname for row in run.rows}:
+    here, start = config.invocation_params, (sys.executable, "-m", "pytest")
+    again = Environment("this session", (*start, *here.args), here.dir, {CONFIRMS: "1"})
+    done = processes.ran(again, list(_elsewhere(config, folder)), folder / "run", tests)
+    if done.code not in (processes.PASSED, processes.TESTS_FAILED):
+        raise RunError(f"not measured again, its process exited with code {done.code}: {processes.end(done.log, 1)}")
+    if not set(tests) <= {row.fullname for row in done.run.rows}:
         raise RunError("not measured again: its process has no row of it")
-    return run
+    return done.run
 
 
 def _elsewhere(config: pytest.Config, folder: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
-from pytest_flashinfer_perf.config.settings import Checking, Measuring, Settings
+from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring, MeasuringError, Settings
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measuring import peaks, row
 from pytest_flashinfer_perf.measuring.autotune import CacheError
@@ -19,9 +19,9 @@ from pytest_flashinfer_perf.measuring.measurement import Measurement, Reference,
 from pytest_flashinfer_perf.measuring.one_case import OutOfMemoryError, run_case
 from pytest_flashinfer_perf.measuring.verification import Outputs
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running import compiling, record
+from pytest_flashinfer_perf.running import compiling, record, session
 from pytest_flashinfer_perf.running.compiling import CompileError
-from pytest_flashinfer_perf.running.stash import CHECKED, IDENTITY, OUTCOME, REPEAT, ROOFS, ROW
+from pytest_flashinfer_perf.running.stash import CHECKED, DEVICE, IDENTITY, OUTCOME, REPEAT, ROOFS, ROW, SETTINGS
 from pytest_flashinfer_perf.runs.row import Identity, Row
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.cost import Cost
@@ -32,7 +32,28 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.fuzz.search import Search
 
 Evaluate = Callable[[bool, Device], tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]]
+SWALLOWED = "nothing was measured, and the test went on after the failure of perf, which must end it"
 NOTHING_MEASURED = "nothing was measured: call perf(case) or perf.time(...), or pytest.skip(reason), or remove perf"
+
+
+def _by_markers(node: Any, settings: Settings) -> Measuring:
+    """The run's way to measure, with what the test's markers say; those nearer to the test win."""
+    own: Mapping[str, Any] = node.get_closest_marker("benchmark").kwargs
+    measuring = settings.measuring.changed_by({name: own[name] for name in ("max_time",) if name in own})
+    for marker in reversed(list(node.iter_markers("perf_measuring"))):
+        if marker.args:
+            raise MeasuringError(f"perf_measuring takes names and values, as in iters=20, got {marker.args[0]!r}")
+        measuring = measuring.changed_by(marker.kwargs)
+    return measuring
+
+
+def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
+    """The value of the fixture, while its process has the device."""
+    if "perf" not in request.node.fixturenames:
+        raise pytest.UsageError("perf must be an argument of the test itself, not of another fixture")
+    settings, device = request.config.stash[SETTINGS], request.config.stash[DEVICE]
+    with session.turn(request.config, settings, device):
+        yield Perf(request, benchmark, settings, device)
 
 
 class Perf:
@@ -48,11 +69,13 @@ class Perf:
         self._worker = getattr(request.config, "workerinput", {}).get("workerid")
         asked_not_to = request.config.getoption("benchmark_disable")
         self._only_once = asked_not_to
-        own = request.node.get_closest_marker("benchmark").kwargs
-        max_time = float(own.get("max_time", settings.measuring.max_time))
-        plant = settings.plants.get(request.node.nodeid, 0.0)
-        asked = replace(settings.measuring, max_time=max_time, plant=plant)
-        self._measuring = replace(asked, iters=1, warmup=0) if asked_not_to else asked
+        self._failed: BaseException | None = None
+        self._measuring = settings.measuring
+
+    def _asked(self, measuring: Measuring) -> Measuring:
+        """With what is asked for this test alone, whoever else asks for something."""
+        planted = replace(measuring, plant=self._settings.plants.get(self._node.nodeid, measuring.plant))
+        return replace(planted, iters=1, warmup=0) if self._only_once else planted
 
     def __call__(self, case: Case | Search) -> Measurement | None:
         """Run a case: skip it if it cannot run here, fail it if its answer is wrong, else record its row.
@@ -80,7 +103,7 @@ class Perf:
         record.leave_out(self._benchmark)
 
     def _measured(self, case: Case) -> Measurement:
-        self._node.stash[IDENTITY] = row.located(case.identity, self._device)
+        self._node.stash[IDENTITY] = case.identity.on(self._device)
         self._node.stash[REPEAT] = case.repro
         known = quarantined(case, self._settings.quarantine, all_routines())
         if known:
@@ -91,7 +114,7 @@ class Perf:
             self._checked(result.measurement)
         else:
             self._benchmark.params = case.json_params
-            self._record(result.measurement, row.of_case(case, result, self._settings.measuring.peaks))
+            self._record(result.measurement, row.of_case(case, result, self._measuring.peaks))
         return result.measurement
 
     def _checking_of(self, case: Case) -> Checking:
@@ -114,13 +137,18 @@ class Perf:
         flops_dtype: str | None = None,
         reference: Reference = None,
         out: Outputs = None,
+        measuring: Asked = None,
         **kwargs: Any,
     ) -> Measurement:
-        """Time `fn(*args, **kwargs)`; `out` names the tensors it writes, which are poisoned and checked."""
+        """Time `fn(*args, **kwargs)`; `out` names the tensors it writes, which are poisoned and checked.
+
+        `measuring` has the fields of Measuring that differ from the run's options for this call.
+        """
         with self._row_or_nothing():
             self._node.stash[IDENTITY] = self._identity
             if self._settings.fuzzing.on:
                 pytest.skip("perf.time has no shapes to search: give it a strategy of your own with @given")
+            self._measuring = self._asked(self._measuring.changed_by(measuring))
             work = {"flops": flops, "bytes": bytes, "flops_dtype": flops_dtype, "reference": reference, "out": out}
             where = str(self._device.torch)
             how = {
@@ -139,10 +167,13 @@ class Perf:
         return measured
 
     def verify_used(self) -> None:
-        """Fail a test that did not use the fixture: it would pass without having measured anything."""
+        """Fail a test that ended well without a measurement: it did not use the fixture, or went on after it failed."""
         if not self._used:
             record.leave_out(self._benchmark)
             pytest.fail(NOTHING_MEASURED, pytrace=False)
+        if self._failed is not None:
+            first, *_ = str(self._failed).splitlines() or [type(self._failed).__name__]
+            pytest.fail(f"{SWALLOWED}: {first}", pytrace=False)
 
     def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement:
         """Record what a child process measured and checked. `evaluate` gets True if one call is enough."""
@@ -157,10 +188,11 @@ class Perf:
     @property
     def _identity(self) -> Identity:
         """The identity of a test without a case of a routine."""
-        return row.located(Identity(case=self._node.nodeid, case_tag=self._settings.case_tag), self._device)
+        return Identity(case=self._node.nodeid, case_tag=self._settings.case_tag).on(self._device)
 
     def _own_row(self, measured: Measurement, cost: Cost | None) -> Row:
-        return row.of_measurement(self._identity, measured, cost, self._settings.measuring.peaks)
+        identity = self._identity.on(measured.device)
+        return row.of_measurement(identity, measured, cost, self._measuring.peaks)
 
     def _record(self, measured: Measurement, made: Row) -> None:
         if self._only_once:
@@ -182,8 +214,10 @@ class Perf:
         self._since = time.monotonic()
         try:
             with self._sentences():
+                self._measuring = self._asked(_by_markers(self._node, self._settings))
                 yield
-        except BaseException:
+        except BaseException as error:
+            self._failed = error
             record.leave_out(self._benchmark)
             raise
 

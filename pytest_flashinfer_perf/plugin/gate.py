@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile
-from pytest_flashinfer_perf.gate import calibration, github, likeness, runs, step_thresholds, table, thresholds
-from pytest_flashinfer_perf.gate.calibration import CalibrationError
+from pytest_flashinfer_perf.gate import github, likeness, runs, table, thresholds
 from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
@@ -24,7 +23,7 @@ from pytest_flashinfer_perf.running.stash import measures
 from pytest_flashinfer_perf.runs import row as rows
 from pytest_flashinfer_perf.runs.row import Identity, Row
 from pytest_flashinfer_perf.runs.run_file import Block, Run, RunError, Unmeasured
-from pytest_flashinfer_perf.runs.step import ModelStep
+from pytest_flashinfer_perf.runs.step import StepPlan
 
 NAME = "this session"
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -32,7 +31,7 @@ LEFT_OUT = "left out by -k, -m or --deselect"
 NOTHING_TO_SAVE = "--perf-save-baseline: nothing was measured, nothing is saved"
 
 
-def start(config: pytest.Config, project: ProjectFile, step: Callable[[], ModelStep | None]) -> None:
+def start(config: pytest.Config, project: ProjectFile, step: Callable[[], StepPlan | None]) -> None:
     if config.getoption("perf_save_baseline"):
         _save_as(config, config.getoption("perf_save_baseline"))
     config.pluginmanager.register(Gate(config, _rules(config, project), step), "flashinfer-perf-gate")
@@ -43,7 +42,7 @@ def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
         thresholds=thresholds.read(project),
         allowed=likeness.allowed(config.getoption("perf_gate_allow")),
         strict=config.getoption("perf_gate_strict"),
-        steps=step_thresholds.read(project),
+        steps=thresholds.of_steps(project),
     )
 
 
@@ -61,7 +60,7 @@ class Gate:
 
     config: pytest.Config
     rules: Rules
-    step: Callable[[], ModelStep | None]
+    step: Callable[[], StepPlan | None]
     base: list[Run] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
     again: list[Run] = field(default_factory=list)
@@ -118,11 +117,7 @@ class Gate:
         return self._against_base(self._run())
 
     def _against_base(self, head: Run) -> Judgement:
-        try:
-            found = calibration.find(self.config.getoption("perf_calibration"), head.gpus)
-        except CalibrationError as error:
-            return replace(judge(self.base, [head], self.rules), refusals=(str(error),))
-        return judge(self.base, [head], replace(self.rules, calibrations=tuple(found)))
+        return judge(self.base, [head], self.rules)
 
     def _run(self) -> Run:
         left = tuple(case for of_test in self.unmeasured.values() for case in of_test)

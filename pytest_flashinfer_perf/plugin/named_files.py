@@ -33,10 +33,10 @@ def is_testlist(path: Path, config: pytest.Config) -> bool:
 def set_arguments(config: pytest.Config, settings: Settings) -> None:
     """Add the suite's folders for what is there only, and the files of --perf-testlist, to pytest's arguments."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if (settings.cases or settings.api or settings.model) and not named:
+    if (settings.cases or settings.api or settings.model or settings.plan) and not named:
         from pytest_flashinfer_perf.plugin import suite
 
-        step = suite.runs_a_step(settings.model, settings.step)
+        step = suite.runs_a_step(settings.model, settings.step, settings.plan)
         if settings.cases or settings.api or step:
             config.args[:] = map(str, suite.asked_paths(api=settings.api, cases=settings.cases, step=step))
     if settings.testlists:

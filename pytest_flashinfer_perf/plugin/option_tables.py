@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from typing import Any
 
-from pytest_flashinfer_perf.config.option import option
-from pytest_flashinfer_perf.config.settings import Fuzzing
-from pytest_flashinfer_perf.config.usage import not_negative, positive
-from pytest_flashinfer_perf.gate.options import ALLOW, CALIBRATION, STRICT
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED, FINDINGS, SEED, option, whole
+from pytest_flashinfer_perf.config.settings import BOUNDS, CHOICES, Measuring
+from pytest_flashinfer_perf.gate.options import ALLOW, STRICT
 from pytest_flashinfer_perf.plugin import option_types as types
-from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 
 REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
+
+
+def _choice(name: str) -> dict[str, Any]:
+    return {"choices": CHOICES[name], "type": BOUNDS[name], "default": getattr(Measuring, name)}
+
 
 CASES = (
     option(
@@ -32,7 +36,7 @@ CASES = (
         "--perf-step",
         metavar="FLAGS",
         help="Run the kernels of one step of the model: --phase decode or prefill, --batch, --context, --page-size, "
-        "--kv-dtype, --mixed. Default for a config.json: --phase decode --batch 64 --context 8192.",
+        "--kv-dtype, --mixed, --tp, --dp, --ep. Default for a config.json: --phase decode --batch 64 --context 8192.",
     ),
     option(
         "--perf-api",
@@ -82,35 +86,32 @@ TIMING = (
     ),
     option(
         "--perf-instrument",
-        choices=("auto", "cupti", "events", "wall"),
-        default="auto",
+        **_choice("instrument"),
         help="Read the time from CUPTI, from CUDA events or from the host's clock (wall). auto takes the first of "
         "these that works. Default: %(default)s.",
     ),
     option(
         "--perf-cuda-graph",
-        choices=("auto", "on", "off"),
-        default="auto",
+        **_choice("cuda_graph"),
         help="Replay calls from CUDA graphs. auto does so for the cases of the suite and not for perf.time(). "
         "Default: %(default)s.",
     ),
     option(
         "--perf-cold-l2",
-        choices=("rotate", "flush", "none"),
-        default="rotate",
+        **_choice("cold_l2"),
         help="Make the L2 cache cold before each call: rotate through copies of the arguments, flush the cache, or "
         "leave it warm (none). Default: %(default)s.",
     ),
     option(
         "--perf-iters",
         metavar="N",
-        type=positive,
+        type=BOUNDS["iters"],
         help="Time exactly N calls of each case. Default: as many as make its time precise.",
     ),
     option(
         "--perf-warmup",
         metavar="N",
-        type=not_negative,
+        type=BOUNDS["warmup"],
         help="Make exactly N untimed calls of each case first. Default: up to 2 for each set of buffers.",
     ),
     option(
@@ -121,12 +122,11 @@ TIMING = (
     ),
     option(
         "--perf-peaks",
-        choices=("measured", "datasheet"),
-        default="measured",
+        **_choice("peaks"),
         help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
         "Default: %(default)s.",
     ),
-    option("--perf-seed", metavar="N", type=int, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."),
+    option("--perf-seed", metavar="N", type=SEED, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."),
     option(
         "--perf-autotune-cache",
         metavar="FILE",
@@ -168,13 +168,13 @@ CHECKING = (
     option(
         "--perf-fuzz-seconds",
         metavar="N",
-        type=positive,
+        type=whole(1),
         help="Stop each search after N seconds. Default: after the examples of the hypothesis profile.",
     ),
     option(
         "--perf-findings",
         metavar="DIR",
-        help=f"Folder to write findings of searches to. Default: {Fuzzing.findings}.",
+        help=f"Folder to write findings of searches to. Default: {FINDINGS}.",
     ),
 )
 GATE = (
@@ -192,7 +192,6 @@ GATE = (
     ),
     STRICT,
     ALLOW,
-    CALIBRATION,
 )
 LONG_RUNS = (
     option(
@@ -273,3 +272,5 @@ TRACE_SETS = (
         help="Folder to write traces to, '' to write none. Default: the folder `traces` of the data set.",
     ),
 )
+# The options by which the commands start pytest.
+HIDDEN = tuple(option(name, metavar="FILE", help=SUPPRESS) for name in ("--perf-only", "--perf-plant", "--perf-plan"))

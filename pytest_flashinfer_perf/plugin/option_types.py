@@ -6,13 +6,17 @@ import argparse
 import math
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_flashinfer_perf.running import shards
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.running.shards import Shard
 
 LONGEST_LIMIT_S = 1e9  # the longest time that faulthandler accepts
 
 
-def shard(text: str) -> shards.Shard:
+def shard(text: str) -> Shard:
+    from pytest_flashinfer_perf.running import shards  # imported where one is given
+
     try:
         return shards.parse(text)
     except shards.ShardError as error:

@@ -58,4 +58,5 @@ def fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) 
     for glob in item.config.stash[SETTINGS].strict_skips:
         if any(fnmatch.fnmatchcase(name, glob) for name in known_as):
             report.outcome = "failed"
+            report.when = "call"  # a failure, where pytest would call one at set-up an error
             report.longrepr = f"--perf-strict-skips={glob} does not allow this skip: {reason}"

@@ -10,9 +10,6 @@ from pytest_flashinfer_perf.config import planting, project_file, quarantine, to
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
 from pytest_flashinfer_perf.gate import likeness
-from pytest_flashinfer_perf.gate.options import AUTO, NONE
-from pytest_flashinfer_perf.spec import presets
-from pytest_flashinfer_perf.spec.presets import Spread
 
 MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate")  # an empty --perf-gate is refused later
 
@@ -66,32 +63,23 @@ def read(config: pytest.Config) -> Settings:
 def _verify_gate(config: pytest.Config, project: ProjectFile) -> None:
     """What `--perf-gate` alone uses is verified without it too, so that a mistake shows when it is made."""
     likeness.allowed(config.getoption("perf_gate_allow"))
-    named = config.getoption("perf_calibration")
-    if named not in (AUTO, NONE) or project.sections:
-        from pytest_flashinfer_perf.gate import calibration, step_thresholds, thresholds
+    if project.sections:
+        from pytest_flashinfer_perf.gate import thresholds
 
         thresholds.read(project)
-        step_thresholds.read(project)
-        if named not in (AUTO, NONE):
-            calibration.read(config.invocation_params.dir / named)
+        thresholds.of_steps(project)
 
 
 def _model(config: pytest.Config) -> dict[str, Any]:
-    """The model's name and its numbers of GPUs, which are part of the name or options of their own."""
-    given, step = config.getoption("perf_model"), {"step": config.getoption("perf_step")}
-    if given is not None and _is_config(given):
-        path = config.invocation_params.dir / given
-        return {"model": str(path), **step, **{way: config.getoption(f"perf_{way}") for way in Spread._fields}}
-    name, in_name = (None, {}) if given is None else presets.split_name(given)
-    own = {way: config.getoption(f"perf_{way}") for way in Spread._fields}
-    for way, gpus in in_name.items():
-        if own[way] not in (None, gpus):
-            raise pytest.UsageError(f"--perf-{way}={own[way]}: --perf-model={given} has another number, leave one out")
-    return {"model": name, **step, **own, **in_name}
+    """The model, its step, and the file that already has its plan; files are relative to the current folder."""
+    here, model, plan = config.invocation_params.dir, config.getoption("perf_model"), config.getoption("perf_plan")
+    if model is not None and _is_config(model):
+        model = str(here / model)
+    return {"model": model, "step": config.getoption("perf_step"), "plan": plan and str(here / plan)}
 
 
 def _is_config(given: str) -> bool:
-    from pytest_flashinfer_perf.routines.model_configs import shipped
+    from pytest_flashinfer_perf.models import shipped
 
     return shipped.is_path(given)
 

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_flashinfer_perf.apis import all_apis
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
+from pytest_flashinfer_perf.models import plan as plans
+from pytest_flashinfer_perf.models import shipped
+from pytest_flashinfer_perf.models.step import parse
 from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.routines import all_backends, all_routines, model_step
-from pytest_flashinfer_perf.routines.model_configs import shipped
-from pytest_flashinfer_perf.routines.model_configs.step import parse
-from pytest_flashinfer_perf.routines.model_step import Plan
-from pytest_flashinfer_perf.runs.step import ModelStep
+from pytest_flashinfer_perf.routines import all_backends, all_routines
+from pytest_flashinfer_perf.runs.step import StepPlan
 from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.spec.case import DEFAULT_SEED, Case
+from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.presets import Spread, split_name
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
@@ -83,59 +84,71 @@ def verify(settings: Settings) -> None:
 
 
 def _api_backends(settings: Settings) -> set[str]:
-    if not (settings.api or runs_a_step(settings.model, settings.step)):
+    if not (settings.api or _runs_a_step(settings)):
         return set()
     return {name for api in all_apis().values() for name in api.backends}
 
 
 def _verify_model(settings: Settings) -> None:
+    if settings.plan:
+        _planned(settings)
     if settings.model is None:
-        if settings.tp or settings.dp or settings.ep:
-            raise ParamError("--perf-tp, --perf-dp and --perf-ep need --perf-model")
         if settings.step:
             raise ParamError("--perf-step needs --perf-model")
         return
-    known = sorted({*_presets(), *shipped.names()})
-    if settings.model not in known and not shipped.is_path(settings.model):
-        raise ParamError(f"--perf-model: {unknown(settings.model, known)}")
+    name, known = _split(settings.model)[0], sorted({*_presets(), *shipped.names()})
+    if name not in known and not shipped.is_path(name):
+        raise ParamError(f"--perf-model: {unknown(name, known)}")
     for routine in all_routines().values():
         _model_shapes(routine, settings)
+
+
+def _split(model: str) -> tuple[str, dict[str, int]]:
+    """A model's name without its numbers of GPUs, which a path does not have."""
+    return (model, {}) if shipped.is_path(model) else split_name(model)
 
 
 def _presets() -> set[str]:
     return {name for routine in all_routines().values() if routine.presets for name in routine.presets.layers}
 
 
-def runs_a_step(model: str | None, step: str | None) -> bool:
+def runs_a_step(model: str | None, step: str | None, plan: str | None) -> bool:
     """As a model does that is given by its config.json, or with `--perf-step`; other models have sweeps."""
-    return model is not None and (step is not None or split_name(model)[0] not in _presets())
+    if model is None:
+        return plan is not None
+    return step is not None or _split(model)[0] not in _presets()
 
 
-def planned(settings: Settings) -> Plan | None:
-    if settings.model is None or not runs_a_step(settings.model, settings.step):
-        return None
-    return _plan(settings.model, settings.step or "", _spread(settings))
+def _runs_a_step(settings: Settings) -> bool:
+    return runs_a_step(settings.model, settings.step, settings.plan)
 
 
-def recorded_step(settings: Settings) -> ModelStep | None:
-    step = planned(settings)
-    return step.recorded if step else None
+def _planned(settings: Settings) -> StepPlan:
+    return _plan(settings.model or "", settings.step or "", settings.plan)
 
 
 @functools.cache
-def _plan(model: str, step: str, spread: Spread) -> Plan:
-    return model_step.plan(model, parse(step, spread), all_apis())
+def _plan(model: str, step: str, file: str | None) -> StepPlan:
+    if file is not None:
+        return plans.read(Path(file))
+    name, gpus = _split(model)
+    return plans.of(name, parse(step, gpus))
 
 
-def _spread(settings: Settings) -> Spread:
-    return Spread(settings.tp or 1, settings.dp or 1, settings.ep or 1)
+def recorded_step(settings: Settings) -> StepPlan | None:
+    """As this FlashInfer can measure it, for the file of the run."""
+    return _completed(_planned(settings)) if _runs_a_step(settings) else None
+
+
+def _completed(plan: StepPlan) -> StepPlan:
+    return plans.completed(plan, {**all_routines(), **all_apis()})
 
 
 def _model_shapes(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
-    step = planned(settings)
-    return (
-        list(routine.shapes_of_model(settings.model or "", _spread(settings))) if step is None else step.shapes(routine)
-    )
+    if _runs_a_step(settings):
+        return list(plans.shapes(_planned(settings), routine))
+    name, gpus = _split(settings.model or "")
+    return list(routine.shapes_of_model(name, Spread(**gpus)))
 
 
 def asked_for(settings: Settings) -> list[Case]:
@@ -168,7 +181,9 @@ def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str
 
 
 def _listed(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
-    return _model_shapes(routine, settings) if settings.model else list(routine.tiers.get(settings.suite, tuple)())
+    if settings.model or settings.plan:
+        return _model_shapes(routine, settings)
+    return list(routine.tiers.get(settings.suite, tuple)())
 
 
 def _own(routine: AnyRoutine, params: Params | str) -> Shape[Any]:

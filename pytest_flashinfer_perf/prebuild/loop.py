@@ -1,9 +1,14 @@
-"""The pytest plugin of the compiling process (`-p`): tests are selected as usual, and compiled instead of run."""
+"""The pytest plugin of the compiling process (`-p`): tests are selected as usual, and compiled instead of run.
+
+A line is printed for each module that is compiled; a terminal has a bar of files below.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +19,6 @@ from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.prebuild import artifact, building, modules
 from pytest_flashinfer_perf.prebuild.modules import Needed
 from pytest_flashinfer_perf.prebuild.pretence import pretend_cudnn
-from pytest_flashinfer_perf.prebuild.progress import Progress
 from pytest_flashinfer_perf.running.stash import SETTINGS, case_of
 from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.spec.case import Case
@@ -26,10 +30,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register after the main plugin, so that this test loop comes before its own."""
     pretend_cudnn()
     config.option.perf_prebuild = False  # in an ini file it would start this process again and again
-    config.pluginmanager.register(Prebuild(config), "flashinfer-perf-prebuild")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Register after the main plugin's hooks, which may have joined last, so that this loop comes before theirs."""
+    session.config.pluginmanager.register(Prebuild(session.config), "flashinfer-perf-prebuild")
 
 
 def _cases(items: list[pytest.Item]) -> list[Case]:
@@ -96,3 +103,40 @@ class Prebuild:
 
     def _say(self, sentence: str) -> None:
         self._config.get_terminal_writer().line(sentence)
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """Prints lines and a bar of tqdm."""
+
+    def __init__(self, say: Callable[[str], None], modules: int) -> None:
+        from tqdm import tqdm
+
+        self._say = say
+        self._modules = modules
+        self._ended = 0
+        self._since = time.monotonic()
+        self._bar = tqdm(unit="file", disable=None, leave=False)
+        self.failed: dict[str, str] = {}
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.close()
+        if self._modules:
+            there = self._modules - len(self.failed)
+            self._say(f"compiled {there} of {counted(self._modules, 'module')} in {self._seconds:.1f} s")
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._since
+
+    def step(self, done: int, of: int) -> None:
+        self._bar.total = of
+        self._bar.update(done - self._bar.n)
+
+    def finished(self, module: str, error: str | None) -> None:
+        self._ended += 1
+        if error is not None:
+            self.failed[module] = error
+        result = "is compiled" if error is None else f"does not compile: {error}"
+        self._bar.clear()
+        self._say(f"{self._ended}/{self._modules} {self._seconds:6.1f} s  {module} {result}")
+        self._bar.refresh()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.running import probe
+from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.running.workers import VISIBLE
 
 ARCHITECTURES = "FLASHINFER_CUDA_ARCH_LIST"
@@ -39,8 +38,8 @@ def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path 
     own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
     alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides an ini file
     words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *_selecting(arguments), *alone]
-    environment = {**os.environ, ARCHITECTURES: architectures(), VISIBLE: ""}
-    return subprocess.run(words, env=environment, check=False).returncode  # noqa: S603
+    variables = {ARCHITECTURES: architectures(), VISIBLE: ""}
+    return processes.started(processes.Environment("prebuild", tuple(words), variables=variables))
 
 
 def _selecting(arguments: Sequence[str]) -> list[str]:
@@ -58,7 +57,7 @@ def architectures() -> str:
     named = os.environ.get(ARCHITECTURES, "").strip()
     if named:
         return named
-    found = probe.answer(PROBE)
+    found = processes.answer(PROBE)
     if not found:
         raise PrebuildError(f"there is no GPU to compile for: name one, such as {ARCHITECTURES}=9.0a")
     return found

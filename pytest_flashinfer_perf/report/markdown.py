@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from pytest_flashinfer_perf.models import budget, budget_table
 from pytest_flashinfer_perf.printing import safe
-from pytest_flashinfer_perf.report import budget_shown, host, story, verdicts
+from pytest_flashinfer_perf.report import host, story, verdicts
 from pytest_flashinfer_perf.report.story import CaseHistory, Comparison
 from pytest_flashinfer_perf.report.verdicts import ShownVerdict
 from pytest_flashinfer_perf.runs.formatting import as_markdown, duration, markdown_table, named, rate, spread
@@ -24,9 +25,9 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     yield from _failed(answer.failed)
     yield from _slower(answer.slower, judged)
     yield from _undecided(answer.undecided)
-    for one in budget_shown.of_runs(runs):
-        if one.budget:
-            yield from (*budget_shown.markdown(one.step, one.budget, one.base), "")
+    for one in budget.of_runs(runs):
+        if not one.trouble:
+            yield from (*budget_table.markdown(one), "")
     for comparison in story.comparisons(found):
         yield from _folded(f"{comparison.routine}: {_wins(comparison)}", _side_by_side(comparison))
     for title, table in host.tables([one.row for one in found if one.row]).items():

@@ -28,7 +28,7 @@ def is_slower(row: Row, first: Row) -> bool:
 
     Where the samples of the two scatter by more than that noise, their scatter counts.
     """
-    [effect] = effects.effects(effects.replicates([first], [row], paired=True)[:1], [None])
+    [effect] = effects.effects(effects.replicates([first], [row], paired=True)[:1])
     own = math.hypot(_error(first, effect.seen.domain), _error(row, effect.seen.domain))
     return effect.change > tails.beyond(RISK, effect.noise.df) * max(effect.error, own)
 

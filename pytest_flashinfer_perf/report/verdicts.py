@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.gate import calibration, judge, thresholds, verdict, words
-from pytest_flashinfer_perf.gate.options import AUTO
+from pytest_flashinfer_perf.gate import judge, thresholds, verdict, words
 from pytest_flashinfer_perf.gate.runs import verify_once
 from pytest_flashinfer_perf.runs.run_file import Run
 
@@ -25,10 +24,7 @@ def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:
         return {}
     verify_once(runs)
     *base, head = runs
-    rules = verdict.Rules(
-        thresholds=thresholds.read(project_file.find(Path.cwd())),
-        calibrations=tuple(calibration.find(AUTO, head.gpus)),
-    )
+    rules = verdict.Rules(thresholds=thresholds.read(project_file.find(Path.cwd())))
     return {one.name: ShownVerdict(one.verdict.value, _reason(one)) for one in judge.judge(base, [head], rules).cases}
 
 

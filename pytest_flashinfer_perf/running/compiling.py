@@ -20,6 +20,7 @@ FAILED = "FAILED: "
 OF_NINJA = ("ninja: ", FAILED, "[")
 
 _broken: dict[str, str] = {}
+_told: list[Callable[[str], None]] = []
 
 
 class CompileError(FlashinferPerfError, RuntimeError):
@@ -38,6 +39,12 @@ def know(modules: Mapping[str, str]) -> None:
     _broken.update(modules)
 
 
+def tell(begins: Callable[[str], None]) -> Callable[[], None]:
+    """Call this with the name of each module that this process begins to compile, until what is returned is called."""
+    _told.append(begins)
+    return functools.partial(_told.remove, begins)
+
+
 def watch() -> None:
     """From FlashInfer's import on; a module is compiled when somebody first asks for it."""
     library = sys.modules.get("flashinfer.jit.core")
@@ -50,6 +57,8 @@ def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(build)
     def built(spec: Any) -> Any:
         if spec.name not in _broken:
+            for begins in _told if not getattr(spec, "is_compiled", False) else ():
+                begins(spec.name)
             try:
                 with not_counted():
                     return build(spec)

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.printing import write_lines
-from pytest_flashinfer_perf.running import alone, compiling, journal, reports, resume
+from pytest_flashinfer_perf.running import alone, compiling, journal, progress, reports, resume
 from pytest_flashinfer_perf.running.beside import Beside
 from pytest_flashinfer_perf.running.gatherer import Gatherer
 from pytest_flashinfer_perf.running.journal import Journal, Past
@@ -56,6 +56,10 @@ def _gathering(config: pytest.Config, notes: list[str]) -> WorkerBrief:
     asked = config.getoption("perf_resume") and not config.option.collectonly
     past = _past(config, notes) if asked else None
     brief = WorkerBrief(past.run, past.repeats, past.places) if past else WorkerBrief(uuid4().hex)
+    shown = progress.of_command()
+    if shown is not None:
+        config.add_cleanup(compiling.tell(shown.compiles))
+        config.pluginmanager.register(shown, "flashinfer-perf-progress")
     config.pluginmanager.register(Gatherer(config, brief.run), "flashinfer-perf-gatherer")
     if past is not None:
         config.pluginmanager.register(Restorer(past, notes), "flashinfer-perf-restorer")

@@ -55,9 +55,12 @@ def case_of(item: pytest.Item) -> Case | None:
 
 
 def identity(item: pytest.Item) -> Identity:
-    """Its case's where the test never came to ask for it."""
-    case = case_of(item)
-    return item.stash.get(IDENTITY, case.identity if case else Identity(case=item.nodeid))
+    """The names of the item's case, also where the test never came to ask for it."""
+    if IDENTITY in item.stash:
+        return item.stash[IDENTITY]
+    case, device = case_of(item), item.config.stash.get(DEVICE, None)
+    names = case.identity if case else Identity(case=item.nodeid)
+    return names.on(device) if device else names
 
 
 def repeat(item: pytest.Item, *, from_here: bool = False) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.config.option import GPU_WORKERS
 from pytest_flashinfer_perf.running import (
     compiling,
     journal,
@@ -30,7 +31,6 @@ from pytest_flashinfer_perf.runs.row import Identity
 from pytest_flashinfer_perf.spec import flags
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-OPT_IN = "perf_gpu_workers"
 BRIEF, REFUSED = "flashinfer_perf", "flashinfer_perf_refused"
 AS_OFTEN_AS_NEEDED = "1000000"  # each worker that dies has cost a case, and there are no more of them than cases
 MOST_STILLBORN = 3
@@ -75,7 +75,7 @@ def _frozen(value: Any) -> Any:
 def number(config: pytest.Config) -> int | None:
     """The number of workers for `-n auto`, if the project lets this plugin decide."""
     device = config.getoption("perf_device")
-    if not config.getini(OPT_IN) or device == "cpu:any" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+    if not config.getini(GPU_WORKERS) or device == "cpu:any" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     return max(1, len(gpus(device)))
 
@@ -120,7 +120,7 @@ def obstacle(spec: Any, specs: Sequence[Any], names: Sequence[str], *, opted_in:
     if spec.via:
         return f"say which GPU each worker of {spec.via} has: --tx popen//via={spec.via}//env:{VISIBLE}=0"
     if not opted_in:
-        return f"workers share a GPU: set {OPT_IN} = true in pytest's ini file for one worker per GPU, or say -n 1"
+        return f"workers share a GPU: set {GPU_WORKERS} = true in pytest's ini file for one worker per GPU, or say -n 1"
     return (
         f"{len(specs)} workers and {len(names)} GPUs: workers that share a GPU distort each other's times, use -n auto"
     )
@@ -132,7 +132,7 @@ class Controller:
     def __init__(self, config: pytest.Config, brief: WorkerBrief) -> None:
         self._config = config
         self._brief = brief
-        self._opted_in = bool(config.getini(OPT_IN))
+        self._opted_in = bool(config.getini(GPU_WORKERS))
         self._specs: Sequence[Any] = ()
         self._gpus: list[str] = []
         self._collected: set[str] = set()

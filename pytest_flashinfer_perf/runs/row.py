@@ -9,11 +9,14 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pytest_flashinfer_perf.runs import fields
 from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.host_time import HostTime
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.machine.devices import Device
 
 Status = Literal["ok", "noisy", "invalid", "wrong"]
 # "memory?": no peak is known for the type of the FLOPs, so they may bind where the share is that of the memory's roof.
@@ -40,6 +43,10 @@ class Identity:
     def place(self) -> str:
         """Which device it is: times of two cards of one model are not the same measurement."""
         return self.gpu_uuid or self.device or ""
+
+    def on(self, device: Device) -> Identity:
+        """The same names, with those of the device that runs the case."""
+        return dataclasses.replace(self, device=str(device.torch), device_name=device.name, gpu_uuid=device.uuid)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +127,28 @@ class Provenance:
     ] = ()
     placement_spread: Annotated[
         float | None, "the standard deviation of those medians over their mean; `null` for a single one"
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """Which FlashInfer it was: with what of its requirements, and whose kernels ran."""
+
+    implementation: Annotated[
+        tuple[str, ...] | None,
+        "[whose kernels](row.md#which-implementation-ran) ran, in order: `CUDA`, `CuTe DSL`, `cuDNN`, `cuBLAS`, "
+        "`torch`, or `unknown`; `null` without CUPTI",
+    ] = None
+    requirements: Annotated[
+        Mapping[str, str | None] | None,
+        "the version of each package that FlashInfer requires, by its own metadata; `null` for what is not installed",
+    ] = None
+    unmet: Annotated[
+        Mapping[str, str] | None,
+        "packages that FlashInfer requires, or these in turn, and that are missing or too old: why, by name",
+    ] = None
+    switches: Annotated[
+        Mapping[str, str] | None, "variables of the environment that were set and that choose FlashInfer's kernels"
     ] = None
 
 
@@ -217,6 +246,7 @@ class Row:
     setup: Setup = Setup()
     throughput: Throughput = Throughput()
     provenance: Provenance = Provenance()
+    library: Library = Library()
     trace: KernelTrace = KernelTrace()
     clocks: ClockReadings = ClockReadings()
     check: AnswerCheck = AnswerCheck()

@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.files import FileError, read_json
 from pytest_flashinfer_perf.runs import fields, row
 from pytest_flashinfer_perf.runs.fields import FieldError, shown
 from pytest_flashinfer_perf.runs.row import Identity, Row
-from pytest_flashinfer_perf.runs.step import ModelStep
+from pytest_flashinfer_perf.runs.step import StepPlan
 
 SCHEMA_KEY = "flashinfer_perf"
 SCHEMA = 2
@@ -89,7 +89,7 @@ class Block:
     roofs: Roofs = field(default_factory=dict)
     unmeasured: tuple[Unmeasured, ...] = ()
     shard: ShardOfRun | None = None
-    step: ModelStep | None = None  # of the model that was measured
+    step: StepPlan | None = None  # of the model that was measured
 
     def written(self) -> dict[str, Any]:
         values: dict[str, Any] = {**fields.written(self), "unmeasured": [one.written() for one in self.unmeasured]}
@@ -137,7 +137,7 @@ class Run:
         return self.block.roofs if self.block else {}
 
     @property
-    def step(self) -> ModelStep | None:
+    def step(self) -> StepPlan | None:
         return self.block.step if self.block else None
 
     @property

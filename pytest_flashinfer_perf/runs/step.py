@@ -1,9 +1,12 @@
-"""A model's step as a run stores it: how often each kernel runs, and which rows measure it."""
+"""A model's step as a run stores it, and as one process hands it to another: its kernels, and the rows that time them.
+
+`models/` makes the plan, measures it and sums it up; only its data is here, since it is a part of the run's file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_flashinfer_perf.runs.fields import FieldError
@@ -11,12 +14,37 @@ from pytest_flashinfer_perf.runs.fields import FieldError
 
 @dataclass(frozen=True, kw_only=True)
 class StepKernel:
+    """One kernel of a step on one GPU; bytes, parameters and FLOPs are those of all its `count` calls."""
+
     name: str
-    count: int
-    problems: tuple[Mapping[str, Any], ...] = ()  # parameters of rows: any one of them does the work
+    count: int = 1
+    problems: tuple[Mapping[str, Any], ...] = ()  # a routine and its parameters: any one of them does the work
+    cases: tuple[str, ...] = ()  # of each problem, as ids have it without the backend
     gap: str = ""  # why no case measures it
     note: str = ""
-    weight_bytes: float = 0.0  # of all its calls in the step
+    stored: str = "bf16"  # the type of its weights
+    weight_bytes: float = 0.0
+    parameters: int = 0
+    flops: float = 0.0
+
+    def times(self, count: int) -> StepKernel:
+        return replace(
+            self,
+            count=self.count * count,
+            weight_bytes=self.weight_bytes * count,
+            parameters=self.parameters * count,
+            flops=self.flops * count,
+        )
+
+    def joined(self, other: StepKernel) -> StepKernel:
+        """This kernel and the calls of another layer's that is the same."""
+        return replace(
+            self,
+            count=self.count + other.count,
+            weight_bytes=self.weight_bytes + other.weight_bytes,
+            parameters=self.parameters + other.parameters,
+            flops=self.flops + other.flops,
+        )
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -24,8 +52,14 @@ class StepKernel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelStep:
-    name: str  # of the model, with its numbers of GPUs
+class StepPlan:
+    """All kernels of a step; `name` is the model's, with its numbers of GPUs."""
+
+    name: str
     title: str
     kernels: tuple[StepKernel, ...]
     coverage: tuple[str, ...] = ()  # what has a case and what has none, in sentences
+
+    @property
+    def gaps(self) -> list[StepKernel]:
+        return [kernel for kernel in self.kernels if kernel.gap]

@@ -8,17 +8,17 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED, SEED
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.runs.row import Identity
 from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.spec.params import ParamError, Value, fields_of
+from pytest_flashinfer_perf.spec.params import SHORT, ParamError, Value, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
 
-DEFAULT_SEED = 42
 Translate = Callable[[list[str]], list[str]]
 # Upstream's general flags without effect here: answers are always checked, repro commands always written.
 WITHOUT_EFFECT = ("--use_cupti", "--refcheck", "--generate_repro_command")
@@ -34,6 +34,7 @@ class CaseOptions:
     use_cuda_events: bool = False
     verbose: int = 0
     allow_output_mismatch: bool = False
+    autotune: bool = False  # of an API, whose parameters have no such field
 
     def __post_init__(self) -> None:
         for name, least in (("num_iters", 1), ("dry_run_iters", 0)):
@@ -59,7 +60,7 @@ class CaseOptions:
 
 
 COUNTS = ("num_iters", "dry_run_iters")
-SWITCHES = ("no_cuda_graph", "use_cuda_events", "allow_output_mismatch")
+SWITCHES = ("no_cuda_graph", "use_cuda_events", "allow_output_mismatch", "autotune")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,11 @@ class Case:
     autotune_cache: str | None = None
     options: CaseOptions = CaseOptions()
     nth: int = 1  # occurrence in a testlist
+    stands_in: bool = False  # nobody named its backend: it runs where there is no GPU, if it is small
+
+    def __post_init__(self) -> None:
+        if not SEED.allows(self.seed):
+            raise ParamError(f"seed {SEED.refusal(self.seed)}")
 
     @property
     def params(self) -> Any:
@@ -83,7 +89,13 @@ class Case:
 
     @property
     def id(self) -> str:
-        return f"{self.shape.id}-{self.backend_name}" + f"-{self.nth}" * (self.nth > 1)
+        tuned = "-autotune" * self.options.autotune
+        return f"{self.shape.id}-{self.backend_name}{tuned}" + f"-{self.nth}" * (self.nth > 1)
+
+    @property
+    def autotunes(self) -> bool:
+        """Whether FlashInfer's tuner is to choose the kernel before it is timed."""
+        return self.options.autotune or getattr(self.params, "autotune", False)
 
     @property
     def words(self) -> list[str]:
@@ -123,6 +135,15 @@ class Case:
         return {"routine": self.routine.name, "backend": self.backend_name, "model": model, **params}
 
     @property
+    def keywords(self) -> set[str]:
+        """The names that `-k` selects it by, with its model and its types, however these are written."""
+        model = {self.shape.model.name} if self.shape.model else set()
+        params = self.params
+        given = (getattr(params, f.name) for f in fields_of(type(params)) if f.name.endswith("dtype"))
+        dtypes = {name for name in given if name is not None}
+        return self.routine.keywords(self.backend_name) | model | dtypes | {SHORT.get(name, name) for name in dtypes}
+
+    @property
     def json_params(self) -> dict[str, Value]:
         return {"routine": self.routine.name, "backend": self.backend_name, **self.params.as_json()}
 
@@ -134,6 +155,13 @@ class Line(NamedTuple):
     shape: Shape[Any]
     backends: tuple[str, ...]
     settings: tuple[int, str | None, str | None, CaseOptions]
+    general: argparse.Namespace
+
+    @property
+    def arguments(self) -> argparse.Namespace:
+        """All flags as they are understood, in the form in which upstream's script prints them."""
+        params = {f.spellings[0]: getattr(self.shape.params, f.name) for f in fields_of(self.routine.params)}
+        return argparse.Namespace(**{**vars(self.general), **params})
 
     def case(self, backend: str) -> Case:
         return Case(self.routine, self.shape, backend_named(backend, self.routine), *self.settings)
@@ -167,11 +195,13 @@ def parse_of(
         *(f"--{name}" for name in {*accepted, *routine.params.ignores}),
     ]
     known, rest = _general().parse_known_args(flags.expanded(words, spellings))
+    if known.autotune and routine.option != "--api":  # one of the routine's own flags, if it has it
+        rest = [*rest, "--autotune"]
     shape = Shape(flags.read(routine.params, translated(rest), accepted, [names[0] for names in GENERAL]))
-    options = CaseOptions(**{name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")})
-    return Line(
-        routine, shape, tuple(known.backends or ()), (known.random_seed, known.case_tag, known.autotune_cache, options)
-    )
+    given = {name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")}
+    options = CaseOptions(**{**given, "autotune": known.autotune and routine.option == "--api"})
+    settings = (known.random_seed, known.case_tag, known.autotune_cache, options)
+    return Line(routine, shape, tuple(known.backends or ()), settings, known)
 
 
 def name_in(words: list[str]) -> str:
@@ -189,7 +219,7 @@ NAMING = ("--routine", "-R", "--api")
 GENERAL: dict[tuple[str, ...], dict[str, Any]] = {
     NAMING: {"dest": "routine"},
     ("--backends",): {"nargs": "+"},
-    ("--random_seed",): {"type": int, "default": DEFAULT_SEED},
+    ("--random_seed",): {"type": SEED, "default": DEFAULT_SEED},
     ("--num_iters", "-n"): {"type": int},
     ("--dry_run_iters", "-d"): {"type": int},
     ("--verbose", "-v"): {"action": "count", "default": 0},

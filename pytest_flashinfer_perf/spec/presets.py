@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pytest_flashinfer_perf.spec.params import ParamError
 
@@ -16,6 +18,11 @@ class Spread(NamedTuple):
     tp: int = 1
     dp: int = 1
     ep: int = 1
+
+    @property
+    def suffix(self) -> str:
+        """What a model's name has behind it: `-tp8-dp2`."""
+        return "".join(f"-{way}{gpus}" for way, gpus in self._asdict().items() if gpus > 1)
 
 
 def split_name(text: str) -> tuple[str, dict[str, int]]:
@@ -37,33 +44,45 @@ class Model:
         return iter(dict.fromkeys(max(1, batch // self.dp) for batch in whole))
 
 
-class Layer(Protocol):
-    def shared(self, over: Spread) -> Iterator[tuple[int, str, int]]:
-        """The counts that must divide evenly, as (count, what is counted, number of GPUs)."""
-        ...
+class UnevenError(ParamError):
+    """Something of a layer that so many GPUs cannot share evenly."""
 
 
-L = TypeVar("L", bound=Layer)
+def shared(count: int, gpus: int, what: str) -> int:
+    """A GPU's part of what must divide evenly."""
+    if count % gpus:
+        raise UnevenError(f"{count} {what}, which {gpus} GPUs cannot share evenly")
+    return count // gpus
+
+
+L = TypeVar("L")
 
 
 @dataclass(frozen=True)
 class Presets(Generic[L]):
-    """The models that have a kind of layer. Call it with a model's name to get that model on one GPU."""
+    """The models that have a kind of layer. Call it with a model's name to get that model on one GPU.
 
-    layers: Mapping[str, L]
+    The models are read when they are first asked for: no file is read by an import.
+    """
+
+    read: Callable[[], Mapping[str, L]]
     parameters: Callable[[L, Spread], dict[str, Any]]
     usual: tuple[Spread, ...] = tuple(Spread(tp) for tp in (1, 2, 4, 8))
 
+    @functools.cached_property
+    def layers(self) -> Mapping[str, L]:
+        return self.read()
+
     def __call__(self, name: str, tp: int = 1, dp: int = 1, ep: int = 1) -> Model:
         over = Spread(tp, dp, ep)
-        for count, what, gpus in self._uneven(name, over):
-            raise ParamError(f"{name} has {count} {what}, which {gpus} GPUs cannot share evenly")
-        spread = "".join(f"-{way}{gpus}" for way, gpus in over._asdict().items() if gpus > 1)
-        return Model(name + spread, self.parameters(self.layers[name], over), dp)
-
-    def _uneven(self, name: str, over: Spread) -> list[tuple[int, str, int]]:
-        return [(count, what, gpus) for count, what, gpus in self.layers[name].shared(over) if count % gpus]
+        try:
+            return Model(name + over.suffix, self.parameters(self.layers[name], over), dp)
+        except UnevenError as error:
+            raise UnevenError(f"{name} has {error}") from error
 
     def everywhere(self) -> Iterator[Model]:
         """Each model on each usual number of GPUs that divides it evenly."""
-        yield from (self(name, *over) for name in self.layers for over in self.usual if not self._uneven(name, over))
+        for name in self.layers:
+            for over in self.usual:
+                with suppress(UnevenError):
+                    yield self(name, *over)

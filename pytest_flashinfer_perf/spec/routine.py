@@ -200,6 +200,13 @@ class Routine(Generic[P, X]):
             return ()
         return self.model_shapes(self.presets(name, *over))
 
+    def keywords(self, backend: str) -> set[str]:
+        """The names that select a case of this backend by `-k`: earlier ones too, its kernels' and its API's."""
+        declared = self.backends[backend]
+        earlier = {name for name, now in self.aliases.items() if now == backend}
+        function = declared.api.rpartition(".")[2]
+        return {self.name, self.family, backend, declared.runs_as, function, *earlier} - {""}
+
     def backend_named(self, name: str) -> Backend[P, X] | None:
         return self.backends.get(self.aliases.get(name, name))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.config.settings import InstrumentChoice, Measuring
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.timing.instruments import Call
 from pytest_flashinfer_perf.timing.run import run
@@ -64,7 +64,7 @@ def planned(measuring: Measuring, device: Device, *, cuda_graph: bool) -> Extra:
 
 
 @functools.cache
-def _spin(device: Device, instrument: str, graph: bool) -> Spin:
+def _spin(device: Device, instrument: InstrumentChoice, graph: bool) -> Spin:
     """Measure the spinning kernel as cases are measured, once for each way to launch."""
     how = Measuring(instrument=instrument, cold_l2="none", iters=CALLS)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -89,24 +89,41 @@ class BenchGpuTime:
     name: str
 
     def missing(self, device: Device) -> str | None:
-        needed = (capability.gpu(self.name), capability.flashinfer(), *((_cupti,) if self.name == "cupti" else ()))
+        bench = (capability.flashinfer("testing.bench_gpu_time"), _bench_gpu_time)
+        needed = (capability.gpu(self.name), *bench, *((_cupti,) if self.name == "cupti" else ()))
         return capability.missing(needed, device)
 
     def sample(self, work: Work, count: int, warmup: int) -> list[float]:
         from flashinfer.testing import bench_gpu_time
 
         cheap = records.read_together() if self.name == "cupti" else nullcontext()
+        keywords = {
+            "dry_run_iters": warmup,
+            "repeat_iters": count,
+            "enable_cupti": self.name == "cupti",
+            "use_cuda_graph": bool(work.graph_of),
+            "num_iters_within_graph": work.graph_of or 1,
+            _flush_of(bench_gpu_time): work.flush,
+        }
         with _no_fallback(self.name), _explained_errors(), cheap:
-            milliseconds = bench_gpu_time(
-                work,
-                dry_run_iters=warmup,
-                repeat_iters=count,
-                enable_cupti=self.name == "cupti",
-                use_cuda_graph=bool(work.graph_of),
-                num_iters_within_graph=work.graph_of or 1,
-                cold_l2_cache=work.flush,
-            )
+            milliseconds = bench_gpu_time(work, **keywords)
         return [float(ms) / 1e3 for ms in milliseconds]
+
+
+def _flush_of(bench_gpu_time: Callable[..., object]) -> str:
+    """The parameter that makes the cache cold; FlashInfer 0.5 only knows the older name of the two."""
+    return "cold_l2_cache" if capability.accepts(bench_gpu_time, "cold_l2_cache") else "l2_flush"
+
+
+def _bench_gpu_time(_device: Device) -> str | None:
+    """Require its parameters, which the first releases that have it do not have."""
+    bench: Any = capability.api("testing.bench_gpu_time")
+    absent = [name for name in ("enable_cupti", _flush_of(bench)) if not capability.accepts(bench, name)]
+    if not absent:
+        return None
+    return (
+        f"this flashinfer is too old: its bench_gpu_time has no {' and no '.join(absent)}; use --perf-instrument=wall"
+    )
 
 
 @contextmanager

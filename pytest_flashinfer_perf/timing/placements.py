@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
-from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.timing.clocks import Clocks
 from pytest_flashinfer_perf.timing.cold import MEMORY_SHARE
+from pytest_flashinfer_perf.timing.copies import in_memory, storage
 from pytest_flashinfer_perf.timing.target import Target
 
 
@@ -40,14 +39,14 @@ def spread(placements: Sequence[Placement]) -> float | None:
 
 def fits(target: Target, free_at_first: int, free: int, placed: int) -> bool:
     """Whether there is memory for one more placement: as much as each so far took, and at least for its tensors."""
-    storages = {_begin(t): t.untyped_storage().nbytes() for t in tensors(_touched(target))}
+    storages = {storage(t): t.untyped_storage().nbytes() for t in in_memory(_touched(target))}
     taken = (free_at_first - free) // placed if placed else 0
     return max(taken, sum(storages.values())) <= MEMORY_SHARE * free
 
 
 def addresses(target: Target) -> tuple[int, ...]:
     """The addresses of arguments, outputs, and tensors that the function holds, such as a wrapper's workspace."""
-    return tuple(dict.fromkeys(_begin(tensor) for tensor in tensors(_touched(target)) if tensor.numel()))
+    return tuple(dict.fromkeys(map(storage, in_memory(_touched(target)))))
 
 
 def _touched(target: Target) -> tuple[Any, ...]:
@@ -56,10 +55,6 @@ def _touched(target: Target) -> tuple[Any, ...]:
 
 def _held(function: Callable[..., object]) -> Iterator[Any]:
     for cell in getattr(function, "__closure__", None) or ():
-        held = cell.cell_contents
-        yield held
-        yield getattr(held, "__dict__", None)
-
-
-def _begin(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage().data_ptr())
+        with suppress(ValueError):  # of a variable that has no value yet
+            yield cell.cell_contents
+            yield getattr(cell.cell_contents, "__dict__", None)

@@ -32,7 +32,7 @@ from pytest_flashinfer_perf.timing import (
 )
 from pytest_flashinfer_perf.timing.clocks import Clocks, clock_pass
 from pytest_flashinfer_perf.timing.counts import Counts, counted
-from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrument, Work
+from pytest_flashinfer_perf.timing.instruments import INSTRUMENTS, Call, Instrument, InstrumentError, Work
 from pytest_flashinfer_perf.timing.placements import Placement
 from pytest_flashinfer_perf.timing.restoring import Restore
 from pytest_flashinfer_perf.timing.stopping import Sampling
@@ -124,8 +124,15 @@ class Bench:
         """Take `calls` samples of a target, with outputs poisoned until a call writes them."""
         arguments = (target.args, dict(target.kwargs))
         made = None if self.device.is_gpu else calls + warmup  # on a GPU the clock pass makes more calls
-        memory = {"cache_bytes": self.device.cache_bytes, "free_bytes": self.device.free_bytes()}
-        sets = cold.prepare(arguments, target.outputs, self.how.cold_l2, calls=made, **memory)
+        sets = cold.prepare(
+            arguments,
+            target.outputs,
+            self.how.cold_l2,
+            cache_bytes=self.device.cache_bytes,
+            free_bytes=self.device.free_bytes(),
+            calls=made,
+            obstacle=target.obstacle,
+        )
         work = _work(tuple(map(target.bound, sets.sets)), self.instrument, sets.mode, self.cuda_graph, self.device)
         check.poison(target.outputs)
         if sets.used_once:
@@ -149,14 +156,6 @@ class Bench:
             warmup = 0
         restore()
 
-    def seconds(self, target: Target) -> float:
-        """The wall-clock seconds of an untimed call; 0 if none is needed."""
-        start = time.perf_counter()
-        if stopping.needs_trial(self.how):
-            target()
-            self.device.synchronize()
-        return time.perf_counter() - start
-
 
 Verify = Callable[[Target, Work], object]
 
@@ -167,9 +166,9 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
     bench = Bench(chosen.instrument, measuring, device, cuda_graph)
     if cuda_graph:
         gc.collect()  # a graph that is freed during a capture ends it; autotuners leave such graphs behind
-    each = bench.seconds(target)
+    first, each = _tried(bench, target)
     sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring))
-    placed = _placed(bench, target, sampling, verify)
+    placed = _placed(bench, target, sampling, verify, first)
     last, timed = placed[-1], tuple(one.placement for one in placed)
     seen = _observed(last, timed)
     return Timing(
@@ -178,7 +177,7 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
         cold_l2=last.sets.mode,
         rotations=len(last.sets.sets),
         cuda_graph=cuda_graph,
-        warmups=sum(one.warmup for one in placed) + stopping.needs_trial(measuring),
+        warmups=sum(one.warmup for one in placed) + stopping.makes_trial(measuring),
         stopped=sampling.stopped([placement.samples for placement in timed[:-1]]),
         fallback=chosen.fallback,
         notes=tuple(note for note in (last.sets.note, *seen.notes) if note),
@@ -187,16 +186,27 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
     )
 
 
-def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify) -> list[Placed]:
+def _tried(bench: Bench, target: Target) -> tuple[list[Placed], float]:
+    """The wall-clock seconds of an untimed call, or of a placement with one call if all calls are to be timed."""
+    placed, start = [], time.perf_counter()
+    if stopping.makes_trial(bench.how):
+        target()
+        bench.device.synchronize()
+    elif bench.how.iters is None:
+        placed = [bench.timed(target.elsewhere(), 1, 0)]
+    return placed, time.perf_counter() - start
+
+
+def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify, first: list[Placed]) -> list[Placed]:
     """Time all placements. Each is kept until the last is timed; freed memory would be used for the next one."""
-    placed: list[Placed] = []
-    free = bench.device.free_bytes()
+    placed, free = list(first), bench.device.free_bytes()
     while calls := sampling.elsewhere([one.placement.samples for one in placed]):
         if not placements.fits(target, free, bench.device.free_bytes(), len(placed)):
             break
         placed.append(bench.timed(target.elsewhere(), calls, sampling.warmup(first=not placed)))
         verify(placed[-1].target, placed[-1].work)
-    placed.append(bench.timed(target, sampling.shares[-1], sampling.warmup(first=not placed)))
+    calls = sampling.own([one.placement.samples for one in placed])
+    placed.append(bench.timed(target, calls, sampling.warmup(first=not placed)))
     verify(target, placed[-1].work)
     return placed
 
@@ -207,6 +217,9 @@ def _range(name: str, device: Device) -> AbstractContextManager[None]:
 
 
 def uses_graph(measuring: Measuring, device: Device, by_default: bool) -> bool:
+    """Whether calls are replayed from CUDA graphs; raises InstrumentError if that is asked for on a CPU."""
+    if measuring.cuda_graph == "on" and not device.is_gpu:
+        raise InstrumentError("--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU")
     return device.is_gpu and (measuring.cuda_graph == "on" or (measuring.cuda_graph == "auto" and by_default))
 
 

@@ -51,9 +51,9 @@ def budget(how: Measuring) -> Budget:
     return Budget(WALL_FACTOR * how.max_time)
 
 
-def needs_trial(how: Measuring) -> bool:
-    """Whether a first call is made to see how long it takes; not with --perf-iters and --perf-warmup=0."""
-    return how.iters is None or how.warmup != 0
+def makes_trial(how: Measuring) -> bool:
+    """Whether an untimed call is made first, to see how long it takes; not with --perf-warmup=0."""
+    return how.warmup != 0
 
 
 def fitting(most: int, each: float, seconds: float = 1.0) -> int:
@@ -93,6 +93,10 @@ class Sampling:
         if len(seen) + 1 < len(self.shares):
             return self.shares[len(seen)] if self._affordable(seen) else 0
         return 0 if self.how.iters or self.stopped(seen) else CALLS
+
+    def own(self, seen: Sequence[Sequence[float]]) -> int:
+        """The timed calls of the caller's own placement: with --perf-iters all that are left of them."""
+        return self.how.iters - sum(map(len, seen)) if self.how.iters else self.shares[-1]
 
     def stopped(self, seen: Sequence[Sequence[float]]) -> str:
         """The reason to stop; empty to go on."""

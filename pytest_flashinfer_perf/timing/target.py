@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_flashinfer_perf.timing import cold
+from pytest_flashinfer_perf.timing import copies
 from pytest_flashinfer_perf.timing.instruments import Call
 
 
@@ -21,7 +21,8 @@ class Target:
     """A function, its arguments, the tensors that it writes, and its name in profilers.
 
     `rebuilt` makes the same call with other memory, for functions that hold memory themselves; `plan` prepares it for a
-    batch like this one; `changed` are the tensors among its arguments that it reads and writes.
+    batch like this one; `changed` are the tensors among its arguments that it reads and writes; `obstacle` is why its
+    arguments cannot be copied.
     """
 
     function: Callable[..., object]
@@ -32,6 +33,7 @@ class Target:
     rebuilt: Callable[[], Target] | None = None
     plan: Call | None = None
     changed: Callable[[tuple[Any, ...]], tuple[Tensor, ...]] = _nothing
+    obstacle: str = ""
 
     def bound(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Call:
         """The function with one set of arguments, for the instrument to call."""
@@ -39,12 +41,17 @@ class Target:
         return lambda: self.function(*args, **kwargs)
 
     def elsewhere(self) -> Target:
-        """The same call with arguments and outputs at other addresses; memory that the function holds stays."""
+        """The same call with arguments and outputs at other addresses, where they can be copied.
+
+        Memory that the function holds stays.
+        """
         if self.rebuilt is not None:
             return self.rebuilt()
+        if self.obstacle:
+            return self
         given = (self.args, dict(self.kwargs))
-        held = cold.storages(self.outputs) - cold.storages(given)
-        args, kwargs, outputs = cold.clone((*given, self.outputs), held)
+        held = copies.storages(self.outputs) - copies.storages(given)
+        args, kwargs, outputs = copies.clone((*given, self.outputs), held)
         return replace(self, args=args, kwargs=kwargs, outputs=outputs)
 
     def __call__(self) -> object:

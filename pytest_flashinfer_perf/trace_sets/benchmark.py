@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from itertools import groupby
 from pathlib import Path
+from queue import Queue
 
 from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, Workload
 
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 from pytest_flashinfer_perf.trace_sets import records
-from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError
+from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job
 from pytest_flashinfer_perf.trace_sets.runner import Runner, RunnerError
 
 
@@ -30,47 +35,75 @@ class Benchmark:
     ) -> None:
         self._set = trace_set
         self._config = config or BenchmarkConfig.default()
-        self._device = str(devices.find(device).torch)
+        self._devices = devices.visible() if device == "auto" else [str(devices.find(device).torch)]
         self._seed = seed
 
-    def run_all(self, *, save_results: bool = True) -> TraceSet:
+    def run_all(self, *, save_results: bool = True, resume: bool | None = None) -> TraceSet:
         """Evaluate everything; returns a set with the same definitions, solutions and workloads, and new traces.
 
-        Raises RunnerError, after everything was evaluated and saved, if a solution has no trace.
+        Each visible GPU evaluates other workloads, if `device` names none. With `resume`, which is the config's if it
+        is not given, what the set has a trace of is left out. Raises RunnerError, after everything was evaluated and
+        saved, if a solution has no trace.
         """
-        traces: dict[str, list[Trace]] = {}
-        without: list[str] = []
-        for job, outcome in self._evaluated():
-            if outcome.status is None:
-                without.append(f"{job.definition.name}, {job.solution.name}: {outcome.message}\n{outcome.log}")
-            else:
-                traces.setdefault(job.definition.name, []).append(self._trace(job, outcome, save=save_results))
+        results = self._results(save=save_results, resume=self._config.resume if resume is None else resume)
+        without = [
+            f"{job.definition.name}, {job.solution.name}: {seen}" for job, seen in results if isinstance(seen, str)
+        ]
         if without:
             raise RunnerError("\n".join(without))
+        traces: dict[str, list[Trace]] = {}
+        for job, trace in results:
+            traces.setdefault(job.definition.name, []).append(trace)
         same = {name: getattr(self._set, name) for name in ("root", "definitions", "solutions", "workloads")}
         return TraceSet(**same, traces=traces)
 
-    def _evaluated(self) -> Iterator[tuple[Job, EvaluationResult]]:
-        runner = Runner(isolated=self._config.use_isolated_runner, timeout=self._config.timeout_seconds)
-        try:
-            for job in self._jobs():
-                yield job, runner.evaluate(job)
-        finally:
-            runner.close()
+    def _results(self, *, save: bool, resume: bool) -> list[Result]:
+        """The jobs with their traces, in the order of the set: on each device a workload at a time."""
+        done = self._done() if resume else frozenset()
+        wanted = [job for job in self._jobs() if job.identity not in done]
+        shares = [list(share) for _, share in groupby(wanted, lambda job: job.identity[:2])]
+        free: Queue[tuple[str, Runner]] = Queue()
+        with ExitStack() as runners, ThreadPoolExecutor(len(self._devices)) as pool:
+            for device in self._devices:
+                runner = Runner(isolated=self._config.use_isolated_runner, timeout=self._config.timeout_seconds)
+                runners.callback(runner.close)
+                free.put((device, runner))
+            return [result for results in pool.map(partial(self._share, free, save), shares) for result in results]
 
-    def _trace(self, job: Job, outcome: EvaluationResult, *, save: bool) -> Trace:
+    def _share(self, free: Queue[tuple[str, Runner]], save: bool, share: list[Job]) -> list[Result]:
+        """Evaluate the solutions of a workload, one after the other, on a device that has nothing else to do."""
+        device, runner = free.get()
+        try:
+            placed = [replace(job, device=device) for job in share]
+            return [(job, self._trace(job, runner.evaluate(job), save=save)) for job in placed]
+        finally:
+            free.put((device, runner))
+
+    def _done(self) -> frozenset[tuple[str, str, str]]:
+        known = (trace for traces in self._set.traces.values() for trace in traces)
+        return records.evaluated(self._traces if self._set.root is not None else None, known)
+
+    @property
+    def _traces(self) -> Path:
+        return Path(self._set.root) / "traces"
+
+    def _trace(self, job: Job, outcome: EvaluationResult, *, save: bool) -> Trace | str:
+        """The trace, or why there is none."""
+        if outcome.status is None:
+            return f"{outcome.message}\n{outcome.log}"
         trace = records.trace_of(job, outcome)
         if save and self._set.root is not None:
-            records.append(trace, job, Path(self._set.root) / "traces")
+            records.append(trace, job, self._traces)
         return trace
 
     def _jobs(self) -> Iterator[Job]:
         workloads = {name: [trace.workload for trace in traces] for name, traces in self._set.workloads.items()}
         found = (self._set.definitions, workloads, self._set.solutions)
         for job in jobs(Path(self._set.root or "."), found, self._config):
-            yield replace(job, device=self._device, seed=self._seed)
+            yield replace(job, seed=self._seed)
 
 
+Result = tuple[Job, "Trace | str"]
 Found = tuple[Mapping[str, Definition], Mapping[str, list[Workload]], Mapping[str, list[Solution]]]
 
 

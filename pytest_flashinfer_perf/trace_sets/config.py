@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 BUNDLED = {
     "op_type_config": {
         "moe": {"required_matched_ratio": 0.95},
@@ -50,6 +51,8 @@ class Resolved(BaseModel):
     required_matched_ratio: float | None = None
     extra: dict[str, Any] = Field(default_factory=dict)
     profile_baseline: bool = True
+    timeout_seconds: float = 300
+    log_level: LogLevel = "WARNING"
 
 
 class BenchmarkConfig(EvalConfig):
@@ -60,6 +63,8 @@ class BenchmarkConfig(EvalConfig):
     definitions: list[str] | None = None
     solutions: list[str] | None = None
     profile_baseline: bool = True
+    resume: bool = False
+    log_level: LogLevel = "WARNING"
     evaluators: list[str] = Field(default_factory=list)
     op_type_config: dict[str, EvalConfig] = Field(default_factory=dict)
     definition_config: dict[str, EvalConfig] = Field(default_factory=dict)
@@ -75,7 +80,7 @@ class BenchmarkConfig(EvalConfig):
 
     def resolve_eval_config(self, definition: Any) -> Resolved:
         layers = (self, self.op_type_config.get(definition.op_type), self.definition_config.get(definition.name))
-        values: dict[str, Any] = {"profile_baseline": self.profile_baseline}
+        values: dict[str, Any] = {name: getattr(self, name) for name in OF_THE_RUN}
         extra: dict[str, Any] = {}
         for layer in filter(None, layers):
             values |= {name: value for name in LAYERED if (value := getattr(layer, name)) is not None}
@@ -83,6 +88,7 @@ class BenchmarkConfig(EvalConfig):
         return Resolved(**values, extra=extra)
 
 
+OF_THE_RUN = ("profile_baseline", "timeout_seconds", "log_level")
 LAYERED = tuple(name for name in EvalConfig.model_fields if name != "extra")
 
 

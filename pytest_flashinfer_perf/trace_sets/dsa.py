@@ -9,7 +9,8 @@ import torch
 from flashinfer_bench.data import Correctness, Definition, EvaluationStatus
 from torch import Tensor
 
-from pytest_flashinfer_perf.trace_sets.evaluators import DefaultEvaluator, IncorrectError, Task, compared
+from pytest_flashinfer_perf.trace_sets.evaluators import DefaultEvaluator, compared
+from pytest_flashinfer_perf.trace_sets.solution import Answer, Given, SolutionError, Task
 
 INDEXER_INPUTS = {"q_index_fp8", "k_index_cache_fp8", "weights", "seq_lens", "block_table"}
 SCALE_BYTES = 4
@@ -40,7 +41,7 @@ class TopkIndexerEvaluator(DefaultEvaluator):
             given[at] = packed(given[at].shape, torch.Generator(task.device.torch).manual_seed(task.seed + trial))
         return given
 
-    def judged(self, task: Task, given: list[Any], got: tuple[Tensor, ...], want: tuple[Tensor, ...]) -> Correctness:
+    def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness:
         named = dict(zip(task.definition.inputs, given, strict=True))
         name, chosen, expected = next(iter(task.definition.outputs)), got[0], want[0]
         if chosen.shape == expected.shape and chosen.dtype == expected.dtype:
@@ -91,4 +92,4 @@ def _valid(tokens: Tensor, named: dict[str, Any]) -> None:
         if bool(rows.any()):
             seen = Correctness(max_relative_error=math.inf, max_absolute_error=math.inf)
             message = f"request {int(rows.nonzero()[0])} has {what}"
-            raise IncorrectError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
+            raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)

@@ -4,104 +4,57 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import torch
-from flashinfer_bench.compile import BuilderRegistry, Runnable
-from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, Workload
+from flashinfer_bench.compile import BuilderRegistry
+from flashinfer_bench.data import Correctness, Definition, EvaluationStatus
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking import check
-from pytest_flashinfer_perf.config.settings import Measuring
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.timing import cold
 from pytest_flashinfer_perf.timing.run import Timing, run
 from pytest_flashinfer_perf.timing.target import Target
-from pytest_flashinfer_perf.trace_sets import inputs
+from pytest_flashinfer_perf.trace_sets import inputs, outside
 from pytest_flashinfer_perf.trace_sets.config import Resolved
-
-
-@dataclass(frozen=True)
-class Task:
-    """One workload of a definition, with its configuration and device."""
-
-    definition: Definition
-    workload: Workload
-    root: Path
-    config: Resolved
-    seed: int
-    device: Device
-    measuring: Measuring
-
-    @property
-    def trials(self) -> range:
-        return range(self.config.num_trials)
+from pytest_flashinfer_perf.trace_sets.solution import Answer, Given, Solution, SolutionError, Task
 
 
 @dataclass(frozen=True)
 class Baseline:
     """The inputs and reference answers of each trial, and the latency of the reference."""
 
-    inputs: list[list[Any]]
-    answers: list[tuple[Tensor, ...]]
+    inputs: Sequence[Given]
+    answers: list[Answer]
     latency_ms: float
 
 
-class IncorrectError(FlashinferPerfError):
-    """A solution is incorrect: its status, and the reason."""
+class Reference:
+    """The reference of a definition, which runs in this process."""
 
-    def __init__(self, status: EvaluationStatus, message: str, correctness: Correctness | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.correctness = correctness
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._runnable = BuilderRegistry.get_instance().build_reference(task.definition)
 
-
-@dataclass(frozen=True)
-class Callee:
-    """A built solution or reference. It gets output tensors to write, or returns them, as its metadata states."""
-
-    runnable: Runnable
-    task: Task
-
-    @property
-    def writes(self) -> bool:
-        return bool(self.runnable.metadata.destination_passing_style)
-
-    def destinations(self) -> tuple[Tensor, ...]:
-        if not self.writes:
-            return ()
-        definition, where = self.task.definition, self.task.device.torch
-        shapes = definition.get_output_shapes(self.task.workload.axes)
-        made = tuple(
-            torch.empty(shape or (), dtype=dtype, device=where)
-            for shape, dtype in zip(shapes, definition.torch_output_dtypes, strict=True)
-        )
-        check.poison(made)
-        return made
-
-    def answer(self, given: Sequence[Any], fewest: int | None = None) -> tuple[Tensor, ...]:
-        """Call it with copies of the inputs, so that it cannot change those of others."""
-        written = self.destinations()
-        returned = self.runnable(*cold.clone(list(given), set()), *written)
-        self.task.device.synchronize()
-        return written or self.tensors(returned, fewest)
-
-    def tensors(self, returned: Any, fewest: int | None = None) -> tuple[Tensor, ...]:
-        given = returned if isinstance(returned, (tuple, list)) else (returned,)
-        dtypes = self.task.definition.torch_output_dtypes
-        if not (fewest or len(dtypes)) <= len(given) <= len(dtypes):
-            raise ValueError(f"returned {len(given)} values, the definition has {len(dtypes)} outputs")
-        where = self.task.device.torch
+    def answer(self, given: Given) -> Answer:
+        returned = self._runnable(*cold.clone(list(given), set()))
+        self._task.device.synchronize()
+        values = returned if isinstance(returned, (tuple, list)) else (returned,)
         return tuple(
-            value.to(where) if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype, device=where)
-            for value, dtype in zip(given, dtypes, strict=False)
+            value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype, device=self._task.device.torch)
+            for value, (_, dtype) in zip(values, self._task.outputs(), strict=True)
         )
+
+    def seconds(self, given: Given) -> float:
+        """The median time of a call."""
+        target = Target(self._runnable, tuple(cold.clone(list(given), set())))
+        return run(target, self._task.counts, self._task.device, cuda_graph=False, verify=_nothing).median
+
+
+def _nothing(_target: Target, _work: object) -> None:
+    pass
 
 
 class Evaluator(ABC):
@@ -114,11 +67,11 @@ class Evaluator(ABC):
     def build_baseline(self, task: Task) -> Baseline: ...
 
     @abstractmethod
-    def check_correctness(self, task: Task, solution: Callee, baseline: Baseline) -> Correctness:
-        """Raise IncorrectError if an answer is wrong."""
+    def check_correctness(self, task: Task, solution: Solution, baseline: Baseline) -> Correctness:
+        """Raise SolutionError if an answer is wrong."""
 
     @abstractmethod
-    def eval_performance(self, task: Task, solution: Callee, baseline: Baseline) -> list[Timing]:
+    def eval_performance(self, task: Task, solution: Solution, baseline: Baseline) -> list[Timing]:
         """A timing for each trial."""
 
 
@@ -134,17 +87,14 @@ class DefaultEvaluator(Evaluator):
     def inputs(self, task: Task, trial: int) -> list[Any]:
         return inputs.drawn(task.definition, task.workload, task.root, task.seed + trial, task.device.torch)
 
+    def expected(self, task: Task, given: Given) -> Answer:
+        return Reference(task).answer(given)
+
     def build_baseline(self, task: Task) -> Baseline:
-        reference = Callee(BuilderRegistry.get_instance().build_reference(task.definition), task)
         drawn = [self.inputs(task, trial) for trial in task.trials]
-        return Baseline(drawn, [reference.answer(given) for given in drawn], self.latency_ms(task, reference, drawn))
+        return Baseline(drawn, [self.expected(task, given) for given in drawn], latency_ms(task, drawn))
 
-    def latency_ms(self, task: Task, reference: Callee, drawn: list[list[Any]]) -> float:
-        if not task.config.profile_baseline:
-            return 0.0
-        return 1e3 * fmean(timed(task, reference, given).median for given in drawn)
-
-    def check_correctness(self, task: Task, solution: Callee, baseline: Baseline) -> Correctness:
+    def check_correctness(self, task: Task, solution: Solution, baseline: Baseline) -> Correctness:
         trials = zip(baseline.inputs, baseline.answers, strict=True)
         seen = [self.judged(task, given, solution.answer(given, self.fewest_outputs), want) for given, want in trials]
         return Correctness(
@@ -153,20 +103,30 @@ class DefaultEvaluator(Evaluator):
             extra=min((s.extra for s in seen), key=lambda extra: extra["matched_ratio"]),
         )
 
-    def judged(self, task: Task, given: list[Any], got: tuple[Tensor, ...], want: tuple[Tensor, ...]) -> Correctness:  # noqa: ARG002 - subclasses use the inputs
+    def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness:  # noqa: ARG002 - subclasses use the inputs
         required = task.config.required_matched_ratio or self.required_matched_ratio
         names = list(task.definition.outputs)
         seen = [compared(n, g, w, task.config, required) for n, g, w in zip(names, got, want, strict=False)]
         return max(seen, key=lambda one: (-one.extra["matched_ratio"], one.max_absolute_error))
 
-    def eval_performance(self, task: Task, solution: Callee, baseline: Baseline) -> list[Timing]:
-        verified = partial(self.again, task, solution)
-        trials = zip(baseline.inputs, baseline.answers, strict=True)
-        return [timed(task, solution, given, partial(verified, given, want)) for given, want in trials]
+    def eval_performance(self, task: Task, solution: Solution, baseline: Baseline) -> list[Timing]:  # noqa: ARG002 - times other inputs than were checked
+        timings = []
+        for trial in task.trials:
+            given = self.inputs(task, task.config.num_trials + trial)
+            timing, answer = solution.timing(given, self.fewest_outputs)
+            if answer is not None:
+                self.judged(task, given, answer, self.expected(task, given))
+            timings.append(timing)
+        outside.confirm(self, task, solution, min(timing.median for timing in timings))
+        return timings
 
-    def again(self, task: Task, solution: Callee, given: list[Any], want: tuple[Tensor, ...], last: Any) -> None:
-        """Check the answer of a timed call."""
-        self.judged(task, given, solution.tensors(last, self.fewest_outputs), want)
+
+def latency_ms(task: Task, drawn: Sequence[Given]) -> float:
+    """The mean latency of the reference over these inputs; 0 if it is not wanted."""
+    if not task.config.profile_baseline:
+        return 0.0
+    reference = Reference(task)
+    return 1e3 * fmean(reference.seconds(given) for given in drawn)
 
 
 class LowBitEvaluator(DefaultEvaluator):
@@ -178,46 +138,13 @@ class LowBitEvaluator(DefaultEvaluator):
         return definition.op_type == "lowbit" or "moe_fp8_block_scale" in definition.name
 
 
-def timed(task: Task, callee: Callee, given: list[Any], verify: Callable[[Any], object] | None = None) -> Timing:
-    """Time a callee. `verify` checks the last answer, unless calls change their inputs."""
-    written, own = callee.destinations(), cold.clone(list(given), set())
-    last: list[Any] = [None]
-
-    def call(*args: Any) -> None:
-        last[0] = callee.runnable(*args)
-
-    def check_last_call() -> None:
-        changed = [n for n, a, b in zip(task.definition.inputs, own, given, strict=True) if not _same(a, b)]
-        if changed:
-            print(f"changes its inputs {', '.join(changed)}: answers of timed calls are not checked")  # noqa: T201
-        elif verify is not None:
-            verify(written or last[0])
-
-    target = Target(call, (*own, *written), outputs=written)
-    counts = replace(task.measuring, iters=task.config.iterations, warmup=task.config.warmup_runs)
-    return run(
-        target,
-        counts,
-        task.device,
-        cuda_graph=False,
-        verify=lambda timed, _work: check_last_call() if timed is target else None,
-    )
-
-
-def _same(one: Any, other: Any) -> bool:
-    if not isinstance(one, Tensor):
-        return bool(one == other)
-    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.itemsize]
-    return torch.equal(one.contiguous().view(bits), other.contiguous().view(bits))
-
-
 def compared(name: str, got: Tensor, want: Tensor, config: Resolved, required: float) -> Correctness:
     """Compare an output; infinities and NaN are right where the reference has the same."""
     if got.shape != want.shape:
         sizes = f"{tuple(got.shape)} instead of {tuple(want.shape)}"
-        raise IncorrectError(EvaluationStatus.INCORRECT_SHAPE, f"{name}: shape {sizes}")
+        raise SolutionError(EvaluationStatus.INCORRECT_SHAPE, f"{name}: shape {sizes}")
     if got.dtype != want.dtype:
-        raise IncorrectError(EvaluationStatus.INCORRECT_DTYPE, f"{name}: {got.dtype} instead of {want.dtype}")
+        raise SolutionError(EvaluationStatus.INCORRECT_DTYPE, f"{name}: {got.dtype} instead of {want.dtype}")
     x, y = got.double(), want.double()
     same = (x == y) | (x.isnan() & y.isnan())
     strange = ~x.isfinite() & ~same
@@ -233,13 +160,13 @@ def compared(name: str, got: Tensor, want: Tensor, config: Resolved, required: f
     )
     if matched < required:
         share = f"{100 * matched:.4g} % of elements match, {100 * required:g} % must"
-        raise IncorrectError(EvaluationStatus.INCORRECT_NUMERICAL, f"{name}: {share}", seen)
+        raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, f"{name}: {share}", seen)
     return seen
 
 
 def _wrong(message: str, error: float) -> Correctness:
     seen = Correctness(max_relative_error=error, max_absolute_error=error)
-    raise IncorrectError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
+    raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
 
 
 def _hidden(name: str, want: Tensor, config: Resolved) -> dict[str, str]:

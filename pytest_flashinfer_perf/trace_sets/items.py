@@ -8,26 +8,28 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pytest
 from flashinfer_bench.data import EvaluationStatus
 
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED
 from pytest_flashinfer_perf.measuring.measurement import Measurement
 from pytest_flashinfer_perf.running.stash import IDENTITY, measures
 from pytest_flashinfer_perf.runs.formatting import last_lines
 from pytest_flashinfer_perf.runs.row import Identity, Row, Setup
 from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.spec.case import DEFAULT_SEED
 from pytest_flashinfer_perf.trace_sets import benchmark, data, records
-from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError
+from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job
 from pytest_flashinfer_perf.trace_sets.runner import Runner
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
     from pytest_flashinfer_perf.machine.devices import Device
 
+EVALUATED = "evaluated already: its trace is there, and resume is asked for"
 TRUST = "solutions are other people's code, which is run only with --perf-trust-solutions"
 LINES_OF_LOG = 40
 Made = tuple[str, Callable[..., None], list[pytest.MarkDecorator]]
@@ -47,9 +49,14 @@ class Evaluations:
         self.settings = settings
         self.config = config
         self.runner = Runner(isolated=config.use_isolated_runner, timeout=config.timeout_seconds)
+        self.done = functools.cache(self._done)
 
     def pytest_sessionfinish(self) -> None:
         self.runner.close()
+
+    def _done(self, root: Path) -> frozenset[tuple[str, str, str]]:
+        """What has a trace already, if that is not to be evaluated again."""
+        return records.evaluated(self.settings.trace.traces(root)) if self.config.resume else frozenset()
 
     def outcome(self, job: Job) -> EvaluationResult:
         """Evaluate a job, and write a trace unless it failed for reasons outside of the solution."""
@@ -129,6 +136,8 @@ def _numbered(made: Iterable[Made]) -> Iterator[Made]:
 def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
     if not evaluations.settings.trace.trust:
         return _skipping(TRUST)
+    if job.identity in evaluations.done(job.root):
+        return _skipping(EVALUATED)
 
     repeat = flags.join(["pytest", f"--perf-trace-set={job.root}", "--perf-trust-solutions", "-k", name])
 

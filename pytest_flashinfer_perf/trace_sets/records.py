@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Any
 from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Trace
 from flashinfer_bench.utils import env_snapshot
 
-from pytest_flashinfer_perf.machine.provenance import version
+from pytest_flashinfer_perf.machine.requirements import version
 from pytest_flashinfer_perf.timing.run import Timing
-from pytest_flashinfer_perf.trace_sets.child import EvaluationResult, Job
+from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job
 
 VERSIONS_OF = ("flashinfer-python", "cupti-python", "pytest-flashinfer-perf")
 
@@ -55,6 +56,25 @@ def _environment(job: Job, outcome: EvaluationResult) -> Any:
 def merged(timings: tuple[Timing, ...]) -> Timing:
     """One timing with the samples of all trials."""
     return replace(timings[-1], samples=tuple(sample for timing in timings for sample in timing.samples))
+
+
+def evaluated(folder: Path | None, traces: Iterable[Trace] = ()) -> frozenset[tuple[str, str, str]]:
+    """The definition, workload and solution of each trace, of these and of those in the folder."""
+    files = sorted(folder.rglob("*.jsonl")) if folder else []
+    lines = [line for file in files for line in file.read_text(errors="replace").splitlines()]
+    return frozenset(_identity(trace) for trace in (*traces, *filter(None, map(_read, lines))) if trace.evaluation)
+
+
+def _identity(trace: Trace) -> tuple[str, str, str]:
+    return trace.definition, trace.workload.uuid, trace.solution or ""
+
+
+def _read(line: str) -> Trace | None:
+    """A trace, None where a line is none: the tests of its data set say so."""
+    try:
+        return Trace.model_validate_json(line)
+    except (ValueError, TypeError, RecursionError):
+        return None
 
 
 def append(trace: Trace, job: Job, folder: Path) -> Path:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
-from flashinfer_bench.compile import BuilderRegistry
 from flashinfer_bench.data import Correctness, Definition, EvaluationStatus
 from torch import Tensor
 
-from pytest_flashinfer_perf.timing.run import Timing
-from pytest_flashinfer_perf.trace_sets.evaluators import Baseline, Callee, DefaultEvaluator, IncorrectError, Task, timed
+from pytest_flashinfer_perf.trace_sets.evaluators import Baseline, DefaultEvaluator, latency_ms
+from pytest_flashinfer_perf.trace_sets.solution import Answer, Given, Solution, SolutionError, Task
 
 VALIDATION_TRIALS = 100
 TVD_THRESHOLD = 0.2
@@ -26,36 +24,36 @@ class SamplingEvaluator(DefaultEvaluator):
     def can_evaluate(self, definition: Definition) -> bool:
         return bool(definition.op_type == "sampling")
 
-    def build_baseline(self, task: Task) -> Baseline:
-        """The expected answer is the distribution, since the reference's own draws are only a few samples of it."""
-        given = self.inputs(task, 0)
-        reference = Callee(BuilderRegistry.get_instance().build_reference(task.definition), task)
-        probs, allowed = _probs(task, given), allowed_tokens(task, given)
-        expected = torch.where(allowed, probs, 0.0)
-        answer = (expected / expected.sum(-1, keepdim=True),)
-        return Baseline([given], [answer], self.latency_ms(task, reference, [given]))
+    def expected(self, task: Task, given: Given) -> Answer:
+        """The distribution, since the reference's own draws are only a few samples of it."""
+        chosen = torch.where(allowed_tokens(task, given), _probs(task, given), 0.0)
+        return (chosen / chosen.sum(-1, keepdim=True),)
 
-    def check_correctness(self, task: Task, solution: Callee, baseline: Baseline) -> Correctness:
-        given, expected = baseline.inputs[0], baseline.answers[0][0]
-        allowed = allowed_tokens(task, given, BOUNDARY)
+    def build_baseline(self, task: Task) -> Baseline:
+        given = self.inputs(task, 0)
+        return Baseline([given], [self.expected(task, given)], latency_ms(task, [given]))
+
+    def check_correctness(self, task: Task, solution: Solution, baseline: Baseline) -> Correctness:
+        given, (expected,) = baseline.inputs[0], baseline.answers[0]
         for _ in range(task.config.extra.get("sampling_validation_trials", VALIDATION_TRIALS)):
-            _validate(solution.answer(given)[0], allowed)
+            self.judged(task, given, solution.answer(given), ())
         return _judged(task, frequencies(task, solution, given), expected)
 
-    def eval_performance(self, task: Task, solution: Callee, baseline: Baseline) -> list[Timing]:
-        return [timed(task, solution, given) for given in baseline.inputs]
+    def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness:  # noqa: ARG002 - a token is allowed or not
+        _validate(got[0], allowed_tokens(task, given, BOUNDARY))
+        return Correctness()
 
 
-def _probs(task: Task, given: list[Any]) -> Tensor:
+def _probs(task: Task, given: Given) -> Tensor:
     probs: Tensor = _named(task, given)["probs"]
     return probs.float().reshape(-1, probs.shape[-1])
 
 
-def _named(task: Task, given: list[Any]) -> dict[str, Any]:
+def _named(task: Task, given: Given) -> dict[str, Any]:
     return dict(zip(task.definition.inputs, given, strict=True))
 
 
-def allowed_tokens(task: Task, given: list[Any], boundary: float = 0.0) -> Tensor:
+def allowed_tokens(task: Task, given: Given, boundary: float = 0.0) -> Tensor:
     """The tokens at least as probable as the k-th, and those before which the sum has not reached top_p."""
     probs, named = _probs(task, given), _named(task, given)
     allowed = torch.ones_like(probs, dtype=torch.bool)
@@ -87,10 +85,10 @@ def _validate(samples: Tensor, allowed: Tensor) -> None:
 
 def _wrong(message: str) -> None:
     seen = Correctness(max_relative_error=math.inf, max_absolute_error=math.inf)
-    raise IncorrectError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
+    raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
 
 
-def frequencies(task: Task, solution: Callee, given: list[Any]) -> Tensor:
+def frequencies(task: Task, solution: Solution, given: Given) -> Tensor:
     """The frequency of each token per row, from calls that repeat the rows many times."""
     probs = _probs(task, given)
     counts = torch.zeros(probs.shape, dtype=torch.int64, device=probs.device)
@@ -101,22 +99,20 @@ def frequencies(task: Task, solution: Callee, given: list[Any]) -> Tensor:
     return counts / counts.sum(-1, keepdim=True)
 
 
-def _draws(task: Task, solution: Callee, given: list[Any], rows: int) -> Iterator[Tensor]:
+def _draws(task: Task, solution: Solution, given: Given, rows: int) -> Iterator[Tensor]:
     repeats = max(1, DRAWS_A_CALL // rows)
     axis = next(iter(task.definition.inputs["probs"].shape))
     wide = _repeated(given, rows, repeats) if axis in task.definition.var_axes else given
     axes = {**task.workload.axes, axis: rows * repeats} if wide is not given else task.workload.axes
-    workload = task.workload.model_copy(update={"axes": axes})
-    callee = Callee(solution.runnable, replace(task, workload=workload))
     drawn = 0
     while drawn < DRAWS:
-        tokens = callee.answer(wide)[0].reshape(-1).long()
+        tokens = solution.answer(wide, axes=axes)[0].reshape(-1).long()
         _validate(tokens, torch.ones((1, _probs(task, given).shape[-1]), dtype=torch.bool, device=tokens.device))
         drawn += len(tokens) // rows
         yield tokens
 
 
-def _repeated(given: list[Any], rows: int, repeats: int) -> list[Any]:
+def _repeated(given: Given, rows: int, repeats: int) -> list[Any]:
     def wide(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != rows:
             return value
@@ -138,5 +134,5 @@ def _judged(task: Task, seen: Tensor, expected: Tensor) -> Correctness:
     threshold = task.config.extra.get("sampling_tvd_threshold", TVD_THRESHOLD)
     if max(tvds) > threshold:
         message = f"total variation distance {max(tvds):.4g}, at most {threshold:g} passes"
-        raise IncorrectError(EvaluationStatus.INCORRECT_NUMERICAL, message, correctness)
+        raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, correctness)
     return correctness

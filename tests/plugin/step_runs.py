@@ -1,8 +1,13 @@
 """A small model, a step of it, and runs that measured its kernels."""
 
+import json
+
 from reports import benchmark, document, write
 
-from pytest_flashinfer_perf.routines.model_configs.step import Step
+from pytest_flashinfer_perf.apis import all_apis
+from pytest_flashinfer_perf.models import plan as plans
+from pytest_flashinfer_perf.models.step import Step
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.runs.fields import written
 
 TINY = {
@@ -14,22 +19,27 @@ TINY = {
     "num_hidden_layers": 3,
     "vocab_size": 640,
 }
+
+
+def completed(folder, known=None):
+    """The plan of TINY's step, as the FlashInfer that is installed here can measure it."""
+    (folder / "config.json").write_text(json.dumps(TINY))
+    return plans.completed(plans.of(str(folder), STEP), {**all_routines(), **all_apis()} if known is None else known)
+
+
 STEP = Step(batch=4, context=128, page_size=16)
 FLAGS = ["--batch", "4", "--context", "128", "--page-size", "16"]
 
 
 def rows(plan, microseconds, **changes):
     """A benchmark for each problem of the plan, that many microseconds long by the kernel's name."""
-    for one in plan.planned:
-        for routine, params in one.problems:
-            if one.kernel.name in microseconds:
-                known = {"routine": routine.name, "shape": params.slug(), "case": f"{routine.name}/{params.slug()}-fa2"}
-                made = benchmark(us=microseconds[one.kernel.name], **known, **changes)
-                yield {
-                    **made,
-                    "fullname": f"t.py::test[{known['case']}]",
-                    "params": {"routine": routine.name, "backend": "fa2", **params.as_json()},
-                }
+    for kernel in plan.kernels:
+        for problem, case in zip(kernel.problems, kernel.cases, strict=True):
+            if kernel.name in microseconds:
+                routine, _, shape = case.partition("/")
+                known = {"routine": routine, "shape": shape, "case": f"{case}-fa2"}
+                made = benchmark(us=microseconds[kernel.name], **known, **changes)
+                yield {**made, "fullname": f"t.py::test[{case}-fa2]", "params": {"backend": "fa2", **problem}}
 
 
 PRODUCTS = {"qkv": 10.0, "attention": 20.0, "o": 5.0, "gate-up": 30.0, "down": 15.0, "lm-head": 40.0}
@@ -39,8 +49,11 @@ TIMES = {**PRODUCTS, **BETWEEN}
 
 def recorded(plan, microseconds, when="2026-11-20T10:00:00+00:00", **changes):
     """A run that has the step itself."""
-    made = document(*rows(plan, microseconds, **changes), when=when)
-    return {**made, "flashinfer_perf": {**made["flashinfer_perf"], "step": written(plan.recorded)}}
+    return recorded_of(plan, document(*rows(plan, microseconds, **changes), when=when))
+
+
+def recorded_of(plan, made):
+    return {**made, "flashinfer_perf": {**made["flashinfer_perf"], "step": written(plan)}}
 
 
 def run_of(path, microseconds, plan):

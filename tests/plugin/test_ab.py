@@ -1,4 +1,4 @@
-"""`flashinfer-perf ab` and `calibrate`: real processes in turns, under a lock, with real exit codes."""
+"""`flashinfer-perf ab`: real processes in turns, under a lock, with real exit codes."""
 
 import fcntl
 import json
@@ -14,8 +14,8 @@ import pytest
 from made import CLOCKED
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Environment
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.runs.run_file import RunError
 
 PROGRAM = f"""{CLOCKED}
@@ -98,29 +98,6 @@ def test_a_budget_ends_it_and_failed_tests_count(capsys):
     assert "--output=out: the folder is not empty" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("told")
-def test_calibrate_keeps_what_the_gate_then_uses(capsys):
-    assert cli.main(["calibrate", "--processes=3", "--output=cal", *ON_THE_CPU]) == 0
-    shown = capsys.readouterr()
-    assert [line for line in shown.out.splitlines() if len(line) > 80 and "wrote" not in line] == []
-    kept = shown.out.rpartition("wrote ")[2].strip()
-    assert kept.endswith("pytest-flashinfer-perf/calibration/cpu.json")
-    known = json.loads(Path(kept).read_text())
-    assert known["processes"] == 3
-    assert 1e-4 < known["cases"]["test_told.py::test_it[a]"]["time"]["sd"] < 1e-2
-    files = ["--base", "cal/process-01.json", "--head", "cal/process-02.json"]
-    assert cli.main(["compare", *files, "--explain", "*test_it[[]a]"]) == 0
-    assert ", calibrated, " in capsys.readouterr().out
-
-
-def test_a_calibration_that_could_not_be_kept_is_not_begun(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    words = ["--output=cal", "--write=/proc/cal.json", "--", "--perf-device=cpu"]
-    assert cli.main(["calibrate", "--processes=3", *words]) == 2
-    assert capsys.readouterr().err.startswith("flashinfer-perf calibrate: --write: [Errno 2] ")
-    assert list((tmp_path / "cal").iterdir()) == []
-
-
 def here(*command):
     return Environment("base", command)
 
@@ -195,7 +172,7 @@ def test_a_device_that_is_not_there_is_said():
         processes.gpu(["-k", "x", "--perf-device=cuda:99"])
 
 
-@pytest.mark.parametrize("command", ["compare", "ab", "calibrate", "history"])
+@pytest.mark.parametrize("command", ["compare", "ab", "history"])
 def test_help_has_an_example(command, capsys):
     with pytest.raises(SystemExit) as done:
         cli.main([command, "--help"])

@@ -5,8 +5,10 @@ import shlex
 import pytest
 import upstream_parsers
 
+from pytest_flashinfer_perf.apis import upstream_names
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
 from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
+from pytest_flashinfer_perf.measuring import one_case
 from pytest_flashinfer_perf.routines import all_routines
 
 LINES = {
@@ -43,6 +45,41 @@ LINES = {
         "flashinfer.gdn_decode.gated_delta_rule_decode_pretranspose",
         {"batch_size": 4},
     ),
+    "--routine selective_state_update --batch_size 4 --nheads 8 --dim 64 --dstate 64 --cache_steps 2 --has_z"
+    " --state_dtype float32 --input_dtype bfloat16": (
+        "flashinfer.mamba.selective_state_update.selective_state_update",
+        {"nheads": 8, "ngroups": 8, "cache_steps": 2, "has_z": True, "state_dtype": "float32", "dtype": None},
+    ),
+    "--routine gated_delta_rule_mtp --batch_size 4 --state_dtype bfloat16": (
+        "flashinfer.gdn_decode.gated_delta_rule_decode_pretranspose",
+        {"batch_size": 4, "seq_len": 2, "state_dtype": "bfloat16"},
+    ),
+    "--routine rmsnorm --batch_size 4 --num_heads 8 --hidden_size 64": (
+        "flashinfer.norm.rmsnorm",
+        {"batch_size": 4, "num_heads": 8, "hidden_size": 64},
+    ),
+    "--routine rope_quantize_fp8 --batch_size 2 --seq_len 8 --num_qo_heads 8 --num_kv_heads 2 --head_dim 128": (
+        "flashinfer.rope.rope_quantize_fp8",
+        {"nnz": 16, "num_k_heads": 2, "rope_dim": 128, "rotary_dim": 128, "no_rope_dim": 0},
+    ),
+    "--routine mla_rope_quantize_fp8 --batch_size 2 --seq_len 8 --num_qo_heads 8 --num_kv_heads 8 --head_dim 192"
+    " --no_rope_dim 64": (
+        "flashinfer.rope.mla_rope_quantize_fp8",
+        {"num_q_heads": 8, "rope_dim": 128, "rotary_dim": 128, "no_rope_dim": 64},
+    ),
+    "--routine rope_quantize_fp8_append_paged_kv_cache --batch_size 2 --seq_len 8 --num_qo_heads 8 --num_kv_heads 2"
+    " --head_dim 128 --rotary_dim 32 --kv_layout HND": (
+        "flashinfer.rope.rope_quantize_fp8_append_paged_kv_cache",
+        {"rope_dim": 32, "no_rope_dim": 96, "kv_layout": "HND"},
+    ),
+    "--routine fused_dit_layernorm --batch_size 2 --hidden_size 7680 --dit_mode residual_scale_shift": (
+        "flashinfer.norm.fused_dit_residual_layernorm_scale_shift",
+        {"batch_size": 2, "num_rows": 7680},
+    ),
+    "--routine top_k --batch_size 4 --vocab_size 128 --top_k 5 --input_dtype bfloat16": (
+        "flashinfer.topk.top_k",
+        {"batch_size": 4, "vocab_size": 128, "top_k": 5, "dtype": "bfloat16"},
+    ),
     "--routine top_k_sampling_from_probs --batch_size 4 --vocab_size 128 --top_k 5 --refcheck -vv": (
         "flashinfer.sampling.top_k_sampling_from_probs",
         {"batch_size": 4, "vocab_size": 128, "arguments": "top_k=5,seed=42,offset=0"},
@@ -58,9 +95,26 @@ def test_a_line_of_upstreams_is_that_api(line):
     assert {field: getattr(case.params, field) for field in expected} == expected
 
 
+AUTOTUNED = ["--routine mm_mxfp8 --m 4 --n 128 --k 128", "--api flashinfer.norm.rmsnorm --batch_size 4"]
+
+
+@pytest.mark.parametrize("line", AUTOTUNED)
+def test_autotune_is_no_abbreviation_and_asks_the_tuner(line):
+    plain, tuned = (read(shlex.split(f"{line}{flag}"), all_routines()) for flag in ("", " --autotune"))
+    assert [case.autotunes for case in (*plain, *tuned)] == [False] * len(plain) + [True] * len(plain)
+    assert [case.id for case in tuned] == [f"{case.id}-autotune" for case in plain]
+    assert read(tuned[0].words, all_routines()) == [tuned[0]]
+    assert tuned[0].autotune_cache is None
+
+
+def test_a_case_of_a_template_s_reference_has_nothing_to_autotune(cpu):
+    [case] = read(shlex.split(f"{AUTOTUNED[1]} --backends torch --autotune"), all_routines())
+    assert one_case.obstacle(case, cpu) == "torch has nothing to autotune: leave out --autotune"
+
+
 def test_what_of_upstreams_is_no_api_is_named_with_its_reason(tmp_path):
     lines = {
-        "--routine rmsnorm --batch_size 4 --hidden_size 64 --num_heads 2": "its template has no --num_heads",
+        "--routine layernorm_quant --batch_size 4 --hidden_size 64 --num_heads 2": "its template has no --num_heads",
         "--routine mixed_comm --batch_size 4": "mixed_comm is a routine that this project does not have",
         "--routine b12x_fused_moe --num_tokens 4": "its template has no init",
     }
@@ -86,19 +140,19 @@ def test_each_of_mains_lines_that_wants_what_this_flashinfer_lacks_is_a_sentence
     lines = [(name, flags) for (name, flags), count in upstream_parsers.LACKING.items() for _ in range(count)]
     path.write_text("\n".join(f"--routine {name} {least_of(name)} {flags}" for name, flags in lines))
     entries = testlist.read(path)
-    assert len(entries) == len(lines) == 45
+    assert len(entries) == len(lines) == 32
     for entry, (name, flags) in zip(entries, lines, strict=True):
         lacking = flags.split()[-2:] if flags else ["template"]
         assert not entry.case, (name, flags)
         assert any(word.removeprefix("--") in entry.missing for word in lacking), entry.missing
+        assert ("compute capability" in entry.missing) == (name in upstream_names.WHY_NOT)
 
 
 def least_of(routine):
     """Without the flags that a line has for itself."""
     families = {**upstream_parsers.ROUTINES, **upstream_parsers.ROUTINES_OF_MAIN}
     family = next(family for family, names in families.items() if routine in names.split())
-    least = upstream_parsers.LEAST.get(family, "")
-    return least.partition(" --num_kv_heads")[0] if "quantize_fp8" in routine else least
+    return upstream_parsers.LEAST.get(family, "")
 
 
 def least_lines():
@@ -119,4 +173,4 @@ def test_the_shortest_line_of_each_routine_runs_as_its_api_or_is_a_sentence(tmp_
     refused = [entry for entry in entries if not entry.case]
     assert not any(entry.problem for entry in refused)
     assert all(": " in entry.missing for entry in refused), refused
-    assert (len(lines), len(running)) == (49, 39)
+    assert (len(lines), len(running)) == (49, 46)

@@ -1,9 +1,11 @@
 """What holds for every attention routine, without a GPU: reference, cost, inputs, and the arguments of each backend."""
 
 import itertools
+import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,10 +16,12 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla
 from pytest_flashinfer_perf.routines.attention.prefill_paged import paged_prefill
 from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_prefill
+from pytest_flashinfer_perf.spec import case, flags
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.routine import LaunchOptions
 from pytest_flashinfer_perf.timing import cold
@@ -276,3 +280,49 @@ def test_who_only_lists_cases_does_not_import_torchs_compiler():
     script += "assert 'torch' in sys.modules; assert 'torch._dynamo' not in sys.modules"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# Printed by upstream's own statements, of each routine from its first draw to the average, on a CPU and on an H200.
+UPSTREAM_LENGTHS = json.loads((Path(__file__).parent / "upstream_lengths.json").read_text())
+SMALLEST = "--random_actual_seq_len --num_qo_heads 1 --num_kv_heads 1 --page_size 16"
+SMALLEST += " --head_dim_qk 1 --head_dim_ckv 1 --head_dim_kpe 1"
+
+
+@pytest.mark.parametrize(
+    ("device", "line"), [(device, line) for device, lines in UPSTREAM_LENGTHS.items() for line in lines]
+)
+def test_lengths_are_those_that_upstream_draws(device, line):
+    where = device if torch.cuda.is_available() else "cpu"
+    if where != device and "Prefill" not in line:
+        pytest.skip("a GPU's random numbers cannot be had without one")
+    read = case.parse(flags.split(f"--routine {line} {SMALLEST}"), all_routines())
+    p, seed = read.shape.params, read.settings[0]
+    rand = torch.Generator(where).manual_seed(seed)
+    if "Prefill" in line:
+        torch.rand(1, generator=rand, device=where)  # those are of a generator of their own
+    x = read.routine.inputs(p, rand, torch.device(where))
+    kv = x.lens.kv if "Prefill" in line else x.seq_lens
+    expected = UPSTREAM_LENGTHS[device][line]
+    assert kv.tolist() == expected["kv"]
+    if "q" in expected:
+        assert x.lens.q.tolist() == expected["q"]
+    seen = read.routine.facts(p, x)
+    assert seen["avg_actual_seq_len"] == expected["average"]
+    assert seen["upstream_seq_lens"] is (device == "cuda" or "Prefill" in line)
+
+
+FLASH = {"fa2", "fa2_tc", "fa3", "auto", "torch"}
+
+
+@pytest.mark.parametrize("routine", ROUTINES, ids=lambda r: r.name)
+def test_a_cache_in_e5m2_is_what_flash_attention_alone_reads(routine, hopper, blackwell):
+    """By FlashInfer's own tests; that of MLA is in e4m3 alone."""
+    p = replace(next(iter(routine.tiers["smoke"]())).params, kv_dtype="fp8_e5m2")
+    refusing = {
+        name
+        for name, backend in routine.backends.items()
+        if all(list(backend.limits(p, name, device)) for device in (hopper, blackwell))
+    }
+    readers = {"torch"} if routine is mla else FLASH - {"fa3"}  # which needs queries in fp8, too
+    assert set(routine.backends) - refusing == readers & set(routine.backends)
+    made(routine, p)

@@ -12,6 +12,7 @@ from pytest_flashinfer_perf.bisect import estimate, places
 from pytest_flashinfer_perf.bisect.measuring import Processes
 from pytest_flashinfer_perf.bisect.places import Installed
 from pytest_flashinfer_perf.bisect.question import Question
+from pytest_flashinfer_perf.launch import processes
 
 # In the place of pytest: what it would write of one case that takes as long as the installed release says.
 PYTEST = """
@@ -31,17 +32,26 @@ json.dump({"benchmarks": rows, "machine_info": machine}, open(words["--benchmark
 """
 
 
-def wheel(folder, version, us):
+def wheel(folder, version, us, *requires, first=""):
     """Of a FlashInfer that says how long its kernel takes; not a wheel at all where that is not known."""
+    if us is not None:
+        code = {"flashinfer/__init__.py": f"{first}\n__version__ = {version!r}\nUS = {us}\n"}
+        return packed(folder, "flashinfer-python", version, requires, code)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"flashinfer_python-{version}-py3-none-any.whl"
-    if us is None:
-        path.write_text("lost on the way")
-        return path
-    info = f"flashinfer_python-{version}.dist-info"
+    path.write_text("lost on the way")
+    return path
+
+
+def packed(folder, project, version, requires, code):
+    """A wheel with these files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{project.replace('-', '_')}-{version}-py3-none-any.whl"
+    info = f"{project.replace('-', '_')}-{version}.dist-info"
+    needed = "".join(f"Requires-Dist: {one}\n" for one in requires)
     files = {
-        "flashinfer/__init__.py": f"__version__ = {version!r}\nUS = {us}\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: flashinfer-python\nVersion: {version}\n",
+        **code,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n{needed}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD"))
@@ -65,7 +75,7 @@ def bisect(tmp_path, monkeypatch, capsys):
     real = shlex.quote(sys.executable)
     fake = f'shift 2; exec {real} -S {tmp_path / "fake.py"} "$@"'
     broken = 'exit $(grep -c US.=.120 "$PYTHONPATH/flashinfer/__init__.py")'
-    compiler = f'if [ "$1" = -c ]; then echo "$PYTHONPATH"; echo "$@"; {broken}; fi'
+    compiler = f'case "$2" in *prebuild*) echo "$PYTHONPATH"; echo "$@"; {broken};; esac'
     python.write_text(f'#!/bin/sh\nif [ "$2" = pytest ]; then {fake}; fi\n{compiler}\nexec {real} "$@"\n')
     python.chmod(0o755)
 
@@ -179,5 +189,77 @@ def test_what_is_installed_stays_and_the_release_comes_before_it(tmp_path, monke
     install = places.installer(command[:1])
     where = Installed(tmp_path, command, install, {"1.0": made}).prepared("head", "1.0")
     assert where.command[:2] == ("env", f"PYTHONPATH={tmp_path / 'releases' / '1.0'}:/already/there")
-    places.logged(where.command, tmp_path / "log")
+    processes.logged(where.command, tmp_path / "log")
     assert (tmp_path / "log").read_text() == "1 pytest\n"
+
+
+def test_what_a_release_requires_is_installed_with_it_and_the_rest_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    wheels = tmp_path / "wheels"
+    requires = ("kernels[of-13]>=2", "lost>=1", "torch>=99", "pytest")
+    made = wheel(wheels, "1.0", 1, *requires)
+    line = "import sys, kernels; sys.path.insert(0, kernels.__path__[0] + '/inside')\n"  # as nvidia-cutlass-dsl does
+    packed(wheels, "kernels", "2.1", ["kernels-13==2.1; extra == 'of-13'"], {"kernels/__init__.py": "A = 1\n"})
+    packed(
+        wheels,
+        "kernels-13",
+        "2.1",
+        [],
+        {"kernels/of_13.py": "B = 2\n", "kernels/inside/dsl.py": "C = 3\n", "kernels.pth": line},
+    )
+    packed(wheels, "kernels", "1.9", [], {"kernels/__init__.py": "A = 0\n"})
+    program = "import flashinfer, kernels, kernels.of_13, dsl; print(kernels.A, kernels.of_13.B, dsl.C)"
+    install = places.installer([sys.executable], wheels)
+    where = Installed(tmp_path, (sys.executable, "-m", "pytest"), install, {"1.0": made}).prepared("head", "1.0")
+    places.logged(where.program(program), tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "1 2 3\n"
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "1.0: not installed: lost>=1 (ERROR: No matching distribution found for lost>=1); torch>=99 (is "
+    )
+    assert told.endswith(", >=99 is required, and torch stays what it is)\n")
+    assert sorted(path.stem for path in (tmp_path / "builds").iterdir()) == [
+        "1.0",
+        "1.0-kernels",
+        "1.0-kernels-13",
+        "1.0-lost",
+    ]
+
+
+@pytest.mark.parametrize("find", ["slower", "wrong"])
+def test_an_incomplete_release_is_not_measured_unless_that_is_admitted(bisect, tmp_path, monkeypatch, find):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    for version, requires in (("1.0", ()), ("1.1", ("lost",)), ("1.2", ("lost",)), ("1.3", ())):
+        wheel(tmp_path / "wheels", version, 100 if version < "1.2" else 120, *requires)
+    code, _, told = bisect("1.0", "1.2", "--wheels=wheels", "--output=ends", f"--find={find}")
+    assert code == 2
+    assert "1.2: FlashInfer is incomplete: lost is not installed: install it, or admit it with --perf-gate-" in told
+    assert not list(Path("ends").glob("0*/*.json"))
+    if find == "wrong":
+        return
+    code, shown, told = bisect("1.0", "1.3", "--wheels=wheels", "--output=steps")
+    assert code == 1
+    assert "first slower in one of these 3, of which only the last could be measured: 1.1 1.2 1.3" in shown
+    code, shown, _ = bisect("1.0", "1.3", "--wheels=wheels", "--output=admitted", "--perf-gate-allow=requirements")
+    assert code == 0
+    assert "own/a first slower in 1.2 (release of flashinfer-python)" in shown
+
+
+def test_a_release_that_does_not_import_is_skipped_and_as_an_end_gives_way(bisect, tmp_path):
+    broken = "print('of another torch')\nimport torch._gone"
+    for version, us in (("1.0", 100), ("1.1", 100), ("1.2", 120), ("1.3", 120), ("1.4", 120)):
+        wheel(tmp_path / "wheels", version, us, first=broken if version in {"1.0", "1.2", "1.4"} else "")
+    code, shown, told = bisect("1.0", "1.4", "--wheels=wheels", "--output=out")
+    assert code == 1
+    for end in ("1.0", "1.4"):
+        assert f"{end} does not import here: ModuleNotFoundError: No module named 'torch._gone': left out" in told
+    assert "2 points from 1.1 to 1.3" in told
+    assert "skip: 1.2 does not import here: ModuleNotFoundError: No module named 'torch._gone'" in " ".join(
+        told.split()
+    )
+    assert "first slower in one of these 2, of which only the last could be measured: 1.2 1.3" in shown
+    code, _, told = bisect("1.0", "1.1", "--wheels=wheels", "--output=none")
+    assert (code, told.splitlines()[-1]) == (
+        2,
+        "flashinfer-perf bisect: --releases: no two of these releases import here",
+    )

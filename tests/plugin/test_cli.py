@@ -12,6 +12,9 @@ import pytest
 from old_commands import MANY_LINES, ONE_LINE
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measuring.one_case import obstacle
 from pytest_flashinfer_perf.plugin import suite
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec import case as cases
@@ -135,7 +138,27 @@ def test_a_command_of_the_documents_is_understood_as_it_stands(command):
     assert len(read) >= 1
 
 
+# GiB that such cards have, less what a context takes.
+MEMORY = {"NVIDIA H200": 139, "NVIDIA B200": 178}
+
+
+@pytest.mark.parametrize(
+    "command", [*ONE_LINE, *MANY_LINES], ids=lambda command: command.partition("--routine ")[2][:9]
+)
+def test_a_command_of_the_documents_runs_with_each_backend_on_the_gpu_that_it_is_for(
+    command, hopper, blackwell, monkeypatch
+):
+    """FA3 is Hopper's, and everything else is Blackwell's, whose card the documents were written on."""
+    monkeypatch.setattr(Device, "free_bytes", lambda device: MEMORY[device.name] << 30)
+    words = shlex.split(command.replace("\\\n", " "))
+    entries = testlist.read_line(flags.join(words[words.index("--routine") :]), "")
+    asked = [entry.case for entry in entries if not entry.case.stands_in]
+    skipped = {c.backend_name: obstacle(c, hopper if c.backend_name == "fa3" else blackwell) for c in asked}
+    assert set(skipped.values()) == {None}, skipped
+
+
 LINES = r"""
+^\[INFO\] args = Namespace\(routine='bmm_fp8', backends=\['torch', 'cudnn'\], random_seed=42, .* m=4, n=16, k=16, .*\)$
 ^\[INFO\] Running testBmmFp8$
 ^\[INFO\] FlashInfer version:\ .
 ^\[VVERBOSE\] gpu_name = '.+'$
@@ -153,6 +176,52 @@ def test_the_lines_that_scripts_read(pytester, capsys):
     shown = capsys.readouterr().out
     for line in LINES.strip().splitlines():
         assert re.search(line, shown, re.MULTILINE), line
+
+
+SHAPES = {
+    "--routine trtllm_fp4_block_scale_moe": "[VVERBOSE] stored.first.shape = torch.Size([4, 512, 128])",
+    "--routine trtllm_fp8_block_scale_moe": "[VVERBOSE] stored.first.shape = torch.Size([4, 512, 256])",
+    "--routine trtllm_fp8_per_tensor_scale_moe": "[VVERBOSE] stored.first.dtype = torch.float8_e4m3fn",
+    "--api flashinfer.norm.rmsnorm": "[VVERBOSE] call.input.shape = torch.Size([8, 256])",
+}
+MOE = "--num_tokens 8 --hidden_size 256 --intermediate_size 256 --num_experts 4 --top_k 1 --routing_method renormalize"
+PRETENDED = """
+    import dataclasses, pytest
+    from pytest_flashinfer_perf.running.stash import DEVICE
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(item):
+        if "-torch" not in item.name:
+            item.config.stash[DEVICE] = dataclasses.replace(item.config.stash[DEVICE], capability=(9, 0))
+"""
+
+
+def test_very_verbose_lines_print_the_inputs_of_every_routine(pytester, capsys):
+    pytest.importorskip("flashinfer")
+    sizes = {name: MOE if "moe" in name else "--batch_size 8 --hidden_size 256" for name in SHAPES}
+    (pytester.path / "my.txt").write_text(
+        "\n".join(f"{name} {sizes[name]} --backends torch -n 2 -vv" for name in SHAPES)
+    )
+    pytester.chdir()
+    assert cli.main(shlex.split("run --testlist my.txt -- --perf-device=cpu")) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert set(SHAPES.values()) <= set(shown)
+    assert [line.partition("'")[2].partition("'")[0] for line in shown if line.startswith("[INFO] args = ")] == [
+        name.partition(" ")[2] for name in SHAPES
+    ]
+
+
+def test_what_a_gpu_cannot_run_is_upstreams_warning_and_what_fails_is_named_by_its_line(pytester, capsys):
+    pytest.importorskip("flashinfer")
+    pytester.makeconftest(PRETENDED)
+    wrong = f"{GEMM}  --what 1"
+    (pytester.path / "my.txt").write_text(f"{GEMM} cutlass -n 1 -v\n{wrong}\n")
+    pytester.chdir()
+    assert cli.main(shlex.split("run --testlist my.txt -- --perf-device=cpu")) == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert "[WARNING] cutlass for routine bmm_fp8 is not supported on compute capability 9.0. Skipping." in shown
+    assert f"[ERROR] Error running test: {wrong}" in shown
+    assert "[ERROR] Error: my.txt:2: unknown flag --what" in shown
 
 
 SKIPPED = GEMM.replace("torch", "cudnn cublas")

@@ -2,7 +2,9 @@
 
 import ast
 import inspect
+import itertools
 import json
+import math
 import re
 import subprocess
 import sys
@@ -14,12 +16,16 @@ from documents import DOCS, EVIDENCE, PAGES, QUICK, README, RECORDS, ROOT, block
 
 import pytest_flashinfer_perf as package
 from pytest_flashinfer_perf import Measurement, Measuring
+from pytest_flashinfer_perf.gate import effects, noise, tails
 from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.plugin import MARKERS
+from pytest_flashinfer_perf.measuring import one_case
 from pytest_flashinfer_perf.plugin.fixture import Perf
+from pytest_flashinfer_perf.plugin.options import MARKERS
 from pytest_flashinfer_perf.report import markdown, runs
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.attention import vllm_decode
 from pytest_flashinfer_perf.spec import case, flags
+from pytest_flashinfer_perf.timing import cold, stopping
 from pytest_flashinfer_perf.timing.run import Timing
 
 PACKAGE = ROOT / "pytest_flashinfer_perf"
@@ -114,6 +120,67 @@ def verify_generated(page, script):
     program = [sys.executable, ROOT / "benchmarks" / script]
     now = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     assert now == (DOCS / page).read_text(), f"out of date: python benchmarks/{script} > docs/{page}"
+
+
+def percent(share, digits=0):
+    return f"{100 * share:.{digits}f} %"
+
+
+def tie(kind):
+    """The largest difference that is none between two rows without placements."""
+    beyond = tails.beyond(effects.RISK, noise.ASSUMED_DF)
+    return math.expm1(beyond * noise.ASSUMED[kind] * math.sqrt(effects.PAIR))
+
+
+def constants():
+    """Sentences of the documents that state what the code has."""
+    memory, other, wall = (noise.ASSUMED[kind] for kind in ("memory", "compute", "wall"))
+    assert noise.ASSUMED["cycles"] == memory
+    assert {noise.ASSUMED[kind] for kind in ("short", "unknown")} == {other}
+    assumed = f"[{percent(memory)} of memory-bound times and of cycles, {percent(other)} of other times on a GPU, "
+    yield "report.md", f"{assumed}{percent(wall)} of the host's clock](gate.md#how-sure)"
+    ties = (
+        f"{percent(tie('memory'), 1)} apart in memory-bound times or in cycles, {percent(tie('compute'), 1)} in other"
+    )
+    yield "report.md", f"{ties} times on a GPU, {percent(tie('wall'))} on a CPU"
+    yield "gate.md", f"1 case in 100 exceeds: {percent(memory)} for memory-bound times and cycles, {percent(other)} for"
+    unseen = {kind: percent(share, 2).replace("0 %", " %") for kind, share in noise.UNSEEN.items()}
+    yield "gate.md", f"{unseen['memory']} for times of memory-bound and of short kernels, {unseen['cycles']} for cycles"
+    yield "gate.md", f"{unseen['compute']} for other times, whose clock moves; {percent(noise.UNSEEN['gaps'])} where a"
+    yield "gate.md", f"since launches move; {percent(noise.UNSEEN['wall'])} for the host's clock"
+    precise = f"below {percent(stopping.FINE, 1)} or {1e9 * stopping.TICK_S:.0f} ns"
+    yield "measurement.md", f"{precise} (CUPTI ticks in 32), by the host's clock {percent(stopping.PRECISION['wall'])};"
+    yield "measurement.md", f"would take more than {cold.MOST_COPIES} copies or half of the free memory"
+    assert (cold.MEMORY_SHARE, cold.CACHE_FACTOR, stopping.PLACEMENTS, stopping.CALLS) == (0.5, 5, 5, 10)
+    small = f"{one_case.STAND_IN_BYTES >> 20} MiB and {one_case.STAND_IN_FLOPS / 1e9:.0f} GFLOP"
+    yield "formats.md", f"`torch` stands in where there is no GPU, in cases of up to {small}."
+    yield "attention.md", f"A cache has the original's {vllm_decode.POOL_TOKENS:,} tokens at most."
+
+
+@pytest.mark.parametrize(("page", "sentence"), list(constants()), ids=itertools.count())
+def test_what_a_page_says_of_a_constant_is_the_codes(page, sentence):
+    assert sentence in " ".join((DOCS / page).read_text().split())
+
+
+# What README says in figures, and the command that makes each of them: it is named beside it, or in what it links to.
+FIGURES = {
+    "within 2 %": ("evidence/parity-h200-0.6.18.md", "benchmarks/parity.py"),
+    "0 of 168 comparisons": ("evidence/placements-h200.md", "benchmarks/noise_evidence.py"),
+    "0 of 60": ("evidence/placements-h100.md", "benchmarks/noise_evidence.py"),
+    "1,595 of 1,600": ("evidence/placements-h200.md", "benchmarks/longer_cases.py"),
+    "one run on an H200": ("evidence/report-h200.md", "benchmarks/report_cases.txt"),
+    "3 % of extra work": ("evidence/gate-h200.md", "benchmarks/gate_evidence.py"),
+    "within 3 %": ("evidence/models-h200.md", "benchmarks/real_decode_step.py"),
+}
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_each_figure_of_the_readme_names_the_command_that_makes_it(figure):
+    record, command = FIGURES[figure]
+    text = README.read_text()
+    assert figure in text
+    assert record in text
+    assert f"{command}" in (ROOT / record).read_text()
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ import pytest
 from documents import DOCS, PAGES, QUICK, ROOT, blocks, commands_of, each, help_of, verify_command
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running import processes, shards
+from pytest_flashinfer_perf.running import shards
 from pytest_flashinfer_perf.spec import case, flags
 
 

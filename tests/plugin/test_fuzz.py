@@ -16,9 +16,8 @@ from hypothesis import settings as hypothesis_settings
 from pytest_flashinfer_perf.config.quarantine import Quarantined
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings
 from pytest_flashinfer_perf.fuzz import findings, profiles
-from pytest_flashinfer_perf.fuzz.child import ChildSetup
-from pytest_flashinfer_perf.fuzz.outcome import Outcome
-from pytest_flashinfer_perf.fuzz.runner import ChildError, ExampleRunner
+from pytest_flashinfer_perf.fuzz.child import ChildError, ChildSetup, ExampleRunner
+from pytest_flashinfer_perf.fuzz.findings import Outcome
 from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun
 from pytest_flashinfer_perf.fuzz.strategies import strategies_for
 from pytest_flashinfer_perf.routines import all_routines

@@ -1,6 +1,5 @@
-"""What the gate reads: results, the settings file's thresholds, calibrations."""
+"""What the gate reads: results, and the settings file's thresholds."""
 
-import json
 import math
 import re
 from datetime import datetime, timezone
@@ -10,11 +9,8 @@ from made import plain, row, run, saved
 
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFileError
-from pytest_flashinfer_perf.gate import calibration, figures, likeness, runs, thresholds
-from pytest_flashinfer_perf.gate.calibration import CalibrationError
-from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.thresholds import Rival, Thresholds
-from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
+from pytest_flashinfer_perf.gate import figures, runs, thresholds
+from pytest_flashinfer_perf.gate.thresholds import Rival
 from pytest_flashinfer_perf.runs import run_file
 from pytest_flashinfer_perf.runs.run_file import RunError
 
@@ -183,111 +179,3 @@ def test_what_the_file_says_wrongly_names_file_and_field(tmp_path, entry, senten
     with pytest.raises(ProjectFileError, match=sentence) as error:
         settings(tmp_path, f'"decode*" = {{ {entry} }}')
     assert f"{tmp_path / 'flashinfer-perf.toml'}: [thresholds] 'decode*'" in str(error.value)
-
-
-NOISY = {"decode/a": (100.0, 101.0, 99.5, 100.4), "decode/b": (200.0, 200.2, 199.9, 200.1)}
-
-
-def processes(count=4, **said):
-    return [
-        run(*(row(name, us=us[n], cycles=1.8e3 * us[n], sm_ghz=1.8, **said) for name, us in NOISY.items()))
-        for n in range(count)
-    ]
-
-
-@pytest.fixture
-def calibrated(tmp_path):
-    path = tmp_path / "cal" / "gpu.json"
-    calibration.write(path, calibration.of(processes()))
-    return path
-
-
-def test_a_calibration_knows_each_case_in_both_domains(calibrated):
-    known = calibration.read(calibrated)
-    [first, second] = processes()[0].rows
-    assert (known.gpu, known.model, known.driver, known.processes) == ("GPU-0", "NVIDIA H200", "580", 4)
-    loud, quiet = known.noise(first, "time"), known.noise(second, "time")
-    assert (loud.source, loud.df) == ("calibrated", 3)
-    assert 0.003 < loud.sd < 0.01
-    assert quiet.sd < 0.002
-    assert known.noise(first, "cycles").sd == pytest.approx(loud.sd, rel=1e-6)
-    figures = json.loads(calibrated.read_text())["cases"]["decode/a"]["time"]
-    assert figures["floor"] < figures["detectable_in_one_run"]
-    assert figures["detectable_in_five_pairs"] < figures["detectable_in_one_run"] / 2
-
-
-def test_many_cases_are_blended():
-    many = [run(*(row(f"decode/{i}", us=100 + n * (0.1 + i % 3)) for i in range(8))) for n in range(3)]
-    [first, *_] = calibration.of(many)["cases"].values()
-    assert first["time"]["df"] > 2
-    assert "cycles" not in first
-
-
-def test_it_is_used_for_its_gpu_and_way_of_measuring_alone(calibrated):
-    known = calibration.read(calibrated)
-    for said, used in (({}, True), ({"instrument": "events"}, False), ({"gpu_uuid": "GPU-1"}, False)):
-        one = run(row("decode/a", **said))
-        judgement = judge([one], [one], Rules(calibrations=(known,)))
-        assert (judgement.cases[0].effects[0].noise.source == "calibrated") == used
-
-
-def test_nothing_within_its_floor_is_slower(calibrated):
-    known = calibration.read(calibrated)
-    asked = Rules(Thresholds((("*", {"slower": 0.001}),)), calibrations=(known,))
-    before, after = row("decode/a", placements=[]), row("decode/a", us=101.5, placements=[])
-    [judged] = judge([run(before)], [run(after)], asked).cases
-    assert judged.verdict is Verdict.SAME or judged.reason == "cannot-see"
-    assert judged.threshold > math.log1p(0.01)
-
-
-@pytest.mark.parametrize(
-    ("head", "sentence"),
-    [
-        ({"machine": {"driver": "590"}}, "calibrated with driver 580, this is 590"),
-        ({"when": "2027-01-20T12:00:00+00:00"}, "calibrated 61 days before this run, 30 are allowed"),
-    ],
-)
-def test_a_stale_calibration_refuses_the_comparison(calibrated, head, sentence):
-    known = (calibration.read(calibrated),)
-    base, after = [run(row("decode/a"), machine=head.get("machine"))], [run(row("decode/a"), **head)]
-    judgement = judge(base, after, Rules(calibrations=known))
-    assert judgement.exit_code == 2
-    assert sentence in judgement.refusals[0]
-    allowed = judge(base, after, Rules(calibrations=known, allowed=likeness.allowed("calibration")))
-    assert (allowed.exit_code, allowed.refusals) == (0, ())
-    assert allowed.cases[0].effects[0].noise.source == "placements"
-
-
-def test_it_is_found_by_gpu_or_by_name(calibrated, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert calibration.find("auto", ["GPU-0"]) == []
-    calibration.write(calibration.kept("GPU-0"), calibration.of(processes()))
-    assert [found.gpu for found in calibration.find("auto", ["GPU-0", "GPU-0", None])] == ["GPU-0"]
-    assert calibration.find("none", ["GPU-0"]) == []
-    assert [found.path for found in calibration.find(str(calibrated), [])] == [calibrated]
-    assert calibration.kept(None).name == "cpu.json"
-
-
-@pytest.mark.parametrize("text", ["{", "{}", '{"gpu": 1}', "[]"])
-def test_what_is_no_calibration_names_the_file(tmp_path, text):
-    (tmp_path / "cal.json").write_text(text)
-    with pytest.raises(CalibrationError, match=r"cal\.json: not a calibration .* flashinfer-perf calibrate"):
-        calibration.read(tmp_path / "cal.json")
-
-
-@pytest.mark.parametrize(
-    ("seen", "sentence"),
-    [
-        (processes(2), "--processes=2: the noise between processes needs at least 3"),
-        ([*processes(2), run(row("decode/c"))], "no case was measured by every process"),
-        ([*processes(2), *processes(1, gpu_uuid="GPU-1")], "several GPUs"),
-    ],
-)
-def test_what_makes_no_calibration(seen, sentence):
-    with pytest.raises(CalibrationError, match=sentence):
-        calibration.of(seen)
-
-
-def test_a_case_without_a_time_is_left_out_of_the_noise():
-    seen = [run(row("decode/a", us=100 + n), row("decode/z", us=0)) for n in range(3)]
-    assert "time" not in calibration.of(seen)["cases"]["decode/z"]

@@ -131,7 +131,6 @@ def test_exit_codes_of_the_command(files, capsys):
         (("--head", "none.json"), "none.json: no such file or folder"),
         (("--head", "same.json", "--perf-gate-allow=gpus"), "unknown name 'gpus', did you mean gpu?"),
         (("--head", "same.json", "--perf-config=none.toml"), "none.toml"),
-        (("--head", "same.json", "--perf-calibration=none.json"), "none.json: not a calibration"),
         (
             ("--head", "same.json", "head.json", "--paired"),
             "--paired needs as many files of --base as of --head, got 1 and 2",

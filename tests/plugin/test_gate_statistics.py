@@ -111,23 +111,16 @@ def test_pairs_are_free_of_what_both_sides_share():
 
 
 def test_without_replicates_what_is_assumed_decides():
-    [effect] = effects.effects([replicates([100.0], [101.0], within=0.003)], [None])
+    [effect] = effects.effects([replicates([100.0], [101.0], within=0.003)])
     assert effect.noise.source == "assumed"
     assert effect.noise.variance == pytest.approx(noise.ASSUMED["memory"] ** 2 + 0.003**2)
     assert effect.error == pytest.approx(math.sqrt(2 * effect.noise.variance))
 
 
-def test_a_calibration_comes_before_the_pool():
-    seen = [replicates([100.0, 101.0], [102.0, 103.0]) for _ in range(10)]
-    known = Noise(0.002**2, 7.0, "calibrated")
-    sources = {e.noise.source for e in effects.effects(seen, [known, *[None] * 9])}
-    assert sources == {"calibrated", "pooled"}
-
-
 def test_what_it_sees_it_finds():
     """Slowdowns of the size that is called detectable are significant in 95 of 100 draws."""
     rng = random.Random(3)
-    known = Noise(0.003**2, 1e6, "calibrated")
+    known = Noise(0.003**2, 1e6, "pooled")
     size = Effect(replicates([1.0] * 5, [1.0] * 5), known).detectable(0.0, cases=100)
     found = 0
     for _ in range(1000):

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.fuzz.strategies import params_of
-from pytest_flashinfer_perf.routines import models
+from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines._quantise import blocks
 from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import BmmFp8, Inputs, bmm_fp8
 from pytest_flashinfer_perf.spec.params import ParamError
@@ -167,16 +167,16 @@ def test_models_projections_are_in_the_tiers():
 
 
 def test_projections_have_the_sizes_of_the_models():
-    whole = models.projections("llama-3.1-70b").parameters
+    whole = layers.projections("llama-3.1-70b").parameters
     assert whole["qkv"] == {"n": 10240, "k": 8192}
     assert whole["gate-up"] == {"n": 57344, "k": 8192}
-    assert models.projections("llama-3.1-70b", 8).parameters["down"] == {"n": 8192, "k": 3584}
-    assert models.projections("qwen3-32b", 8).parameters["o"] == {"n": 5120, "k": 1024}
-    deepseek = models.projections("deepseek-v3", 8).parameters
+    assert layers.projections("llama-3.1-70b", 8).parameters["down"] == {"n": 8192, "k": 3584}
+    assert layers.projections("qwen3-32b", 8).parameters["o"] == {"n": 5120, "k": 1024}
+    deepseek = layers.projections("deepseek-v3", 8).parameters
     assert deepseek["qkv"] == {"n": 1536 + 512 + 64, "k": 7168}
     assert deepseek["o"] == {"n": 7168, "k": 16 * 128}
-    assert set(models.projections("gpt-oss-120b").parameters) == {"qkv", "o", "lm-head"}
-    assert set(models.projections.layers) == set(models.expanded.layers)
+    assert set(layers.projections("gpt-oss-120b").parameters) == {"qkv", "o", "lm-head"}
+    assert set(layers.projections.layers) == set(layers.expanded.layers)
 
 
 @pytest.mark.parametrize("name", [name for name in GEMM if "group_" in name or "grouped" in name])
@@ -210,7 +210,7 @@ def test_what_no_kernel_has_is_an_error(name, change, sentence):
 
 def test_mxfp4_and_nvfp4_differ_in_block_and_alpha(on_cpu):
     fp4 = on_cpu(GEMM["mm_fp4"])
-    mx, nv = (fp4.inputs(GEMM["mm_fp4"].params(m=4, n=16, k=64, use_nvfp4=use)) for use in (False, True))
+    mx, nv = (fp4.inputs(GEMM["mm_fp4"].params(m=4, n=16, k=64, use_mxfp4=use)) for use in (True, False))
     assert mx.alpha is None
     assert mx.a_scale.shape == (4, 64 // blocks.MX_BLOCK)
     assert nv.alpha.shape == (1,)

@@ -217,9 +217,9 @@ LIMITS = [
     ("mm_bf16", "tinygemm", {"n": 200}, "n in steps of 16, not 200"),
     ("mm_bf16", "cutlass", {"bias": True}, "adds no bias"),
     ("mm_bf16", "cublaslt", {"enable_pdl": True}, "use tinygemm or tgv"),
-    ("mm_fp4", "cudnn", {"use_nvfp4": True}, "set use_128x4_sf_layout"),
-    ("mm_fp4", "trtllm", {}, "set use_nvfp4"),
-    ("mm_fp4", "trtllm", {"use_nvfp4": True, "n": 200}, "needs an n that is a multiple of 128, not 200"),
+    ("mm_fp4", "cudnn", {}, "set use_128x4_sf_layout"),
+    ("mm_fp4", "trtllm", {"use_mxfp4": True}, "leave out use_mxfp4"),
+    ("mm_fp4", "trtllm", {"n": 200}, "needs an n that is a multiple of 128, not 200"),
     ("mm_fp4", "cutedsl_low_latency", {"use_128x4_sf_layout": True, "m": 9}, "m of at most 8"),
 ]
 

@@ -4,6 +4,7 @@ import ast
 import functools
 import graphlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "pytest_flashinfer_perf"
-MOST_NAMES = 27
+MOST_NAMES = 29
 PAGE = "docs/architecture.md"
 
 
@@ -98,6 +99,21 @@ def test_the_root_has_few_names_and_the_page_lists_each():
     assert len(at_the_root) <= MOST_NAMES, sorted(at_the_root)
     rooms = {Path(name).stem for name in at_the_root - {"__init__.py", "py.typed"}}
     assert rooms == set(HEIGHT), f"{PAGE} lists {sorted(HEIGHT)}"
+
+
+# A module's package where it has another name; pytest_flashinfer_perf.cli and others are what is measured here.
+DISTRIBUTIONS = {"cuda": "cuda-core", "cupti": "cupti-python", "flashinfer": "flashinfer-python", "yaml": "pyyaml"}
+DISTRIBUTIONS |= {"pynvml": "nvidia-ml-py", "vl_convert": "vl-convert-python", "xdist": "pytest-xdist"}
+OF_ANOTHER = {"execnet": "xdist", "_pytest": "pytest"}
+
+
+def test_what_is_imported_is_declared():
+    """A package that only comes along with another one is gone once that one does without it."""
+    roots = {name.partition(".")[0] for text in SOURCES.values() for name in imported(text)}
+    roots = {OF_ANOTHER.get(root, root) for root in roots - sys.stdlib_module_names - {PACKAGE}}
+    of_users = (ROOT / "pyproject.toml").read_text().partition("\ndev = [")[0]
+    declared = set(re.findall(r'^  "([a-z0-9-]+)[>=]', of_users, re.MULTILINE))
+    assert {DISTRIBUTIONS.get(root, root.replace("_", "-")) for root in roots} - declared == set()
 
 
 FORMS = (

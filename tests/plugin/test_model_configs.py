@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import mutated
 
-from pytest_flashinfer_perf.routines.model_configs import architectures, fields, kernels, shipped
-from pytest_flashinfer_perf.routines.model_configs.fields import ConfigError, Fields
-from pytest_flashinfer_perf.routines.model_configs.step import Step
-from pytest_flashinfer_perf.spec.presets import Spread
+from pytest_flashinfer_perf.models import architectures, config_json, kernels, shipped
+from pytest_flashinfer_perf.models.config_json import ConfigError, Fields
+from pytest_flashinfer_perf.models.description import Dense, Experts, Grouped, Latent, Recurrent
+from pytest_flashinfer_perf.models.step import Step
+from pytest_flashinfer_perf.spec.presets import Spread, UnevenError
 
 PUBLISHED = [name for name in shipped.names() if shipped.record(name)["published_parameters"]]
 COUNTED, LOOKED_UP = 27, 24
@@ -27,10 +28,42 @@ def test_at_least_20_models_of_10_architectures_are_shipped_with_their_source():
         assert known["taken"] >= "2026-11-22", name
 
 
+def counted(model):
+    """All parameters, by the formulas of papers instead of by kernels."""
+    tables = model.vocabulary * model.hidden * (1 if model.tied else 2)
+    each = (
+        sum(in_part(part, model.hidden) for part in (layer.mixer, layer.feed) if part) + layer.norms * model.hidden
+        for layer, count in model.layers
+        for _ in range(count)
+    )
+    return tables + model.hidden + sum(each)
+
+
+def in_part(part, hidden):
+    match part:
+        case Grouped():
+            queries = part.heads * part.head_dim * (2 if part.gated else 1)
+            keys, out = 2 * part.kv_heads * part.head_dim, part.heads * part.head_dim
+            biases = (queries + keys) * ("qkv" in part.biases) + hidden * ("o" in part.biases)
+            return hidden * (queries + keys + out) + biases + part.heads * part.sinks + part.normed
+        case Latent():
+            query, value = part.nope_dim + part.rope_dim, part.nope_dim + part.v_dim
+            down = hidden * (part.q_rank + part.kv_rank + part.rope_dim) + part.q_rank + part.kv_rank
+            return down + part.heads * (part.q_rank * query + part.kv_rank * value + hidden * part.v_dim)
+        case Recurrent():
+            return hidden * (part.width_in + part.width_out) + part.other
+        case Dense():
+            return (3 if part.gated else 2) * hidden * part.width
+        case Experts():
+            router = part.count * (hidden + part.routing.biased + part.biases) + hidden * part.shared_gate
+            one = (3 if part.gated else 2) * hidden * part.width + (2 * part.width + hidden) * part.biases
+            return router + part.count * one + (in_part(part.shared, hidden) if part.shared else 0)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_within_1_percent_of_what_is_published(name):
     published = float(shipped.record(name)["published_parameters"].removesuffix("B")) * 1e9
-    assert shipped.model(name).parameters == pytest.approx(published, rel=0.01)
+    assert counted(shipped.model(name)) == pytest.approx(published, rel=0.01)
     assert len(PUBLISHED) == COUNTED
 
 
@@ -46,7 +79,7 @@ def test_most_published_sizes_name_the_page_that_has_them_and_the_others_why_the
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_every_parameter_of_a_model_is_in_one_kernel_or_gap(name, phase):
     model = shipped.model(name)
-    assert sum(k.parameters for k in kernels.of_step(model, Step(phase=phase))) == model.parameters
+    assert sum(k.parameters for k in kernels.of_step(model, Step(phase=phase))) == counted(model)
 
 
 @pytest.mark.parametrize("name", shipped.names())
@@ -57,7 +90,8 @@ def test_most_weights_have_a_case(name):
 def shapes(name, step):
     """For each kernel with a case, how often it runs, and the parameters of its calls that are asked for."""
     return {
-        k.name: (k.count, [dict(call.params) for call in k.calls]) for k in kernels.of_step(shipped.model(name), step)
+        k.name: (k.count, [{name: one[name] for name in one if name != "routine"} for one in k.problems])
+        for k in kernels.of_step(shipped.model(name), step)
     }
 
 
@@ -130,7 +164,9 @@ def test_gpt_oss_120b_whole():
 
 def test_a_checkpoint_has_the_products_of_its_type():
     routines = {
-        name: {k.calls[0].routine for k in kernels.of_step(shipped.model(name), Step()) if k.name in {"o", "experts"}}
+        name: {
+            k.problems[0]["routine"] for k in kernels.of_step(shipped.model(name), Step()) if k.name in {"o", "experts"}
+        }
         for name in ("qwen3-32b", "qwen3-32b-fp8", "minimax-m2.5-nvfp4")
     }
     assert routines["qwen3-32b"] == {"mm_bf16"}
@@ -153,6 +189,8 @@ LLAMA = shipped.record("llama-3.1-8b")["config"]
         ({"num_key_value_heads": 5}, "num_attention_heads 32 is no multiple of num_key_value_heads 5"),
         ({"quantization_config": {"quant_method": "awq"}}, "quant_method 'awq' is unknown: fp8, "),
         ({"quantization_config": 8}, "quantization_config must be an object, got 8"),
+        ({"torch_dtype": "int3"}, "torch_dtype 'int3' is unknown: bfloat16, float16, float32 are known"),
+        ({"dtype": "int3"}, "dtype 'int3' is unknown: bfloat16, float16, float32 are known"),
     ],
 )
 def test_a_config_that_cannot_be_used_is_a_sentence(change, sentence):
@@ -188,6 +226,37 @@ def test_a_model_is_called_as_its_folder_in_words_of_an_id(tmp_path):
     assert architectures.read(folder).name == architectures.read(folder / "config.json").name == "My-model-v1.5-x"
 
 
+@pytest.mark.parametrize(("file", "name"), [("llama-3.2-3b.json", "llama-3.2-3b"), ("config.json", "configs")])
+def test_a_config_of_another_name_gives_its_own(file, name, tmp_path):
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / file).write_text(json.dumps(LLAMA), encoding="utf-8-sig")  # some editors begin files with such a mark
+    assert architectures.read(folder / file).name == name
+
+
+@pytest.mark.parametrize(
+    ("stated", "twice", "gap", "note"),
+    [
+        ({}, 1, "", ""),
+        ({"torch_dtype": "bfloat16"}, 1, "", ""),
+        ({"dtype": "float16"}, 1, "", "measured in bfloat16, its weights are float16"),
+        ({"torch_dtype": "float32"}, 2, "no routine multiplies weights of float32", ""),
+    ],
+)
+def test_weights_have_the_type_that_the_config_states(stated, twice, gap, note):
+    """By hand: 8,030,261,248 parameters in 2 bytes each, or 4; what is quantised has its own type."""
+    described = architectures.describe(Fields({**LLAMA, **stated}, "config.json"), "m")
+    found = kernels.of_step(described, Step())
+    assert sum(kernel.weight_bytes for kernel in found) == 2 * 8_030_261_248 * twice
+    for kernel in found:
+        if kernel.name in ("qkv", "o", "gate-up", "down", "lm-head"):
+            assert (kernel.gap, kernel.note) == (gap, note)
+    quantised = {**LLAMA, **stated, "quantization_config": {"quant_method": "fp8"}}
+    typed = {k.name: k for k in kernels.of_step(architectures.describe(Fields(quantised, "config.json"), "m"), Step())}
+    assert (typed["qkv"].gap, typed["qkv"].stored) == ("", "fp8")
+    assert typed["lm-head"].gap == gap
+
+
 def test_a_bias_that_no_product_adds_is_noted():
     """Only bf16 products have one."""
     config = {**LLAMA, "attention_bias": True, "quantization_config": {"quant_method": "fp8"}}
@@ -196,10 +265,10 @@ def test_a_bias_that_no_product_adds_is_noted():
 
 
 def understood(text):
-    """Whether a step can be made of it; what cannot is a ConfigError with one sentence."""
+    """Whether a step can be made of it; what cannot is an error with one sentence."""
     try:
-        kernels.of_step(architectures.describe(fields.parse(text, "config.json"), "m"), Step(spread=Spread(2)))
-    except ConfigError:
+        kernels.of_step(architectures.describe(config_json.parse(text, "config.json"), "m"), Step(spread=Spread(2)))
+    except (ConfigError, UnevenError):
         return False
     return True
 

@@ -5,14 +5,12 @@ import re
 
 import pytest
 from reports import write
-from step_runs import FLAGS, PRODUCTS, STEP, TIMES, TINY, recorded
+from step_runs import FLAGS, PRODUCTS, TIMES, TINY, completed, recorded
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.cli.commands import model
 from pytest_flashinfer_perf.report import runs
 from pytest_flashinfer_perf.report.html import page
-from pytest_flashinfer_perf.routines import model_step
 from pytest_flashinfer_perf.runs import merging, run_file
 
 
@@ -20,8 +18,7 @@ from pytest_flashinfer_perf.runs import merging, run_file
 def plan(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "tiny"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(TINY))
-    return model_step.plan(str(folder), STEP, all_apis())
+    return completed(folder)
 
 
 def longer(share):
@@ -59,18 +56,36 @@ def test_a_run_of_a_step_records_it(pytester, pytestconfig, tmp_path):
 
 def test_a_recorded_step_is_read_and_merged_as_it_was(plan, tmp_path):
     path = write(tmp_path / "run.json", recorded(plan, TIMES))
-    assert run_file.read(path).step == plan.recorded
+    assert run_file.read(path).step == plan
     whole = merging.merged([merging.read(path)], allowed=("gaps",))
-    assert run_file.parse(whole, "merged").step == plan.recorded
+    assert run_file.parse(whole, "merged").step == plan
 
 
-def test_a_budget_of_a_recorded_step_needs_no_flashinfer(plan, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("since", [(), ("cases", "stored", "parameters", "flops", "weight_bytes")])
+def test_a_budget_of_a_recorded_step_needs_no_flashinfer(since, plan, tmp_path, monkeypatch, capsys):
+    """Nor that of a file which an older version wrote, without the fields that came later."""
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
-    monkeypatch.setattr(model, "all_apis", dict)
-    path = write(tmp_path / "run.json", recorded(plan, TIMES))
+    monkeypatch.setattr(model, "all_apis", lambda: pytest.fail("asked for"))
+    run = recorded(plan, TIMES)
+    for kernel in run["flashinfer_perf"]["step"]["kernels"]:
+        for name in since:
+            del kernel[name]
+    path = write(tmp_path / "run.json", run)
     assert cli.main(["model", str(tmp_path / "tiny"), *FLAGS, "--run", str(path)]) == 0
     assert "sum 320.0 us +- " in capsys.readouterr().out
+
+
+def test_a_run_of_another_step_is_planned_anew(plan, tmp_path, capsys):
+    """Its rows count where they are of the same shapes: here those of the products are."""
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
+    path = write(tmp_path / "run.json", recorded(plan, TIMES))
+    words = ["--batch", "4", "--context", "256", "--page-size", "16"]
+    assert cli.main(["model", str(tmp_path / "tiny"), *words, "--run", str(path)]) == 2
+    assert (
+        "though a case measures it: rope, attention (0.0% of the weights): run.json has no" in capsys.readouterr().out
+    )
 
 
 def test_a_step_recorded_without_weights_is_still_summed(plan, tmp_path, capsys):

@@ -2,37 +2,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.routines import all_routines, models
+from pytest_flashinfer_perf.models import layers
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.presets import Model, split_name
 
-PRESETS = (models.attention, models.latent, models.expanded, models.chosen_experts)
+PRESETS = (layers.attention, layers.latent, layers.expanded, layers.chosen_experts)
 MOE = [routine for routine in all_routines().values() if routine.family == "moe"]
 
 
 def test_a_share_of_a_model_has_its_share_of_heads_and_at_least_one_of_keys():
-    assert models.attention("llama-3.1-70b", 8).parameters["num_qo_heads"] == 8
-    assert models.attention("qwen3-235b-a22b", 8).parameters["num_kv_heads"] == 1
-    assert models.latent("kimi-k2", 8).parameters == {"num_qo_heads": 8, "head_dim_ckv": 512, "head_dim_kpe": 64}
-    expanded = models.expanded("deepseek-v3").parameters
+    assert layers.attention("llama-3.1-70b", 8).parameters["num_qo_heads"] == 8
+    assert layers.attention("qwen3-235b-a22b", 8).parameters["num_kv_heads"] == 1
+    assert layers.latent("kimi-k2", 8).parameters == {"num_qo_heads": 8, "head_dim_ckv": 512, "head_dim_kpe": 64}
+    expanded = layers.expanded("deepseek-v3").parameters
     assert (expanded["num_kv_heads"], expanded["head_dim_qk"], expanded["head_dim_vo"]) == (128, 192, 128)
-    assert models.expanded("mixtral-8x7b").parameters == models.attention("mixtral-8x7b").parameters
+    assert layers.expanded("mixtral-8x7b").parameters == layers.attention("mixtral-8x7b").parameters
 
 
 def test_a_share_of_a_model_has_its_share_of_experts_or_of_each():
-    part = models.experts("deepseek-v3", 2, 1, 32).parameters
+    part = layers.experts("deepseek-v3", 2, 1, 32).parameters
     assert (part["num_experts"], part["local_num_experts"], part["intermediate_size"]) == (256, 8, 1024)
     assert (part["n_group"], part["topk_group"], part["routed_scaling_factor"]) == (8, 4, 2.5)
-    told = models.chosen_experts("qwen3-30b-a3b", 8, 1, 8).parameters
+    told = layers.chosen_experts("qwen3-30b-a3b", 8, 1, 8).parameters
     assert (told["intermediate_size"], told["tp_size"], told["ep_size"]) == (768, 8, 8)
-    assert models.experts("kimi-k2", ep=32).name == "kimi-k2-ep32"
+    assert layers.experts("kimi-k2", ep=32).name == "kimi-k2-ep32"
     with pytest.raises(ParamError, match="mixtral-8x7b has 8 experts, which 32 GPUs cannot share evenly"):
-        models.experts("mixtral-8x7b", ep=32)
+        layers.experts("mixtral-8x7b", ep=32)
 
 
 def test_a_name_says_how_it_is_spread():
-    assert models.attention("qwen3-32b").name == "qwen3-32b"
-    assert models.attention("qwen3-32b", 4, 2).name == "qwen3-32b-tp4-dp2"
+    assert layers.attention("qwen3-32b").name == "qwen3-32b"
+    assert layers.attention("qwen3-32b", 4, 2).name == "qwen3-32b-tp4-dp2"
 
 
 @given(spread=st.dictionaries(st.sampled_from(["tp", "dp", "ep"]), st.integers(1, 512)))
@@ -43,7 +44,7 @@ def test_a_name_can_have_its_numbers_of_gpus(name, spread):
 
 def test_heads_that_cannot_be_shared_are_an_error():
     with pytest.raises(ParamError, match="qwen3-14b has 40 query heads, which 16 GPUs cannot share evenly"):
-        models.attention("qwen3-14b", 16)
+        layers.attention("qwen3-14b", 16)
 
 
 @given(dp=st.integers(1, 64), whole=st.lists(st.integers(1, 512), min_size=1))
@@ -92,9 +93,7 @@ def test_a_model_replaces_the_tier(pytester, pytestconfig):
     [
         (["--perf-model=llama-3.1-80b"], "unknown name 'llama-3.1-80b', did you mean llama-3.1-8"),
         (["--perf-model=kimi-k3"], "known are deepseek-r1, deepseek-v3, gemma-3-12b,"),
-        (["--perf-model=mixtral-8x22b", "--perf-tp=5"], "48 query heads, which 5 GPUs cannot share evenly"),
-        (["--perf-model=kimi-k2-tp8", "--perf-tp=4"], "--perf-model=kimi-k2-tp8 has another number, leave one out"),
-        (["--perf-tp=8"], "--perf-tp, --perf-dp and --perf-ep need --perf-model"),
+        (["--perf-model=mixtral-8x22b-tp5"], "48 query heads, which 5 GPUs cannot share evenly"),
     ],
 )
 def test_a_model_that_cannot_be_is_one_clear_error(pytester, pytestconfig, arguments, sentence):

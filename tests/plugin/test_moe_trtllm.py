@@ -1,5 +1,7 @@
 """The trtllm MoE routines without a GPU: the reference token by token, planted faults, work, tiers."""
 
+import itertools
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moe_layers import ACT, UNGATED, by_tiles, rounded
 from test_moe_routing import by_hand
+from torch.profiler import ProfilerActivity, profile
 
 from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe, fp4_block
@@ -107,6 +110,32 @@ def test_work_is_that_of_the_experts_here(moe, p):
     of_experts = sum(t.nbytes for t in cold.tensors(x.stored) if t.dim() == 3)
     assert cost.bytes == sum(t.nbytes for t in cold.tensors(x)) - of_experts * (1 - len(set(choices)) / len(p.here))
     assert sum(t.untyped_storage().nbytes() for t in cold.tensors(x)) <= routine.footprint(p) + 4096
+
+
+def peak_memory(call):
+    """Bytes that torch has allocated at once, at most."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        kept = call()
+    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    sizes = (event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+    del kept
+    return max(itertools.accumulate(sizes))
+
+
+SHUFFLED = {"use_shuffled_weight": True}
+ARRANGED = [*KINDS, *(replace(PLAIN[TrtllmFp8BlockScaleMoe], **SHUFFLED, weight_layout=layout) for layout in (0, 2))]
+
+
+@pytest.mark.parametrize("p", ARRANGED, ids=lambda p: f"{type(p).__name__}-{p.slug()}")
+def test_weights_are_never_there_but_as_they_are_stored_and_as_they_are_passed(p):
+    p = replace(p, num_tokens=4, hidden_size=256, intermediate_size=256, num_experts=96)
+    routine, module = ROUTINES[type(p)], sys.modules[type(p).__module__]
+
+    def prepared():
+        x = routine.inputs(p, torch.Generator().manual_seed(1), torch.device("cpu"))
+        return x, routine.reference(p, x), module._as_passed(p, x.stored)
+
+    assert 0.6 * routine.footprint(p) <= peak_memory(prepared) <= routine.footprint(p)
 
 
 def stored(x, /, **changes):

@@ -88,7 +88,8 @@ def gpu(monkeypatch):
     made, module = FakeGpu(), ModuleType("cupti")
     module.cupti = made
     monkeypatch.setitem(sys.modules, "cupti", module)
-    monkeypatch.setattr(importlib.metadata, "version", lambda _name: "13.0.0")
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "13.0.0" if "cupti" in name else real(name))
     monkeypatch.setattr(testing, "get_l2_cache_size", lambda _device: 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -109,6 +110,30 @@ def test_bench_gpu_time_reads_copies_of_records_and_hardly_any_record(gpu, cpu):
     assert timed(lambda: gpu.launch("a"), cpu) == pytest.approx([3e-9] * 3)
     seldom = dict.fromkeys(FIELDS, 2) | {"cbid": 1}  # once of each type, to compare it with the memory
     assert read == seldom | {"name": 9}
+
+
+def test_an_older_bench_gpu_time_flushes_by_the_name_that_it_has(monkeypatch, cpu):
+    """FlashInfer 0.5.3's has the same parameters, but for this one."""
+    testing, seen = pytest.importorskip("flashinfer.testing"), {}
+
+    def older(_fn, l2_flush=True, **known):
+        seen.update(known, l2_flush=l2_flush)
+        return [1e-3]
+
+    monkeypatch.setattr(testing, "bench_gpu_time", older)
+    for flush in (True, False):
+        assert BenchGpuTime("events").sample(Work((list,), flush=flush, device=cpu), 1, 0) == [1e-6]
+        assert seen["l2_flush"] is flush
+    assert "cold_l2_cache" not in seen
+
+
+def test_a_flashinfer_that_is_too_old_to_measure_by_is_a_sentence(monkeypatch, hopper):
+    testing = pytest.importorskip("flashinfer.testing")
+    monkeypatch.setattr(testing, "bench_gpu_time", list)
+    too_old = "this flashinfer is too old: its bench_gpu_time has no enable_cupti and no l2_flush; use --perf-"
+    assert BenchGpuTime("events").missing(hopper) == f"{too_old}instrument=wall"
+    monkeypatch.delattr(testing, "bench_gpu_time")
+    assert BenchGpuTime("events").missing(hopper).endswith(" has no testing.bench_gpu_time")
 
 
 def test_a_call_that_launches_nothing_is_a_sentence(gpu, cpu):

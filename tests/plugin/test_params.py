@@ -108,7 +108,7 @@ def test_the_default_tier_is_worth_its_name():
         ({"page_size": 0}, "page_size: must be at least 1, got 0"),
         ({"s_qo": 300, "causal": True}, "s_qo: 300 is more than s_kv 256"),
         ({"head_dim_vo": 128}, "head_dim_vo: 128 differs from head_dim_qk 64"),
-        ({"kv_dtype": "int4"}, "kv_dtype: must be one of bfloat16, float16, fp8_e4m3, got 'int4'"),
+        ({"kv_dtype": "int4"}, "kv_dtype: must be one of bfloat16, float16, fp8_e4m3, fp8_e5m2, got 'int4'"),
         ({"batch_size": True}, "batch_size: must be int, got True"),
         ({"batch_size": -1, "s_kv": 0}, "batch_size: must be at least 1, got -1; s_kv: must be at least 1, got 0"),
     ],

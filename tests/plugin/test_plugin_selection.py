@@ -1,11 +1,16 @@
 """Cases are selected by options, ids, markers and flags; what is not understood is one clear error."""
 
+import json
 import re
 import shlex
 
 import pytest
 from decode_cases import DECODE, QUICK, TINY, rows
 
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.plugin import collection
+from pytest_flashinfer_perf.plugin import suite as suite_of_tests
 from pytest_flashinfer_perf.routines.attention.decode import decode
 
 SMOKE_SHAPES = len(list(decode.tiers["smoke"]()))
@@ -99,6 +104,150 @@ def test_cases_are_selected_by_id_and_by_marker(pytester, selection, count):
     ids = collected(pytester.runpytest("--perf-suite=smoke", "--collect-only", "-q", *selection))
     assert len(ids) == len(set(ids)) == count
     assert all(re.fullmatch(r"[a-z0-9._-]+", name) for name in ids)
+
+
+# Every function that the READMEs of FlashInfer's and vLLM's benchmarks name, and the routines whose cases call it.
+SELECTED = {
+    DECODE: {DECODE},
+    "cudnn_batch_decode_with_kv_cache": {DECODE},
+    "trtllm_batch_decode_with_kv_cache": {DECODE, "vllm_decode", "BatchMLAPagedAttentionWrapper"},
+    "BatchPrefillWithPagedKVCacheWrapper": {"BatchPrefillWithPagedKVCacheWrapper"},
+    "cudnn_batch_prefill_with_kv_cache": {
+        "BatchPrefillWithPagedKVCacheWrapper",
+        "BatchPrefillWithRaggedKVCacheWrapper",
+    },
+    "trtllm_batch_context_with_kv_cache": {"BatchPrefillWithPagedKVCacheWrapper"},
+    "BatchPrefillWithRaggedKVCacheWrapper": {"BatchPrefillWithRaggedKVCacheWrapper"},
+    "BatchMLAPagedAttentionWrapper": {"BatchMLAPagedAttentionWrapper"},
+    "trtllm_batch_decode_with_kv_cache_mla": {"BatchMLAPagedAttentionWrapper"},
+    "gemm_fp8_nt_groupwise": {"gemm_fp8_nt_groupwise", "group_gemm_fp8_nt_groupwise"},
+    "group_gemm_fp8_nt_groupwise": {"group_gemm_fp8_nt_groupwise"},
+    "bmm_fp8": {"bmm_fp8"},
+    "mm_fp4": {"mm_fp4"},
+    "trtllm_fp4_block_scale_moe": {"trtllm_fp4_block_scale_moe"},
+    "trtllm_fp8_block_scale_moe": {"trtllm_fp8_block_scale_moe"},
+    "trtllm_fp8_per_tensor_scale_moe": {"trtllm_fp8_per_tensor_scale_moe"},
+    "cutlass_fused_moe": {"cutlass_fused_moe"},
+    "vllm_decode": {"vllm_decode"},
+}
+
+
+@pytest.fixture(scope="module")
+def of_the_suite():
+    """The items of the suite's smoke tier, as pytest collects them."""
+
+    class Kept:
+        def pytest_collection_finish(self, session):
+            self.items = session.items
+
+    kept = Kept()
+    arguments = [
+        *map(str, suite_of_tests.paths()),
+        "--perf-suite=smoke",
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(suite_of_tests.root())
+        assert pytest.main(arguments, plugins=[kept]) == pytest.ExitCode.OK
+    return kept.items
+
+
+def words(item):
+    """What pytest compares the words of -k with."""
+    names = {node.name for node in item.listchain()} | set(item.listextrakeywords())
+    return {name.lower() for name in names | {mark.name for mark in item.iter_markers()}}
+
+
+@pytest.mark.parametrize(("name", "routines"), SELECTED.items())
+def test_every_function_that_upstream_names_selects_its_cases(of_the_suite, name, routines):
+    cases = [item.callspec.params["case"] for item in of_the_suite if any(name.lower() in w for w in words(item))]
+    assert {case.routine.name for case in cases} == routines
+    assert all(name in f"{case.routine.name} {case.backend.api}" for case in cases)
+    of_the_routine = [item for item in of_the_suite if item.callspec.params["case"].routine.name == name]
+    assert len(of_the_routine) == sum(case.routine.name == name for case in cases)
+
+
+TOGETHER = [
+    (["BatchMLAPagedAttentionWrapper", "fa3"], {"fa3"}),
+    ([DECODE, "trtllm-gen-native"], {"trtllm-native"}),
+    (["vllm_decode", "fa2_tc"], {"baseline"}),
+    (["gemm", "bf16", "bfloat16", "tinygemm"], {"tinygemm"}),
+    (["moe", "mono_moe"], {"mono_moe"}),
+]
+
+
+@pytest.mark.parametrize(("asked", "backends"), TOGETHER)
+def test_family_backend_kernels_and_types_are_words_of_k(of_the_suite, asked, backends):
+    found = [i for i in of_the_suite if all(any(word.lower() in known for known in words(i)) for word in asked)]
+    assert {item.callspec.params["case"].backend_name for item in found} == backends
+
+
+def test_k_selects_by_routine_and_backend_whatever_the_test_is_called(pytester):
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.perf_cases({DECODE!r})
+        def test_it(perf, case): perf(case)
+        """
+    )
+    for arguments, count in (([], SMOKE_SHAPES), (["--perf-fuzz"], 1)):
+        asked = ["-k", f"{DECODE} and fa3 and attention", *arguments]
+        assert len(collected(pytester.runpytest("--perf-suite=smoke", "--collect-only", "-q", *asked))) == count
+
+
+def test_cases_carry_what_their_backend_is_declared_to_need(of_the_suite, cpu, hopper, blackwell):
+    for item in of_the_suite:
+        case = item.callspec.params["case"]
+        marked = [item.get_closest_marker(f"requires_{what}") for what in ("sm", "backend", "flashinfer")]
+        if not case.backend.api:
+            assert marked == [None, None, None]
+            continue
+        needed = [capability.HARDWARE[case.backend.runs_as], (case.backend.runs_as,), (case.backend.api,)]
+        assert [mark.args for mark in marked] == needed
+        for device in (cpu, hopper, blackwell):
+            unmet = capability.missing(case.backend.requires, device)
+            assert collection.unmet(item, device) == unmet, case.id
+
+
+def test_the_library_s_own_decorator_decides_where_it_has_one(of_the_suite, cpu):
+    pytest.importorskip("flashinfer")
+    here = Device(cpu.torch, "RTX PRO 6000", (12, 0), "GPU-0", 96 << 20, 188)
+    [item, *_] = [item for item in of_the_suite if item.name.startswith("test_mm_fp4") and "-cutlass" in item.name]
+    assert "12.0" not in item.get_closest_marker("requires_sm").args
+    assert collection.unmet(item, here) is None
+
+
+def test_a_case_that_cannot_run_is_skipped_before_it_is_set_up(pytester):
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.fixture
+        def inputs(): raise AssertionError("drawn")
+
+        @pytest.mark.perf_cases({DECODE!r}, {TINY!r})
+        def test_it(inputs, perf, case): perf(case)
+
+        @pytest.mark.requires_sm("90")
+        @pytest.mark.perf_cases({DECODE!r}, {TINY!r})
+        def test_own(perf, case): perf(case)
+        """
+    )
+    result = pytester.runpytest(*QUICK, "--perf-backends=fa3,torch", "-rs", "--benchmark-json=run.json")
+    result.assert_outcomes(skipped=3, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "SKIPPED [[]1] test_*.py:6: fa3 needs an NVIDIA GPU, this run is on the CPU",
+            "SKIPPED [[]2] test_*.py:9: this test needs an NVIDIA GPU, this run is on the CPU",
+        ]
+    )
+    block = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]
+    named = [(case["case"], case["device"]) for case in block["unmeasured"] if case.get("backend") == "fa3"]
+    assert named == [(f"{DECODE}/b2-s16-h4-kv2-d16-p4-fa3", "cpu")] * 2
 
 
 def test_another_routines_case_deselects_a_test(pytester):

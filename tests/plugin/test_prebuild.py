@@ -87,6 +87,14 @@ def test_all_that_the_cases_need_is_compiled_at_once_and_kept(toolkit, prebuild,
         assert (again.returncode, len(toolkit.compiled)) == (0, before), "FlashInfer's own build finds nothing to do"
 
 
+def test_an_api_whose_inputs_are_too_large_to_be_held_is_followed(toolkit, prebuild, tmp_path):
+    """A first call of an API gets copies of its inputs, and its answer is looked at."""
+    tmp_path.joinpath("lines.txt").write_text("--api flashinfer.sampling.softmax --backends flashinfer --batch_size 64")
+    done = prebuild("--", "lines.txt", TAKES="0.1")
+    assert toolkit.modules == {"sampling"}
+    assert "calls that failed" not in done.stdout
+
+
 def test_what_either_of_two_gpus_needs_is_compiled_and_what_cannot_be_linked_costs_no_other(toolkit, prebuild):
     words = ("--", "lines.txt", "-k", "mm_bf16 or bmm_fp8", "--perf-device=cuda:7", "-v")
     done = prebuild(*words, BROKEN="tinygemm2.so", PYTEST_ADDOPTS="-n 1", FLASHINFER_CUDA_ARCH_LIST="9.0a 10.0a")

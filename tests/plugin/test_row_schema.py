@@ -57,6 +57,8 @@ def faults(schema, value, where="extra_info"):
         yield from (f"{where} lacks {name}" for name in schema.get("required", ()) if name not in value)
         known = schema.get("properties", {})
         yield from (f for name in known if name in value for f in faults(known[name], value[name], f"{where}.{name}"))
+        others = schema.get("additionalProperties", {})
+        yield from (f for name in value if name not in known for f in faults(others, value[name], f"{where}.{name}"))
 
 
 @pytest.fixture
@@ -94,7 +96,8 @@ def test_rows_of_schema_1_are_read_compared_and_reported(tmp_path, capsys):
     assert "70 cases of" in capsys.readouterr().out
 
 
-VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers(), max_size=2))
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers(), max_size=2))
+VALUES = st.one_of(PLAIN, st.dictionaries(st.text(), PLAIN, max_size=2))
 
 
 @given(st.sampled_from(sorted(NAMES)), VALUES)

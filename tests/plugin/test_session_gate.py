@@ -6,7 +6,6 @@ import pytest
 from gate_sessions import HOSTS, PROGRAM, TOLD, as_told
 from made import plain, row, saved
 
-from pytest_flashinfer_perf.gate import calibration
 from pytest_flashinfer_perf.runs import fields
 from pytest_flashinfer_perf.runs.host_time import HostTime
 from pytest_flashinfer_perf.timing import host, instruments
@@ -233,16 +232,6 @@ def test_saving_is_pytest_benchmarks(session):
     done = session("--perf-save-baseline=main", "--benchmark-save=other", a=100)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["*--perf-save-baseline is --benchmark-save with samples: use one of them"])
-
-
-def test_a_calibration_is_used_and_an_unreadable_one_refused(session, baseline):
-    kept = calibration.kept(None)
-    kept.parent.mkdir(parents=True)
-    kept.write_text("{}")
-    done = session(baseline, a=100, b=200)
-    assert done.ret == 2
-    done.stdout.fnmatch_lines(["REFUSED:*", "*cpu.json:", "*not a calibration*"])
-    assert session(baseline, "--perf-calibration=none", a=100, b=200).ret == 0
 
 
 def test_only_the_named_tests_run(session, pytester):

@@ -42,13 +42,13 @@ class Simulated:
 
     def run(self, **how):
         asked = Measuring(**how)
-        each = self._call() if stopping.needs_trial(asked) else 1e-9
+        each = self._call() if stopping.makes_trial(asked) else 1e-9
         budget = stopping.Budget(stopping.WALL_FACTOR * asked.max_time, lambda: self.now)
         sampling = stopping.Sampling(asked, self.instrument, each, budget)
         while calls := sampling.elsewhere(self.placed):
             self._place(calls, sampling.warmup(first=not self.placed))
         stopped = sampling.stopped(self.placed)
-        self._place(sampling.shares[-1], sampling.warmup(first=not self.placed))
+        self._place(sampling.own(self.placed), sampling.warmup(first=not self.placed))
         return stopped
 
     @property
@@ -110,12 +110,13 @@ def test_the_longer_a_call_the_fewer_of_it(each, placements, timed):
 
 
 @given(st.integers(1, 50), st.integers(0, 9), st.floats(0.01, 100))
-def test_numbers_of_calls_that_are_asked_for_are_exact(iters, warmup, each):
-    simulated = Simulated([each])
-    assert simulated.run(iters=iters, warmup=warmup, max_time=1e9) == "asked"
-    assert simulated.calls == iters
-    assert simulated.now == pytest.approx(each * (iters + warmup))
-    assert len(simulated.placed) == min(5, iters)
+def test_numbers_of_calls_that_are_asked_for_are_exact_however_long_they_take(iters, warmup, each):
+    for max_time in (1e9, each / 20):
+        simulated = Simulated([each])
+        assert simulated.run(iters=iters, warmup=warmup, max_time=max_time) == "asked"
+        assert simulated.calls == iters
+        assert simulated.now == pytest.approx(each * (iters + warmup))
+        assert len(simulated.placed) == min(5, iters) or max_time < each
 
 
 def test_placements_lie_at_addresses_of_their_own(cpu):

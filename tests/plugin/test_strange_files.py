@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.config.project_file import ProjectFileError
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.fuzz import findings
-from pytest_flashinfer_perf.gate import calibration, step_thresholds, thresholds
+from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.running import journal, shards
 from pytest_flashinfer_perf.trace_sets import data
 
@@ -204,15 +204,6 @@ SETTINGS = """
 [quarantine]
 "decode/*" = { reason = "hangs", link = "https://example.org/1" }
 """
-CALIBRATION = {
-    "flashinfer_perf_calibration": 1,
-    "gpu": "GPU-0",
-    "model": "H",
-    "driver": "580",
-    "processes": 4,
-    "when": "2026-11-20T12:00:00+00:00",
-    "cases": {"a": {"how": ["cupti", "rotate", True], "median_us": 3.0, "time": {"sd": 0.1, "df": 3.0, "floor": 0.1}}},
-}
 FOUND = {
     "number": 1,
     "stage": "ends",
@@ -231,7 +222,7 @@ python3 flashinfer_benchmark.py --routine mm_fp8 --m 4 --n 256 --k 512 --backend
 
 def read_settings(path):
     project = project_file.read(path)
-    return [of.read(project) for of in (thresholds, step_thresholds, tolerances, quarantine)]
+    return [read(project) for read in (thresholds.read, thresholds.of_steps, tolerances.read, quarantine.read)]
 
 
 def as_json(rand, good, *, strange=True):
@@ -253,10 +244,9 @@ def resumed(path):
 
 
 READERS = {
-    "journal": (resumed, as_lines, JOURNAL, 2000),
+    "journal": (resumed, as_lines, JOURNAL, 2500),
     "durations of shards": (shards.seconds, as_json, run(), 500),
-    "settings": (read_settings, as_text, SETTINGS, 2500),
-    "calibration": (calibration.read, as_json, CALIBRATION, 1000),
+    "settings": (read_settings, as_text, SETTINGS, 3000),
     "findings of bisect": (functools.partial(findings_of_a_search.read, compare=None), as_json, [FOUND], 500),
     "slowdowns": (planting.read, as_json, {"t.py::a": 1e-6, "t.py::b": 2}, 300),
     "testlist": (testlist.read, as_text, TESTLIST, 700),

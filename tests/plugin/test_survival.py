@@ -185,6 +185,25 @@ def test_what_is_compiled_or_waited_for_is_not_counted(armed):
     assert 9.8 < armed[2] <= 9.95
 
 
+def test_a_command_is_told_what_is_compiled_and_not_what_is_there(monkeypatch):
+    class JitSpec:
+        def __init__(self, name, *, is_compiled):
+            self.name, self.is_compiled = name, is_compiled
+
+        def build_and_load(self):
+            return self.name
+
+    monkeypatch.setitem(sys.modules, "flashinfer.jit.core", SimpleNamespace(JitSpec=JitSpec))
+    compiling.watch()
+    begun = []
+    forget = compiling.tell(begun.append)
+    specs = [JitSpec("gemm", is_compiled=False), JitSpec("decode", is_compiled=True)]
+    assert [spec.build_and_load() for spec in specs] == ["gemm", "decode"]
+    forget()
+    assert specs[0].build_and_load() == "gemm"
+    assert begun == ["gemm"]
+
+
 OWN = """
     import sys
     import time

@@ -15,6 +15,7 @@ from mutations import mutated
 from testlists import DECODE, GEMM, LINES, OPTIONS
 
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.measuring.one_case import obstacle
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_a_folder_is_no_list(run, pytester):
 EMPTY = (
     "backends= backends=, case= testlist= model= strict-skips= trace-set= trace-config= autotune-cache= only= shard-by="
 )
-FILES = "fuzz-flags= findings= config= html= csv= calibration= vllm-csv="
+FILES = "fuzz-flags= findings= config= html= csv= vllm-csv="
 
 
 @pytest.mark.parametrize("option", f"{EMPTY} {FILES}".split())
@@ -182,9 +183,41 @@ def test_a_text_of_doctests_is_left_to_doctest(run):
     run("words about --routine\n\n>>> 1 + 1\n3\n", "lines.txt").assert_outcomes(failed=1)
 
 
-def test_without_backends_upstreams_default_or_all():
-    lines = f"{DECODE}\n{GEMM.replace('bmm_fp8', 'mm_fp8')}\n".replace(" --backends torch", "")
-    assert [e.case.backend_name for e in _read(lines)] == ["fa2", "cudnn"]
+TRTLLM = f"{MOE.replace('cutlass_fused_moe', 'trtllm_fp8_block_scale_moe')} --routing_method renormalize"
+WITHOUT_BACKENDS = {
+    DECODE: ["fa2"],
+    GEMM: ["cudnn"],
+    GEMM.replace("bmm_fp8", "mm_fp8"): ["trtllm_low_latency"],
+    "--routine gemm_fp8_nt_groupwise --m 4 --n 128 --k 128": ["cutlass", "trtllm", "cutile"],
+    MOE: ["cutlass"],
+    TRTLLM: ["trtllm"],
+    "--routine rmsnorm --batch_size 4 --hidden_size 64": ["flashinfer"],
+}
+
+
+@pytest.mark.parametrize("line", WITHOUT_BACKENDS)
+def test_without_backends_upstreams_are_measured_and_torch_stands_in(line):
+    cases = [entry.case for entry in _read(line.replace(" --backends torch", ""))]
+    assert [case.backend_name for case in cases if not case.stands_in] == WITHOUT_BACKENDS[line]
+    assert [case.backend_name for case in cases if case.stands_in] == ["torch"]
+
+
+def test_torch_stands_in_for_small_cases_where_there_is_no_gpu(run):
+    large = "--num_tokens 1024 --hidden_size 1024 --intermediate_size 1024 --num_experts 256 --top_k 8"
+    many = GEMM.replace("--m 4 --n 16 --k 16", "--m 2048 --n 2048 --k 8192")
+    lines = f"{TRTLLM} -n 1\n--routine trtllm_fp4_block_scale_moe {large}\n{many}\n".replace(" --backends torch", "")
+    result = run(lines, "lines.txt", "-rs")
+    result.assert_outcomes(passed=1, skipped=5)
+    ask = "--backends torch measures it"
+    result.stdout.fnmatch_lines([f"*torch stands in for small cases only, this one needs about * GiB: {ask}"])
+    result.stdout.fnmatch_lines([f"*torch stands in for small cases only, this one needs 68.7 GFLOP: {ask}"])
+
+
+def test_torch_stands_in_for_nothing_on_a_gpu(hopper):
+    [*_, stand_in] = _read(MOE)
+    assert obstacle(stand_in.case, hopper) == "torch stands in where there is no GPU: --backends torch measures it here"
+    [asked] = _read(f"{MOE} --backends torch")
+    assert obstacle(asked.case, hopper, most_gib=0) == "needs more than the 0 GiB of --perf-max-memory"
 
 
 def test_a_run_says_which_backends_instead_and_what_is_too_large(run):

@@ -12,6 +12,7 @@ from datasets import DataSet, solution, workload
 from traceset_runs import FAST, FORGED, GEMM, GEMM_SOLUTIONS, TRUSTED, rows, run
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.trace_sets import Benchmark, BenchmarkConfig, TraceSet, data
 from pytest_flashinfer_perf.trace_sets.runner import RunnerError
@@ -194,6 +195,56 @@ def test_a_program_meets_what_has_no_trace_when_all_else_has_one(gemm):
     with pytest.raises(RunnerError, match="gemm_n8_k16, a_forged: impossible time"):
         Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(save_results=True)
     assert gemm.statuses() == {"right": "PASSED"}
+
+
+def test_a_program_has_all_devices_that_can_be_seen(pytester, gemm, monkeypatch):
+    """Two judges, one for each, though here both are the CPU; the traces are in the order of the set."""
+    monkeypatch.setattr(devices, "visible", lambda: ["cpu", "cpu"])
+    gemm.define(datasets.GEMM, *(workload(GEMM, str(rows), {"M": rows}) for rows in (4, 5, 6)))
+    meeting = f"import os, time\nos.mkdir({str(pytester.path)!r} + f'/judge-{{os.getppid()}}')\ntime.sleep(1)\n"
+    gemm.solve(solution(GEMM, "meeting", meeting + datasets.RIGHT[GEMM]))
+    config = BenchmarkConfig.default(iterations=2, num_trials=1, warmup_runs=0, use_isolated_runner=False)
+    result = Benchmark(TraceSet.from_path(str(gemm.root)), config).run_all(save_results=False)
+    assert [trace.workload.uuid for trace in result.traces[GEMM]] == ["4", "5", "6"]
+    assert len(list(pytester.path.glob("judge-*"))) == 2
+    assert gemm.traces() == []
+
+
+def test_a_program_resumes(gemm):
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    config = BenchmarkConfig.default(iterations=2, num_trials=1, warmup_runs=0)
+    first = Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all()
+    gemm.solve(GEMM_SOLUTIONS["wrong"])
+    again = Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(resume=True)
+    names = [[trace.solution for trace in run.traces[GEMM]] for run in (first, again)]
+    assert names == [["right"], ["wrong"]]
+    assert gemm.statuses() == {"right": "PASSED", "wrong": "INCORRECT_NUMERICAL"}
+
+
+def test_the_old_command_resumes_and_says_so(pytester, gemm):
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    command = ["--local", "set", "--iterations", "2", "--num-trials", "1", "--resume", "--log-level", "DEBUG"]
+    arguments = cli.as_pytest([*command, "--", "--perf-device=cpu", "--perf-trust-solutions", "-rs"])
+    assert "--perf-trace-option=log_level=DEBUG" in arguments
+    run(pytester, *arguments).assert_outcomes(passed=1)
+    gemm.solve(GEMM_SOLUTIONS["wrong"])
+    result = run(pytester, *arguments)
+    result.assert_outcomes(skipped=1, failed=1)
+    result.stdout.fnmatch_lines(["SKIPPED * evaluated already: its trace is there, and resume is asked for"])
+    elsewhere = run(pytester, *arguments, "--perf-trace-output=elsewhere")
+    elsewhere.assert_outcomes(passed=1, failed=1)
+    with pytest.raises(SystemExit):
+        cli.as_pytest(["--local", "set", "--log-level", "LOUD"])
+
+
+def test_the_level_of_logging_is_that_of_flashinfer_bench_where_the_solution_is(pytester, gemm):
+    said = "from flashinfer_bench.logging import get_logger\nget_logger('mine').info('built')\n"
+    gemm.solve(solution(GEMM, "chatty", said + datasets.RIGHT[GEMM]))
+    for level in ("WARNING", "INFO"):
+        run(pytester, "set", *TRUSTED, f"--perf-trace-option=log_level={level}").assert_outcomes(passed=1)
+    quiet, chatty = (trace["evaluation"]["log"] for trace in gemm.traces())
+    assert "built" not in quiet
+    assert "INFO flashinfer-bench.mine: built" in chatty
 
 
 def test_the_smallest_set_of_the_documents_is_whole(pytester, pytestconfig):

@@ -6,14 +6,11 @@ import datasets
 import pytest
 import torch
 from datasets import DataSet, solution, workload
-from flashinfer_bench.data import Definition, Trace
+from flashinfer_bench.data import Trace
 from safetensors.torch import save_file
 from traceset_runs import FAST, FORGED, GEMM, GEMM_SOLUTIONS, TRUSTED, rows, run
 
-from pytest_flashinfer_perf.spec.cost import Peaks
-from pytest_flashinfer_perf.trace_sets import TraceSet, plausible
-from pytest_flashinfer_perf.trace_sets.child import Job
-from pytest_flashinfer_perf.trace_sets.config import Resolved
+from pytest_flashinfer_perf.trace_sets import TraceSet
 
 pytestmark = pytest.mark.usefixtures("build_cache")
 STATUSES = {
@@ -37,65 +34,55 @@ STATUSES = {
 @pytest.mark.parametrize("isolated", [False, True])
 def test_every_status_under_both_runners(pytester, gemm, isolated):
     gemm.solve(*GEMM_SOLUTIONS.values())
-    options = (f"--perf-trace-option=use_isolated_runner={isolated}", "--perf-trace-option=timeout_seconds=5")
+    options = (f"--perf-trace-option=use_isolated_runner={isolated}", "--perf-trace-option=timeout_seconds=10")
     result = run(pytester, "set", *TRUSTED, *options, "--benchmark-json=run.json")
     result.assert_outcomes(passed=3, failed=len(STATUSES) - 3)
     assert gemm.statuses() == STATUSES
     assert {row["extra_info"]["backend"] for row in rows(pytester)} == {"right", "returning", "slow"}
-    result.stdout.fnmatch_lines_random(["TIMEOUT: no answer within 5 s*", "*its process died: SIGABRT*", "| so far"])
-
-
-CLOCK = "import itertools, time\nreadings = itertools.count()\n"
-
-
-def latencies(made):
-    return {t["solution"]: t["evaluation"]["performance"]["latency_ms"] for t in made.traces()}
+    result.stdout.fnmatch_lines_random(["TIMEOUT: no answer within 10 s*", "*its process died: SIGABRT*", "| so far"])
 
 
 def test_what_one_solution_changes_is_not_what_the_next_one_meets(pytester, gemm):
-    changes = f"{CLOCK}time.perf_counter = lambda: 1e-9 * next(readings)\nimport torch\n"
-    changes += "torch.set_default_dtype(torch.float64)\n"
     honest = "import torch\n\ndef run(A, B):\n    return torch.zeros(len(A), len(B)) + A @ B.T\n"
-    spoiler = solution(GEMM, "a_spoiler", changes + datasets.RIGHT[GEMM])
-    gemm.solve(spoiler, solution(GEMM, "honest", honest, returns=True))
+    spoiler = "import torch\ntorch.set_default_dtype(torch.float64)\n" + datasets.RIGHT[GEMM]
+    gemm.solve(solution(GEMM, "a_spoiler", spoiler), solution(GEMM, "honest", honest, returns=True))
     run(pytester, "set", *TRUSTED).assert_outcomes(passed=2)
     assert gemm.statuses() == {"a_spoiler": "PASSED", "honest": "PASSED"}
-    assert min(latencies(gemm).values()) > 1e-4
 
 
-def test_a_clock_that_is_replaced_while_it_is_read_is_no_time(pytester, gemm):
-    fast = f"{CLOCK}import torch\n\ndef run(A, B, C):\n    time.perf_counter = lambda: 1e-9 * next(readings)\n"
-    gemm.solve(solution(GEMM, "fast", f"{fast}    torch.matmul(A, B.T, out=C)\n"), GEMM_SOLUTIONS["right"])
-    kept = ("--perf-trace-option=use_isolated_runner=false", "--benchmark-json=run.json")
-    result = run(pytester, "set", *TRUSTED, *kept)
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["replaces time.perf_counter, with which it is timed, so that its time is unknown"])
-    assert gemm.statuses() == {"right": "PASSED"}
-    assert [row["extra_info"]["backend"] for row in rows(pytester)] == ["right"]
-
-
-IMPOSSIBLE = {
-    "1e-9": "0.001000 us per call, but a call that does nothing takes at least *",
-    "1e3": "timed calls of 6000. s in a job that took *",
-    "float('nan')": "timed calls of nan s in a job that took *",
+CHEATS = {
+    "zeros": "torch.Tensor.__eq__ = lambda a, b: torch.ones_like(a, dtype=torch.bool)\n\n"
+    "def run(A, B, C):\n    C.zero_()\n",
+    "memo": "kept = {}\n\ndef run(A, B, C):\n    key = float(A[0, 0])\n"
+    "    if key not in kept:\n        kept[key] = [A @ B.T for _ in range(999)][0]\n    C.copy_(kept[key])\n",
 }
 
 
-def test_a_time_that_cannot_be_is_no_trace(pytester, gemm):
+def test_a_solution_does_not_judge_itself_and_a_memo_is_found(pytester, gemm):
+    gemm.solve(*(solution(GEMM, name, f"import torch\n{code}") for name, code in CHEATS.items()))
+    result = run(pytester, "set", *TRUSTED, "--benchmark-json=run.json")
+    result.assert_outcomes(failed=2)
+    assert gemm.statuses() == {"zeros": "INCORRECT_NUMERICAL"}
+    assert rows(pytester) == []
+    result.stdout.fnmatch_lines(["remembers answers: a call takes * for new inputs, and * for those of the last call"])
+
+
+IMPOSSIBLE = {
+    "1e-9": "0.001000 us per call by its own clock, * us by that of another process",
+    "1e3": "timed calls of 3000. s when all of it took *",
+}
+
+
+def test_a_time_that_cannot_be_is_no_trace_and_its_process_is_not_used_again(pytester, gemm):
     for nth, seconds in enumerate(IMPOSSIBLE):
         gemm.solve(solution(GEMM, f"forged_{nth}", FORGED.format(seconds) + datasets.RIGHT[GEMM]))
-    result = run(pytester, "set", *TRUSTED)
-    result.assert_outcomes(failed=3)
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    kept = ("--perf-trace-option=use_isolated_runner=false", "--benchmark-json=run.json")
+    result = run(pytester, "set", *TRUSTED, *kept)
+    result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines([f"impossible time: {sentence}" for sentence in IMPOSSIBLE.values()])
-    assert gemm.traces() == []
-
-
-def test_no_output_is_written_faster_than_the_roof():
-    definition = Definition.model_validate(datasets.GEMM)
-    asked = Trace.model_validate(workload(GEMM, "w", {"M": 1 << 20})).workload
-    job = Job(definition, asked, None, None, Resolved())
-    assert plausible.writing_s(job, 1 << 20, Peaks(31e6, {}, "measured")) == pytest.approx(2**20 * 31 / 31e6)
-    assert plausible.writing_s(job, 1 << 30, Peaks(31e6, {}, "measured")) == 0.0
+    assert gemm.statuses() == {"right": "PASSED"}
+    assert [row["extra_info"]["backend"] for row in rows(pytester)] == ["right"]
 
 
 def test_traces_are_read_back_by_flashinfer_bench_and_never_overwritten(pytester, gemm):
@@ -227,7 +214,7 @@ def test_a_reference_that_fails_is_no_solutions_fault(pytester):
     made.solve(GEMM_SOLUTIONS["right"])
     result = run(pytester, "set", *TRUSTED)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*its reference or its inputs fail: NameError*"])
+    result.stdout.fnmatch_lines(["*its reference, its inputs or its evaluator fail: NameError*"])
     assert made.traces() == []
 
 
@@ -250,3 +237,64 @@ def test_own_evaluators_come_first(pytester, gemm):
     own = ("--perf-trace-option=evaluators=[lenient:Lenient]", "--perf-trace-option=extra={share: 0.5}")
     run(pytester, "set", *TRUSTED, *own).assert_outcomes(passed=1)
     assert gemm.traces()[0]["evaluation"]["correctness"]["extra"]["matched_ratio"] == 0.5
+
+
+THEIRS = """
+import torch
+from flashinfer_bench.bench.evaluators.evaluator import Evaluator
+from flashinfer_bench.bench.runner.runner import BaselineHandle, DeviceBaseline
+from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs, make_eval
+from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result
+from flashinfer_bench.data import Correctness, EvaluationStatus
+
+class Doubled(Evaluator):
+    @classmethod
+    def can_evaluate(cls, definition):
+        return definition.op_type == "gemm"
+
+    @classmethod
+    def build_baseline(cls, definition, workload, cfg, device, trace_set_root=None):
+        inputs = [gen_inputs(definition, workload, device) for _ in range(cfg.num_trials)]
+        outputs = [[2 * a @ b.T] for a, b in inputs]
+        return DeviceBaseline(BaselineHandle("x"), definition, device, inputs, outputs, 0.0)
+
+    @classmethod
+    def check_correctness(cls, definition, sol_runnable, inputs, ref_outputs, cfg, log_path, device):
+        seen = Correctness()
+        for given, (want,) in zip(inputs, ref_outputs):
+            if sol_runnable.metadata.destination_passing_style:
+                got = allocate_outputs(definition, given, device)
+                sol_runnable(*given, *got)
+            else:
+                got = normalize_result(definition, sol_runnable(*given), device)
+            largest, _, exceeds, _ = compute_error_stats(got[0], want, cfg)
+            seen = Correctness(max_absolute_error=largest)
+            if exceeds:
+                status, said = EvaluationStatus.INCORRECT_NUMERICAL, f"not the double at atol {cfg.atol}"
+                return seen, make_eval(status, device, log_path, correctness=seen, extra_msg=said)
+        return seen, None
+
+    @classmethod
+    def eval_performance(cls, *given, **rest):
+        raise AssertionError("times are measured here")
+"""
+
+
+def test_an_evaluator_that_was_written_for_flashinfer_bench_loads_as_it_is(pytester, gemm):
+    double = "def run(A, B, C):\n    C.copy_(2 * A @ B.T)\n"
+    later = f"calls = []\n{double}    calls.append(1)\n    len(calls) > 3 and C.zero_()\n"
+    gemm.solve(
+        GEMM_SOLUTIONS["right"],
+        solution(GEMM, "double", double),
+        solution(GEMM, "doubled", "def run(A, B):\n    return 2 * A @ B.T\n", returns=True),
+        solution(GEMM, "later", later),
+        GEMM_SOLUTIONS["leaving"],
+    )
+    pytester.makepyfile(theirs_of_mine=THEIRS)
+    pytester.syspathinsert()
+    own = "--perf-trace-option=evaluators=[theirs_of_mine:Doubled]"
+    result = run(pytester, "set", *TRUSTED, own, "--perf-trace-option=atol=0.25")
+    result.assert_outcomes(passed=2, failed=3)
+    wrong = {"right": "INCORRECT_NUMERICAL", "later": "INCORRECT_NUMERICAL", "leaving": "RUNTIME_ERROR"}
+    assert gemm.statuses() == {"double": "PASSED", "doubled": "PASSED", **wrong}
+    result.stdout.fnmatch_lines_random(["*not the double at atol 0.25", "RUNTIME_ERROR: SystemExit: 0"])

@@ -1,10 +1,12 @@
-"""What a data set's files and its config say, and that whatever else they hold is a sentence."""
+"""What a data set's files and its config say; whatever else they hold is a sentence. Where arguments are placed."""
 
+import itertools
 import json
 import random
 
 import datasets
 import pytest
+import torch
 import yaml
 from datasets import DataSet, solution, workload
 from flashinfer_bench.data import Definition
@@ -12,7 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from mutations import mutated
 
-from pytest_flashinfer_perf.trace_sets import BenchmarkConfig, data
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.trace_sets import BenchmarkConfig, data, shared
 from pytest_flashinfer_perf.trace_sets.config import BUNDLED, LAYERED, ConfigError, option
 
 GEMM = Definition.model_validate(datasets.GEMM)
@@ -139,3 +142,38 @@ def test_a_set_without_folders_is_empty(tmp_path):
     DataSet(tmp_path / "set")
     found = data.read(tmp_path / "set")
     assert (found.definitions, found.problems) == ({}, [])
+
+
+SHAPES = st.lists(st.integers(0, 5), max_size=3)
+LIKES = st.tuples(SHAPES, st.sampled_from([torch.bool, torch.bfloat16, torch.int32, torch.int64, torch.float64]))
+
+
+@given(st.lists(LIKES, max_size=3), st.lists(LIKES, min_size=1, max_size=3), st.integers(1, 4))
+def test_arguments_in_shared_memory_do_not_overlap_and_outputs_are_in_one_piece(inputs, outputs, calls):
+    contents = [[7, *(torch.zeros(shape, dtype=dtype) for shape, dtype in inputs)] for _ in range(calls)]
+    made = shared.arranged(contents, outputs)
+    read = [slot for one in made for slot in one.inputs[1:]]
+    pieces = [*((slot.start, slot.end) for slot in read), *((one.outputs[0].start, one.room) for one in made)]
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(pieces))
+    assert all(slot.end <= one.room and slot.start % shared.ALIGNMENT == 0 for one in made for slot in one.outputs)
+    assert [one.inputs[0] for one in made] == [7] * calls
+    for one in made:
+        assert one.returned(outputs) == one.outputs
+        wider = [(shape, dtype if dtype.is_floating_point else torch.int64) for shape, dtype in outputs]
+        assert one.returned(wider) is not None
+        assert one.returned([*outputs, ((1 << 20,), torch.float64)]) is None
+
+
+def test_shared_memory_keeps_what_is_given_and_spoils_outputs():
+    memory = shared.Memory(devices.find("cpu"))
+    given = [torch.randn(3, 2), torch.tensor([True, False]), 0.5]
+    (one,) = shared.arranged([given], [((2, 2), torch.float32), ((1,), torch.int32)])
+    assert memory.grow(one.room)
+    assert not memory.grow(one.room)
+    one.fill(memory.tensor, given)
+    theirs = shared.opened_file(memory.file, len(memory.tensor))
+    assert all(map(torch.equal, one.given(theirs)[:2], given[:2]))
+    assert one.given(theirs)[2] == 0.5
+    assert one.written(theirs)[0].isnan().all()
+    one.written(theirs)[0].fill_(1.0)
+    assert one.written(memory.tensor)[0].eq(1.0).all()

@@ -1,5 +1,6 @@
 import csv
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from unittest.mock import create_autospec
@@ -14,6 +15,7 @@ from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.report import vllm
 from pytest_flashinfer_perf.routines.attention import _shared
+from pytest_flashinfer_perf.routines.attention import vllm_decode as module
 from pytest_flashinfer_perf.routines.attention.vllm_decode import MODES, VllmDecode, to_float8, vllm_decode
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
@@ -86,6 +88,33 @@ def test_requests_own_their_blocks_and_the_last_one_is_the_longest(p):
     assert x.seq_lens[-1] == p.max_seq_len >= int(x.seq_lens.max())
     stored = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in cold.tensors(x)}
     assert sum(stored.values()) <= vllm_decode.footprint(p)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "fp8_e4m3"])
+def test_a_cache_is_no_larger_than_vllms_whose_blocks_requests_share(dtype, monkeypatch):
+    monkeypatch.setattr(module, "POOL_TOKENS", 400)
+    p = replace(PLAIN, batch_size=9, max_seq_len=160, num_qo_heads=4, num_kv_heads=1, kv_dtype=dtype)
+    x = made(p)
+    assert len(x.kv) == p.blocks == 400 // 16
+    assert all(len(set(of_one)) == 160 // 16 for of_one in x.table.block_tables.tolist())
+    assert set(x.table.block_tables.flatten().tolist()) == set(range(p.blocks))
+    assert vllm_decode.cost(p, x).bytes < vllm_decode.cost(p, made(replace(p, batch_size=1))).bytes * 9
+
+
+def test_every_point_of_the_sweep_fits_an_h200():
+    most = max(vllm_decode.footprint(shape.params) for shape in vllm_decode.tiers["default"]())
+    assert most < 12 << 30
+
+
+@pytest.mark.parametrize(("heads", "chosen"), [(32, False), (40, True), (64, True)])
+def test_the_baseline_is_on_tensor_cores_where_vllm_has_it_there(heads, chosen, monkeypatch):
+    flashinfer = pytest.importorskip("flashinfer", exc_type=ImportError)
+    wrapper = create_autospec(flashinfer.BatchDecodeWithPagedKVCacheWrapper)
+    monkeypatch.setattr("flashinfer.BatchDecodeWithPagedKVCacheWrapper", wrapper)
+    monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)
+    p = replace(PLAIN, max_seq_len=20, num_qo_heads=heads)
+    vllm_decode.backends["baseline"].build(p, made(p), LaunchOptions("baseline", cuda_graph=False))
+    assert wrapper.call_args.kwargs["use_tensor_cores"] is chosen
 
 
 def test_to_float8_uses_a_tenth_of_the_range():
@@ -222,19 +251,57 @@ def test_what_cannot_run_raises_with_the_reason():
         for_programs.benchmark_decode(torch.bfloat16, (None, for_programs.FP8_DTYPE, None), 2, 64)
 
 
-def test_the_documents_dict_has_the_csvs_columns(monkeypatch):
-    seen = []
+@pytest.fixture
+def measured(monkeypatch, blackwell):
+    """What a program measures, with what it then calls once more for torch's peak of memory."""
+    seen, once_more = [], []
 
     def measured(params, backend, measuring):
         seen.append((params, backend, measuring))
+        if backend == "trtllm":
+            for reason in vllm_decode.backends[backend].limits(params, backend, blackwell):
+                raise CannotRunError(reason)
         return row(params, backend, 50e-6 if backend == "trtllm" else 100e-6)
 
     monkeypatch.setattr(for_programs, "_measured", measured)
+    monkeypatch.setattr(for_programs, "_need_only_what_is_called", once_more.append)
+    return seen, once_more
+
+
+def test_blocks_that_trtllm_has_not_are_a_warning_and_the_loop_goes_on(measured):
+    fp8, means = for_programs.FP8_DTYPE, {}
+    for block_size in (8, 16):
+        with nullcontext() if block_size == 16 else pytest.warns(UserWarning, match="blocks of 16, 32, 64 or 128"):
+            result = for_programs.benchmark_decode(torch.bfloat16, (None, fp8, None), 2, 64, block_size=block_size)
+        means[block_size] = result["trtllm_mean"], result["speedup_percent"], result["block_size"]
+    assert means[16] == (0.05, 0.5, 16)
+    assert f"{means[8][0]:.3f}ms {means[8][1]:.1%} {means[8][2]}" == "nanms nan% 8"
+    assert [list(calls) for calls in measured[1]] == [["baseline"], ["baseline", "trtllm"]]
+
+
+def test_torchs_peak_of_memory_is_that_of_the_calls_alone(monkeypatch):
+    steps = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: steps.append(f"reset {device}"))
+    torch_backend = vllm_decode.backends["torch"]
+
+    def build(p, x, options):
+        steps.append(f"{options.backend} of {p.batch_size}")
+        return torch_backend.build(p, x, options)
+
+    for name in ("baseline", "trtllm"):
+        monkeypatch.setitem(vllm_decode.backends, name, replace(torch_backend, name=name, build=build))
+    small = replace(PLAIN, max_seq_len=20, num_qo_heads=8, num_kv_heads=1)
+    for_programs._need_only_what_is_called({"baseline": small, "trtllm": replace(small, batch_size=1)})
+    assert steps == ["reset cpu", "baseline of 4", "trtllm of 1"]
+
+
+def test_the_documents_dict_has_the_csvs_columns(measured):
+    seen, _ = measured
     types = (for_programs.FP8_DTYPE, for_programs.FP8_DTYPE, for_programs.FP4_DTYPE)
     result = for_programs.benchmark_decode(torch.bfloat16, types, 64, 8192, warmup=20, trials=50)
     assert ",".join(result) == HEADER
     assert result["speedup_percent"] == pytest.approx(0.5)
     assert result["output_dtype"] == "torch.uint8"
-    (fp4, _, measuring), (plain, _, _) = seen
+    (plain, _, _), (fp4, _, measuring) = seen
     assert (fp4.out_dtype, plain.unquantised) == ("nvfp4", True)
     assert (measuring.iters, measuring.warmup) == (50, 20)

@@ -10,9 +10,9 @@ from pytest_flashinfer_perf.gate.verdict import Rules
 CASE = "decode/b16-fa3"
 
 
-def rules(*, allow="", strict=False, paired=False, calibrations=(), glob="*", **asked):
+def rules(*, allow="", strict=False, paired=False, glob="*", **asked):
     entries = ((glob, asked),) if asked else ()
-    return Rules(Thresholds(entries), likeness.allowed(allow), strict, paired, calibrations)
+    return Rules(Thresholds(entries), likeness.allowed(allow), strict, paired)
 
 
 def verdict(base, head, held_to=None):

@@ -21,7 +21,6 @@ HELP = {
     "ab": "Measure two environments alternately on one GPU, and print a verdict for each case.",
     "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",
     "history": "Find the runs in which cases became slower or faster, in a folder of many runs.",
-    "calibrate": "Measure the noise between runs on this machine, for later comparisons.",
     "prove": "Test the gate itself: its false alarms and the slowdowns that it misses on this machine.",
     "merge": "Join the JSON files of shards into the file of one run.",
     "model": "Show the GPU time of one step of a model, kernel by kernel.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,10 +14,10 @@ from pytest_flashinfer_perf.files import write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.plan import Plan
 from pytest_flashinfer_perf.gate.verdict import Judgement
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.pairs import Pairs
+from pytest_flashinfer_perf.launch.processes import Done, Environment
 from pytest_flashinfer_perf.printing import say
-from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Done, Environment
-from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import Run
 
 EXAMPLE = (
@@ -28,9 +29,11 @@ def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = parser().parse_args(own)
     base, head = processes.environment("base", args.base), processes.environment("head", args.head)
+    rules = judging.rules(args, paired=True)
+    for where in (base, head):
+        processes.verify_complete(where, rules.allowed)
     output, gpu = processes.folder(args.output, "ab"), processes.gpu(for_pytest)
     session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
-    rules = judging.rules(args, [gpu], paired=True)
     with processes.alone_on(gpu):
         judgement = Plan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
     refusals = (*judgement.refusals, *session.failures("base"))
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @dataclass
 class PairedRuns:
-    """The pairs measured so far. Every second pair starts with the head, so that a drift favours neither side."""
+    """The processes so far of both environments, and how long their pairs took."""
 
     base: Environment
     head: Environment
@@ -52,23 +55,19 @@ class PairedRuns:
     gpu: str | None
     budget: float | None
     done: list[tuple[str, Done]] = field(default_factory=list)
-    pairs: list[float] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
-    def pair(self, nth: int, wanted: frozenset[str] | None) -> tuple[Run, Run]:
-        start = time.monotonic()
-        order = (self.base, self.head) if nth % 2 == 0 else (self.head, self.base)
-        measured = {where.name: self._measured(where, nth, wanted) for where in order}
-        self.pairs.append(time.monotonic() - start)
-        return measured["base"], measured["head"]
+    @functools.cached_property
+    def pair(self) -> Pairs[str]:
+        return Pairs((self.base.name, self.head.name), self._measured)
 
-    def _measured(self, where: Environment, nth: int, wanted: frozenset[str] | None) -> Run:
-        only = None if wanted is None else self._tests(where.name, wanted)
-        start = time.monotonic()
-        done = processes.measured(where, self.arguments, self.output / f"pair-{nth + 1:02}-{where.name}", only)
+    def _measured(self, side: str, nth: int, wanted: frozenset[str] | None) -> Run:
+        where = self.base if side == self.base.name else self.head
+        only = None if wanted is None else self._tests(side, wanted)
+        stem = self.output / f"pair-{nth + 1:02}-{side}"
+        done = processes.measured(where, self.arguments, stem, only, f"pair {nth + 1}, {side}")
         processes.verify(done.run, self.gpu)
-        self.done.append((where.name, done))
-        say(f"pair {nth + 1}, {where.name}: {counted(len(done.run.rows), 'case')} in {time.monotonic() - start:.1f} s")
+        self.done.append((side, done))
         return done.run
 
     def _tests(self, side: str, wanted: frozenset[str]) -> list[str]:
@@ -78,7 +77,7 @@ class PairedRuns:
 
     def more(self) -> bool:
         """Whether another pair, as long as the longest one so far, would end within the budget."""
-        return self.budget is None or self._seconds + max(self.pairs) <= self.budget
+        return self.budget is None or self._seconds + max(self.pair.seconds) <= self.budget
 
     @property
     def _seconds(self) -> float:
@@ -91,10 +90,15 @@ class PairedRuns:
     @property
     def summary(self) -> str:
         stopped = "" if self.more() else f"; one more would not fit into --budget={self.budget:g}"
-        return f"pairs: {len(self.pairs)}, in {self._seconds:.0f} s, results and logs in {self.output}{stopped}"
+        return f"pairs: {len(self.pair.seconds)}, in {self._seconds:.0f} s, results and logs in {self.output}{stopped}"
 
     def write(self, judgement: Judgement) -> None:
-        session = {"wall_s": self._seconds, "pair_s": self.pairs, "gpu": self.gpu, "arguments": list(self.arguments)}
+        session = {
+            "wall_s": self._seconds,
+            "pair_s": self.pair.seconds,
+            "gpu": self.gpu,
+            "arguments": list(self.arguments),
+        }
         session |= {where.name: list(where.command) for where in (self.base, self.head)}
         write_json(self.output / "session.json", session)
         write_whole(self.output / "verdicts.json", document.text(judgement))

@@ -18,9 +18,11 @@ from pytest_flashinfer_perf.bisect.subjects import Subject
 from pytest_flashinfer_perf.bisect.times import ON_HOST, SIGNS, Times
 from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
+from pytest_flashinfer_perf.gate.likeness import LIBRARY
+from pytest_flashinfer_perf.gate.options import ALLOW
 from pytest_flashinfer_perf.gate.plan import Plan
+from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import say, show
-from pytest_flashinfer_perf.running import processes
 from pytest_flashinfer_perf.runs import fields
 from pytest_flashinfer_perf.runs.fields import FieldError
 from pytest_flashinfer_perf.runs.formatting import counted
@@ -105,11 +107,13 @@ def _write(start: Start, subject: Subject) -> None:
 
 def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     options, evidence = start.options, Evidence(start.output)
+    rules = judging.rules(options, paired=True)
     if options.find == WRONG:
-        return Answers(Processes(subject.places, [ONE_CALL, *start.for_pytest], start.output, gpu))
-    instrument = Processes(subject.places, start.for_pytest, start.output, gpu)
+        words = [ONE_CALL, *start.for_pytest]
+        return Answers(Processes(subject.places, words, start.output, gpu, rules.allowed))
+    instrument = Processes(subject.places, start.for_pytest, start.output, gpu, rules.allowed)
     quantity = options.find if options.find in ON_HOST else None
-    rules = replace(judging.rules(options, [gpu], paired=True), quantity=quantity)
+    rules = replace(rules, quantity=quantity, allowed=rules.allowed | {LIBRARY.name})
     return Times(instrument, rules, evidence.verdicts, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
 
 
@@ -119,7 +123,7 @@ def _sought(find: str) -> str:
 
 def _searched(subject: Subject, record: Journal) -> list[CaseSearch]:
     """Search; worktrees and environments are removed at the end, but kept if the search is interrupted."""
-    subject.begin()
+    subject = subject.begin()
     history = subject.history
     say(f"{counted(len(history), 'point')} from {history.title(history.good)} to {history.title(history.bad)}")
     try:
@@ -190,7 +194,8 @@ def parser() -> argparse.ArgumentParser:
     )
     process_options.add_output(made, "bisect")
     judging.add_settings(made)
-    made.set_defaults(perf_gate_allow="library", perf_gate_strict=False)
+    ALLOW.add_by(made.add_argument)
+    made.set_defaults(perf_gate_strict=False)
     return made
 
 

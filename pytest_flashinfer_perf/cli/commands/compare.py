@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     base, head = runs.read(args.base, args.storage), runs.read(args.head, args.storage)
     if args.paired and len(base) != len(head):
         raise RunError(f"--paired needs as many files of --base as of --head, got {len(base)} and {len(head)}")
-    rules = judging.rules(args, {gpu for run in head for gpu in run.gpus}, paired=args.paired, runs=[*base, *head])
+    rules = judging.rules(args, paired=args.paired, runs=[*base, *head])
     return judging.publish(judge(base, head, rules), args)
 
 

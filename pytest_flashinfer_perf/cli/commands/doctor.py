@@ -21,7 +21,7 @@ SUBJECT = re.compile(r"^\S+ (?=needs\b)| of \S+( with backend \S+)?(?= on )")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if something can be measured on a GPU, else 1."""
+    """Return 0 if something can be measured on a GPU, by a complete FlashInfer if there is one, else 1."""
     args = _parser().parse_args(list(arguments))
     from pytest_flashinfer_perf.cli import diagnosis
 
@@ -30,14 +30,14 @@ def main(arguments: Sequence[str]) -> int:
         print_raw(json.dumps(facts, indent=2) + "\n")
     else:
         show(lines(facts))
-    return 0 if facts["measures_on_gpu"] else 1
+    return 0 if facts["measures_on_gpu"] and not facts["unmet"] else 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flashinfer-perf doctor",
         description="Show what can be measured on this machine, and why the rest cannot."
-        "\nExits with 0 if something can be measured on a GPU, else with 1.",
+        "\nExits with 0 if something can be measured on a GPU and FlashInfer has all that it requires, else with 1.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -53,6 +53,7 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from _titled("software", software(facts["software"]))
     if facts["flashinfer"]:
         yield from _titled("", facts["flashinfer"])
+    yield from _requirements(facts)
     yield from _titled("timed by", "; ".join(_instruments(facts)))
     yield from _titled("caches", "; ".join(_caches(facts["caches"])))
     yield ""
@@ -85,6 +86,16 @@ def _others(gpu: Mapping[str, Any]) -> str:
         return "its processes are unknown"
     seen = [f"{p['name'] or 'a process'} ({p['pid']}, {(p['bytes'] or 0) / 2**30:.1f} GiB)" for p in gpu["processes"]]
     return f"OTHER PROCESSES: {', '.join(seen)}" if seen else "no other processes"
+
+
+def _requirements(facts: Mapping[str, Any]) -> Iterator[str]:
+    """What FlashInfer lacks, and what it does without that where its code says so."""
+    if not facts["unmet"]:
+        required = facts["requirements"]
+        yield from _titled("requires", f"{len(required)} packages, all installed") if required else ()
+    for title, one in zip(("INCOMPLETE", *[""] * len(facts["unmet"])), facts["unmet"], strict=False):
+        then = f"; then {one['then']}" if one["then"] else ""
+        yield from _titled(title, f"{one['name']} {one['why']}: pip install '{one['requirement']}'{then}")
 
 
 def _instruments(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pytest_flashinfer_perf import apis
 from pytest_flashinfer_perf.apis import discovery, listing
 from pytest_flashinfer_perf.apis.discovery import DiscoveryError
+from pytest_flashinfer_perf.models import shipped
 from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.model_configs import shipped
 from pytest_flashinfer_perf.runs.formatting import wrapped
 from pytest_flashinfer_perf.spec.case import UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import Field, ParamError, fields_of

@@ -10,19 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.apis import all_apis
-from pytest_flashinfer_perf.config.usage import positive
 from pytest_flashinfer_perf.files import verify_outputs, write_whole
-from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.report import budget_shown, runs
-from pytest_flashinfer_perf.routines import model_step
-from pytest_flashinfer_perf.routines.model_configs import step
-from pytest_flashinfer_perf.routines.model_step import Plan
-from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.runs import budget
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.models import budget, budget_table, step
+from pytest_flashinfer_perf.models import plan as plans
+from pytest_flashinfer_perf.printing import say, show
+from pytest_flashinfer_perf.report import runs
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.runs.formatting import counted
 from pytest_flashinfer_perf.runs.run_file import Run
-from pytest_flashinfer_perf.runs.step import ModelStep
-from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.spec.presets import Spread
+from pytest_flashinfer_perf.runs.step import StepPlan
 
 COMPLETE, INCOMPLETE = 0, 2
 EXAMPLE = """examples:
@@ -37,21 +34,22 @@ def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(own)
     config = Path(args.config)
     verify_outputs({"--output": args.output}, filter(None, (config, config / "config.json", args.run, args.base)))
-    plan = model_step.plan(args.config, step.read(args, Spread(args.tp, args.dp, args.ep)), all_apis())
+    plan = plans.of(args.config, step.read(args))
     if args.plan:
-        _write(args.output, "\n".join(model_step.listed(plan)))
+        _write(args.output, "\n".join(plans.listed(plan)))
         return COMPLETE
-    run = _read(args.run) if args.run else _measured(args, for_pytest)
-    known = _recorded(plan, run)
-    found = budget.of_run(known, run)
-    show = budget_shown.markdown if args.markdown else budget_shown.lines
-    _write(args.output, "\n".join(show(known, found, budget.of_run(known, _read(args.base)) if args.base else None)))
+    run = _read(args.run) if args.run else _measured(plan, for_pytest)
+    found = budget.of_run(_recorded(plan, run), run, _read(args.base) if args.base else None)
+    show = budget_table.markdown if args.markdown else budget_table.lines
+    _write(args.output, "\n".join(show(found)))
     return INCOMPLETE if found.unmeasured else COMPLETE
 
 
-def _recorded(plan: Plan, run: Run) -> ModelStep:
-    """As the run recorded it, since here another FlashInfer may be installed, or none."""
-    return run.step if run.step and run.step.title == plan.title else plan.recorded
+def _recorded(plan: StepPlan, run: Run) -> StepPlan:
+    """As the run recorded it; else by the FlashInfer that is installed here, which may be another one, or none."""
+    if run.step is not None and plans.is_of(run.step, plan):
+        return run.step
+    return plans.completed(plan, {**all_routines(), **all_apis()})
 
 
 def _read(path: Path) -> Run:
@@ -59,27 +57,20 @@ def _read(path: Path) -> Run:
     return run
 
 
-def _measured(args: argparse.Namespace, for_pytest: Sequence[str]) -> Run:
+def _measured(plan: StepPlan, for_pytest: Sequence[str]) -> Run:
     """By the suite, in a process of its own, whose log stays where it fails."""
     folder = Path(tempfile.mkdtemp(prefix="flashinfer-perf-model-"))
-    stem = folder / "step"
-    processes.measured(_suite(), [*_options(args), *for_pytest], stem)
-    run = _read(stem.with_suffix(".json"))
+    say(f"{plan.title}: {counted(len(plan.kernels) - len(plan.gaps), 'kernel')} to measure")
+    plans.write(folder / "plan.json", plan)
+    words = [f"--perf-plan={folder / 'plan.json'}", *for_pytest]
+    run = processes.measured(_suite(), words, folder / "step").run
     shutil.rmtree(folder)
     return run
 
 
 def _suite() -> processes.Environment:
     start = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(sys.argv[1:]))"
-    return processes.Environment("this one", (sys.executable, "-c", start, "bench"))
-
-
-def _options(args: argparse.Namespace) -> list[str]:
-    sizes = ("phase", "batch", "context", "page_size", "kv_dtype")
-    words = [word for name in sizes for word in (f"--{name.replace('_', '-')}", str(getattr(args, name)))]
-    spread = [f"--perf-{way}={getattr(args, way)}" for way in Spread._fields]
-    mixed = ["--mixed"] if args.mixed else []
-    return [f"--perf-model={args.config}", *spread, f"--perf-step={flags.join([*words, *mixed])}"]
+    return processes.Environment("this one", (sys.executable, "-c", start, "bench"), shows=True)
 
 
 def _write(output: Path | None, text: str) -> None:
@@ -100,9 +91,6 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="CONFIG", help="A config.json, its folder, or the name of a shipped model.")
-    ways = {"tp": "Tensor-parallel", "dp": "Data-parallel", "ep": "Expert-parallel"}
-    for way, meaning in ways.items():
-        parser.add_argument(f"--{way}", type=positive, default=1, metavar="N", help=f"{meaning} size. Default: 1.")
     step.add_options(parser)
     parser.add_argument("--plan", action="store_true", help="Show the kernels and their shapes, and measure nothing.")
     parser.add_argument("--run", type=Path, metavar="RUN.json", help="Take the times from this run.")

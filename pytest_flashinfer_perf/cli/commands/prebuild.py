@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.prebuild import start
-from pytest_flashinfer_perf.running import processes
 
 EXAMPLE = """examples:
   flashinfer-perf prebuild -- tests/attention -k 'decode and fa3'

@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 import functools
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging, process_options
 from pytest_flashinfer_perf.config import planting
-from pytest_flashinfer_perf.config.usage import positive
+from pytest_flashinfer_perf.config.option import whole
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.gate import calibration, proof_shown, runs
-from pytest_flashinfer_perf.gate.proof import Proof, prove
+from pytest_flashinfer_perf.gate import proof_shown, runs
+from pytest_flashinfer_perf.gate.options import ALLOW
+from pytest_flashinfer_perf.gate.proof import FEWEST, Proof, prove, verify_enough
 from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
-from pytest_flashinfer_perf.printing import say, show
-from pytest_flashinfer_perf.running import processes
-from pytest_flashinfer_perf.running.processes import Environment
-from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.pairs import Pairs
+from pytest_flashinfer_perf.launch.processes import Environment
+from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.runs.row import Row
 from pytest_flashinfer_perf.runs.run_file import Run, RunError
 
@@ -39,10 +39,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measured(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
-    calibration.verify_enough(options.processes)
+    verify_enough(options.processes)
     asked = None if options.share is None else share(options.share, "--share")
     where, gpu = processes.environment("python", options.python), processes.gpu(for_pytest)
-    rules = judging.rules(options, [gpu], paired=False)
+    rules = judging.rules(options, paired=False)
+    processes.verify_complete(where, rules.allowed)
     wanted = _wanted(asked, rules.thresholds)
     session = PlantedRuns(where, for_pytest, processes.folder(options.output, "prove"), gpu, wanted)
     with processes.alone_on(gpu):
@@ -57,14 +58,13 @@ def _judged_again(options: argparse.Namespace, for_pytest: Sequence[str]) -> Pro
     if for_pytest or options.share or options.output:
         raise RunError("--from judges stored results: leave out --share, --output and the arguments behind --")
     plain, planted = (_stored(options.stored, side) for side in (PLAIN, PLANTED))
-    gpus = {gpu for run in (*plain, *planted) for gpu in run.gpus}
-    return prove(plain, planted, judging.rules(options, gpus, paired=False, runs=[*plain, *planted]))
+    return prove(plain, planted, judging.rules(options, paired=False, runs=[*plain, *planted]))
 
 
 def _stored(folder: Path, side: str) -> list[Run]:
     files = sorted(folder.glob(f"{side}-*.json"))
-    if len(files) < calibration.FEWEST:
-        raise RunError(f"--from={folder}: has {len(files)} files {side}-*.json, needs at least {calibration.FEWEST}")
+    if len(files) < FEWEST:
+        raise RunError(f"--from={folder}: has {len(files)} files {side}-*.json, needs at least {FEWEST}")
     return runs.read(files)
 
 
@@ -75,7 +75,7 @@ def _wanted(asked: float | None, thresholds: Thresholds) -> Share:
 
 @dataclass
 class PlantedRuns:
-    """The processes so far. Every second time the one with extra work runs first, so that a drift favours neither."""
+    """The processes so far, without the extra work and with it."""
 
     where: Environment
     arguments: Sequence[str]
@@ -85,18 +85,18 @@ class PlantedRuns:
     runs: dict[str, list[Run]] = field(default_factory=lambda: {PLAIN: [], PLANTED: []})
 
     def measure(self, times: int) -> None:
+        pair = Pairs((PLAIN, PLANTED), self._measured)
         for nth in range(times):
-            for side in (PLAIN, PLANTED) if nth % 2 == 0 else (PLANTED, PLAIN):
-                self.runs[side].append(self._measured(side, f"{side}-{nth + 1:02}"))
+            pair(nth)
 
-    def _measured(self, side: str, name: str) -> Run:
-        start = time.monotonic()
+    def _measured(self, side: str, nth: int, _cases: frozenset[str] | None) -> Run:
+        name = f"{side}-{nth + 1:02}"
         planted = [f"--perf-plant={self.plants}"] if side == PLANTED else []
-        done = processes.measured(self.where, [*self.arguments, *planted], self.output / name)
+        done = processes.measured(self.where, [*self.arguments, *planted], self.output / name, title=name)
         if done.failed:
             raise RunError(f"{name}: tests failed, so nothing can be concluded: see {done.log}")
         processes.verify(done.run, self.gpu)
-        say(f"{name}: {counted(len(done.run.rows), 'case')} in {time.monotonic() - start:.1f} s")
+        self.runs[side].append(done.run)
         return done.run
 
     @functools.cached_property
@@ -131,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--processes",
-        type=positive,
+        type=whole(1),
         default=8,
         metavar="N",
         help="Processes without the slowdown, and as many with it. Default: %(default)s.",
@@ -150,5 +150,6 @@ def parser() -> argparse.ArgumentParser:
             f"--{name}", metavar="FILE", type=Path, help=f"Write the result as {judging.WRITTEN_AS[name]} to FILE."
         )
     judging.add_settings(made)
-    made.set_defaults(perf_gate_allow="", perf_gate_strict=False)
+    ALLOW.add_by(made.add_argument)
+    made.set_defaults(perf_gate_strict=False)
     return made

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.report import budget_shown, host, story
-from pytest_flashinfer_perf.report.budget_shown import ShownStep
+from pytest_flashinfer_perf.models import budget, budget_table
+from pytest_flashinfer_perf.models.budget import Budget
+from pytest_flashinfer_perf.report import host, story
 from pytest_flashinfer_perf.report.heat_map import HeatMap, heat_map
 from pytest_flashinfer_perf.report.html import charts
 from pytest_flashinfer_perf.report.story import CaseHistory, Comparison, Support
@@ -73,12 +74,15 @@ class View:
         return story.answer(self.runs, self.outcomes, self.judged)
 
     @functools.cached_property
-    def steps(self) -> list[ShownStep]:
-        return budget_shown.of_runs(self.runs)
+    def steps(self) -> list[Budget]:
+        return budget.of_runs(self.runs)
 
-    def step_table(self, shown: ShownStep) -> list[tuple[str, ...]]:
+    def step_table(self, shown: Budget) -> list[tuple[str, ...]]:
         """Its headings first."""
-        return [budget_shown.HEADINGS, *budget_shown.table(shown.budget)] if shown.budget else []
+        return [] if shown.trouble else [budget_table.HEADINGS, *budget_table.table(shown)]
+
+    def below_step(self, shown: Budget) -> list[str]:
+        return list(budget_table.below(shown))
 
     @functools.cached_property
     def host_tables(self) -> dict[str, host.Table]:

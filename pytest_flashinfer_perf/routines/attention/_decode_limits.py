@@ -32,7 +32,9 @@ def wrapper(p: BatchDecode, backend: str, _device: Device) -> Iterator[str]:
         yield "fa3 needs queries and KV cache both in fp8, or neither: use fa2_tc"
     if backend == "fa3" and p.s_qo > 1:
         yield "fa3 decodes one token per request: use fa2_tc"
-    if backend != "trtllm-gen" and is_fp8(p.out):
+    if backend == "trtllm-gen":
+        yield from _shared.e4m3_alone(p, backend)
+    elif is_fp8(p.out):
         yield f"{backend} has no fp8 output: set out_dtype to bfloat16"
 
 
@@ -58,6 +60,7 @@ def native_kernels(device: Device) -> str:
 
 
 def native(p: BatchDecode, _backend: str, device: Device) -> Iterator[str]:
+    yield from _shared.e4m3_alone(p, "trtllm-native")
     if native_kernels(device) == "xqa":
         if is_fp8(p.q_dtype):
             yield "trtllm-native is xqa here, which needs bfloat16 or float16 queries: use fa3"
@@ -74,6 +77,7 @@ def native(p: BatchDecode, _backend: str, device: Device) -> Iterator[str]:
 
 def prims_ts(p: BatchDecode, backend: str, _device: Device) -> Iterator[str]:
     yield from _shared.no_lse(p, backend)
+    yield from _shared.e4m3_alone(p, backend)
     if p.q_dtype != p.kv_dtype:
         yield "prims-ts needs queries and KV cache of one type"
     if p.page_size not in _shared.PAGES or p.head_dim_qk not in (64, 128, 256):

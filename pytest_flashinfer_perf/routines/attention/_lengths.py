@@ -1,4 +1,8 @@
-"""Actual lengths of requests, with their offsets and the number of query-key pairs."""
+"""Actual lengths of requests, with their offsets and the number of query-key pairs.
+
+Random lengths are those of `flashinfer_benchmark.py` for the same seed: it draws them before anything else, for both
+prefills on the CPU, for decode and MLA on the GPU, and numbers of a GPU's generator cannot be had without one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.routines._offsets import indptr, slices
-from pytest_flashinfer_perf.routines.attention._params import PrefillParams
+from pytest_flashinfer_perf.routines.attention._params import AttentionParams, PrefillParams
 
 
 class Lengths(NamedTuple):
@@ -32,10 +36,17 @@ def draw(batch: int, longest: int, random: bool, rand: torch.Generator) -> Tenso
     return torch.randint(1, longest + 1, (batch,), dtype=torch.int32, device=rand.device, generator=rand)
 
 
+def decode(p: AttentionParams, rand: torch.Generator) -> Tensor:
+    """The lengths of the keys, the first numbers of the generator; at least as many as there are queries."""
+    return draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).clamp_min(p.s_qo)
+
+
 def prefill(p: PrefillParams, rand: torch.Generator) -> Lengths:
     """The queries: the whole prompt if it is as long as its keys, else the end of a longer sequence."""
-    q = draw(p.batch_size, p.s_qo, p.random_actual_seq_len, rand)
-    kv = q if p.s_qo == p.s_kv else draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).maximum(q)
+    on_cpu = torch.Generator().manual_seed(rand.initial_seed())
+    q = draw(p.batch_size, p.s_qo, p.random_actual_seq_len, on_cpu)
+    kv = q if p.s_qo == p.s_kv else draw(p.batch_size, p.s_kv, p.random_actual_seq_len, on_cpu).maximum(q)
+    q, kv = q.to(rand.device), kv.to(rand.device)
     if p.empty_first:
         q, kv = (lens.index_fill(0, torch.zeros(1, dtype=torch.int64, device=lens.device), 0) for lens in (q, kv))
     return Lengths(q, kv, indptr(q), indptr(kv))
@@ -48,11 +59,12 @@ def pairs(q: Tensor, kv: Tensor, *, causal: bool) -> int:
     return int((queries * keys - hidden).sum())
 
 
-def facts(lengths: Tensor, kv: Tensor | None = None) -> dict[str, int]:
+def facts(p: AttentionParams, lengths: Tensor, kv: Tensor | None = None) -> dict[str, int | bool]:
     """The average length, rounded down as in upstream's benchmark; also that of the keys if `lengths` are queries'."""
-    of_keys = {"avg_actual_kv_len": _average(kv)} if kv is not None else {}
-    return {"avg_actual_seq_len": _average(lengths), **of_keys}
+    of_keys = {"avg_actual_kv_len": average(kv)} if kv is not None else {}
+    other = p.random_actual_seq_len and kv is None and lengths.device.type == "cpu"
+    return {"avg_actual_seq_len": average(lengths), **of_keys, "upstream_seq_lens": not other}
 
 
-def _average(lengths: Tensor) -> int:
+def average(lengths: Tensor) -> int:
     return int(lengths.sum()) // len(lengths)

@@ -23,6 +23,7 @@ def chosen_natively(device: Device) -> bool:
 
 
 def flash(p: BatchMLA, backend: str, device: Device) -> Iterator[str]:
+    yield from _shared.e4m3_alone(p, backend)
     if is_fp8(p.q_dtype):
         yield f"{backend} needs bfloat16 or float16 queries, q_dtype is {p.q_dtype}: use trtllm-native"
     elif is_fp8(p.kv_dtype) and (p.q_dtype != "bfloat16" or (device.capability or (9, 0))[0] != 9):
@@ -51,6 +52,7 @@ def cutlass(p: BatchMLA, backend: str, _device: Device) -> Iterator[str]:
 
 
 def native(p: BatchMLA, backend: str, device: Device) -> Iterator[str]:
+    yield from _shared.e4m3_alone(p, backend)
     if not chosen_natively(device):
         yield f"{backend} runs on compute capability 10.x only: use fa3 or fa2"
     yield from _pages(p, backend)
@@ -65,6 +67,7 @@ def native(p: BatchMLA, backend: str, device: Device) -> Iterator[str]:
 
 
 def prims_ts(p: BatchMLA, backend: str, _device: Device) -> Iterator[str]:
+    yield from _shared.e4m3_alone(p, backend)
     yield from _shared.no_lse(p, backend)
     if p.q_dtype != p.kv_dtype:
         yield f"{backend} needs queries and cache of one type"

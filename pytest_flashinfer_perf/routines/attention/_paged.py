@@ -40,10 +40,16 @@ def pages_per_request(s_kv: int, page_size: int) -> int:
     return -(-s_kv // page_size)
 
 
-def page_table(lens: Tensor, s_kv: int, page_size: int, rand: torch.Generator) -> PageTable:
-    """Each request owns its pages, which lie scattered over the cache."""
+def page_table(lens: Tensor, s_kv: int, page_size: int, rand: torch.Generator, pool: int | None = None) -> PageTable:
+    """Each request owns its pages, which lie scattered over the cache; of a smaller `pool` requests share pages, and
+    none has one twice.
+    """
     batch, width = lens.shape[0], pages_per_request(s_kv, page_size)
-    pages = torch.randperm(batch * width, dtype=torch.int32, device=lens.device, generator=rand).view(batch, width)
+    if pool is None or pool >= batch * width:
+        pages = torch.randperm(batch * width, dtype=torch.int32, device=lens.device, generator=rand).view(batch, width)
+    else:
+        order = torch.rand(batch, pool, device=lens.device, generator=rand).argsort(1)
+        pages = order[:, :width].int().contiguous()
     used = (lens + page_size - 1) // page_size
     indices = pages[torch.arange(width, device=lens.device) < used[:, None]]
     return PageTable(pages, indptr(used), indices, lens - (used - 1) * page_size)

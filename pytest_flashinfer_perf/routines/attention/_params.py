@@ -12,7 +12,8 @@ import torch
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH, is_fp8
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
 
-DTYPES = (*HALF, FP8[0])
+DTYPES = (*HALF, *FP8)
+DRAWN = (*HALF, FP8[0])  # by a search: what most kernels have
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,11 @@ class AttentionParams(Params):
         "longest KV sequence", letter="s", minimum=1, draw=(1, 15, 16, 17, 64, 130), most=8192, tiles=(16, 64, 128)
     )
     num_qo_heads: int = flag("query heads", letter="h", minimum=1, draw=(1, 2, 4, 5, 8, 16))
-    q_dtype: str = flag("type of the queries", default="bfloat16", letter="q", choices=DTYPES)
-    kv_dtype: str = flag("type of keys and values", default="bfloat16", letter="kv", choices=DTYPES)
-    out_dtype: str | None = flag("type of the output", default=None, letter="o", same_as="q_dtype", choices=DTYPES)
+    q_dtype: str = flag("type of the queries", default="bfloat16", letter="q", choices=DTYPES, draw=DRAWN)
+    kv_dtype: str = flag("type of keys and values", default="bfloat16", letter="kv", choices=DTYPES, draw=DRAWN)
+    out_dtype: str | None = flag(
+        "type of the output", default=None, letter="o", same_as="q_dtype", choices=DTYPES, draw=DRAWN
+    )
     causal: bool = flag("bottom-right causal mask", default=False, letter="causal")
     random_actual_seq_len: bool = flag("draw each length from 1 to the longest", default=False, letter="ragged")
     return_lse: bool = flag("also return the log-sum-exp", default=False, letter="lse")
@@ -36,6 +39,10 @@ class AttentionParams(Params):
     @property
     def out(self) -> str:
         return self.out_dtype or self.q_dtype
+
+    @property
+    def types(self) -> tuple[str, str, str]:
+        return self.q_dtype, self.kv_dtype, self.out
 
     @property
     def half(self) -> str:

@@ -79,7 +79,7 @@ def routine(  # noqa: PLR0913, PLR0917 - the functions in which paged and ragged
         tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
         footprint=footprint,
         cuda_graph=True,
-        facts=lambda _p, x: _lengths.facts(x.lens.q, x.lens.kv),
+        facts=lambda p, x: _lengths.facts(p, x.lens.q, x.lens.kv),
         rows=lambda _p, x: edges(x.lens.q_indptr),
         activations=lambda x: x.q,
         aliases=_shared.ALIASES,

@@ -62,6 +62,7 @@ def _flash(p: GroupedParams, backend: str) -> Iterator[str]:
 
 def _blackwell_context(p: GroupedParams, backend: str, device: Device) -> Iterator[str]:
     yield from _blackwell(backend, device)
+    yield from _shared.e4m3_alone(p, backend)
     if not p.causal:
         yield f"{backend} prefills causally only: set causal"
 
@@ -72,6 +73,7 @@ def _blackwell(backend: str, device: Device) -> Iterator[str]:
 
 
 def cudnn(p: GroupedParams, backend: str, device: Device) -> Iterator[str]:
+    yield from _shared.e4m3_alone(p, backend)
     if is_fp8(p.q_dtype) or is_fp8(p.kv_dtype):
         version = torch.backends.cudnn.version() or 0
         if device.capability is not None and device.capability < (10, 0):
@@ -92,6 +94,7 @@ def context(p: PagedPrefill, backend: str, device: Device) -> Iterator[str]:
 
 def deepseek(p: RaggedPrefill, backend: str, device: Device) -> Iterator[str]:
     yield from _blackwell(backend, device)
+    yield from _shared.e4m3_alone(p, backend)
     if (p.head_dim_qk, p.head_dim_out) not in ((192, 128), (128, 128), (256, 256)):
         yield f"{backend} has heads of 192/128, 128/128 or 256/256, not {p.head_dim_qk}/{p.head_dim_out}: use fa2"
     if is_fp8(p.out):
@@ -99,6 +102,7 @@ def deepseek(p: RaggedPrefill, backend: str, device: Device) -> Iterator[str]:
 
 
 def fmha_v2(p: GroupedParams, backend: str, _device: Device) -> Iterator[str]:
+    yield from _shared.e4m3_alone(p, backend)
     yield from _shared.no_lse(p, backend)
     if p.q_dtype != p.kv_dtype:
         yield f"{backend} needs queries and keys of one type, not {p.q_dtype} and {p.kv_dtype}: use fa2"
@@ -120,6 +124,7 @@ def ragged_fmha_v2(p: RaggedPrefill, backend: str, device: Device) -> Iterator[s
 
 
 def prims_ts(p: GroupedParams, backend: str, _device: Device) -> Iterator[str]:
+    yield from _shared.e4m3_alone(p, backend)
     yield from _shared.no_lse(p, backend)
     if p.q_dtype != p.kv_dtype:
         yield f"{backend} needs queries and keys of one type: use fa2"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.routines import models
+from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines.attention import (
     _decode_limits,
     _drawn,
@@ -29,9 +29,9 @@ from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, S
 
 
 def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> DecodeInputs:
+    lens = _lengths.decode(p, rand)
     rows = (p.batch_size * p.s_qo, p.num_qo_heads)
     q = _drawn.unquantised((*rows, p.head_dim_qk), p.q_dtype, rand).to(TORCH[p.q_dtype])
-    lens = _lengths.draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).clamp_min(p.s_qo)
     pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
     return DecodeInputs(
         q=q,
@@ -79,7 +79,7 @@ decode = Routine(
     tolerances=lambda p, backend: _shared.tolerances(p, rounds_queries=backend == "trtllm-native"),
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.seq_lens),
+    facts=lambda p, x: _lengths.facts(p, x.seq_lens),
     rows=lambda p, x: _reference.ends(p.s_qo, x.seq_lens),
     activations=lambda x: x.q,
     aliases=_shared.ALIASES,
@@ -215,7 +215,7 @@ def _smoke() -> Iterator[Shape[BatchDecode]]:
         {"batch_size": 1, "s_kv": 1000},
     )
     yield from (Shape(replace(SMOKE, **change)) for change in changes)
-    yield _of(models.attention("llama-3.1-8b", 8), 1, 512)
+    yield _of(layers.attention("llama-3.1-8b", 8), 1, 512)
 
 
 def _of(model: Model, batch: int, s_kv: int, **more: Any) -> Shape[BatchDecode]:
@@ -225,13 +225,13 @@ def _of(model: Model, batch: int, s_kv: int, **more: Any) -> Shape[BatchDecode]:
 @decode.tier("default")
 def _default() -> Iterator[Shape[BatchDecode]]:
     """Models' real shapes: latency and throughput batches, short and long contexts, each type."""
-    llama = models.attention("llama-3.1-70b")
+    llama = layers.attention("llama-3.1-70b")
     for batch, s_kv in ((1, 1024), (16, 1024), (64, 8192), (1, 131072), (256, 2048)):
         yield _of(llama, batch, s_kv)
     for batch, s_kv in ((1, 8192), (64, 1024), (128, 4096)):
-        yield _of(models.attention("llama-3.1-8b"), batch, s_kv)
+        yield _of(layers.attention("llama-3.1-8b"), batch, s_kv)
     for name, tp in (("llama-3.1-70b", 8), ("llama-3.1-405b", 8), ("qwen3-32b", 4), ("gpt-oss-120b", 1)):
-        yield from (_of(models.attention(name, tp), batch, 8192) for batch in (16, 128))
+        yield from (_of(layers.attention(name, tp), batch, 8192) for batch in (16, 128))
     for batch, s_kv in ((16, 1024), (64, 8192)):
         yield _of(llama, batch, s_kv, random_actual_seq_len=True)
         yield _of(llama, batch, s_kv, kv_dtype="fp8_e4m3")
@@ -244,10 +244,10 @@ def _default() -> Iterator[Shape[BatchDecode]]:
 def _plans() -> Iterator[Shape[BatchDecode]]:
     """Batches of every size, for what planning them costs."""
     for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(models.attention("llama-3.1-70b", 8), batch, 1024), backends=("fa2", "fa2_tc", "fa3"))
+        yield replace(_of(layers.attention("llama-3.1-70b", 8), batch, 1024), backends=("fa2", "fa2_tc", "fa3"))
 
 
-@decode.sweep(models.attention)
+@decode.sweep(layers.attention)
 def _sweep(model: Model) -> Iterator[Shape[BatchDecode]]:
     for batch in model.batches(1, 4, 16, 64, 128, 256):
         yield from (_of(model, batch, s_kv) for s_kv in (1024, 4096, 8192, 32768, 131072))

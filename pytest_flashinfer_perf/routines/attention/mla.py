@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.routines import models
+from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines._offsets import indptr
 from pytest_flashinfer_perf.routines.attention import (
     _drawn,
@@ -32,8 +32,8 @@ from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, S
 
 
 def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> LatentInputs:
+    lens = _lengths.decode(p, rand)
     q, q_scale = _drawn.normal((p.batch_size * p.s_qo, p.num_qo_heads, p.head_dim), p.q_dtype, rand)
-    lens = _lengths.draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).clamp_min(p.s_qo)
     pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
     kv, kv_scale = _drawn.normal((pages, p.page_size, p.head_dim), p.kv_dtype, rand)
     return LatentInputs(
@@ -96,7 +96,7 @@ mla = Routine(
     tolerances=tolerances,
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.seq_lens),
+    facts=lambda p, x: _lengths.facts(p, x.seq_lens),
     rows=lambda p, x: _reference.ends(p.s_qo, x.seq_lens),
     activations=lambda x: x.q,
     aliases=_shared.ALIASES,
@@ -188,7 +188,7 @@ def _smoke() -> Iterator[Shape[BatchMLA]]:
         {"num_qo_heads": 128},
     )
     yield from (Shape(replace(SMOKE, **change)) for change in changes)
-    yield _of(models.latent("kimi-k2", 8), 1, 512)
+    yield _of(layers.latent("kimi-k2", 8), 1, 512)
 
 
 def _of(model: Model, batch: int, s_kv: int, **more: Any) -> Shape[BatchMLA]:
@@ -199,11 +199,11 @@ def _of(model: Model, batch: int, s_kv: int, **more: Any) -> Shape[BatchMLA]:
 @mla.tier("default")
 def _default() -> Iterator[Shape[BatchMLA]]:
     """Models' real shapes: latency and throughput batches, short and long contexts, each type, drafts."""
-    deepseek = models.latent("deepseek-v3")
+    deepseek = layers.latent("deepseek-v3")
     for batch, s_kv in ((1, 1024), (16, 1024), (64, 8192), (1, 131072), (128, 2048)):
         yield _of(deepseek, batch, s_kv)
     for name, tp in (("deepseek-v3", 8), ("kimi-k2", 1), ("kimi-k2", 8)):
-        yield from (_of(models.latent(name, tp), batch, 4096) for batch in (16, 128))
+        yield from (_of(layers.latent(name, tp), batch, 4096) for batch in (16, 128))
     for batch, s_kv in ((16, 1024), (64, 8192)):
         yield _of(deepseek, batch, s_kv, random_actual_seq_len=True)
         yield _of(deepseek, batch, s_kv, kv_dtype="fp8_e4m3")
@@ -218,10 +218,10 @@ def _default() -> Iterator[Shape[BatchMLA]]:
 def _plans() -> Iterator[Shape[BatchMLA]]:
     """Batches of every size, for what planning them costs."""
     for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(models.latent("deepseek-v3", 8), batch, 1024), backends=("fa2", "fa3"))
+        yield replace(_of(layers.latent("deepseek-v3", 8), batch, 1024), backends=("fa2", "fa3"))
 
 
-@mla.sweep(models.latent)
+@mla.sweep(layers.latent)
 def _sweep(model: Model) -> Iterator[Shape[BatchMLA]]:
     for batch in model.batches(1, 4, 16, 64, 128, 256):
         yield from (_of(model, batch, s_kv) for s_kv in (1024, 4096, 8192, 32768, 131072))

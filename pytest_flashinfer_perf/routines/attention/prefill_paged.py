@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.routines import models
+from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines.attention import (
     _drawn,
     _lengths,
@@ -188,7 +188,7 @@ def _smoke() -> Iterator[Shape[PagedPrefill]]:
         Shape(replace(SMOKE, **change))
         for change in (*_prefill.SMOKE_CHANGES, {"causal": True, "page_size": 1, "head_dim_qk": 128})
     )
-    yield _of(models.attention("llama-3.1-8b", 8), 1, 128, 128)
+    yield _of(layers.attention("llama-3.1-8b", 8), 1, 128, 128)
 
 
 def _of(model: Model, batch: int, s_qo: int, s_kv: int, **more: Any) -> Shape[PagedPrefill]:
@@ -199,7 +199,7 @@ def _of(model: Model, batch: int, s_qo: int, s_kv: int, **more: Any) -> Shape[Pa
 @paged_prefill.tier("default")
 def _default() -> Iterator[Shape[PagedPrefill]]:
     """Models' real shapes: single and batched prompts, the chunks of a long one, each type, page and head size."""
-    llama = models.attention("llama-3.1-70b")
+    llama = layers.attention("llama-3.1-70b")
     for batch, s_qo, s_kv in ((1, 1024, 1024), (16, 1024, 1024), (4, 4096, 4096), (1, 16384, 16384)):
         yield _of(llama, batch, s_qo, s_kv)
     for batch, s_qo, s_kv in ((1, 2048, 32768), (8, 256, 8192), (64, 16, 4096)):
@@ -215,16 +215,16 @@ def _default() -> Iterator[Shape[PagedPrefill]]:
         yield _of(llama, 4, s_qo, s_kv, kv_dtype="fp8_e4m3")
         yield _of(llama, 4, s_qo, s_kv, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="bfloat16")
     for name, tp in (("llama-3.1-405b", 8), ("qwen3-14b", 1), ("gpt-oss-120b", 1), ("gemma-3-12b", 1)):
-        yield _of(models.attention(name, tp), 4, 2048, 2048)
+        yield _of(layers.attention(name, tp), 4, 2048, 2048)
 
 
 @paged_prefill.tier("plan")
 def _plans() -> Iterator[Shape[PagedPrefill]]:
     """Batches of every size, for what planning them costs."""
     for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(models.attention("llama-3.1-70b", 8), batch, 16, 1024), backends=("fa2", "fa3", "cudnn"))
+        yield replace(_of(layers.attention("llama-3.1-70b", 8), batch, 16, 1024), backends=("fa2", "fa3", "cudnn"))
 
 
-@paged_prefill.sweep(models.attention)
+@paged_prefill.sweep(layers.attention)
 def _sweep(model: Model) -> Iterator[Shape[PagedPrefill]]:
     yield from (_of(model, *lengths) for lengths in _prefill.lengths_of_models(model))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability, devices
-from pytest_flashinfer_perf.routines import models
+from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines.attention import _drawn, _lengths, _prefill, _prefill_limits, _prims, _shared
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
 from pytest_flashinfer_perf.routines.attention._problems import RaggedInputs, RaggedPrefill
@@ -202,7 +202,7 @@ def _smoke() -> Iterator[Shape[RaggedPrefill]]:
             {"causal": True, "num_kv_heads": 8, "head_dim_qk": 192, "head_dim_vo": 128},
         )
     )
-    yield _of(models.expanded("deepseek-v3", 8), 1, 128, 128)
+    yield _of(layers.expanded("deepseek-v3", 8), 1, 128, 128)
 
 
 def _of(model: Model, batch: int, s_qo: int, s_kv: int, **more: Any) -> Shape[RaggedPrefill]:
@@ -213,7 +213,7 @@ def _of(model: Model, batch: int, s_qo: int, s_kv: int, **more: Any) -> Shape[Ra
 @ragged_prefill.tier("default")
 def _default() -> Iterator[Shape[RaggedPrefill]]:
     """Models' real shapes: single and batched prompts, the chunks of a long one, each type and head size."""
-    deepseek, llama = models.expanded("deepseek-v3"), models.expanded("llama-3.1-70b")
+    deepseek, llama = layers.expanded("deepseek-v3"), layers.expanded("llama-3.1-70b")
     for batch, s_qo, s_kv in ((1, 1024, 1024), (16, 1024, 1024), (4, 4096, 4096), (1, 1024, 8192)):
         yield _of(deepseek, batch, s_qo, s_kv)
         yield _of(llama, batch, s_qo, s_kv)
@@ -225,16 +225,16 @@ def _default() -> Iterator[Shape[RaggedPrefill]]:
     yield _of(llama, 4, 2048, 2048, kv_dtype="fp8_e4m3")
     yield _of(llama, 4, 2048, 2048, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3", out_dtype="bfloat16")
     for name, tp in (("deepseek-v3", 8), ("qwen3-14b", 1), ("gpt-oss-120b", 1), ("gemma-3-12b", 1)):
-        yield _of(models.expanded(name, tp), 4, 2048, 2048)
+        yield _of(layers.expanded(name, tp), 4, 2048, 2048)
 
 
 @ragged_prefill.tier("plan")
 def _plans() -> Iterator[Shape[RaggedPrefill]]:
     """Batches of every size, for what planning them costs."""
     for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(models.expanded("llama-3.1-70b", 8), batch, 16, 16), backends=("fa2", "fa3", "cudnn"))
+        yield replace(_of(layers.expanded("llama-3.1-70b", 8), batch, 16, 16), backends=("fa2", "fa3", "cudnn"))
 
 
-@ragged_prefill.sweep(models.expanded)
+@ragged_prefill.sweep(layers.expanded)
 def _sweep(model: Model) -> Iterator[Shape[RaggedPrefill]]:
     yield from (_of(model, *lengths) for lengths in _prefill.lengths_of_models(model))

@@ -29,6 +29,7 @@ from pytest_flashinfer_perf.spec.params import Fault, Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
 
 TYPES = (*HALF, FP8[0])
+POOL_TOKENS = 256_000  # vLLM's cache, whatever the batch: requests that need more share its blocks
 NVFP4 = "nvfp4"
 
 
@@ -52,6 +53,12 @@ class VllmDecode(Params):
     @property
     def scale(self) -> float:
         return 1.0 / math.sqrt(self.head_size)
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of the cache: one for each that a request may need, or as many as vLLM's cache has."""
+        of_one = _paged.pages_per_request(self.max_seq_len, self.block_size)
+        return min(self.batch_size * of_one, max(of_one, POOL_TOKENS // self.block_size))
 
     @property
     def unquantised(self) -> bool:
@@ -85,11 +92,10 @@ def inputs(p: VllmDecode, rand: torch.Generator, device: torch.device) -> Inputs
     lens = torch.randint(1, p.max_seq_len + 1, (p.batch_size,), dtype=torch.int32, device=device, generator=rand)
     lens[-1] = p.max_seq_len
     tokens = (p.num_kv_heads, p.block_size) if p.kv_layout == "HND" else (p.block_size, p.num_kv_heads)
-    pages = p.batch_size * _paged.pages_per_request(p.max_seq_len, p.block_size)
     q, q_scale = _drawn((p.batch_size, p.num_qo_heads, p.head_size), p.q_dtype, rand)
-    kv, kv_scale = _drawn((pages, 2, *tokens, p.head_size), p.kv_dtype, rand)
+    kv, kv_scale = _drawn((p.blocks, 2, *tokens, p.head_size), p.kv_dtype, rand)
     out, out_scales = _nvfp4_output.empty(q) if p.out_dtype == NVFP4 else (_empty(q, p.out_dtype), None)
-    table = _paged.page_table(lens, p.max_seq_len, p.block_size, rand)
+    table = _paged.page_table(lens, p.max_seq_len, p.block_size, rand, p.blocks)
     x = Inputs(q, kv, table, lens, q_scale, kv_scale, 1.0, out, out_scales)
     return x._replace(o_scale=to_float8(_attention(p, x))[1].item()) if is_fp8(p.out_dtype) else x
 
@@ -144,9 +150,13 @@ def tolerances(p: VllmDecode, backend: str) -> tuple[Tolerance, ...]:
 
 
 def cost(p: VllmDecode, x: Inputs) -> Cost:
-    """Queries, outputs with their scales, and the keys and values of actual tokens once each; the page table."""
+    """Queries, outputs with their scales, and the keys and values of each request's actual tokens; the page table. Of
+    blocks that requests share the L2 has as large a part as of the cache.
+    """
     tokens = int(x.seq_lens.sum())
-    kv = 2 * tokens * p.num_kv_heads * p.head_size * bytes_of(p.kv_dtype)
+    shared = x.table.block_tables.numel() > p.blocks
+    in_l2 = min(1.0, devices.device_of(x.q).cache_bytes / x.kv.nbytes) if shared else 0.0
+    kv = round(2 * tokens * p.num_kv_heads * p.head_size * bytes_of(p.kv_dtype) * (1 - in_l2))
     scales = x.out.numel() // 8 if x.out_scales is not None else 0
     around = (x.q, x.out, x.table.indices, x.table.indptr, x.seq_lens)
     fp8 = is_fp8(p.q_dtype) and is_fp8(p.kv_dtype)
@@ -158,11 +168,14 @@ def cost(p: VllmDecode, x: Inputs) -> Cost:
 
 
 def footprint(p: VllmDecode) -> int:
-    """The cache, and twice itself in 16 bits while it is quantised; queries, outputs, comparisons; the workspace."""
+    """The cache, and twice itself in 16 bits while it is quantised; a request's tokens in fp32; the page table, and
+    what it is drawn from; queries, outputs, comparisons; the workspace.
+    """
     per_token = 2 * p.num_kv_heads * p.head_size
-    cache = _paged.cache_bytes(p.batch_size, p.max_seq_len, p.block_size, per_token, p.kv_dtype)
-    quantising = cache if is_fp8(p.kv_dtype) else 0
-    return cache + quantising + _shared.rows_bytes(p.batch_size * p.num_qo_heads, p.head_size, p.head_size)
+    cache = p.blocks * p.block_size * per_token * (6 if is_fp8(p.kv_dtype) else bytes_of(p.kv_dtype))
+    of_one = 8 * p.max_seq_len * per_token
+    table = 16 * p.batch_size * p.blocks
+    return cache + of_one + table + _shared.rows_bytes(p.batch_size * p.num_qo_heads, p.head_size, p.head_size)
 
 
 vllm_decode = Routine(
@@ -177,7 +190,7 @@ vllm_decode = Routine(
     decoded=decoded,
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda _p, x: _lengths.facts(x.seq_lens),
+    facts=lambda _p, x: {"avg_actual_seq_len": _lengths.average(x.seq_lens)},
     rows=lambda _p, x: _reference.ends(1, x.seq_lens),
     activations=lambda x: x.q,
 )
@@ -233,7 +246,7 @@ def _baseline(p: VllmDecode, x: Inputs, options: LaunchOptions) -> Built[Inputs]
         _shared.workspace(x.q.device),
         p.kv_layout,
         use_cuda_graph=options.cuda_graph,
-        use_tensor_cores=True,
+        use_tensor_cores=p.num_qo_heads // p.num_kv_heads > 4,  # as vLLM chooses
         paged_kv_indptr_buffer=table.indptr,
         paged_kv_indices_buffer=table.indices,
         paged_kv_last_page_len_buffer=table.last_page_len,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pytest_flashinfer_perf.routines import models
+from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.presets import Model
 from pytest_flashinfer_perf.spec.routine import Routine, Shape
@@ -28,12 +28,12 @@ def of_models(routine: Routine[P, Any], always: Change, *also: Change) -> None:
 
     @routine.tier("default")
     def _default() -> Iterator[Shape[P]]:
-        for projection in _projections(models.projections("llama-3.1-70b")):
+        for projection in _projections(layers.projections("llama-3.1-70b")):
             yield from (_of(routine, projection, {**always, "m": m}) for m in (16, 256, 4096))
-        output = _projections(models.projections("llama-3.1-70b", 8))[1]
+        output = _projections(layers.projections("llama-3.1-70b", 8))[1]
         yield from (_of(routine, output, {**always, **change, "m": m}) for change in also for m in (16, 4096))
 
-    @routine.sweep(models.projections)
+    @routine.sweep(layers.projections)
     def _sweep(model: Model) -> Iterator[Shape[P]]:
         """Shapes of a model, without those whose k is too small for the kernels on so many GPUs."""
         for projection in _projections(model):

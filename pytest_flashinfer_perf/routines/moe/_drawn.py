@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,10 +41,24 @@ def tokens(count: int, hidden: int, rand: torch.Generator) -> Tensor:
     return torch.where(torch.rand(x.shape, device=x.device, generator=rand) < 1e-3, 10 * x, x)
 
 
-def weights(experts: int, rows: int, columns: int, dtype: torch.dtype, rand: torch.Generator) -> Tensor:
-    """Draw weights expert by expert, since all in fp32 would not fit; each of another magnitude."""
-    out = torch.empty(experts, rows, columns, dtype=dtype, device=rand.device)
-    for expert in out:
-        size = 2.0 ** int(torch.randint(-1, 2, (), device=rand.device, generator=rand))
-        expert.copy_(torch.randn(rows, columns, device=rand.device, generator=rand) * size / math.sqrt(columns))
-    return out
+@dataclass(frozen=True)
+class Weights:
+    """A matrix for each expert, of another magnitude each. They are drawn one by one while they are iterated, since all
+    of them may not fit before they are quantised.
+    """
+
+    experts: int
+    rows: int
+    columns: int
+    dtype: torch.dtype
+    rand: torch.Generator
+
+    def __len__(self) -> int:
+        return self.experts
+
+    def __iter__(self) -> Iterator[Tensor]:
+        rand = self.rand
+        for _ in range(self.experts):
+            size = 2.0 ** int(torch.randint(-1, 2, (), device=rand.device, generator=rand))
+            drawn = torch.randn(self.rows, self.columns, device=rand.device, generator=rand)
+            yield drawn.mul_(size / math.sqrt(self.columns)).to(self.dtype)

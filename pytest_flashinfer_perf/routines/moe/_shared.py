@@ -13,6 +13,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.checking.sample import Rows
 from pytest_flashinfer_perf.routines.moe import _drawn, _experts
+from pytest_flashinfer_perf.routines.moe._drawn import Weights
 from pytest_flashinfer_perf.routines.moe._experts import Choices, ChosenExpert
 from pytest_flashinfer_perf.routines.moe._stored import Stored
 from pytest_flashinfer_perf.spec.cost import Cost
@@ -69,6 +70,11 @@ class Moe(Params):
         """This GPU's part of each."""
 
     @property
+    def rearranged(self) -> bool:
+        """Whether a backend gets the weights in an order of its own, as a copy."""
+        return False
+
+    @property
     def columns(self) -> int:
         return _experts.columns(self.activation_type, self.local_intermediate)
 
@@ -86,28 +92,30 @@ X = TypeVar("X", bound=Inputs)
 
 @dataclass(frozen=True)
 class Precision:
-    """The dtype of products, the bytes of an intermediate value, and the tolerance. `of_kernels` is the wider tolerance
-    of kernels that round intermediate values by scales of their own.
+    """The dtype of products, the bytes of a stored weight and of an intermediate value, scales included, and the
+    tolerance. `of_kernels` is the wider tolerance of kernels that round intermediate values by scales of their own.
     """
 
     dtype: str
+    weight_bytes: float
     between_bytes: float
     tolerance: Tolerance
     of_kernels: Tolerance | None = None
 
 
+EXPERT_BYTES = 40  # of a weight on its way: in fp32, scaled, rounded, and in the integers that FP4 is packed from
 # Another order of summation; and intermediate values rounded by scales that the kernel computes.
 SUMMED = Tolerance(1e-2, 2e-2, 5e-3)
 ROUNDED_ON_THE_WAY = Tolerance(5e-2, 1.5e-1, 1.5e-2, matched=0.99)
-IN_BLOCKS = Precision(FP8[0], 1 + 4 / 128, SUMMED, ROUNDED_ON_THE_WAY)
-IN_NVFP4 = Precision("fp4", 0.5625, Tolerance(5e-2, 2e-1, 1.5e-2))
+IN_BLOCKS = Precision(FP8[0], 1 + 4 / 128**2, 1 + 4 / 128, SUMMED, ROUNDED_ON_THE_WAY)
+IN_NVFP4 = Precision("fp4", 0.5625, 0.5625, Tolerance(5e-2, 2e-1, 1.5e-2))
 
 
-def drawn(p: Moe, dtype: torch.dtype, rand: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw tokens, and both weights of the experts on this GPU."""
+def drawn(p: Moe, dtype: torch.dtype, rand: torch.Generator) -> tuple[Tensor, Weights, Weights]:
+    """Tokens, and both weights of the experts on this GPU, to be drawn in this order."""
     x = _drawn.tokens(p.num_tokens, p.hidden_size, rand)
-    first = _drawn.weights(len(p.here), p.columns, p.hidden_size, dtype, rand)
-    return x, first, _drawn.weights(len(p.here), p.hidden_size, p.local_intermediate, dtype, rand)
+    first = Weights(len(p.here), p.columns, p.hidden_size, dtype, rand)
+    return x, first, Weights(len(p.here), p.hidden_size, p.local_intermediate, dtype, rand)
 
 
 def output(p: Moe, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -163,6 +171,17 @@ class _Computation(Generic[M, X]):
             "intermediate_bytes": 2 * sum(loads) * p.local_intermediate * self.precision(p).between_bytes,
         }
 
+    def footprint(self, p: M) -> int:
+        """Weights as stored, and in a backend's order, where the first ones are there once more on the way; what an
+        expert needs in fp32 while it is drawn or multiplied, and the row of each choice.
+        """
+        first, second = p.columns * p.hidden_size, p.hidden_size * p.local_intermediate
+        weights = first + second + 2 * first * p.rearranged
+        between = p.num_tokens * p.top_k * (3 * p.columns + 2 * p.hidden_size) * 4
+        tokens = p.num_tokens * (p.num_experts * 24 + p.hidden_size * 48)
+        stored = round(len(p.here) * weights * self.precision(p).weight_bytes)
+        return stored + EXPERT_BYTES * first + between + tokens
+
     def in_torch(self, p: M, x: X, _options: LaunchOptions) -> Built[X]:
         """The products in fp32 where intermediate values are rounded; in 16 bits they would be rounded differently."""
         here = self.chosen(p, x)  # on the host before anything is captured
@@ -188,7 +207,7 @@ def routine(
         reference=computation.reference,
         cost=computation.cost,
         tolerances=computation.tolerances,
-        footprint=_footprint,
+        footprint=computation.footprint,
         cuda_graph=True,
         facts=computation.facts,
         rows=computation.rows,
@@ -196,10 +215,3 @@ def routine(
     )
     made.backend("torch")(computation.in_torch)
     return made
-
-
-def _footprint(p: Moe) -> int:
-    """Weights as drawn, as stored, and as a backend needs them; an expert and each choice's row in fp32."""
-    expert = (p.columns + p.local_intermediate) * p.hidden_size
-    between = p.num_tokens * p.top_k * (3 * p.columns + 2 * p.hidden_size) * 4
-    return (len(p.here) * 5 + 12) * expert + between + p.num_tokens * (p.num_experts * 24 + p.hidden_size * 48)

@@ -6,8 +6,7 @@ Scales of blocks are in linear order here; backends convert them in `takes`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.routines._quantise import blocks, layouts
 from pytest_flashinfer_perf.routines._quantise.blocks import GROUP, MX_BLOCK, NV_BLOCK, Blocked, Groupwise
+from pytest_flashinfer_perf.routines.moe._drawn import Weights
 
 BETWEEN = 16.0  # FP8 between the products: values near 1 with a few near 20 use the type's range
 BETWEEN_FP4 = 128.0  # of the block scales there, in NVFP4
@@ -58,6 +58,11 @@ class Plain(NamedTuple):
         return ExpertLayer(self.x, self.first.__getitem__, self.second.__getitem__)
 
 
+def in_16_bits(x: Tensor, first: Weights, second: Weights) -> Plain:
+    (first_weights,), (second_weights,) = (_by_expert(weights, lambda expert: (expert,)) for weights in (first, second))
+    return Plain(x, first_weights, second_weights)
+
+
 class Fp8(NamedTuple):
     """A scale for the tokens, one for each expert's weights, and one for intermediate values before they become FP8."""
 
@@ -84,13 +89,16 @@ class Fp8(NamedTuple):
         )
 
 
-def in_fp8(x: Tensor, first: Tensor, second: Tensor) -> Fp8:
+def in_fp8(x: Tensor, first: Weights, second: Weights) -> Fp8:
     tokens, (between,) = blocks.per_tensor(x), _numbers(x, BETWEEN)
-    by_expert = [[blocks.per_tensor(expert.float()) for expert in weights] for weights in (first, second)]
-    firsts, seconds = (torch.tensor([q.scale for q in of], device=x.device) for of in by_expert)
-    first, second = (_together([q.values for q in of]) for of in by_expert)
+    (firsts, by_first), (seconds, by_second) = (_by_expert(weights, _expert_in_fp8) for weights in (first, second))
     (unit,) = _numbers(x, tokens.scale)
-    return Fp8(tokens.values, unit, first, firsts * unit, between, second, seconds / between)
+    return Fp8(tokens.values, unit, firsts, by_first * unit, between, seconds, by_second / between)
+
+
+def _expert_in_fp8(expert: Tensor) -> tuple[Tensor, ...]:
+    quantised = blocks.per_tensor(expert.float())
+    return quantised.values, *_numbers(expert, quantised.scale)
 
 
 class Nvfp4(NamedTuple):
@@ -122,31 +130,31 @@ class Nvfp4(NamedTuple):
         )
 
 
-def in_nvfp4(x: Tensor, first: Tensor, second: Tensor, *, left: torch.dtype | None = None) -> Nvfp4:
+def in_nvfp4(x: Tensor, first: Weights, second: Weights, *, left: torch.dtype | None = None) -> Nvfp4:
     """Tokens are left in this type, if any, for the kernel to quantise."""
     unit = blocks.nvfp4_global_scale(x)
     tokens = blocks.nvfp4(x, unit)
-    (by_x, between), parts = _numbers(x, unit, BETWEEN_FP4), (_experts_in_nvfp4(first), _experts_in_nvfp4(second))
-    (first, first_blocks, firsts), (second, second_blocks, seconds) = parts
+    by_x, between = _numbers(x, unit, BETWEEN_FP4)
+    parts = (_by_expert(weights, _expert_in_nvfp4) for weights in (first, second))
+    (firsts, first_blocks, of_first), (seconds, second_blocks, of_second) = parts
     return Nvfp4(
         tokens.values if left is None else x.to(left),
         tokens.scales if left is None else None,
         by_x,
-        first,
+        firsts,
         first_blocks,
-        1.0 / (by_x * firsts),
+        1.0 / (by_x * of_first),
         between,
-        second,
+        seconds,
         second_blocks,
-        1.0 / (between * seconds),
+        1.0 / (between * of_second),
     )
 
 
-def _experts_in_nvfp4(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    units = [blocks.nvfp4_global_scale(expert.float()) for expert in weights]
-    quantised = [blocks.nvfp4(expert.float(), unit) for expert, unit in zip(weights, units, strict=True)]
-    values, scales = (_together(parts) for parts in zip(*((q.values, q.scales) for q in quantised), strict=True))
-    return values, scales, torch.tensor(units, device=weights.device)
+def _expert_in_nvfp4(expert: Tensor) -> tuple[Tensor, ...]:
+    unit = blocks.nvfp4_global_scale(expert)
+    quantised = blocks.nvfp4(expert, unit)
+    return quantised.values, quantised.scales, *_numbers(expert, unit)
 
 
 class Mxfp4(NamedTuple):
@@ -171,11 +179,16 @@ class Mxfp4(NamedTuple):
         )
 
 
-def in_mxfp4(x: Tensor, first: Tensor, second: Tensor, *, left: torch.dtype | None = None) -> Mxfp4:
+def in_mxfp4(x: Tensor, first: Weights, second: Weights, *, left: torch.dtype | None = None) -> Mxfp4:
     """Tokens are in MXFP8, or left in this type."""
     tokens = blocks.mxfp8(x)
     of_x = (tokens.values, tokens.scales) if left is None else (x.to(left), None)
-    return Mxfp4(of_x[0], of_x[1], *_by_expert(first, blocks.mxfp4), *_by_expert(second, blocks.mxfp4))
+    return Mxfp4(of_x[0], of_x[1], *_by_expert(first, _expert_in_mxfp4), *_by_expert(second, _expert_in_mxfp4))
+
+
+def _expert_in_mxfp4(expert: Tensor) -> tuple[Tensor, Tensor]:
+    quantised = blocks.mxfp4(expert)
+    return quantised.values, quantised.scales
 
 
 class Blockwise(NamedTuple):
@@ -207,12 +220,16 @@ class Blockwise(NamedTuple):
         )
 
 
-def in_blocks(x: Tensor, first: Tensor, second: Tensor, *, left: torch.dtype | None = None) -> Blockwise:
+def in_blocks(x: Tensor, first: Weights, second: Weights, *, left: torch.dtype | None = None) -> Blockwise:
     """Tokens are in FP8 too, or left in this type."""
     tokens = blocks.groupwise(x, 1)
     of_x = (tokens.values, tokens.scales) if left is None else (x.to(left), None)
-    in_tiles_of_128 = partial(blocks.groupwise, tile_rows=GROUP)
-    return Blockwise(of_x[0], of_x[1], *_by_expert(first, in_tiles_of_128), *_by_expert(second, in_tiles_of_128))
+    return Blockwise(of_x[0], of_x[1], *_by_expert(first, _expert_in_tiles), *_by_expert(second, _expert_in_tiles))
+
+
+def _expert_in_tiles(expert: Tensor) -> tuple[Tensor, Tensor]:
+    quantised = blocks.groupwise(expert, tile_rows=GROUP)
+    return quantised.values, quantised.scales
 
 
 def in_tiles(scales: Tensor) -> Tensor:
@@ -224,14 +241,15 @@ def _numbers(like: Tensor, *values: float) -> list[Tensor]:
     return [torch.tensor(value, device=like.device) for value in values]
 
 
-def _by_expert(weights: Tensor, quantise: Callable[[Tensor], Blocked | Groupwise]) -> tuple[Tensor, Tensor]:
-    """Values and scales, one expert after another, since all in fp32 would be too much."""
-    quantised = [quantise(expert.float()) for expert in weights]
-    return _together([q.values for q in quantised]), _together([q.scales for q in quantised])
-
-
-def _together(parts: Sequence[Tensor]) -> Tensor:
-    return torch.stack([part.view(torch.uint8) for part in parts]).view(parts[0].dtype)
+def _by_expert(weights: Weights, quantise: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """The parts that `quantise` makes of an expert, of all experts: one after another in memory for all of them."""
+    made: list[Tensor] = []
+    for number, expert in enumerate(weights):
+        parts = quantise(expert)
+        made = made or [part.new_empty(len(weights), *part.shape) for part in parts]
+        for of_all, part in zip(made, parts, strict=True):
+            of_all[number] = part
+    return tuple(made)
 
 
 def _to_fp8(x: Tensor) -> Tensor:

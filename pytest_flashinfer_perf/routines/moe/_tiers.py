@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pytest_flashinfer_perf.routines import models
+from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.presets import Model
@@ -26,7 +26,7 @@ SMOKE: Mapping[str, Any] = {
     "top_k": 4,
     **GROUPS,
 }
-UNGROUPED = models.UNGROUPED
+UNGROUPED = layers.UNGROUPED
 METHODS: Changes = (
     {},
     {"num_tokens": 1},
@@ -50,17 +50,17 @@ def declare(routine: Routine[P, Any], base: P, smoke: Changes, each: Changes = (
     @routine.tier("default")
     def _default() -> Iterator[Shape[P]]:
         """DeepSeek-V3 on one of 32 GPUs, Qwen3-30B-A3B whole; few tokens of the model that mono_moe is made for."""
-        deepseek, qwen3 = models.experts("deepseek-v3", ep=32), models.experts("qwen3-30b-a3b")
+        deepseek, qwen3 = layers.experts("deepseek-v3", ep=32), layers.experts("qwen3-30b-a3b")
         yield from shapes(deepseek, (16, 256, 4096), *each)
         yield from shapes(qwen3, (1, 4096), *each)
         for model in (deepseek, qwen3):
             yield from shapes(model, (256,), {"expert_load": "zipf"}, {"expert_load": "one"})
             yield from (replace(shape, backends=("trtllm",)) for shape in shapes(model, (256,), {"autotune": True}))
-        yield from shapes(models.experts("llama-4-maverick", ep=8), (16, 4096), {})
-        yield from shapes(models.experts("qwen3.5-35b-a3b"), (1, 4, 8), {})
+        yield from shapes(layers.experts("llama-4-maverick", ep=8), (16, 4096), {})
+        yield from shapes(layers.experts("qwen3.5-35b-a3b"), (1, 4, 8), {})
 
-    @routine.sweep(models.experts)
+    @routine.sweep(layers.experts)
     def _sweep(model: Model) -> Iterator[Shape[P]]:
         """The shapes of a model; none if its weights on so many GPUs do not fit into blocks."""
         with suppress(ParamError):
-            yield from shapes(model, models.TOKENS, *each)
+            yield from shapes(model, layers.TOKENS, *each)

@@ -13,6 +13,7 @@ from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _drawn, _experts, _routing, _shared
+from pytest_flashinfer_perf.routines.moe._drawn import Weights
 from pytest_flashinfer_perf.routines.moe._experts import Choices
 from pytest_flashinfer_perf.routines.moe._stored import Fp8, Nvfp4, Stored
 from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
@@ -114,6 +115,10 @@ class TrtllmMoe(_shared.Moe):
         return self.intermediate_size
 
     @property
+    def rearranged(self) -> bool:
+        return True
+
+    @property
     def weighs_input(self) -> bool:
         return False
 
@@ -149,7 +154,7 @@ def inputs(p: TrtllmMoe, stored: S, dtype: torch.dtype, rand: torch.Generator) -
     return Inputs(_clear_logits(p, bias, dtype, rand), bias, stored, out)
 
 
-def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, Weights, Weights]:
     x, first, second = _shared.drawn(p, TORCH[p.weight_dtype], rand)
     return x.to(TORCH[p.input_dtype]).float(), first, second
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import _tuning, models
+from pytest_flashinfer_perf.models import layers
+from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _drawn, _shared, _stored
 from pytest_flashinfer_perf.routines.moe._experts import Choices
@@ -98,7 +99,7 @@ def _stored_as(p: CutlassFusedMoe, rand: torch.Generator) -> Plain | Fp8 | Nvfp4
         return _stored.in_nvfp4(x, first, second, left=None if p.quantized_input else dtype)
     if p.cutlass_variant == "deepseek_fp8_block_scale":
         return _stored.in_blocks(x, first, second, left=dtype)
-    return Plain(x.to(dtype), first, second)
+    return _stored.in_16_bits(x.to(dtype), first, second)
 
 
 def choices(_p: CutlassFusedMoe, x: Inputs) -> Choices:
@@ -111,8 +112,8 @@ def precision(p: CutlassFusedMoe) -> Precision:
     DeepSeek's scales the kernel rounds tokens and intermediate values by scales that it computes itself.
     """
     return {
-        "base": Precision(p.input_dtype, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
-        "fp8": Precision(FP8[0], 1.0, Tolerance(2e-2, 8e-2, 1.5e-2), Tolerance(2e-2, 8e-2, 1.5e-2, matched=0.99)),
+        "base": Precision(p.input_dtype, 2.0, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
+        "fp8": Precision(FP8[0], 1.0, 1.0, Tolerance(2e-2, 8e-2, 1.5e-2), Tolerance(2e-2, 8e-2, 1.5e-2, matched=0.99)),
         "nvfp4": _shared.IN_NVFP4,
         "deepseek_fp8_block_scale": _shared.IN_BLOCKS,
     }[p.cutlass_variant]
@@ -213,7 +214,7 @@ def _smoke() -> Iterator[Shape[CutlassFusedMoe]]:
 @cutlass_moe.tier("default")
 def _default() -> Iterator[Shape[CutlassFusedMoe]]:
     """Mixtral 8x7B whole; DeepSeek-V3 on one of 32 GPUs."""
-    for model in (models.chosen_experts("mixtral-8x7b"), models.chosen_experts("deepseek-v3", ep=32)):
+    for model in (layers.chosen_experts("mixtral-8x7b"), layers.chosen_experts("deepseek-v3", ep=32)):
         usual = CutlassFusedMoe(num_tokens=256, **model.parameters)
         yield from (Shape(replace(usual, num_tokens=tokens), model) for tokens in (16, 256, 4096))
         for variant in ("fp8", "deepseek_fp8_block_scale"):
@@ -225,9 +226,9 @@ def _default() -> Iterator[Shape[CutlassFusedMoe]]:
             yield Shape(replace(usual, cutlass_variant=variant, autotune=True), model, backends=("cutlass",))
 
 
-@cutlass_moe.sweep(models.chosen_experts)
+@cutlass_moe.sweep(layers.chosen_experts)
 def _of_model(model: Model) -> Iterator[Shape[CutlassFusedMoe]]:
     """The shapes of a model; none if its weights on so many GPUs do not fit into blocks."""
-    for tokens, variant in itertools.product(models.TOKENS, VARIANTS):
+    for tokens, variant in itertools.product(layers.TOKENS, VARIANTS):
         with suppress(ParamError):
             yield Shape(CutlassFusedMoe(num_tokens=tokens, cutlass_variant=variant, **model.parameters), model)

@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._quantise import layouts
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
+from pytest_flashinfer_perf.routines.moe._drawn import Weights
 from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Mxfp4, Nvfp4
 from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
@@ -46,7 +47,7 @@ def inputs(p: TrtllmFp4BlockScaleMoe, rand: torch.Generator, _device: torch.devi
     return _trtllm.inputs(p, _stored_as(p, *_trtllm.drawn(p, rand)), logits, rand)
 
 
-def _stored_as(p: TrtllmFp4BlockScaleMoe, x: Tensor, first: Tensor, second: Tensor) -> Nvfp4 | Mxfp4:
+def _stored_as(p: TrtllmFp4BlockScaleMoe, x: Tensor, first: Weights, second: Weights) -> Nvfp4 | Mxfp4:
     if p.fp4_mode == "nvfp4":
         return _stored.in_nvfp4(x, first, second)
     return _stored.in_mxfp4(x, first, second, left=TORCH[p.input_dtype] if p.fp4_mode == "mxfp4_bf16" else None)
@@ -56,8 +57,8 @@ def precision(p: TrtllmFp4BlockScaleMoe) -> Precision:
     """With MXFP4 the kernel rounds intermediate values to 16 bits, or to MXFP8 by scales that it computes."""
     return {
         "nvfp4": _shared.IN_NVFP4,
-        "mxfp4_mxfp8": Precision(FP8[0], 1 + 1 / 32, _shared.SUMMED, _shared.ROUNDED_ON_THE_WAY),
-        "mxfp4_bf16": Precision(p.input_dtype, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
+        "mxfp4_mxfp8": Precision(FP8[0], 0.53125, 1 + 1 / 32, _shared.SUMMED, _shared.ROUNDED_ON_THE_WAY),
+        "mxfp4_bf16": Precision(p.input_dtype, 0.53125, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
     }[p.fp4_mode]
 
 

@@ -25,7 +25,13 @@ SCORED = {"renormalize": ("softmax", True), "renormalize_naive": ("softmax", Tru
 
 @dataclass(frozen=True)
 class TrtllmFp8BlockScaleMoe(TrtllmMoe):
-    """Inputs for the flags that all three routines share."""
+    """The flags that all three routines share; weights are passed as they are stored unless they are shuffled, or are
+    those that mono_moe can multiply.
+    """
+
+    @property
+    def rearranged(self) -> bool:
+        return self.use_shuffled_weight or all(getattr(self, name) == size for name, size in MONO.items())
 
 
 def inputs(p: TrtllmFp8BlockScaleMoe, rand: torch.Generator, _device: torch.device) -> Inputs[Blockwise]:

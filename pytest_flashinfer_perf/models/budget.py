@@ -1,0 +1,165 @@
+"""The budget of a model's step: each kernel's count times the median of its fastest backend, and the sum.
+
+A kernel that a case measures and that has no usable row says why: what the run has of its cases that ended otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.runs.run_file import Run, RunError, Unmeasured
+from pytest_flashinfer_perf.runs.scatter import median_error
+from pytest_flashinfer_perf.runs.step import StepKernel, StepPlan
+
+OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median, in standard deviations over the root of the count
+USABLE = ("ok", "noisy")
+MOST_REASONS = 3
+ProblemKey = frozenset[tuple[str, Any]]
+
+
+@dataclass(frozen=True)
+class Sum:
+    seconds: float
+    error: float
+
+    def change_from(self, base: Sum) -> Sum:
+        """As a share of the base; both errors are taken for independent."""
+        ratio = self.seconds / base.seconds
+        relative = math.hypot(self.error / self.seconds, base.error / base.seconds)
+        return Sum(ratio - 1, ratio * relative)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel, and the row of its fastest backend, or why it was not measured."""
+
+    kernel: StepKernel
+    row: Row | None
+    reason: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.row is None else self.kernel.count * self.row.median
+
+    @property
+    def error(self) -> float:
+        return 0.0 if self.row is None else self.kernel.count * _error(self.row)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time of a step in a run, beside an earlier run's; without entries, `trouble` says why there is none."""
+
+    plan: StepPlan
+    entries: tuple[Entry, ...] = ()
+    device: str = ""
+    base: Budget | None = None
+    trouble: str = ""
+
+    @property
+    def unmeasured(self) -> list[Entry]:
+        """Kernels that have a case, of which the run has no usable row."""
+        return [entry for entry in self.entries if not entry.kernel.gap and entry.row is None]
+
+    @property
+    def total(self) -> Sum:
+        return _sum(self.entries)
+
+    @property
+    def beside(self) -> list[tuple[Entry, Entry]]:
+        """Each kernel in this run and in the base."""
+        return [] if self.base is None else list(zip(self.entries, self.base.entries, strict=True))
+
+    @property
+    def change(self) -> Sum | None:
+        """From the base, of the kernels that both have; None without any."""
+        both = [(now, then) for now, then in self.beside if now.row and then.row]
+        return _sum(now for now, _ in both).change_from(_sum(then for _, then in both)) if both else None
+
+
+def of_run(plan: StepPlan, run: Run, base: Run | None = None) -> Budget:
+    rows = [row for row in run.ours if row.status in USABLE]
+    devices = sorted({str(row.identity.device_name) for row in rows})
+    if len(devices) != 1:
+        raise RunError(f"{run.name} has usable rows of {' and '.join(devices) or 'no device'}: a step runs on one GPU")
+    fastest = _fastest(rows)
+    entries = tuple(_entry(kernel, fastest, run) for kernel in plan.kernels)
+    return Budget(plan, entries, devices[0], None if base is None else of_run(plan, base))
+
+
+def of_runs(runs: Sequence[Run]) -> list[Budget]:
+    """Each step once, as the newest run has it, beside the first run that measured it."""
+    measured = [(run.step, run) for run in sorted(runs, key=lambda run: run.when) if run.step is not None]
+    newest = {step.title: (step, run) for step, run in measured}
+    first = {step.title: run for step, run in reversed(measured)}
+    return [_of_two(step, run, first[title]) for title, (step, run) in newest.items()]
+
+
+def _of_two(plan: StepPlan, run: Run, first: Run) -> Budget:
+    try:
+        return of_run(plan, run, None if first is run else first)
+    except RunError as error:
+        return Budget(plan, trouble=str(error))
+
+
+def _fastest(rows: Sequence[Row]) -> dict[ProblemKey, Row]:
+    """The row of the fastest backend for each problem."""
+    ordered = sorted(rows, key=lambda row: row.median, reverse=True)
+    return {key_of(row.params): row for row in ordered}
+
+
+def key_of(params: Mapping[str, Any]) -> ProblemKey:
+    """The same for all backends."""
+    return frozenset((name, _hashable(value)) for name, value in params.items() if name != "backend")
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return frozenset((name, _hashable(one)) for name, one in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _entry(kernel: StepKernel, fastest: Mapping[ProblemKey, Row], run: Run) -> Entry:
+    found = [fastest[wanted] for wanted in map(key_of, kernel.problems) if wanted in fastest]
+    row = min(found, key=lambda row: row.median, default=None)
+    return Entry(kernel, row, "" if row or kernel.gap else _reason(kernel, run))
+
+
+def _reason(kernel: StepKernel, run: Run) -> str:
+    """How the kernel's cases ended instead: a reason once, with the backends that it is of."""
+    wanted = {key_of(one) for one in kernel.problems}
+    unusable = ((row.identity, f"its answer is {row.status}") for row in run.ours if key_of(row.params) in wanted)
+    left = ((one.identity, _ended(one)) for one in run.unmeasured if _shape(one) in kernel.cases)
+    backends: dict[str, list[str]] = {}
+    for identity, sentence in (*unusable, *left):
+        backends.setdefault(sentence, []).append(str(identity.backend))
+    said = [f"{', '.join(dict.fromkeys(names))}: {sentence}" for sentence, names in backends.items()]
+    more = [f"and {len(said) - MOST_REASONS} other reasons"] if len(said) > MOST_REASONS else []
+    return "; ".join([*said[:MOST_REASONS], *more]) or f"{run.name} has no test of it"
+
+
+def _ended(one: Unmeasured) -> str:
+    return f"{one.outcome}: {one.headline}"
+
+
+def _shape(one: Unmeasured) -> str:
+    return f"{one.identity.routine}/{one.identity.shape}"
+
+
+def _error(row: Row) -> float:
+    """Of the median within one run; files without samples have their standard deviation only."""
+    samples = row.stats.data
+    if len(samples) > 1:
+        low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+        return median_error(high - low, len(samples))
+    return OF_NORMAL * row.stats.stddev / math.sqrt(max(1, row.stats.rounds))
+
+
+def _sum(entries: Iterable[Entry]) -> Sum:
+    listed = list(entries)
+    return Sum(sum(entry.seconds for entry in listed), math.hypot(*(entry.error for entry in listed)))

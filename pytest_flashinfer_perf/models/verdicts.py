@@ -1,0 +1,116 @@
+"""Judge the sum of a model's step: its change between two runs, and the limits that the settings file gives it.
+
+The gate gives the times of each problem on both sides, and how far each may be off; the judgement is this page's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pytest_flashinfer_perf.models.budget import ProblemKey, key_of
+from pytest_flashinfer_perf.runs.formatting import duration
+from pytest_flashinfer_perf.runs.step import StepKernel, StepPlan
+
+
+@dataclass(frozen=True)
+class StepLimits:
+    """The limits for the sum of a step; None for no limit."""
+
+    slower_step: float | None = None
+    max_step_us: float | None = None
+
+
+class TimedCase(NamedTuple):
+    """A case's seconds on both sides; `unsure` is how far off they may be, as a share, None if it is not compared."""
+
+    before: float | None
+    after: float | None
+    unsure: float | None
+
+
+@dataclass(frozen=True)
+class JudgedStep:
+    """The sum of a model's step: its time and change in a sentence, exceeded limits, and what cannot be judged."""
+
+    model: str
+    sentence: str
+    worse: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """Empty for a step within its limits, or without limits."""
+        return "WORSE" if self.worse else "INVALID" if self.unknown else ""
+
+    @property
+    def line(self) -> str:
+        beside = f"{self.verdict} " if self.verdict else ""
+        return f"{beside}step of {self.model}: {'; '.join([self.sentence, *self.worse, *self.unknown])}"
+
+
+Cases = Mapping[ProblemKey, Sequence[TimedCase]]
+
+
+class _Summand(NamedTuple):
+    """A step's calls of one kernel, by the fastest backend of each side; all times are in seconds."""
+
+    name: str
+    before: float | None
+    after: float | None
+    unsure: float | None
+
+
+def judged(plan: StepPlan, cases: Cases, limits: StepLimits) -> JudgedStep:
+    kernels = [_summand(kernel, cases) for kernel in plan.kernels if not kernel.gap]
+    whole = sum(kernel.after or 0.0 for kernel in kernels)
+    unmeasured = [kernel.name for kernel in kernels if kernel.after is None]
+    left_out = [kernel.name for kernel in plan.gaps] + unmeasured
+    sentences = [f"{duration(whole)}{f', without {_listed(left_out)}' if left_out else ''}"]
+    change, unsure, apart = _change(kernels)
+    if change is not None:
+        beside = f", {_listed(apart)} left out" if apart else ""
+        sentences.append(f"{change:+.2%} +- {unsure:.2%} of GPU time{beside}")
+    worse = tuple(_worse(limits, whole, change, unsure))
+    unknown = tuple(_unknown(limits, unmeasured, change)) if not worse else ()
+    return JudgedStep(plan.name, "; ".join(sentences), worse, unknown)
+
+
+def _summand(kernel: StepKernel, cases: Cases) -> _Summand:
+    found = [one for wanted in kernel.problems for one in cases.get(key_of(wanted), ())]
+    before = min((one for one in found if one.before), key=lambda one: one.before or 0.0, default=None)
+    after = min((one for one in found if one.after), key=lambda one: one.after or 0.0, default=None)
+    sides = (before and before.before, after and after.after)
+    seconds = [side and kernel.count * side for side in sides]
+    shares = [one.unsure for one in (before, after) if one is not None and one.unsure is not None]
+    unsure = max(shares) * seconds[1] if seconds[1] and len(shares) == 2 else None
+    return _Summand(kernel.name, seconds[0], seconds[1], unsure)
+
+
+def _change(kernels: Sequence[_Summand]) -> tuple[float | None, float, list[str]]:
+    """Of the kernels that both sides have; kernels of one process may all be off in the same direction."""
+    both = [(k.before, k.after, k.unsure) for k in kernels if k.before and k.after and k.unsure is not None]
+    apart = [k.name for k in kernels if k.after and (not k.before or k.unsure is None)]
+    if not both:
+        return None, 0.0, apart
+    base = sum(before for before, _, _ in both)
+    return sum(after for _, after, _ in both) / base - 1, sum(unsure for _, _, unsure in both) / base, apart
+
+
+def _worse(limits: StepLimits, whole: float, change: float | None, unsure: float) -> Iterator[str]:
+    if limits.max_step_us is not None and 1e6 * whole > limits.max_step_us:
+        yield f"a step takes {1e6 * whole:.1f} us, more than max_step_us {limits.max_step_us:g}"
+    if limits.slower_step is not None and change is not None and change > limits.slower_step and change > unsure:
+        yield f"a step is {change:.2%} slower, more than slower_step {limits.slower_step:.2%}"
+
+
+def _unknown(limits: StepLimits, unmeasured: Sequence[str], change: float | None) -> Iterator[str]:
+    if limits.max_step_us is not None and unmeasured:
+        yield f"max_step_us cannot be judged: no usable row of {_listed(unmeasured)}"
+    if limits.slower_step is not None and change is None:
+        yield "slower_step cannot be judged: no kernel of the step was compared"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(names))

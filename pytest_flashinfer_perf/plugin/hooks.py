@@ -1,0 +1,265 @@
+"""The hooks of a session that has cases, or was asked for any by an option.
+
+`begin` reads the settings and registers what gathers results; the entry point, plugin/__init__.py, calls it before the
+first of these hooks is needed. The modules that do the work are imported when they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.plugin import (
+    confirmation,
+    named_files,
+    options,
+    outcome,
+    read_options,
+    trace_set_arguments,
+    written_files,
+)
+from pytest_flashinfer_perf.plugin.board import Board
+from pytest_flashinfer_perf.running import neighbours, reports, stash, stored, unmeasured
+from pytest_flashinfer_perf.running import session as running
+from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
+from pytest_flashinfer_perf.runs.step import StepPlan
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.machine.devices import Device
+    from pytest_flashinfer_perf.trace_sets.items import Evaluations
+
+TRACE_SETS = pytest.StashKey[list[tuple[trace_set_arguments.Asked, "Evaluations"]]]()
+
+
+def begin(config: pytest.Config) -> None:
+    """Read the settings, and register the plugins of a session that measures."""
+    with errors_of_use():
+        _configure(config)
+
+
+def _configure(config: pytest.Config) -> None:
+    settings = config.stash[SETTINGS] = read_options.read(config)
+    board = Board(functools.partial(_step_of, settings))
+    config.pluginmanager.register(board, "flashinfer-perf-board")
+    running.start(config, board.notes)
+    if not hasattr(config, "workerinput"):
+        _start_gathering(config, settings, board)
+    named_files.set_arguments(config, settings)
+    _take_trace_sets(config, settings)
+
+
+def _step_of(settings: Settings) -> StepPlan | None:
+    if settings.model is None and settings.plan is None:
+        return None
+    from pytest_flashinfer_perf.plugin import suite
+
+    return suite.recorded_step(settings)
+
+
+def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
+    """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
+    if stored.copies(config):
+        config.pluginmanager.register(stored.SmallDocuments(config), "flashinfer-perf-stored")
+    if not config.option.collectonly:
+        config.pluginmanager.register(written_files.ResultFiles(config, board), "flashinfer-perf-result-files")
+    if confirmation.confirms():
+        return
+    if not config.option.collectonly:
+        written_files.verify(config, settings)
+        _open_files(config, board)
+    if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
+        from pytest_flashinfer_perf.plugin import gate
+
+        gate.start(config, settings.project, board.step)
+    elif os.environ.get("GITHUB_STEP_SUMMARY") and not config.option.collectonly:
+        from pytest_flashinfer_perf.plugin.job_summary import JobSummary
+
+        config.pluginmanager.register(JobSummary(board), "flashinfer-perf-summary")
+
+
+def _open_files(config: pytest.Config, board: Board) -> None:
+    """Register the plugins that write files."""
+    if config.getoption("perf_html"):
+        from pytest_flashinfer_perf.plugin.html import HtmlFile
+
+        config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
+    if config.getoption("perf_csv"):
+        from pytest_flashinfer_perf.flashinfer_benchmark.csv_rows import CsvFile
+
+        path = config.invocation_params.dir / config.getoption("perf_csv")
+        config.pluginmanager.register(CsvFile(path), "flashinfer-perf-csv")
+
+
+def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:
+    asked = trace_set_arguments.take(config, settings)
+    if asked:
+        shared = trace_set_arguments.evaluations(settings)
+        config.pluginmanager.register(shared, "flashinfer-perf-evaluations")
+        config.stash[TRACE_SETS] = [(one, shared) for one in asked]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    if config.getoption("perf_prebuild") and not (config.option.collectonly or hasattr(config, "workerinput")):
+        from pytest_flashinfer_perf.prebuild.first import compile_first
+
+        with errors_of_use():
+            compile_first(config)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    settings = session.config.stash[SETTINGS]
+    if any((settings.backends, settings.cases, settings.model, settings.step, settings.plan)):
+        from pytest_flashinfer_perf.plugin import suite
+
+        with errors_of_use():
+            suite.verify(settings)
+
+
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    """Whether FlashInfer is complete, and which part of a model has cases."""
+    step = _step_of(config.stash[SETTINGS])
+    return [*(_requirements() if any(map(measures, items)) else ()), *(step.coverage if step else ())]
+
+
+def _requirements() -> Iterator[str]:
+    from pytest_flashinfer_perf.machine import requirements
+
+    lacking = "; ".join(one.sentence for one in requirements.unmet())
+    if lacking:
+        yield f"flashinfer {requirements.version(requirements.PROJECT)} is INCOMPLETE: {lacking}"
+    elif requirements.versions():
+        yield f"flashinfer {requirements.version(requirements.PROJECT)}, with all that it requires"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Collect a finding or a testlist that is named as an argument; doctest would take any .txt file."""
+    others = yield
+    if not parent.session.isinitpath(file_path):
+        return others
+    if file_path.suffix == ".json":
+        return others or named_files.findings_in(file_path, parent)
+    if not named_files.is_testlist(file_path, parent.config):
+        return others
+    from pytest_flashinfer_perf.plugin.items import Testlist
+
+    return [Testlist.from_parent(parent, path=file_path)]
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """Give a test that is marked by perf_cases or perf_apis its cases."""
+    marker = metafunc.definition.get_closest_marker("perf_cases")
+    if marker is not None:
+        from pytest_flashinfer_perf.plugin import collection
+
+        collection.parametrize(metafunc, marker, metafunc.config.stash[SETTINGS])
+    if metafunc.definition.get_closest_marker("perf_apis") is not None:
+        from pytest_flashinfer_perf.plugin import collection
+
+        with errors_of_use():
+            collection.parametrize_apis(metafunc, metafunc.config.stash[SETTINGS])
+
+
+def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add the items that options ask for, and give those that measure their clocks and keywords."""
+    for asked, shared in config.stash.get(TRACE_SETS, ()):
+        items.extend(trace_set_arguments.items(session, asked, shared))
+    if config.stash[SETTINGS].cases:
+        from pytest_flashinfer_perf.plugin.items import WithoutCase
+
+        items.extend(session.genitems(WithoutCase.from_parent(session, name="--perf-case", nodeid="--perf-case")))
+    if config.getoption("perf_only"):
+        named_files.keep_only(config, items)
+    measured = [item for item in items if measures(item)]
+    if measured:
+        from pytest_flashinfer_perf.plugin import collection
+
+        collection.verify_project(measured, config.stash[SETTINGS])
+        collection.give_clocks(measured)
+        collection.add_keywords(measured)
+        collection.deselect_empty(config, items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Find the device and the instrument before the first test, so that a missing one is one error, not many."""
+    if session.config.option.collectonly or not any(map(_needs_device, session.items)):
+        return
+    settings = session.config.stash[SETTINGS]
+    device = session.config.stash[DEVICE] = _device(settings)
+    if any(map(measures, session.items)) and not neighbours.is_codspeed_active(session.config):
+        running.ready(session, settings, device)
+
+
+def _needs_device(item: pytest.Item) -> bool:
+    return measures(item) or any(map(item.get_closest_marker, options.REQUIRING))
+
+
+def _device(settings: Settings) -> Device:
+    from pytest_flashinfer_perf.machine import devices
+    from pytest_flashinfer_perf.timing import instruments, run
+
+    with errors_of_use():
+        try:
+            device = devices.find(settings.device)
+        except devices.DeviceError as error:
+            raise pytest.UsageError(f"--perf-device: {error}") from error
+        instruments.choose(settings.measuring.instrument, device)
+        run.uses_graph(settings.measuring, device, by_default=False)
+    return device
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if measures(item) and neighbours.is_codspeed_active(item.config):
+        pytest.skip(neighbours.CODSPEED)
+    if DEVICE in item.config.stash:
+        from pytest_flashinfer_perf.plugin import collection
+
+        reason = collection.unmet(item, item.config.stash[DEVICE])
+        if reason:
+            raise pytest.skip.Exception(reason, _use_item_location=True)  # as pytest's own markers do
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    done = yield
+    if measures(item):
+        from pytest_flashinfer_perf.plugin.fixture import Perf
+
+        given = item.funcargs.get("perf")  # type: ignore[attr-defined] # items with fixtures have it
+        if isinstance(given, Perf):
+            given.verify_used()
+    return done
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    measured = measures(item)
+    if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
+        from pytest_flashinfer_perf.timing import tracebacks
+
+        tracebacks.hide_ours(call.excinfo)
+    report = yield
+    if measured and report.when == "call":
+        outcome.add(item, report)
+    if report.skipped and not hasattr(report, "wasxfail"):
+        outcome.fail_strict_skip(item, report, unmeasured.reason(report))
+    if not report.passed and (measured or stash.IDENTITY in item.stash):
+        outcome.make_printable(report)
+        left = unmeasured.of(report, stash.identity(item), item.stash.get(stash.LINE, None))
+        reports.add(report, unmeasured=left)
+    return report

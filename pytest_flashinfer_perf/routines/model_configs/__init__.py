@@ -1,1 +1,0 @@
-"""Models described by their config.json: layers, parameters, and the kernels of a step on one GPU."""

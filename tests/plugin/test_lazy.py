@@ -1,0 +1,84 @@
+"""What a session without a case loads of this package, and that cases are found however late they are collected."""
+
+import json
+
+import pytest
+from decode_cases import DECODE, QUICK, TINY
+
+MOST_MODULES = 15
+COUNTED = """
+import json, pathlib, sys
+
+def pytest_unconfigure():
+    own = [name for name in sys.modules if name.partition(".")[0] == "pytest_flashinfer_perf"]
+    others = sorted({"torch", "flashinfer", "numpy"} & set(sys.modules))
+    pathlib.Path("loaded.json").write_text(json.dumps([sorted(own), others]))
+"""
+PLAIN = "def test_plain(): pass"
+
+
+def loaded(pytester):
+    return json.loads((pytester.path / "loaded.json").read_text())
+
+
+def test_a_session_without_a_case_loads_little(pytester):
+    pytester.makeconftest(COUNTED)
+    pytester.makepyfile(PLAIN)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    own, others = loaded(pytester)
+    assert len(own) <= MOST_MODULES, own
+    assert others == []
+
+
+def test_a_benchmark_of_somebody_else_s_loads_no_more(pytester):
+    pytester.makeconftest(COUNTED)
+    pytester.makepyfile("def test_theirs(benchmark): benchmark(sum, [1])")
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--benchmark-json=run.json")
+    done.assert_outcomes(passed=1)
+    assert len(loaded(pytester)[0]) <= MOST_MODULES
+    assert "flashinfer_perf" not in json.loads((pytester.path / "run.json").read_text())
+
+
+LATE = {
+    "a case": f"""
+        import pytest
+
+        @pytest.mark.perf_cases({DECODE!r}, {TINY!r} + " --random_actual_seq_len")
+        def test_late(perf, case): perf(case)
+        """,
+    "a call of one's own": """
+        import torch
+
+        def test_late(perf): perf.time(torch.neg, torch.ones(8))
+        """,
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_what_is_measured_is_found_behind_other_tests(pytester, monkeypatch, late):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    pytester.makepyfile(test_a=PLAIN, test_b=LATE[late], test_c=PLAIN)
+    arguments = ("--benchmark-json=run.json", "-p", "no:cacheprovider", "-k", "torch or plain or late")
+    done = pytester.runpytest_subprocess(*arguments, "--benchmark-max-time=0.01")
+    outcomes = done.parseoutcomes()
+    assert outcomes["passed"] == 3
+    document = json.loads((pytester.path / "run.json").read_text())
+    [row] = document["benchmarks"]
+    assert row["extra_info"]["case"] in (f"{DECODE}/b2-s16-h4-ragged-kv2-d16-p4-torch", "test_b.py::test_late")
+    assert len(document["flashinfer_perf"]["unmeasured"]) == outcomes.get("skipped", 0)
+    assert "=== flashinfer-perf ===" in done.stdout.str()
+
+
+def test_a_marker_alone_is_obeyed_behind_other_tests(pytester):
+    pytester.makepyfile(
+        test_a=PLAIN, test_b="import pytest\n@pytest.mark.requires_sm('90')\ndef test_late(): raise AssertionError"
+    )
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs")
+    done.assert_outcomes(passed=1, skipped=1)
+
+
+def test_settings_are_read_before_anything_is_collected(pytester):
+    pytester.makepyfile(PLAIN)
+    (pytester.path / "flashinfer-perf.toml").write_text("[tolerance]\n")
+    done = pytester.runpytest_subprocess(*QUICK)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR

@@ -1,0 +1,240 @@
+"""What FlashInfer requires, by its metadata, in environments that have it and that have not; and whose kernels ran."""
+
+import json
+import shlex
+import sys
+
+import pytest
+from documents import QUICK
+from made import row, run
+from verdicts import rules, verdict
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.gate import words
+from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.machine import devices, implementations, requirements, telemetry
+
+# What FlashInfer's modules warn of while they are imported is not what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+DSL = "nvidia-cutlass-dsl"
+OLD = f"{DSL} is 4.5.0, >=4.6.2a0 is required"
+
+
+def installed(folder, name, version, *requires):
+    """A package as its metadata says it, without files."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    lines = [
+        "Metadata-Version: 2.1",
+        f"Name: {name}",
+        f"Version: {version}",
+        *(f"Requires-Dist: {one}" for one in requires),
+    ]
+    (info / "METADATA").write_text("\n".join(lines) + "\n")
+
+
+def forget():
+    requirements.versions.cache_clear()
+    requirements.unmet.cache_clear()
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """A folder in which all that is installed lies."""
+    forget()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "path", [str(tmp_path)])
+        yield tmp_path
+    forget()
+
+
+@pytest.fixture
+def sides(tmp_path):
+    """Two folders for PYTHONPATH: of a FlashInfer with what it requires, and of one with an older package."""
+    for name, version in (("with", "4.8.1"), ("without", "4.5.0")):
+        installed(tmp_path / name, "flashinfer-python", "9.0", f"{DSL}>=4.6.2a0")
+        installed(tmp_path / name, DSL, version)
+    return tmp_path / "with", tmp_path / "without"
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Puts a folder before what is installed."""
+
+    def prepend(folder):
+        monkeypatch.syspath_prepend(str(folder))
+        forget()
+
+    yield prepend
+    forget()
+
+
+def test_what_is_missing_or_too_old_is_named_with_what_pip_takes(alone):
+    extra = 'never-asked; extra == "sm107"'
+    installed(
+        alone,
+        "flashinfer-python",
+        "0.7.2",
+        "Old.One>=2",
+        "gone",
+        "fine<2,>=1",
+        "torch",
+        'x; python_version < "3"',
+        extra,
+    )
+    installed(alone, "old-one", "1.9")
+    installed(alone, "fine", "1.5rc1", "in-turn[more]==4", "only-linux")
+    installed(alone, "in-turn", "4", 'much; extra == "more"', 'never-asked; extra == "else"')
+    installed(alone, "torch", "2.11.0+cu130", "not-looked-into==1")
+    assert requirements.versions() == {"fine": "1.5rc1", "gone": None, "old-one": "1.9", "torch": "2.11.0+cu130"}
+    assert [tuple(one) for one in requirements.unmet()] == [
+        ("gone", "gone", "is not installed"),
+        ("much", "much", "is not installed"),
+        ("old-one", "old-one>=2", "is 1.9, >=2 is required"),
+        ("only-linux", "only-linux", "is not installed"),
+    ]
+
+
+@pytest.mark.parametrize(("here", "lacking"), [("libs-cu13", []), ("libs", ["libs-cu12"]), (None, ["libs-cu12"])])
+def test_another_cudas_build_of_a_library_will_do(alone, here, lacking):
+    installed(alone, "flashinfer-python", "0.7.2", "libs-cu12==4.8")
+    if here:
+        installed(alone, here, "4.8")
+    assert [one.name for one in requirements.unmet()] == lacking
+
+
+def test_without_flashinfer_nothing_is_required(alone):
+    installed(alone, "torch", "2.11")
+    assert (requirements.versions(), requirements.unmet()) == ({}, ())
+
+
+def test_the_metadata_of_the_installed_flashinfer_is_understood():
+    forget()
+    assert {DSL, "cuda-tile", "nvidia-cudnn-frontend", "torch"} <= requirements.versions().keys()
+
+
+def test_doctor_says_what_flashinfer_does_instead_and_exits_with_1(sides, here, hopper, monkeypatch, capsys):
+    monkeypatch.setattr(devices, "find", lambda _: hopper)  # a GPU on which all backends could run
+    monkeypatch.setattr(telemetry, "uuids", list)
+    complete, incomplete = sides
+    here(complete)
+    assert cli.main(["doctor"]) == 0
+    assert "requires   1 packages, all installed" in capsys.readouterr().out
+    here(incomplete)
+    assert cli.main(["doctor"]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"INCOMPLETE {OLD}: pip install 'nvidia-cutlass-dsl>=4.6.2a0'; then rmsnorm, layernorm" in told
+    assert "silently run older CUDA kernels" in told
+    assert cli.main(["doctor", "--json"]) == 1
+    [lacking] = json.loads(capsys.readouterr().out)["unmet"]
+    assert (lacking["name"], lacking["why"]) == (DSL, "is 4.5.0, >=4.6.2a0 is required")
+
+
+def test_every_consequence_is_of_something_that_flashinfer_requires():
+    forget()
+    known = {*requirements.versions(), "cuda-bindings"}
+    assert {name for name in implementations.WITHOUT if name not in known} == set()
+
+
+@pytest.mark.parametrize("incomplete", [False, True])
+def test_a_session_says_it_at_its_head_and_in_each_row(pytester, sides, here, monkeypatch, incomplete):
+    monkeypatch.setenv("FLASHINFER_USE_CUDA_NORM", "1")
+    monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", "/tmp")
+    monkeypatch.setenv("FLASHINFER_PERF_HOLDS", "cpu")
+    here(sides[incomplete])
+    pytester.makepyfile("import torch\n\ndef test_own(perf):\n    perf.time(torch.neg, torch.ones(8))\n")
+    done = pytester.runpytest(*QUICK, "-v", "--benchmark-json=run.json")
+    done.assert_outcomes(passed=1)
+    said = f"is INCOMPLETE: {OLD}" if incomplete else "with all that it requires"
+    done.stdout.fnmatch_lines([f"flashinfer 9.0*{said}"])
+    [record] = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+    written = record["extra_info"]
+    assert written["requirements"] == {DSL: "4.5.0" if incomplete else "4.8.1"}
+    assert written["unmet"] == ({DSL: "is 4.5.0, >=4.6.2a0 is required"} if incomplete else {})
+    assert written["switches"] == {"FLASHINFER_USE_CUDA_NORM": "1"}
+    assert written["implementation"] is None
+
+
+KERNELS = {
+    "kernel_cutlass_kernel_flashinfernormkernelsrmsnormRMSNormKernel_tensorptrbf16_0": "CuTe DSL",
+    "_ZN10flashinfer4norm13RMSNormKernelILj8E13__nv_bfloat16EEvPT0_S3_S3_jfff": "CUDA",
+    "void flashinfer::norm::RMSNormKernel<8u>": "CUDA",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7": "cuDNN",
+    "_ZN5cudnn6fusion13qkv_tma_setupEjjjjjjPvS1_": "cuDNN",
+    "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT": "cuBLAS",
+    "_ZN8cublasLt19splitKreduce_kernelILi32EEEv": "cuBLAS",
+    "_ZN2at6native29vectorized_elementwise_kernelILi4EEEvi": "torch",
+    "fmha_v2_flash_attention_bf16_64_128_S_q_kv_128_sm90_kernel_nl": "unknown",
+}
+
+
+def test_a_kernels_name_says_whose_it_is():
+    assert {kernel: implementations.of_kernels([kernel]) for kernel in KERNELS} == {k: (v,) for k, v in KERNELS.items()}
+    assert implementations.of_kernels(["MEMSET", *KERNELS, *KERNELS]) == tuple(dict.fromkeys(KERNELS.values()))
+
+
+DSL_KERNEL, CUDA_KERNEL, CUBLAS_KERNEL = (
+    next(k for k in KERNELS if KERNELS[k] == who) for who in ("CuTe DSL", "CUDA", "cuBLAS")
+)
+COMPLETE = {"unmet": {}, "kernels": [DSL_KERNEL]}
+INCOMPLETE = {"unmet": {f"{DSL}-libs-base": "is not installed"}, "kernels": [CUDA_KERNEL]}
+
+
+def test_a_complete_and_an_incomplete_flashinfer_are_not_compared_unless_that_is_admitted():
+    before, after = row(us=100.0, **COMPLETE), row(us=150.0, **INCOMPLETE)
+    assert verdict(before, after) == ("INVALID", "requirements", 2)
+    assert verdict(after, before) == ("INVALID", "requirements", 2)
+    assert verdict(before, after, rules(allow="requirements"))[::2] == ("SLOWER", 1)
+    assert verdict(row(**INCOMPLETE), row(**INCOMPLETE))[::2] == ("SAME", 0)
+    assert verdict(row(), row(**INCOMPLETE))[::2] == ("SAME", 0), "a file of an older version does not say"
+    [judged] = judge([run(before)], [run(after)], rules()).cases
+    assert (
+        f"requirements: complete in the baseline, without {DSL}-libs-base here (FlashInfer without what it requires"
+        in judged.sentence
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (COMPLETE, INCOMPLETE, f"now the CUDA implementation: {DSL}-libs-base is not installed"),
+        (INCOMPLETE, COMPLETE, f"now the CuTe DSL implementation: in the baseline {DSL}-libs-base is not installed"),
+        (
+            {"kernels": [DSL_KERNEL]},
+            {"kernels": [CUDA_KERNEL], "switches": {"FLASHINFER_USE_CUDA_NORM": "1"}},
+            "now the CUDA implementation: FLASHINFER_USE_CUDA_NORM=1 is set",
+        ),
+        (
+            {"kernels": [CUDA_KERNEL, CUBLAS_KERNEL], "switches": {"FLASHINFER_TOPK_ALGO": "auto"}},
+            {"kernels": [CUBLAS_KERNEL]},
+            "no longer the CUDA implementation: FLASHINFER_TOPK_ALGO is no longer set",
+        ),
+        ({"kernels": [CUDA_KERNEL]}, {"kernels": [CUBLAS_KERNEL]}, "now the cuBLAS implementation"),
+        ({"kernels": [CUDA_KERNEL]}, {"kernels": [CUDA_KERNEL.replace("RMS", "Layer")]}, None),
+        ({"kernels": [CUDA_KERNEL]}, {"kernels": ["kernel_of_triton"]}, None),
+        ({"kernels": None}, {"kernels": [CUDA_KERNEL]}, None),
+    ],
+)
+def test_another_implementation_stands_in_the_verdict_in_words(before, after, sentence):
+    [judged] = judge([run(row(**before))], [run(row(**after))], rules()).cases
+    assert [one for one in words.remarks(judged) if "implementation" in one] == ([sentence] if sentence else [])
+
+
+@pytest.mark.parametrize("command", ["ab", "prove"])
+def test_an_incomplete_side_is_refused_before_anything_is_measured(command, sides, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    complete, incomplete = (
+        f"env PYTHONPATH={shlex.quote(str(folder))} {shlex.quote(sys.executable)}" for folder in sides
+    )
+    own = {"ab": ["--base", complete, "--head", incomplete], "prove": ["--python", incomplete]}[command]
+    words = [command, *own, "--output=out"]
+    assert cli.main([*words, "--", "--perf-device=cpu", "nowhere.py"]) == 2
+    name = {"ab": "head", "prove": "python"}[command]
+    cure = "install it, or admit it with --perf-gate-allow=requirements"
+    assert f"{name}: FlashInfer is incomplete: {OLD}: {cure}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert cli.main([*words, "--perf-gate-allow=requirements", "--", "--perf-device=cpu", "nowhere.py"]) == 2
+    told = capsys.readouterr().err
+    assert f"{name}: FlashInfer is incomplete: {OLD}\n" in told
+    assert "nowhere.py" in told
