@@ -27,7 +27,7 @@ from pytest_flashinfer_perf.runs.run_file import RunError
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 READ = (
     *("perf_testlist", "perf_model", "perf_config", "perf_shard_by"),
-    *("perf_trace_config", "perf_only", "perf_plant"),
+    *("perf_trace_config", "perf_only", "perf_plant", "perf_plan"),
 )
 FOLDERS = {"perf_vllm_csv": "any.csv", "perf_findings": "any.json"}
 
