@@ -73,11 +73,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Remove an older file of `--benchmark-json`, whether or not this session will have anything to write there."""
     config = session.config
     named = getattr(config.option, "benchmark_json", None)
-    if not named or config.option.collectonly or hasattr(config, "workerinput"):
-        return
-    older = config.invocation_params.dir / named
-    if older.is_file() and _begins_as_json(older):
-        older.unlink()
+    runs_nothing = any(
+        getattr(config.option, name) for name in ("collectonly", "showfixtures", "show_fixtures_per_test")
+    )
+    if named and not runs_nothing and not hasattr(config, "workerinput"):
+        older = (config.invocation_params.dir / named).resolve()  # of a link: it stays one
+        if older.is_file() and _begins_as_json(older):
+            older.unlink()
 
 
 def _begins_as_json(path: Path) -> bool:

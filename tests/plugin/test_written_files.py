@@ -64,10 +64,22 @@ def test_a_run_that_times_nothing_leaves_no_older_times(run, old, option, capsys
     assert "Nothing was measured" in capsys.readouterr().out
 
 
-def test_a_look_at_what_would_be_run_leaves_the_older_file(run, old):
+@pytest.mark.parametrize("option", ["--collect-only", "--fixtures", "--fixtures-per-test", "--help"])
+def test_a_look_at_what_would_be_run_leaves_the_older_file(run, old, option):
     before = old.read_text()
-    run(ENDINGS["skipped"], "--collect-only")
+    run(ENDINGS["skipped"], option)
     assert old.read_text() == before
+
+
+def test_a_link_to_a_file_stays_one(run, old):
+    kept = old.with_name("kept.json")
+    old.rename(kept)
+    old.symlink_to(kept)
+    run(ENDINGS["skipped"], "-k", "plain")
+    assert (old.is_symlink(), kept.exists()) == (True, False)
+    run(ENDINGS["skipped"])
+    assert old.is_symlink()
+    assert json.loads(kept.read_text())["benchmarks"] == []
 
 
 @pytest.mark.parametrize("ours", [(), QUICK])
