@@ -77,15 +77,19 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         getattr(config.option, name) for name in ("collectonly", "showfixtures", "show_fixtures_per_test")
     )
     if named and not runs_nothing and not hasattr(config, "workerinput"):
-        older = (config.invocation_params.dir / named).resolve()  # of a link: it stays one
-        if older.is_file() and _begins_as_json(older):
-            older.unlink()
+        try:
+            _remove_json(config.invocation_params.dir / named)
+        except OSError as error:
+            raise pytest.UsageError(f"--benchmark-json: {error}") from error
 
 
-def _begins_as_json(path: Path) -> bool:
-    """Whether it is not a file of another kind that was named by mistake."""
-    with path.open("rb") as file:
-        return file.read(1) in (b"{", b"")
+def _remove_json(path: Path) -> None:
+    """Nothing of another kind, which was named by mistake. A link stays, without what it leads to."""
+    if path.is_file():
+        with path.open("rb") as file:
+            begins_as_json = file.read(1) in (b"{", b"")
+        if begins_as_json:
+            path.resolve().unlink()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
