@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.checking.check import WrongAnswerError
-    from pytest_flashinfer_perf.config.settings import Measuring
+    from pytest_flashinfer_perf.config.settings import Measuring, MeasuringError
     from pytest_flashinfer_perf.fuzz.strategies import strategies_for
     from pytest_flashinfer_perf.measuring.measurement import Measurement, measure
     from pytest_flashinfer_perf.measuring.one_case import check_answer
@@ -19,6 +19,7 @@ __all__ = [
     "CannotRunError",
     "Measurement",
     "Measuring",
+    "MeasuringError",
     "WrongAnswerError",
     "check_answer",
     "measure",
@@ -30,6 +31,7 @@ _HOMES = {
     "CannotRunError": "spec.routine",
     "Measurement": "measuring.measurement",
     "Measuring": "config.settings",
+    "MeasuringError": "config.settings",
     "WrongAnswerError": "checking.check",
     "check_answer": "measuring.one_case",
     "measure": "measuring.measurement",

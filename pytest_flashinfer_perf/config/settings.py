@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pytest_flashinfer_perf.config.option import FINDINGS, SECONDS, one_of, whole
-from pytest_flashinfer_perf.config.project_file import ProjectFile
-from pytest_flashinfer_perf.config.quarantine import Quarantined
-from pytest_flashinfer_perf.config.tolerances import Override
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.names import unknown
+
+if TYPE_CHECKING:  # every session of pytest imports this module
+    from pytest_flashinfer_perf.config.project_file import ProjectFile
+    from pytest_flashinfer_perf.config.quarantine import Quarantined
+    from pytest_flashinfer_perf.config.tolerances import Override
 
 InstrumentChoice = Literal["auto", "cupti", "events", "wall"]
 GraphChoice = Literal["auto", "on", "off"]
@@ -116,6 +118,12 @@ class Fuzzing:
     findings: Path = FINDINGS
 
 
+def _no_file() -> ProjectFile:
+    from pytest_flashinfer_perf.config.project_file import ProjectFile
+
+    return ProjectFile()
+
+
 @dataclass(frozen=True)
 class Settings:
     """All settings of a run."""
@@ -135,7 +143,7 @@ class Settings:
     case_tag: str | None = None
     autotune_cache: str | None = None
     strict_skips: tuple[str, ...] = ()
-    project: ProjectFile = field(default_factory=ProjectFile)
+    project: ProjectFile = field(default_factory=_no_file)
     measuring: Measuring = Measuring()
     trace: TraceSets = TraceSets()
     checking: Checking = Checking()

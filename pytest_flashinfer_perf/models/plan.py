@@ -7,13 +7,12 @@ its `shapes`, and stores it in the file of the run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import FileError, read_json, write_json
 from pytest_flashinfer_perf.models import kernels, shipped
 from pytest_flashinfer_perf.models.config_json import ConfigError
 from pytest_flashinfer_perf.models.kernel import Problem, problem
@@ -39,13 +38,13 @@ def of(text: str, step: Step) -> StepPlan:
 def read(path: Path) -> StepPlan:
     """Read the plan that another process has written."""
     try:
-        return stored.read(StepPlan, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (OSError, ValueError) as error:
+        return stored.read(StepPlan, read_json(path), str(path))
+    except (FileError, stored.FieldError) as error:
         raise ConfigError(f"{path} is no plan of a step: {error}") from error
 
 
 def write(path: Path, plan: StepPlan) -> None:
-    write_whole(path, json.dumps(stored.written(plan)))
+    write_json(path, stored.written(plan))
 
 
 def shapes(plan: StepPlan, routine: AnyRoutine) -> list[Shape[Params]]:

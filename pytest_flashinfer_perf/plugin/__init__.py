@@ -68,6 +68,30 @@ def _hooks(config: pytest.Config) -> Any:
     return hooks
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remove an older file of `--benchmark-json`, whether or not this session will have anything to write there."""
+    config = session.config
+    named = getattr(config.option, "benchmark_json", None)
+    runs_nothing = any(
+        getattr(config.option, name) for name in ("collectonly", "showfixtures", "show_fixtures_per_test")
+    )
+    if named and not runs_nothing and not hasattr(config, "workerinput"):
+        try:
+            _remove_json(config.invocation_params.dir / named)
+        except OSError as error:
+            raise pytest.UsageError(f"--benchmark-json: {error}") from error
+
+
+def _remove_json(path: Path) -> None:
+    """Nothing of another kind, which was named by mistake. A link stays, without what it leads to."""
+    if path.is_file():
+        with path.open("rb") as file:
+            begins_as_json = file.read(1) in (b"{", b"")
+        if begins_as_json:
+            path.resolve().unlink()
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give a test its cases, here and not in a hook that joins late and would miss the first such test."""
     names = {mark.name for mark in metafunc.definition.iter_markers()}

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from pytest_flashinfer_perf.config.usage import errors_of_use
-from pytest_flashinfer_perf.files import verify_outputs
-
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
     from pytest_flashinfer_perf.trace_sets.items import Evaluations
@@ -81,12 +78,16 @@ def take(config: pytest.Config, settings: Settings) -> list[Asked]:
 
 
 def _verify_traces(roots: Iterable[Path], settings: Settings) -> None:
+    from pytest_flashinfer_perf.files import verify_outputs
+
     for folder in map(settings.trace.traces, roots):
         if folder is not None:
             verify_outputs({"--perf-trace-output": folder / "any.jsonl"})
 
 
 def evaluations(settings: Settings) -> Evaluations:
+    from pytest_flashinfer_perf.config.usage import errors_of_use
+
     with errors_of_use(ImportError):
         from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, option
         from pytest_flashinfer_perf.trace_sets.items import Evaluations

@@ -1,8 +1,8 @@
 """The files that a session writes: each is tried beforehand, and none is a file that the session reads.
 
 What `--benchmark-json` and `--benchmark-save` name is pytest-benchmark's, which writes it in place, and not at all for
-a run without rows. Here an older file goes before the first test, and the new one is whole: with rows, or with the
-reasons why there are none.
+a run without rows. Here it is whole: with rows, or with the reasons why there are none. An older one goes before the
+first test, in any session (plugin/__init__.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_flashinfer_perf.runs.run_file import RunError
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 READ = (
     *("perf_testlist", "perf_model", "perf_config", "perf_shard_by"),
-    *("perf_trace_config", "perf_only", "perf_plant"),
+    *("perf_trace_config", "perf_only", "perf_plant", "perf_plan"),
 )
 FOLDERS = {"perf_vllm_csv": "any.csv", "perf_findings": "any.json"}
 
@@ -74,7 +74,7 @@ def _read(config: pytest.Config, settings: Settings) -> Iterator[Path]:
 
 
 class ResultFiles:
-    """Removes an older file of `--benchmark-json`, and writes that file and the saved run whole."""
+    """Writes the file of `--benchmark-json` and the saved run, instead of pytest-benchmark."""
 
     def __init__(self, config: pytest.Config, board: Board) -> None:
         self._config = config
@@ -83,10 +83,7 @@ class ResultFiles:
         self._written = False
         self._lost: dict[str, OSError] = {}
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionstart(self) -> None:
-        if self._path is not None and self._path.is_file():
-            self._path.unlink()
+    def _take_over(self) -> None:
         benchmarks: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if benchmarks is not None:
             benchmarks.save_json = self._write
@@ -110,9 +107,10 @@ class ResultFiles:
         except OSError as error:
             self._lost[option] = error
 
-    @pytest.hookimpl(specname="pytest_sessionfinish", wrapper=True)
-    def pytest_sessionfinish_hushed(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Silence pytest-benchmark's warning that it saves nothing, where this class writes the file or nothing ran."""
+    @pytest.hookimpl(specname="pytest_sessionfinish", wrapper=True, tryfirst=True)
+    def pytest_sessionfinish_before_all_others(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Also silences pytest-benchmark's warning that it saves nothing, where this class writes or nothing ran."""
+        self._take_over()
         is_known = self._is_due(session) or session.exitstatus not in ENDED
         if is_known and not _saves(self._config):
             warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")

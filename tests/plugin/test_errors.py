@@ -21,7 +21,7 @@ import pytest_flashinfer_perf
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
-from pytest_flashinfer_perf.running import processes
+from pytest_flashinfer_perf.launch import processes
 
 NOTHING = None
 FAULTS = {

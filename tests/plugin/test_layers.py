@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "pytest_flashinfer_perf"
-MOST_NAMES = 27
+MOST_NAMES = 29
 PAGE = "docs/architecture.md"
 
 

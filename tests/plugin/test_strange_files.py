@@ -100,7 +100,6 @@ COMMANDS = (
     "merge strange.json other.json -o merged.json --allow duplicates,gaps,commits,versions,gpus",
     "history runs",
     "compare --base base.json --head other.json --perf-config=strange.json",
-    "compare --base base.json --head other.json --perf-calibration=strange.json",
     "bisect --resume strange",
     "prove --from=proof",
 )

@@ -64,16 +64,64 @@ def test_a_run_that_times_nothing_leaves_no_older_times(run, old, option, capsys
     assert "Nothing was measured" in capsys.readouterr().out
 
 
-def test_a_look_at_what_would_be_run_leaves_the_older_file(run, old):
+@pytest.mark.parametrize("option", ["--collect-only", "--fixtures", "--fixtures-per-test", "--help"])
+def test_a_look_at_what_would_be_run_leaves_the_older_file(run, old, option):
     before = old.read_text()
-    run(ENDINGS["skipped"], "--collect-only")
+    run(ENDINGS["skipped"], option)
     assert old.read_text() == before
 
 
+def test_a_link_to_a_file_stays_one(run, old):
+    kept = old.with_name("kept.json")
+    old.rename(kept)
+    old.symlink_to(kept)
+    run(ENDINGS["skipped"], "-k", "plain")
+    assert (old.is_symlink(), kept.exists()) == (True, False)
+    run(ENDINGS["skipped"])
+    assert old.is_symlink()
+    assert json.loads(kept.read_text())["benchmarks"] == []
+
+
+@pytest.mark.parametrize("ours", [(), QUICK])
 @pytest.mark.parametrize("options", [("-k", "plain"), ("-k", "neither"), ("test_broken.py",), ("--perf-backends=x",)])
-def test_a_session_that_runs_no_case_leaves_no_older_file(run, old, pytester, options):
-    pytester.path.joinpath("test_broken.py").write_text("import nowhere_to_be_found\n")
-    run(ENDINGS["skipped"], "--ignore=test_broken.py", *options)
+def test_a_session_that_runs_no_case_leaves_no_older_file(old, pytester, options, ours):
+    pytester.makepyfile(test_written_files=PROGRAM.format(ENDINGS["skipped"]), test_broken="import nowhere")
+    pytester.runpytest(*ours, "--benchmark-json=run.json", "--ignore=test_broken.py", *options, "-W", "ignore")
+    assert not old.exists()
+
+
+@pytest.mark.parametrize("name", ["test_written_files.py", "pytest.ini", "data.csv"])
+def test_a_file_of_another_kind_is_not_removed(pytester, name):
+    """Where a case is found, those that the session reads are refused besides."""
+    pytester.makepyfile(test_written_files="def test_plain(): pass")
+    pytester.makefile(".csv", data="a,b")
+    pytester.makeini("[pytest]")
+    pytester.path.joinpath("tox.ini").rename(pytester.path / "pytest.ini")
+    before = (pytester.path / name).read_text()
+    pytester.runpytest(f"--benchmark-json={name}", "-W", "ignore").assert_outcomes(passed=1)
+    assert (pytester.path / name).read_text() == before
+
+
+def test_a_file_is_whole_where_no_option_is_ours(pytester, old):
+    """The hooks join the session when the case is found."""
+    pytester.makepyfile(test_written_files=PROGRAM.format("perf.time(torch.neg, torch.ones(8))"))
+    conftest = """
+        import os
+        replace = os.replace
+
+        def refused(*_):
+            raise OSError(28, "No space left on device")
+
+        def pytest_runtest_logfinish():
+            os.replace = refused
+
+        def pytest_unconfigure():
+            os.replace = replace
+        """
+    pytester.makeconftest(conftest)
+    done = pytester.runpytest("--benchmark-json=run.json", "-p", "no:cacheprovider", "-W", "ignore")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stdout.fnmatch_lines(["--benchmark-json: not written: *No space left on device: '*run.json'"])
     assert not old.exists()
 
 
