@@ -220,10 +220,14 @@ def _device(settings: Settings) -> Device:
     return device
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
+@pytest.hookimpl(specname="pytest_runtest_setup", tryfirst=True)
+def pytest_runtest_setup_beside_codspeed(item: pytest.Item) -> None:
+    """Skip before fixtures are made: CodSpeed's `benchmark` is not the one that measures."""
     if measures(item) and neighbours.is_codspeed_active(item.config):
         pytest.skip(neighbours.CODSPEED)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
     if DEVICE in item.config.stash:
         from pytest_flashinfer_perf.plugin import collection
 

@@ -194,8 +194,6 @@ def test_work(perf): perf.time(torch.neg, X, flops=True)
 def test_marked(perf): perf.time(torch.neg, X)
 @pytest.mark.perf_measuring(Measuring())
 def test_marked_whole(perf): perf.time(torch.neg, X)
-@pytest.mark.benchmark(max_time=-1)
-def test_benchmark(perf): perf.time(torch.neg, X)
 """
 SAID = (
     "iters must be a whole number of at least 1, got 0",
@@ -204,14 +202,13 @@ SAID = (
     "flops must be a finite number of at least 0, got True",
     "measuring: unknown name 'cold', did you mean cold_l2? known are ",
     "perf_measuring takes names and values, as in iters=20, got Measuring(",
-    "max_time must be a finite number of seconds of at least 0, got -1",
 )
 
 
 def test_what_no_call_can_be_told_fails_its_test_in_a_sentence(pytester):
     pytester.makepyfile(test_own=WRONG_HOW)
     result = pytester.runpytest(*QUICK)
-    result.assert_outcomes(failed=7)
+    result.assert_outcomes(failed=6)
     result.stdout.no_fnmatch_line("*dataclasses.py*")
     for sentence in SAID:
         assert sentence in result.stdout.str()
@@ -230,7 +227,7 @@ def test_raised(perf):
     with pytest.raises(LookupError): perf.time(broken, X)
 def test_asked(perf):
     with contextlib.suppress(ValueError): perf.time(torch.neg, X, flops=-1)
-@pytest.mark.perf_cases("mm_bf16", "--m 4 --n 16 --k 32")
+@pytest.mark.perf_cases("mm_bf16", "--m 4 --n 16 --k 32 --autotune")
 def test_skip(perf, case):
     with contextlib.suppress(BaseException): perf(case)
 def test_skipped_then(perf):
@@ -244,10 +241,10 @@ def test_twice(perf):
 
 def test_a_failure_that_a_test_swallows_is_its_failure_and_unmeasured(pytester):
     pytester.makepyfile(test_own=SWALLOWING)
-    result = pytester.runpytest(*QUICK, "--perf-iters=2", "--perf-backends=fa3,cudnn", "--benchmark-json=run.json")
+    result = pytester.runpytest(*QUICK, "--perf-iters=2", "--perf-backends=torch", "--benchmark-json=run.json")
     result.assert_outcomes(failed=4, skipped=1, passed=1)
     said = "nothing was measured, and the test went on after the failure of perf, which must end it: "
-    for why in ("wrong answer: output 0: 4 elements differ", "of my kernel", "flops must be a finite number", "cudnn "):
+    for why in ("wrong answer: output 0: 4 elements differ", "of my kernel", "flops must be", "torch has "):
         assert said + why in result.stdout.str()
     run = json.loads((pytester.path / "run.json").read_text())
     assert [row["name"] for row in run["benchmarks"]] == ["test_twice"]
