@@ -44,12 +44,16 @@ def facts_about(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -
         "software": provenance.versions(),
         "flashinfer": capability.flashinfer_import_error(),
         "requirements": requirements.versions(),
-        "unmet": [{**one._asdict(), "then": implementations.without(one.name)} for one in requirements.unmet()],
+        "unmet": [{**one._asdict(), "then": _then(one.name)} for one in requirements.unmet()],
         "instruments": {name: one.missing(device) for name, one in INSTRUMENTS.items()},
         "clock_pass": capability.missing((capability.gpu("the clock pass"), nvrtc.missing), device),
         "caches": {"roof": _path(peaks.cache_path(device)), "kernels": _kernels()},
         "routines": routines,
     }
+
+
+def _then(package: str) -> str | None:
+    return implementations.without(package, is_there=requirements.version(package) is not None)
 
 
 def _no_gpu(seen: Mapping[str, Facts]) -> str | None:

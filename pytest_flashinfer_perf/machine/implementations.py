@@ -54,9 +54,13 @@ def _of_kernel(kernel: str) -> str:
     return next((name for name, looks in NAMED if looks.search(kernel)), UNKNOWN)
 
 
-def without(package: str) -> str | None:
-    """What FlashInfer does without this package, or without one of the packages that it consists of."""
-    return next((then for name, then in WITHOUT.items() if is_of(package, name)), None)
+def without(package: str, *, is_there: bool = False) -> str | None:
+    """What FlashInfer does without this package, or without one of the packages that it consists of.
+
+    One that is there in another version may be imported all the same, as cuda-bindings 13.3 was for 13.1 on an H200.
+    """
+    known = next((then for name, then in WITHOUT.items() if is_of(package, name)), None)
+    return None if is_there and known == NO_IMPORT else known
 
 
 def is_of(package: str, name: str) -> bool:
