@@ -21,7 +21,17 @@ from pytest_flashinfer_perf.measuring.verification import Outputs
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.running import compiling, record, session
 from pytest_flashinfer_perf.running.compiling import CompileError
-from pytest_flashinfer_perf.running.stash import CHECKED, DEVICE, IDENTITY, OUTCOME, REPEAT, ROOFS, ROW, SETTINGS
+from pytest_flashinfer_perf.running.stash import (
+    BENCHMARK,
+    CHECKED,
+    DEVICE,
+    IDENTITY,
+    OUTCOME,
+    REPEAT,
+    ROOFS,
+    ROW,
+    SETTINGS,
+)
 from pytest_flashinfer_perf.runs.row import Identity, Row
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.cost import Cost
@@ -61,7 +71,7 @@ class Perf:
 
     def __init__(self, request: pytest.FixtureRequest, benchmark: Any, settings: Settings, device: Device) -> None:
         self._node = request.node
-        self._benchmark = benchmark
+        self._benchmark = self._node.stash[BENCHMARK] = benchmark
         self._settings = settings
         self._device = device
         self._used = False

@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.runs import properties
 
 def add(item: pytest.Item, report: pytest.TestReport) -> None:
     if stash.ROW in item.stash:
-        row, options = replay.finished(item, item.stash[stash.ROW])
+        row, options = replay.finished(item, item.stash[stash.ROW], item.stash[stash.BENCHMARK])
         reports.add(report, row=row, options=options, roofs=item.stash[stash.ROOFS])
         for known in (item.user_properties, report.user_properties):
             properties.put(row, known)

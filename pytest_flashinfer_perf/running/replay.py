@@ -31,9 +31,8 @@ def statistics(samples: Iterable[float]) -> Stats:
     return Stats(**known, data=tuple(made.data))
 
 
-def finished(item: pytest.Item, row: Row) -> tuple[Row, Options]:
-    """The row as pytest-benchmark's JSON will have it, with what the test itself has added by now."""
-    benchmark = item.funcargs["benchmark"]  # type: ignore[attr-defined] # of a test with the perf fixture
+def finished(item: pytest.Item, row: Row, benchmark: Any) -> tuple[Row, Options]:
+    """The row as pytest-benchmark's JSON will have it, with what the test itself has added to its fixture by now."""
     marker = item.get_closest_marker("benchmark")
     own = {name: value for name, value in benchmark.extra_info.items() if name not in NAMES}
     benchmark.extra_info.update(row.extra_info())  # what the test has set meanwhile of these is not what was measured

@@ -28,6 +28,7 @@ IDENTITY: pytest.StashKey[Identity] = pytest.StashKey()  # the names of the case
 LINE: pytest.StashKey[str] = pytest.StashKey()  # of a testlist, where no case came of it
 REPEAT: pytest.StashKey[str] = pytest.StashKey()  # the commands that run it again
 ROW: pytest.StashKey[Row] = pytest.StashKey()
+BENCHMARK: pytest.StashKey[Any] = pytest.StashKey()  # pytest-benchmark's fixture, which not every test asks for itself
 CHECKED: pytest.StashKey[str] = pytest.StashKey()  # what was compared where nothing is timed
 SEARCH: pytest.StashKey[dict[str, Any]] = pytest.StashKey()  # the report of a search of shapes
 ROOFS: pytest.StashKey[Mapping[str, Roof]] = pytest.StashKey()  # of the row's device
