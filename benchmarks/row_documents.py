@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.runs.fields import types_of
+from pytest_flashinfer_perf.runs.fields import LARGEST, types_of
 from pytest_flashinfer_perf.runs.row import PARTS
 from pytest_flashinfer_perf.runs.run_file import SCHEMA
 
@@ -40,6 +40,8 @@ def of_type(kind: Any) -> dict[str, Any]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return {**of_type(arguments[0]), "description": arguments[1]}
+    if kind is int:
+        return {"type": NAMES[kind], "minimum": -LARGEST, "maximum": LARGEST}
     if kind in NAMES:
         return {"type": NAMES[kind]}
     return of_dataclass(kind) if is_dataclass(kind) else COMPOUND[origin](arguments)

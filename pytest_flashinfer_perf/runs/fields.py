@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import functools
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -116,9 +117,12 @@ COMPOUND: dict[Any, Callable[..., Reader]] = {
 def _scalar(expected: str, kinds: tuple[type, ...], value: Any, where: str) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise FieldError(f"{where} must be {expected}, got {shown(value)}")
-    if isinstance(value, int) and abs(value) > LARGEST:
-        raise FieldError(f"{where} must be {expected} of at most 20 digits, got {shown(value)}")
-    return value
+    if not isinstance(value, int) or abs(value) <= LARGEST:
+        return value
+    if float not in kinds or abs(value) > sys.float_info.max:
+        digits = sys.float_info.max_10_exp if float in kinds else len(str(LARGEST))
+        raise FieldError(f"{where} must be {expected} of at most {digits} digits, got {shown(value)}")
+    return float(value)  # the same number, of which arithmetic stays as small as that of other floats
 
 
 def _one_of(known: tuple[Any, ...], value: Any, where: str) -> Any:
