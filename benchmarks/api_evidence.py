@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.apis import all_apis
-from pytest_flashinfer_perf.apis.known import WHAT_LACKED
-from pytest_flashinfer_perf.apis.routine import ApiRoutine
+from pytest_flashinfer_perf.routines.derived import all_apis
+from pytest_flashinfer_perf.routines.derived.routine import ApiRoutine
+from pytest_flashinfer_perf.routines.derived.templates import WHAT_LACKED
 from pytest_flashinfer_perf.spec.case import Case
 
 # Families in the order in which they are compiled and measured: new ones first, those that need Blackwell last.

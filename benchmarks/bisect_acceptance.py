@@ -19,11 +19,11 @@ from pathlib import Path
 import gate_acceptance as simulated
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.bisect.git_history import GitHistory, git
+from pytest_flashinfer_perf.bisect.comparing import SIGNS, Times
+from pytest_flashinfer_perf.bisect.histories import GitHistory, git
 from pytest_flashinfer_perf.bisect.question import PointError, Question, Side
-from pytest_flashinfer_perf.bisect.search import NoDifferenceError, Search
-from pytest_flashinfer_perf.bisect.times import SIGNS, Times
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.bisect.search import NoDifferenceError, RevisionSearch
+from pytest_flashinfer_perf.rows.run_file import Run
 
 COMMITS = 64
 BROKEN = 0.15  # of the commits, where some do not build
@@ -127,7 +127,7 @@ def searched(planted: Planted, folder: Path, kernel: simulated.Kernel, seed: int
     history = GitHistory(folder, folder / "tree", ids[0], ids[-1])
     compare = Times(instrument, simulated.rules(), lambda *_: None, SIGNS[planted.find])
     try:
-        [trail] = Search(history, compare).run()
+        [trail] = RevisionSearch(history, compare).run()
     except NoDifferenceError:
         return None, instrument.processes
     found = trail.suspects if trail.verified else ()

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.plan import Plan
+from pytest_flashinfer_perf.gate.plan import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules, Verdict
-from pytest_flashinfer_perf.runs import run_file
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.rows import run_file
+from pytest_flashinfer_perf.rows.run_file import Run
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def planned(
         taken.append(len(asked))
         return process(asked, rng), process(asked, rng, changes)
 
-    return Plan().follow(measure, held_to), sum(taken) / len(kernels)
+    return PairPlan().follow(measure, held_to), sum(taken) / len(kernels)
 
 
 def rate(part: float, whole: float) -> float:

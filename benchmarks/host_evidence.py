@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.gate import host, runs, thresholds
+from pytest_flashinfer_perf.gate import host, read, thresholds
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.rows.run_file import Run
 
 HERE = Path(__file__).parent
 TIMES = ("enqueue", "sd", "sd by reference", "plan", "sd", "sd by reference", "planted")
@@ -108,7 +108,7 @@ def lines(plain: Sequence[Run], planted: Sequence[Run]) -> Iterator[str]:
 def main() -> None:
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    plain, *planted = (runs.read([folder]) for folder in sys.argv[1:])
+    plain, *planted = (read.read([folder]) for folder in sys.argv[1:])
     print("\n".join(lines(plain, *planted or [[]])))
 
 

@@ -10,16 +10,15 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import runs
-from pytest_flashinfer_perf.runs import host_time
-from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.rows.row import Row, outlasts
 
 SHORT_US = 400
 HEADINGS = ("routine", "backend", "cases", "enqueue", "plan", "launches", "allocations", "waits", "copies", "slower")
 
 
 def by_backend(files: Sequence[str]) -> dict[tuple[str, str], list[Row]]:
-    rows = {row.identity.case: row for run in reversed(runs.read(files)) for row in run.rows if row.host}
+    rows = {row.identity.case: row for run in reversed(read.read(files)) for row in run.rows if row.host}
     found: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows.values(), key=_family):
         found.setdefault((row.identity.routine or "", row.identity.backend or ""), []).append(row)
@@ -48,7 +47,7 @@ def line(rows: Sequence[Row]) -> Iterator[str]:
     yield span([host.plan_us for host in hosts], " us")
     for name in ("launches", "allocations", "synchronisations", "copies_to_host"):
         yield span([getattr(host, name) for host in hosts])
-    yield str(sum(host_time.outlasts(row.host, row.median) for row in rows if row.host))
+    yield str(sum(outlasts(row.host, row.median) for row in rows if row.host))
 
 
 def main() -> None:

@@ -27,12 +27,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_flashinfer_perf.flashinfer_benchmark import lines
-from pytest_flashinfer_perf.gate import runs
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.spec import flags
 
 SHARE = 1.03
@@ -60,7 +60,7 @@ def pairs(path: str) -> list[tuple[str, str]]:
 
 def names(line: str) -> list[str]:
     """Of the line's cases, in order."""
-    return [one.identity.case for one in lines.read(flags.split(line), all_routines())]
+    return [one.identity.case for one in testlist.cases_of_line(flags.split(line), all_routines())]
 
 
 def rename(path: str, run: str) -> None:
@@ -85,7 +85,7 @@ def found(*folders: str) -> Iterator[str]:
     """How the gate judges each plain process against each longer one, by what was planted and how long a call takes."""
     verdicts: dict[Band, Counter[Verdict]] = {band: Counter() for band in BANDS}
     for one, other in zip(folders[::2], folders[1::2], strict=True):
-        plain, grown = runs.read([one]), runs.read([other])
+        plain, grown = read.read([one]), read.read([other])
         planted = growth(plain, grown)
         for base, head in itertools.product(plain, grown):
             for case in (one for one in judge([base], [head], Rules()).cases if one.name in planted):

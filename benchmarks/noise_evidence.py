@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.gate import cycles, runs
+from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.gate.figures import compared_by
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules, Verdict
 
 
 def pairs(folder: Path) -> list[Judgement]:
     """The judgements of all ordered pairs."""
-    processes = runs.read([folder])
+    processes = read.read([folder])
     return [judge([base], [head], Rules()) for base, head in itertools.permutations(processes, 2)]
 
 
@@ -36,12 +37,12 @@ def spread(values: Sequence[float]) -> float:
 
 def rows(folder: Path, judged: Sequence[Judgement]) -> Iterator[tuple[str, float, str, float, float]]:
     """Per case: figure, sd between processes and the gate's noise in percent."""
-    processes, first = runs.read([folder]), judged[0]
+    processes, first = read.read([folder]), judged[0]
     for case in first.cases:
         if case.primary is None:
             continue
         domain = case.primary.seen.domain
-        figures = cycles.compared_by([run.by_case[case.name] for run in processes], domain)
+        figures = compared_by([run.by_case[case.name] for run in processes], domain)
         taken = [one.primary.noise.variance for j in judged for one in j.cases if one.name == case.name and one.primary]
         predicted, observed = 100 * math.sqrt(statistics.fmean(taken)), spread(figures)
         median = statistics.median(run.by_case[case.name].median for run in processes)

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_flashinfer_perf.flashinfer_benchmark import upstream
-from pytest_flashinfer_perf.runs import run_file
-from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.routines import upstream
+from pytest_flashinfer_perf.rows import run_file
+from pytest_flashinfer_perf.rows.row import Row
 
 HERE = Path(__file__).parent
 CASES = [HERE / "prebuild_cases.txt", HERE / "parity_cases.txt"]

@@ -20,14 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.models import step as steps
 from pytest_flashinfer_perf.models.budget import Budget
-from pytest_flashinfer_perf.report import runs
+from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.gemm.mm_bf16 import Inputs
+from pytest_flashinfer_perf.routines.derived import all_apis
+from pytest_flashinfer_perf.routines.gemm.mm_bf16 import MmBf16Inputs
 from pytest_flashinfer_perf.spec.routine import LaunchOptions
 
 KNOWN = {**all_routines(), **all_apis()}
@@ -82,10 +82,10 @@ class Step:
         norms = {"norm": self.drawn(Q), "next norm": self.drawn(Q)}
         return {**made, **norms, "attention": attention._replace(table=self.table)}
 
-    def operands(self, name: str) -> Inputs:
+    def operands(self, name: str) -> MmBf16Inputs:
         p = self.sizes[name]
         b = self.head if name == "lm-head" else self.layers[0][name]
-        return Inputs(self.drawn(p.m, p.k), b, None, torch.empty(p.m, p.n, dtype=torch.bfloat16, device=DEVICE))
+        return MmBf16Inputs(self.drawn(p.m, p.k), b, None, torch.empty(p.m, p.n, dtype=torch.bfloat16, device=DEVICE))
 
     def built(self, name: str, inputs: Any) -> Callable[[Any], object]:
         backend = self.routines[name].backends[self.chosen[name]]
@@ -93,7 +93,7 @@ class Step:
 
     def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
         out = torch.empty(self.tokens, self.sizes[name].n, dtype=torch.bfloat16, device=DEVICE)
-        self.multiply[name](Inputs(a, b, None, out))
+        self.multiply[name](MmBf16Inputs(a, b, None, out))
         return out
 
     def run(self, *, sampled: bool) -> Tensor:
@@ -198,7 +198,7 @@ def main() -> int:
     steps.add_options(parser)
     args = parser.parse_args()
     asked = steps.read(args)
-    found = budget.of_run(plans.completed(plans.of(MODEL, asked), KNOWN), runs.read([args.run])[0])
+    found = budget.of_run(plans.completed(plans.of(MODEL, asked), KNOWN), story.read([args.run])[0])
     missing = {entry.kernel.name for entry in found.unmeasured}
     if missing - {SAMPLING}:
         sys.exit(f"{args.run} has no row of {', '.join(sorted(missing))}")

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.runs.fields import LARGEST, types_of
-from pytest_flashinfer_perf.runs.row import PARTS
-from pytest_flashinfer_perf.runs.run_file import SCHEMA
+from pytest_flashinfer_perf.rows.fields import LARGEST, types_of
+from pytest_flashinfer_perf.rows.row import PARTS
+from pytest_flashinfer_perf.rows.run_file import SCHEMA
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "row.md"
-FILE = ROOT / "pytest_flashinfer_perf" / "runs" / "extra_info.schema.json"
+FILE = ROOT / "pytest_flashinfer_perf" / "rows" / "extra_info.schema.json"
 BEGIN, END = "<!-- fields -->\n", "<!-- end of fields -->\n"
 NAMES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", types.NoneType: "null"}
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.apis import discovery, support
-from pytest_flashinfer_perf.apis.known import Api
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.derived import templates
+from pytest_flashinfer_perf.routines.derived.routine import declared
+from pytest_flashinfer_perf.routines.derived.templates import Api
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
@@ -112,7 +113,7 @@ it has none, the library says when it is called.
 
 
 def api_lines(seen: Counter[tuple[str, str, str]]) -> Iterator[str]:
-    found = discovery.registry()
+    found = templates.installed()
     yield APIS.format(count=len(found.apis), version=found.version)
     yield "| API | backends | declared for | ran on an H200, cases |\n|---|---|---|---|"
     for api in found.usable:
@@ -128,7 +129,7 @@ def api_lines(seen: Counter[tuple[str, str, str]]) -> Iterator[str]:
 
 
 def api_declared_for(api: Api, backend: str) -> str:
-    where = support.declared(api, backend)
+    where = declared(api, backend)
     refused = [name for name in GPUS if where(device(name))]
     accepted = ", ".join(f"{a}.{b}" for a, b in GPUS if (a, b) not in refused)
     return (accepted or "none") if refused else "not stated"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from pytest_flashinfer_perf.bisect.question import Answer, Compare, Finding, Question, Stage
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.bisect.question import CaseFinding, Compare, Comparison, Question, Stage
+from pytest_flashinfer_perf.rows.run_file import RunError
 
 HALF = 0.5  # a point counts as changed if it has more than this share of the change between the ends
 TRIES = 3  # how many suspects of a case may turn out to be equal to their parents
@@ -38,7 +38,7 @@ class History(Protocol):
     @property
     def bad(self) -> str: ...
 
-    def next(self, answers: Mapping[str, Answer]) -> Next: ...
+    def next(self, answers: Mapping[str, Comparison]) -> Next: ...
 
     def parents(self, suspects: Sequence[str]) -> Sequence[str]:
         """The points directly before the suspects."""
@@ -50,16 +50,16 @@ class CaseSearch:
     """The state of the search for one case. `cleared` are suspects that did not differ from their parents."""
 
     case: str
-    ends: Finding
-    answers: dict[str, Answer] = field(default_factory=dict)
-    cleared: list[tuple[str, Finding]] = field(default_factory=list)
+    ends: CaseFinding
+    answers: dict[str, Comparison] = field(default_factory=dict)
+    cleared: list[tuple[str, CaseFinding]] = field(default_factory=list)
     suspects: tuple[str, ...] = ()
-    verified: Finding | None = None
+    verified: CaseFinding | None = None
 
     @property
     def searched(self) -> bool:
         """False if it is unclear whether the ends differ."""
-        return self.ends.answer is Answer.CHANGED
+        return self.ends.answer is Comparison.CHANGED
 
     @property
     def open(self) -> bool:
@@ -69,7 +69,7 @@ class CaseSearch:
     def found(self) -> bool:
         return self.verified is not None and len(self.suspects) == 1
 
-    def clear(self, suspect: str, parents: Sequence[str], finding: Finding) -> None:
+    def clear(self, suspect: str, parents: Sequence[str], finding: CaseFinding) -> None:
         """Drop the suspect. It equals a parent, so one of their answers was wrong: both will be measured again."""
         self.cleared.append((suspect, finding))
         for point in (suspect, *parents):
@@ -77,7 +77,7 @@ class CaseSearch:
 
 
 @dataclass
-class Search:
+class RevisionSearch:
     history: History
     compare: Compare
     started: Callable[[Sequence[CaseSearch]], None] = lambda _: None
@@ -92,7 +92,9 @@ class Search:
 
     def _trails(self) -> list[CaseSearch]:
         ends = self._ask("ends", self.history.good, self.history.bad)
-        trails = [CaseSearch(case, finding) for case, finding in ends.items() if finding.answer is not Answer.UNCHANGED]
+        trails = [
+            CaseSearch(case, finding) for case, finding in ends.items() if finding.answer is not Comparison.UNCHANGED
+        ]
         if not any(trail.searched for trail in trails):
             listed = "\n".join(f"  {case}: {finding.sentence}" for case, finding in ends.items())
             seen = "it is unclear whether the ends differ" if trails else "the ends do not differ"
@@ -121,23 +123,23 @@ class Search:
         seen = [self._beside(parent, suspect, trails) for parent in parents]
         for trail in trails:
             findings = [found[trail.case] for found in seen]
-            innocent = next((finding for finding in findings if finding.answer is not Answer.CHANGED), None)
+            innocent = next((finding for finding in findings if finding.answer is not Comparison.CHANGED), None)
             trail.suspects = suspects
             if innocent is None:
                 trail.verified = findings[0]
             else:
                 trail.clear(suspect, parents, innocent)
 
-    def _beside(self, parent: str, suspect: str, trails: Sequence[CaseSearch]) -> Mapping[str, Finding]:
+    def _beside(self, parent: str, suspect: str, trails: Sequence[CaseSearch]) -> Mapping[str, CaseFinding]:
         if (parent, suspect) == (self.history.good, self.history.bad):
             return {trail.case: trail.ends for trail in trails}
         return self._ask("verify", parent, suspect, trails)
 
-    def _ask(self, stage: Stage, base: str, head: str, trails: Sequence[CaseSearch] = ()) -> Mapping[str, Finding]:
+    def _ask(self, stage: Stage, base: str, head: str, trails: Sequence[CaseSearch] = ()) -> Mapping[str, CaseFinding]:
         tests = {trail.case: trail.ends.test for trail in trails}
         levels = {trail.case: _level(trail.ends) for trail in trails} if stage == "step" else {}
         return self.compare(Question(next(self._numbers), stage, base, head, tests, levels))
 
 
-def _level(ends: Finding) -> float:
+def _level(ends: CaseFinding) -> float:
     return max(ends.level, HALF * abs(ends.change or 0.0))

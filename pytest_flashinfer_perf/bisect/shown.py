@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Protocol
 
-from pytest_flashinfer_perf.bisect.question import GIT_WORDS, Answer, Finding, Question
+from pytest_flashinfer_perf.bisect.question import GIT_WORDS, CaseFinding, Comparison, Question
 from pytest_flashinfer_perf.bisect.search import CaseSearch
-from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.runs.formatting import indented
+from pytest_flashinfer_perf.files import write_json, write_whole
+from pytest_flashinfer_perf.gate import document, markdown, words
+from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.gate.verdict import Judgement
+from pytest_flashinfer_perf.rows.formatting import indented
 
 
 class Titles(Protocol):
@@ -19,7 +25,7 @@ class Titles(Protocol):
     def origin(self, point: str) -> str: ...
 
 
-def step(question: Question, found: Mapping[str, Finding], titles: Titles, seconds: float) -> Iterator[str]:
+def step(question: Question, found: Mapping[str, CaseFinding], titles: Titles, seconds: float) -> Iterator[str]:
     beside = f" beside {titles.title(question.base)}" if question.stage == "verify" else ""
     yield f"{question.number:2} {question.stage}: {titles.title(question.head)}{beside} ({seconds:.0f} s)"
     for case, finding in found.items():
@@ -27,10 +33,12 @@ def step(question: Question, found: Mapping[str, Finding], titles: Titles, secon
         yield from indented(f"{_answer(question, finding)}: {finding.sentence}", 7)
 
 
-def _answer(question: Question, finding: Finding) -> str:
+def _answer(question: Question, finding: CaseFinding) -> str:
     if question.stage == "step":
         return GIT_WORDS[finding.answer]
-    return {Answer.CHANGED: "changed", Answer.UNCHANGED: "not changed", Answer.SKIP: "unclear"}[finding.answer]
+    return {Comparison.CHANGED: "changed", Comparison.UNCHANGED: "not changed", Comparison.SKIP: "unclear"}[
+        finding.answer
+    ]
 
 
 def results(trails: Iterable[CaseSearch], titles: Titles, wanted: str) -> Iterator[str]:
@@ -67,5 +75,38 @@ def _unverified(trail: CaseSearch, titles: Titles, wanted: str) -> Iterator[str]
         yield f"{titles.title(point)}: {finding.sentence}"
 
 
-def _sure(finding: Finding) -> str:
+def _sure(finding: CaseFinding) -> str:
     return "" if finding.surely is None else f", at least {words.percent(finding.surely)} (95 % confidence)"
+
+
+# The files of a search: each comparison's verdicts, and the settings with which `compare` repeats them.
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    folder: Path
+
+    def verdicts(self, question: Question, judgement: Judgement) -> None:
+        there = self.folder / question.folder
+        write_whole(there / "thresholds.toml", toml(judgement.rules.thresholds))
+        write_whole(there / "verdicts.json", document.text(judgement))
+        write_whole(there / "verdicts.md", markdown.text(judgement))
+
+    def result(self, trails: Sequence[CaseSearch]) -> None:
+        write_json(self.folder / RESULT, [asdict(trail) for trail in trails])
+
+
+def toml(thresholds: Thresholds) -> str:
+    """The thresholds as a settings file."""
+    lines = (f"{json.dumps(glob)} = {{ {_fields(entry)} }}\n" for glob, entry in thresholds.entries)
+    return "[thresholds]\n" + "".join(lines)
+
+
+def _fields(entry: object) -> str:
+    """The settings that decide whether a case changed, without those for absolute limits."""
+    values = dict(entry) if isinstance(entry, dict) else {}
+    fields = [f'{name} = "{100 * values[name]:.12f}%"' for name in ("slower", "slower_host") if name in values]
+    fields += [f"floor_us = {values['floor_us']!r}"] if "floor_us" in values else []
+    return ", ".join(fields)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.cli import commands
-from pytest_flashinfer_perf.flashinfer_benchmark.upstream_lines import UpstreamLines
+from pytest_flashinfer_perf.flashinfer_benchmark.printed_lines import UpstreamLines
 from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.plugin import option_tables, suite
+from pytest_flashinfer_perf.plugin import cases
+from pytest_flashinfer_perf.plugin.options import CASES, HIDDEN
 from pytest_flashinfer_perf.spec import flags
 
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # by torch; nothing here needs numpy
@@ -147,18 +148,18 @@ def of_suite(arguments: Sequence[str]) -> list[str]:
     cache = [] if "no:cacheprovider" in arguments else ["-o", f"cache_dir={here / '.pytest_cache'}"]
     outputs = [*cache, f"--benchmark-storage=file://{here / '.benchmarks'}"]
     tests = map(str, _asked_paths(arguments))
-    return [*tests, f"--rootdir={suite.root()}", *QUIETLY, *outputs, *arguments]
+    return [*tests, f"--rootdir={cases.root()}", *QUIETLY, *outputs, *arguments]
 
 
 def _asked_paths(arguments: Sequence[str]) -> list[Path]:
     """The suite's folders for the options that pytest is to read."""
     parser = argparse.ArgumentParser("flashinfer-perf bench", add_help=False, allow_abbrev=False)
-    for option in (*option_tables.CASES, *option_tables.HIDDEN):
+    for option in (*CASES, *HIDDEN):
         if option.name in CHOOSING:
             option.add_by(parser.add_argument)
     asked, _ = parser.parse_known_args(arguments)
-    step = suite.runs_a_step(asked.perf_model, asked.perf_step, asked.perf_plan)
-    return suite.asked_paths(api=asked.perf_api, cases=asked.perf_case, step=step)
+    step = cases.runs_a_step(asked.perf_model, asked.perf_step, asked.perf_plan)
+    return cases.asked_paths(api=asked.perf_api, cases=asked.perf_case, step=step)
 
 
 OF_PYTEST = {"bench": bench, "run": run}

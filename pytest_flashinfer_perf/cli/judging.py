@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.config.option import ALLOW, STRICT, option, whole
 from pytest_flashinfer_perf.files import verify_outputs, write_whole
-from pytest_flashinfer_perf.gate import (
-    document,
-    explain,
-    github,
-    junit,
-    likeness,
-    markdown,
-    table,
-    thresholds,
-)
-from pytest_flashinfer_perf.gate.options import ALLOW, STRICT
+from pytest_flashinfer_perf.gate import comparable, document, markdown, terminal, thresholds
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 from pytest_flashinfer_perf.printing import print_raw, show
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.rows.run_file import Run
 
-WRITERS = {"markdown": markdown.text, "json": document.text, "junit": junit.text}
+WRITERS = {"markdown": markdown.text, "json": document.text, "junit": document.junit_xml}
 WRITTEN_AS = {"markdown": "Markdown", "json": "JSON", "junit": "JUnit XML"}
 
 
@@ -62,7 +54,7 @@ def rules(args: argparse.Namespace, *, paired: bool, runs: Iterable[Run] = ()) -
     verify_outputs(outputs, [*read, project.path] if project.path else read)
     return Rules(
         thresholds=thresholds.read(project),
-        allowed=likeness.allowed(args.perf_gate_allow),
+        allowed=comparable.allowed(args.perf_gate_allow),
         strict=args.perf_gate_strict,
         paired=paired,
         steps=thresholds.of_steps(project),
@@ -71,10 +63,33 @@ def rules(args: argparse.Namespace, *, paired: bool, runs: Iterable[Run] = ()) -
 
 def publish(judgement: Judgement, args: argparse.Namespace) -> int:
     """Write the verdicts to the terminal, to GitHub and to files, and return the exit code."""
-    shown = table.lines(judgement) if args.explain is None else explain.lines(judgement, args.explain)
+    shown = terminal.lines(judgement) if args.explain is None else terminal.explanation(judgement, args.explain)
     show(shown)
-    print_raw("".join(f"{line}\n" for line in github.publish(judgement)))
+    print_raw("".join(f"{line}\n" for line in markdown.publish(judgement)))
     for name, text in WRITERS.items():
         if getattr(args, name):
             write_whole(getattr(args, name), text(judgement))
     return judgement.exit_code
+
+
+# Options of the commands that start processes to measure in.
+
+PYTHON = option(
+    "--python",
+    default=sys.executable,
+    metavar="CMD",
+    help="Folder of a virtual environment, a Python, or a command to measure with. Default: this Python.",
+)
+
+
+def add_output(parser: argparse.ArgumentParser, command: str) -> None:
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help=f"New folder for results and logs. Default: {command}-DATE-TIME."
+    )
+
+
+def add_pairs(parser: argparse.ArgumentParser) -> None:
+    sure = "Measure up to N pairs of base and head, fewer for a case whose verdict is certain. Default: %(default)s."
+    unsure = "Go on up to N pairs for cases that are AMBIGUOUS after --pairs. Default: %(default)s."
+    parser.add_argument("--pairs", type=whole(1), default=5, metavar="N", help=sure)
+    parser.add_argument("--most-pairs", type=whole(1), default=10, metavar="N", help=unsure)

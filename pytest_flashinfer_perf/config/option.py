@@ -88,3 +88,15 @@ def is_finite(value: Any) -> bool:
 
 SECONDS = Bound("a finite number of seconds of at least 0", is_finite, float)
 SEED = Bound("a whole number of at most 64 bits", lambda value: _is_whole(value) and -(2**63) <= value < 2**64, int)
+
+
+# Options by which verdicts are made, of pytest and of the commands that compare files.
+
+STRICT = option("--perf-gate-strict", action="store_true", help="Exit with 2 if a verdict is AMBIGUOUS.")
+ALLOW = option(
+    "--perf-gate-allow",
+    metavar="A,B",
+    default="",
+    help="Do not exit with 2 for these: cases that are missing, deselected or invalid, or another GPU, driver or "
+    "setting. An unknown name lists those that there are. Default: none.",
+)

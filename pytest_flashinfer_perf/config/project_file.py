@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fnmatch
+import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.files import read_text
-from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
+from pytest_flashinfer_perf.files import FileError, read_json, read_text, write_json
 from pytest_flashinfer_perf.printing import safe
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.checking.check import Tolerance
+
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -78,3 +83,116 @@ def read(path: Path) -> ProjectFile:
         if name not in SECTIONS:
             raise ProjectFileError(f"{path}: sections: {unknown(name, SECTIONS)}")
     return ProjectFile(path, sections)
+
+
+# `[tolerances]` of the settings file: bounds that replace those of routines.
+
+BOUNDS = ("rtol", "atol", "scale", "matched", "absolute")
+BESIDE = ("output", "reason")
+
+
+@dataclass(frozen=True)
+class Override:
+    """Bounds for one output of the routines and backends that a glob matches."""
+
+    glob: str
+    bounds: Mapping[str, float]
+    output: int = 0
+
+    def names(self, routine: str, backend: str) -> bool:
+        whole = self.glob if "/" in self.glob else f"{self.glob}/*"
+        return fnmatch.fnmatchcase(f"{routine}/{backend}", whole)
+
+
+def read_tolerances(project: ProjectFile) -> tuple[Override, ...]:
+    return tuple(_override(project, glob, entry) for glob, entry in project.section("tolerances").items())
+
+
+def _override(project: ProjectFile, glob: str, entry: Mapping[str, Any]) -> Override:
+    where = f'{project.path}: [tolerances] "{glob}"'
+    for name in entry:
+        if name not in (*BOUNDS, *BESIDE):
+            raise ProjectFileError(f"{where}: {unknown(name, (*BOUNDS, *BESIDE))}")
+    output = entry.get("output", 0)
+    if not isinstance(output, int) or isinstance(output, bool) or output < 0:
+        raise ProjectFileError(f"{where}: output must be the index of an output, counted from 0, got {output!r}")
+    bounds = {name: number(entry[name], f"{where}: {name}") for name in BOUNDS if name in entry}
+    if not bounds:
+        raise ProjectFileError(f"{where}: has no bound, give it one of {', '.join(BOUNDS)}")
+    return Override(glob, bounds, output)
+
+
+def applied(
+    overrides: Iterable[Override], routine: str, backend: str, own: tuple[Tolerance, ...]
+) -> tuple[Tolerance, ...]:
+    """The routine's own tolerances with the project's overrides; the last one that matches wins."""
+    bounds = list(own)
+    for override in overrides:
+        if override.names(routine, backend) and override.output < len(bounds):
+            bounds[override.output] = replace(bounds[override.output], **override.bounds)
+    return tuple(bounds)
+
+
+def without_match(overrides: Iterable[Override], known: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """The globs that match no backend of these routines."""
+    for override in overrides:
+        if not any(override.names(routine, backend) for routine, backends in known.items() for backend in backends):
+            yield override.glob
+
+
+# `[quarantine]` of the settings file: cases known to crash, which are never launched and always counted.
+
+NEEDS = ("reason", "link")
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """Cases selected by a glob over `routine/id` or by flags, with the reason and a link."""
+
+    which: str
+    reason: str
+    link: str
+
+    @property
+    def sentence(self) -> str:
+        return f"quarantined: {self.reason} ({self.link})"
+
+
+def read_quarantine(project: ProjectFile) -> tuple[Quarantined, ...]:
+    return tuple(_entry(project, which, entry) for which, entry in project.section("quarantine").items())
+
+
+def _entry(project: ProjectFile, which: str, entry: Mapping[str, Any]) -> Quarantined:
+    where = f'{project.path}: [quarantine] "{which}"'
+    for name in entry:
+        if name not in NEEDS:
+            raise ProjectFileError(f"{where}: {unknown(name, NEEDS)}")
+    for name in NEEDS:
+        if not isinstance(entry.get(name), str) or not entry[name].strip():
+            raise ProjectFileError(
+                f"{where}: needs a {name}: give the reason for the quarantine and a link to the issue"
+            )
+    return Quarantined(which, entry["reason"], entry["link"])
+
+
+# The file of `--perf-plant`: tests to slow down, and the extra work after each timed call in seconds.
+
+
+class PlantError(FlashinferPerfError):
+    """The file of `--perf-plant` is not valid; the message names it."""
+
+
+def write(path: Path, seconds: Mapping[str, float]) -> None:
+    write_json(path, dict(seconds))
+
+
+def read_planting(path: Path) -> dict[str, float]:
+    """Seconds by test id."""
+    try:
+        plants = {test: float(seconds) for test, seconds in read_json(path).items()}
+    except (FileError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise PlantError(f"{path}: must hold seconds by test id: {error}") from error
+    for test, seconds in plants.items():
+        if not 0 < seconds < math.inf:
+            raise PlantError(f"{path}: {test}: seconds must be above zero, got {seconds}")
+    return plants

@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pytest_flashinfer_perf.config.option import FINDINGS, SECONDS, one_of, whole
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
 
 if TYPE_CHECKING:  # every session of pytest imports this module
-    from pytest_flashinfer_perf.config.project_file import ProjectFile
-    from pytest_flashinfer_perf.config.quarantine import Quarantined
-    from pytest_flashinfer_perf.config.tolerances import Override
+    from pytest_flashinfer_perf.config.project_file import Override, ProjectFile, Quarantined
 
 InstrumentChoice = Literal["auto", "cupti", "events", "wall"]
 GraphChoice = Literal["auto", "on", "off"]

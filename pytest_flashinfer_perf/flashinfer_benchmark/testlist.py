@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.apis import NotAnApiError
-from pytest_flashinfer_perf.flashinfer_benchmark import lines, upstream
 from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.routines import all_backends, all_routines
-from pytest_flashinfer_perf.runs.row import Identity
+from pytest_flashinfer_perf.routines import all_backends, all_routines, upstream
+from pytest_flashinfer_perf.routines.derived import NotAnApiError, api_named
+from pytest_flashinfer_perf.rows.row import Identity
+from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.spec.case import Case, Line, UnknownRoutineError
-from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.spec.case import Case, FlagLine, UnknownRoutineError
+from pytest_flashinfer_perf.spec.params import ParamError, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 STAND_IN = "torch"  # it is measured beside upstream's backends where there is no GPU
@@ -24,7 +24,7 @@ STARTS = re.compile(r"\s*(--routine|-R|--api)\b")
 
 
 @dataclass(frozen=True)
-class Entry:
+class TestlistLine:
     """A case; or `missing`, if this project lacks it, which is a skip; or `problem`, a failure, if it is not valid."""
 
     name: str
@@ -33,7 +33,7 @@ class Entry:
     problem: str = ""
     where: str = ""
     text: str = ""
-    parsed: Line | None = None
+    parsed: FlagLine | None = None
 
     @property
     def identity(self) -> Identity:
@@ -46,12 +46,12 @@ def is_testlist(path: Path) -> bool:
     return any(map(STARTS.match, _lines(path)))
 
 
-def read(path: Path, flags_of_all: str = "", backends: Sequence[str] = ()) -> list[Entry]:
+def read(path: Path, flags_of_all: str = "", backends: Sequence[str] = ()) -> list[TestlistLine]:
     """An entry for each line and backend, or for each of `backends`; one for each line without a case.
 
     Equal entries are numbered.
     """
-    found: list[Entry] = []
+    found: list[TestlistLine] = []
     for number, line in enumerate(_lines(path), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             found += read_line(f"{flags_of_all} {line}".strip(), f"{path.name}:{number}", backends)
@@ -75,11 +75,11 @@ def _encoding(path: Path) -> str:
         return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
-def read_line(line: str, where: str, backends: Sequence[str] = ()) -> list[Entry]:
+def read_line(line: str, where: str, backends: Sequence[str] = ()) -> list[TestlistLine]:
     """The entries of a single line: one for each of `backends`, or of its own, or of upstream's and the stand-in."""
-    unread = Entry(_slug(line), where=where, text=line)
+    unread = TestlistLine(_slug(line), where=where, text=line)
     try:
-        read = lines.parse(flags.split(line), all_routines())
+        read = parse(flags.split(line), all_routines())
     except NotAnApiError as error:
         return [replace(unread, missing=str(error))]
     except ParamError as error:
@@ -92,7 +92,7 @@ def read_line(line: str, where: str, backends: Sequence[str] = ()) -> list[Entry
     return measured + [_entry(unread, read, name, stands_in=True) for name in stand_in]
 
 
-def _entry(unread: Entry, line: Line, backend: str, *, stands_in: bool = False) -> Entry:
+def _entry(unread: TestlistLine, line: FlagLine, backend: str, *, stands_in: bool = False) -> TestlistLine:
     nameless = replace(unread, name=f"{line.routine.name}[{line.shape.id}-{backend}]")
     try:
         case = replace(line.case(backend), stands_in=stands_in)
@@ -109,7 +109,7 @@ def _slug(line: str) -> str:
     return f"line[{words[:80]}]"
 
 
-def _numbered(entries: Iterable[Entry]) -> Iterator[Entry]:
+def _numbered(entries: Iterable[TestlistLine]) -> Iterator[TestlistLine]:
     seen: Counter[str] = Counter()
     for entry in entries:
         seen[entry.name] += 1
@@ -120,3 +120,39 @@ def _numbered(entries: Iterable[Entry]) -> Iterator[Entry]:
         else:
             again = replace(entry.case, nth=nth)
             yield replace(entry, name=f"{again.routine.name}[{again.id}]", case=again)
+
+
+# Read a line of flags: of a routine, of an API, or of upstream's routine that is an API here.
+
+
+def cases_of_line(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
+    """A line's cases, a case per backend."""
+    return parse(line, routines).cases()
+
+
+def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> FlagLine:
+    words = list(line)
+    name = cases.name_in(words)
+    if names_api(words):
+        api = api_named(name)
+        return cases.parse_of(api, words, _spellings(api))
+    if name in routines or not upstream.may_be_api(name):
+        return cases.parse(words, routines)
+    return _translated(words, name)
+
+
+def _translated(words: list[str], name: str) -> FlagLine:
+    """A line of upstream's routine that is an API here."""
+    from pytest_flashinfer_perf.routines.derived import upstream_names  # imports torch
+
+    described = upstream_names.api_of(name, words)
+    api = api_named(described.name)
+    return cases.parse_of(api, words, (), lambda rest: upstream_names.translated(name, described, rest))
+
+
+def names_api(words: Iterable[str]) -> bool:
+    return any(word.partition("=")[0] == "--api" for word in words)
+
+
+def _spellings(api: AnyRoutine) -> set[str]:
+    return {spelling for field in fields_of(api.params) for spelling in field.spellings}

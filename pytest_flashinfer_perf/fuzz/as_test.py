@@ -17,13 +17,12 @@ from pytest_flashinfer_perf.fuzz.child import ChildError, ChildSetup, ExampleRun
 from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun, write_findings
 from pytest_flashinfer_perf.machine import capability, provenance
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.one_case import obstacle
+from pytest_flashinfer_perf.measurement.one_case import obstacle
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running.stash import SEARCH
-from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.session.stash import SEARCH
+from pytest_flashinfer_perf.spec.case import Case, quarantined
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import Backend
-from pytest_flashinfer_perf.spec.selection import quarantined
 
 PACKAGE = __name__.partition(".")[0]
 

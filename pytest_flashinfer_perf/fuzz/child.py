@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.fuzz.findings import Outcome
-from pytest_flashinfer_perf.running.child_process import Answer, ChildProcess, Ended, StartError, cause
-from pytest_flashinfer_perf.runs.formatting import last_lines
+from pytest_flashinfer_perf.launch.child_process import Answer, ChildProcess, Ended, StartError, cause
+from pytest_flashinfer_perf.rows.formatting import last_lines
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Checking, Measuring
@@ -74,11 +74,11 @@ class Examples:
         self._trial: Trial | None = None
 
     def __call__(self, words: list[str]) -> Answer:
-        from pytest_flashinfer_perf.flashinfer_benchmark import lines
+        from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 
         try:
             trial = self._trial = self._trial or _trial(self._setup)
-            outcome = trial.run(lines.read(words, self._routines)[0])
+            outcome = trial.run(testlist.cases_of_line(words, self._routines)[0])
         except Exception as error:  # noqa: BLE001 - the parent ends the search with this message
             return Answer(Unable(f"{type(error).__name__}: {error}"), retires=True)
         return Answer(outcome, retires=outcome.kind == "failed" and not _is_sound(trial))

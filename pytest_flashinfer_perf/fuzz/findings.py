@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_flashinfer_perf.files import read_json, write_json
-from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
+from pytest_flashinfer_perf.routines import upstream_command
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -62,7 +62,7 @@ def describe(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, stead
         module=f"{params.__module__} import {params.__qualname__}",
         example=f"@example({pasteable(case.params)}, {case.seed})",
         pytest=flags.join(["pytest", "--perf-fuzz", f"--perf-case={flags.join(case.words)}"]),
-        upstream=upstream_repro.command(case),
+        upstream=upstream_command.command(case),
         log=outcome.log,
         steady=steady,
         versions={name: version for name, version in versions.items() if version is not None},

@@ -25,13 +25,11 @@ from pytest_flashinfer_perf.fuzz.child import ExampleRunner
 from pytest_flashinfer_perf.fuzz.findings import FINDINGS, Finding, Outcome
 from pytest_flashinfer_perf.fuzz.strategies import SEEDS, strategies_for
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.one_case import obstacle
+from pytest_flashinfer_perf.measurement.one_case import obstacle
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.spec import selection
-from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.case import Case, parse_selector, quarantined
 from pytest_flashinfer_perf.spec.params import Params
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
-from pytest_flashinfer_perf.spec.selection import quarantined
 
 # An example's memory in addition to that of the routine's smallest smoke shape.
 BYTES_CPU, BYTES_GPU = 32 << 20, 4 << 30
@@ -136,7 +134,7 @@ class SearchRun:
     def _params(self) -> st.SearchStrategy[Params]:
         routine, backend = self._search.routine, self._search.backend_name
         lines = self._settings.fuzzing.flags
-        selections = [found for line in lines if (found := selection.parse(line, routine, all_routines()))]
+        selections = [found for line in lines if (found := parse_selector(line, routine, all_routines()))]
         fixed = [one.fields for one in selections if backend in (one.backends or (backend,))]
         drawn = [strategies_for(routine, **fields) for fields in fixed or [{}]]
         return st.one_of(drawn).filter(self._may_be_launched)
@@ -173,11 +171,11 @@ class SearchRun:
 
     def _left_running(self) -> Iterator[Case]:
         """The example that an interrupted search had launched last, which is tried first."""
-        from pytest_flashinfer_perf.flashinfer_benchmark import lines
+        from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 
         if self._running.is_file():
             line = json.loads(self._running.read_text())["line"]
-            yield from lines.read(line, {**all_routines(), self._search.routine.name: self._search.routine})
+            yield from testlist.cases_of_line(line, {**all_routines(), self._search.routine.name: self._search.routine})
 
     def _why_not(self) -> str:
         reasons = self.tally.skipped + self.tally.refused + self.tally.quarantined

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hypothesis import strategies as st
 
@@ -11,6 +11,10 @@ from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import routine_named
 from pytest_flashinfer_perf.spec.params import Field, ParamError, Params, Value, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
+
+if TYPE_CHECKING:
+    pass
+
 
 P = TypeVar("P", bound=Params)
 Values = st.SearchStrategy[Value]

@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.fuzz.findings import Outcome
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.one_case import run_case
+from pytest_flashinfer_perf.measurement.one_case import run_case
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import Backend, Built, CannotRunError, LaunchOptions
 

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_flashinfer_perf.gate import cycles, figures, noise, tails
-from pytest_flashinfer_perf.gate.noise import Noise
-from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.gate import figures, noise
+from pytest_flashinfer_perf.gate.noise import Noise, above, beyond
+from pytest_flashinfer_perf.rows.row import Row
 
 RISK = 0.05  # of each bound, and of missing what is called detectable
 # The share of false ones among all that are called changed; most of it is spent on what a build fails for.
@@ -67,12 +67,12 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> 
     tick = max((noise.TICK_S / row.median for row in both if row.provenance.instrument == "cupti"), default=0.0)
     placed = tuple(figures.of_placements(row, "median") for row in both)
     in_time = Replicates("time", _kind(after[0]), times[0], times[1], paired, within, placed, tick)
-    counted = cycles.comparable(both)
+    counted = figures.comparable(both)
     if not counted:
         return [in_time]
     placed = tuple(one.placements for one in counted)
     values = tuple(one.figure for one in counted)
-    kind = "cycles" if all(map(cycles.is_long, both)) else "short"
+    kind = "cycles" if all(map(figures.is_long, both)) else "short"
     in_cycles = Replicates(
         "cycles", kind, values[: len(before)], values[len(before) :], paired, placements=placed, tick=tick
     )
@@ -83,7 +83,7 @@ def _paced_by_sms(row: Row) -> bool:
     """Then its cycles are the same whatever the clock does, and its time is not."""
     roof_percent = figures.positive(row.throughput.sol_pct)
     far_from_memorys_roof = roof_percent is not None and roof_percent < MEMORY_WORKS
-    return row.throughput.bound == "compute" or (far_from_memorys_roof and cycles.is_long(row))
+    return row.throughput.bound == "compute" or (far_from_memorys_roof and figures.is_long(row))
 
 
 def _kind(row: Row) -> str:
@@ -91,7 +91,7 @@ def _kind(row: Row) -> str:
         return "wall"
     if row.trace.idle_share > MOSTLY_WORKS:
         return "gaps"
-    if not cycles.is_long(row):
+    if not figures.is_long(row):
         return "short"
     bound = row.throughput.bound
     return bound if bound in noise.ASSUMED else "unknown"
@@ -115,16 +115,16 @@ class Effect:
 
     def p(self, sign: int) -> float:
         """The probability of a change this large in the direction of `sign` if there is none."""
-        return tails.above(sign * self.change / self.error, self.noise.df)
+        return above(sign * self.change / self.error, self.noise.df)
 
     def bound(self, sign: int, risk: float = RISK) -> float:
         """The upper (1) or lower (-1) one-sided confidence bound."""
-        return self.change + sign * tails.beyond(risk, self.noise.df) * self.error
+        return self.change + sign * beyond(risk, self.noise.df) * self.error
 
     def detectable(self, threshold: float, cases: int) -> float:
         """The smallest slowdown that would be found in 95 of 100 comparisons of this kind, if no other case changed."""
-        missed = tails.beyond(RISK, self.noise.df) * self.error
-        return missed + max(threshold, tails.beyond(Q_SLOWER / cases, self.noise.df) * self.error)
+        missed = beyond(RISK, self.noise.df) * self.error
+        return missed + max(threshold, beyond(Q_SLOWER / cases, self.noise.df) * self.error)
 
 
 def effects(all_seen: Sequence[Replicates], expected: Noise | None = None) -> list[Effect]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from pytest_flashinfer_perf.runs.row import Row
-from pytest_flashinfer_perf.runs.scatter import is_measured, median_error
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.scatter import is_measured, median_error
 
 
 def positive(value: float | None) -> float | None:
     return value if value is not None and is_measured(value) else None
 
 
-def cycles(row: Row) -> float | None:
+def cycles_of(row: Row) -> float | None:
     return positive(row.clocks.cycles)
 
 
@@ -37,3 +39,41 @@ def names(row: Row) -> tuple[str, ...]:
     test = row.name.removeprefix("test_").replace("[", "/", 1).removesuffix("]")
     family = row.identity.family
     return (row.case, *((f"{family}/{row.case}", f"{family}/{test}") if family else ()), row.fullname)
+
+
+# The SM cycles that cases are compared by: counted ones, or for short calls the time multiplied by the SM clock.
+
+LONG = 80_000  # cycles, of which the launches of the stamps are less than a tenth
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """The cycles of a row, and of each of its placements."""
+
+    figure: float
+    placements: tuple[float, ...] = ()
+
+
+def is_long(row: Row) -> bool:
+    """As far as it is known: a row without cycles is compared in time."""
+    cycles = cycles_of(row)
+    return cycles is None or cycles >= LONG
+
+
+def comparable(rows: Sequence[Row]) -> list[Cycles]:
+    """The cycles of all rows, by the same method; nothing where one of them has none."""
+    known = [(row, cycles) for row in rows if (cycles := cycles_of(row))]
+    if len(known) < len(rows):
+        return []
+    if all(map(is_long, rows)):
+        return [Cycles(cycles, of_placements(row, "cycles")) for row, cycles in known]
+    return [_at_clock(row, ghz * 1e9) for row in rows if (ghz := gigahertz(row))]
+
+
+def _at_clock(row: Row, hertz: float) -> Cycles:
+    return Cycles(row.median * hertz, tuple(median * hertz for median in of_placements(row, "median")))
+
+
+def compared_by(rows: Sequence[Row], domain: str) -> list[float]:
+    """What processes are compared by: their medians, or their cycles."""
+    return [row.median for row in rows] if domain == "time" else [one.figure for one in comparable(rows)]

@@ -13,13 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pytest_flashinfer_perf.gate import effects, noise
-from pytest_flashinfer_perf.gate.decide import decide
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
-from pytest_flashinfer_perf.gate.sides import ComparedCase
-from pytest_flashinfer_perf.gate.verdict import Judged, Verdict
-from pytest_flashinfer_perf.runs import host_time
-from pytest_flashinfer_perf.runs.host_time import HostTime
-from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.gate.match import ComparedCase
+from pytest_flashinfer_perf.gate.verdict import Judged, Verdict, decide
+from pytest_flashinfer_perf.rows.row import COUNTED, HostTime, Row, places
 
 QUANTITIES = {"host": "the time to enqueue it", "plan": "the time to plan it"}
 ALONE = 0.1  # the share that counts where one is judged alone and `slower_host` is not set
@@ -113,7 +110,7 @@ def _sentence(judged: Judged, verdict: Verdict, sentence: str, effect: Effect) -
 def remarks(case: ComparedCase) -> Iterator[str]:
     """Allocations, synchronisations and copies that became more, with the lines of Python that cause them."""
     before, after = ([row.host for row in side if row.host] for side in (case.before, case.after))
-    for what, field in host_time.COUNTED.items():
+    for what, field in COUNTED.items():
         was, now = ([count for host in side if (count := getattr(host, field)) is not None] for side in (before, after))
         if was and now and min(now) > max(was):
-            yield f"{field} of a call {max(was)} -> {min(now)}: {', '.join(host_time.places(after[-1], what))}"
+            yield f"{field} of a call {max(was)} -> {min(now)}: {', '.join(places(after[-1], what))}"

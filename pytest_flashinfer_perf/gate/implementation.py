@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.gate.sides import ComparedCase
+from pytest_flashinfer_perf.gate.match import ComparedCase
 from pytest_flashinfer_perf.machine import implementations
 from pytest_flashinfer_perf.machine.implementations import UNKNOWN
-from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.rows.row import Row
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_flashinfer_perf.gate import absolutes, effects, host, sides, tails
-from pytest_flashinfer_perf.gate.decide import decide
+from pytest_flashinfer_perf.gate import effects, host, match, noise, thresholds
 from pytest_flashinfer_perf.gate.effects import Effect
-from pytest_flashinfer_perf.gate.sides import NEVER_ALLOWED, ComparedCase, Trouble
+from pytest_flashinfer_perf.gate.match import NEVER_ALLOWED, ComparedCase, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
-from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict, decide
 from pytest_flashinfer_perf.models import budget, verdicts
 from pytest_flashinfer_perf.models.verdicts import JudgedStep, TimedCase
-from pytest_flashinfer_perf.runs.row import Row
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.run_file import Run
 
 
 def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
-    cases = sides.cases(base, head, paired=rules.paired)
+    cases = match.cases(base, head, paired=rules.paired)
     judged = {case.name: _screened(case, base, head, rules) for case in cases}
     sound = [one.case for one in judged.values() if one.verdict is Verdict.SAME]
     for name, of_case in _effects(sound, paired=rules.paired).items():
@@ -54,7 +53,7 @@ def _seconds(rows: Sequence[Row]) -> float | None:
 def _unsure(one: Judged) -> float | None:
     """How far its time may be off, as a share; None of a case that is not compared."""
     effect = one.effect_in("time")
-    return None if effect is None else tails.beyond(effects.RISK, effect.noise.df) * effect.error
+    return None if effect is None else noise.beyond(effects.RISK, effect.noise.df) * effect.error
 
 
 def _size(judged: Judged) -> float:
@@ -64,8 +63,8 @@ def _size(judged: Judged) -> float:
 def _screened(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
     """All but the change itself: that is decided when all cases are known."""
     asked = rules.thresholds.of(case.rows[0]) if case.rows else Threshold()
-    broken = tuple(absolutes.broken(case, asked))
-    found = sides.trouble(case, base, head, same_library=asked.same_library, allowed=rules.allowed)
+    broken = tuple(thresholds.broken(case, asked))
+    found = match.trouble(case, base, head, same_library=asked.same_library, allowed=rules.allowed)
     unknown = [one.sentence for one in broken if one.unknown]
     if found is None and unknown:
         found = Trouble(missing=False, reason="no-figure", sentence="; ".join(unknown))
@@ -114,7 +113,7 @@ def _decided(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str
 
 def _threshold(case: ComparedCase, asked: Threshold, allowed: frozenset[str]) -> float:
     """The case's threshold, plus the cost of allowed differences."""
-    admitted = sides.differences(case, same_library=asked.same_library)
+    admitted = match.differences(case, same_library=asked.same_library)
     cost = sum(d.facet.cost for d in admitted if d.facet.name in allowed)
     median = min(row.median for row in case.before)
     return asked.in_log(median) + cost

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from pytest_flashinfer_perf.gate import advice, words
+from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
-from pytest_flashinfer_perf.runs.formatting import as_markdown
+from pytest_flashinfer_perf.printing import safe_lines
+from pytest_flashinfer_perf.rows.formatting import as_markdown
 
 HEAD = ("| verdict | case | time | change | detects from | why |", "|---|---|---|---|---|---|")
 FOLDED = (Verdict.SAME, Verdict.NEW)
@@ -34,7 +37,7 @@ def _lines(judgement: Judgement) -> Iterator[str]:
         yield from ("", f"<details><summary>{len(others)} more, same or new</summary>", "")
         yield from _table(others)
         yield from ("", "</details>")
-    command = advice.command(judgement)
+    command = words.command(judgement)
     if command:
         yield from ("", "To decide what is AMBIGUOUS, measure both versions in turns:", "", f"    {command}")
 
@@ -47,3 +50,40 @@ def _table(cases: Sequence[Judged]) -> Iterator[str]:
         figures = (words.times(judged), words.changes(judged), words.detectable(judged))
         cells = (judged.verdict.value, judged.name, *figures)
         yield f"| {' | '.join(map(as_markdown, cells))} | {why} |"
+
+
+# Output for GitHub Actions: the job's summary, and annotations for cases that need attention.
+
+SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+def publish(judgement: Judgement) -> Iterator[str]:
+    """Annotations, for standard output, once the summary is written; nothing where the variable is not set."""
+    if not os.environ.get(SUMMARY):
+        return
+    yield from summarized(text(judgement))
+    for problem in words.problems(judgement):
+        yield _annotation("error", "refused", problem)
+    for judged in judgement.cases:
+        title = f"{judged.verdict.value} {judged.name}"
+        if judged.worse or judged.unjudged:
+            yield _annotation("error", title, words.sentence(judged))
+        elif judged.verdict is Verdict.AMBIGUOUS:
+            yield _annotation("warning", title, words.sentence(judged))
+
+
+def summarized(text: str) -> Iterator[str]:
+    """Appends to the summary; an annotation where it cannot be written."""
+    try:
+        with Path(os.environ[SUMMARY]).open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError as error:
+        yield _annotation("warning", f"no {SUMMARY}", str(error))
+
+
+def _annotation(level: str, title: str, message: str) -> str:
+    return f"::{level} title={_escaped(title).replace(':', '%3A').replace(',', '%2C')}::{_escaped(message)}"
+
+
+def _escaped(text: str) -> str:
+    return safe_lines(text).replace("%", "%25").replace("\n", "%0A")

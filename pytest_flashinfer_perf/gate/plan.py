@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pytest_flashinfer_perf.gate.decide import confirm
 from pytest_flashinfer_perf.gate.effects import Q_FASTER, Q_SLOWER
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict, confirm
+from pytest_flashinfer_perf.rows.run_file import Run
 
 FEWEST = 3  # pairs before anything is certain
 AGAIN = 2  # pairs that a suspect is confirmed by
@@ -22,7 +21,7 @@ MeasurePair = Callable[[int, "frozenset[str] | None"], tuple[Run, Run]]
 
 
 @dataclass
-class Plan:
+class PairPlan:
     """The number of pairs: `pairs` unless all verdicts are certain earlier, up to `most` for AMBIGUOUS cases."""
 
     pairs: int = 5

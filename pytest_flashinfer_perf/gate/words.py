@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import advice, host, implementation, moved
+from pytest_flashinfer_perf.gate import host, implementation
+from pytest_flashinfer_perf.gate.comparable import changed_libraries
 from pytest_flashinfer_perf.gate.effects import Effect
-from pytest_flashinfer_perf.gate.figures import gigahertz
-from pytest_flashinfer_perf.gate.likeness import changed_libraries
+from pytest_flashinfer_perf.gate.figures import gigahertz, of_placements
+from pytest_flashinfer_perf.gate.noise import FEWEST_PLACEMENTS
 from pytest_flashinfer_perf.gate.verdict import (
     COULD_NOT_JUDGE,
     NOTHING_WORSE,
@@ -18,10 +20,10 @@ from pytest_flashinfer_perf.gate.verdict import (
     Judgement,
     Verdict,
 )
-from pytest_flashinfer_perf.runs.formatting import duration
-from pytest_flashinfer_perf.runs.row import Row
-from pytest_flashinfer_perf.runs.run_file import Run
-from pytest_flashinfer_perf.runs.scatter import noise
+from pytest_flashinfer_perf.rows.formatting import duration
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.rows.scatter import noise
 
 CLOCK_MOVED = 0.02
 LONGEST_NAME = 64
@@ -72,8 +74,8 @@ def notes(judgement: Judgement) -> Iterator[str]:
     changed = changed_libraries(judgement.base, judgement.head)
     if changed:
         yield f"other libraries: {', '.join(changed)}"
-    yield from moved.sentences(judgement.cases)
-    yield from advice.assumed_noise(judgement)
+    yield from moved(judgement.cases)
+    yield from assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
         yield f"[thresholds] {glob!r} fits no case{_brackets(glob)}"
     for glob in judgement.rules.steps.without_match([step.model for step in judgement.steps]):
@@ -161,3 +163,59 @@ def sentence(judged: Judged) -> str:
     if judged.primary:
         parts = [f"{times(judged)}: {changes(judged)}", sure(judged, judged.primary), judged.sentence]
     return "; ".join([*parts, *remarks(judged)])
+
+
+# How far a comparison can be trusted, and which command would decide AMBIGUOUS cases.
+
+MOST_NAMED = 3  # tests; a longer command is written by its reader
+PYTHONS = "flashinfer-perf ab --base BASE_PYTHON --head HEAD_PYTHON --"
+
+
+def assumed_noise(judgement: Judgement) -> Iterator[str]:
+    """Values that were assumed are as careful as the noisiest of a hundred cases: they hide what could be seen."""
+    compared = [judged for judged in judgement.cases if judged.primary]
+    assumed = [judged for judged in compared if judged.primary and judged.primary.noise.source == "assumed"]
+    if assumed:
+        sides = {"the baseline": [one.case.before for one in assumed], "this run": [one.case.after for one in assumed]}
+        lacking = " and ".join(name for name, rows in sides.items() if any(map(_lacks_placements, rows)))
+        yield (
+            f"the noise of {len(assumed)} of {len(compared)} cases is assumed, not measured: fewer than "
+            f"{FEWEST_PLACEMENTS} placements in rows of {lacking} (of an older version, a plain benchmark or a long "
+            "call); measure again"
+        )
+
+
+def _lacks_placements(rows: Sequence[Row]) -> bool:
+    return any(len(of_placements(row, "median")) < FEWEST_PLACEMENTS for row in rows)
+
+
+def command(judgement: Judgement) -> str:
+    """The `ab` command that would decide AMBIGUOUS cases; empty if there are none, or if this is such a comparison."""
+    undecided = judgement.having(Verdict.AMBIGUOUS)
+    if not undecided or judgement.rules.paired:
+        return ""
+    tests = list(dict.fromkeys(judged.case.rows[0].fullname for judged in undecided))
+    named = shlex.join(tests) if len(tests) <= MOST_NAMED else "PYTEST_ARGS"
+    return f"{PYTHONS} {named}"
+
+
+# Detect tests that are missing only because their path changed: the runs were started in different folders.
+
+REMEDY = "start both in the same folder, or give both the same --rootdir"
+
+
+def moved(cases: Iterable[Judged]) -> Iterator[str]:
+    """A note if cases of the baseline are in this run under another folder."""
+    listed = list(cases)
+    gone = {_without_folder(one.name): one.name for one in listed if not one.case.head and one.case.base}
+    come = {_without_folder(one.name): one.name for one in listed if not one.case.base}
+    both = [test for test in gone if test is not None and test in come]
+    if both:
+        first = f"{gone[both[0]]} is {come[both[0]]} here"
+        yield f"{len(both)} of the MISSING are here under the name of another folder ({first}): {REMEDY}"
+
+
+def _without_folder(name: str) -> tuple[str, str] | None:
+    """Nothing of a name that is not a test's: such cases are matched wherever they lie."""
+    path, colons, test = name.partition("::")
+    return (path.rpartition("/")[2], test) if colons else None

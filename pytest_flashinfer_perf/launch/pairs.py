@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.rows.run_file import Run
 
 Side = TypeVar("Side", bound=str)
 

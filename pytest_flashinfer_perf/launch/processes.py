@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.gate import github, runs
-from pytest_flashinfer_perf.gate.likeness import REQUIREMENTS
+from pytest_flashinfer_perf.gate import markdown, read
+from pytest_flashinfer_perf.gate.comparable import REQUIREMENTS
 from pytest_flashinfer_perf.machine import requirements
 from pytest_flashinfer_perf.machine.requirements import Unmet
 from pytest_flashinfer_perf.printing import say
-from pytest_flashinfer_perf.running import alone
-from pytest_flashinfer_perf.running.progress import TERMINAL
-from pytest_flashinfer_perf.runs.formatting import counted, last_lines
-from pytest_flashinfer_perf.runs.run_file import Run, RunError
+from pytest_flashinfer_perf.rows.formatting import counted, last_lines
+from pytest_flashinfer_perf.rows.run_file import Run, RunError
+from pytest_flashinfer_perf.session import gpu_lock
+from pytest_flashinfer_perf.session.progress import TERMINAL
 
 PROBE = "import sys; from pytest_flashinfer_perf.machine import devices; print(devices.find(sys.argv[1]).uuid or '')"
 MODULE = ("-m", "pytest")
@@ -96,7 +96,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def started(where: Environment, arguments: Sequence[str] = (), log: Path | None = None) -> int:
     """Run a command to its end, with its output in a file or here, and return its exit code."""
     environ = {**os.environ, **where.variables}
-    environ.pop(github.SUMMARY, None)  # it is the command that summarizes, not each of its processes
+    environ.pop(markdown.SUMMARY, None)  # it is the command that summarizes, not each of its processes
     with ExitStack() as stack:
         output = None if log is None else stack.enter_context(log.open("w", encoding="utf-8"))
         terminal: tuple[int, ...] = ()
@@ -132,7 +132,7 @@ def ran(where: Environment, arguments: Sequence[str], stem: Path, only: Sequence
         words.append(f"--perf-only={named}")
     code = started(where, words, log)
     is_written = output.is_file() and output.stat().st_size  # pytest-benchmark writes no file for a run without rows
-    run = runs.read([output])[0] if is_written else Run(source=str(output), when=datetime.now(timezone.utc))
+    run = read.read([output])[0] if is_written else Run(source=str(output), when=datetime.now(timezone.utc))
     return Done([*where.command, *words], code, run, log)
 
 
@@ -207,7 +207,7 @@ def gpu(arguments: Sequence[str]) -> str | None:
 def alone_on(uuid: str | None) -> AbstractContextManager[None]:
     """Lock the GPU, or the CPU without one, for the processes that are started meanwhile."""
     what = "GPU" if uuid else "CPU"
-    return alone.alone_on(uuid or "cpu", lambda path: say(f"waiting for the {what}: another run holds {path}"))
+    return gpu_lock.alone_on(uuid or "cpu", lambda path: say(f"waiting for the {what}: another run holds {path}"))
 
 
 def verify(run: Run, locked: str | None) -> None:

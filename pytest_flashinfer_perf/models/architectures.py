@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.models import config_json, quantisation
 from pytest_flashinfer_perf.models.config_json import ConfigError, Fields
 from pytest_flashinfer_perf.models.description import (
@@ -22,7 +23,6 @@ from pytest_flashinfer_perf.models.description import (
     Recurrent,
     Routing,
 )
-from pytest_flashinfer_perf.names import unknown
 
 MOST_LAYERS = 1024
 NEEDED = (

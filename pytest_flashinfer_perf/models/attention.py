@@ -9,7 +9,7 @@ from pytest_flashinfer_perf.models import kernel
 from pytest_flashinfer_perf.models.description import Grouped, Latent, Recurrent
 from pytest_flashinfer_perf.models.kernel import Weights, called, of_heads, problem, product
 from pytest_flashinfer_perf.models.step import Step
-from pytest_flashinfer_perf.runs.step import StepKernel
+from pytest_flashinfer_perf.rows.step import StepKernel
 from pytest_flashinfer_perf.spec.presets import shared
 
 DECODE = "BatchDecodeWithPagedKVCacheWrapper"

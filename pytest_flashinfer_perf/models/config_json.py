@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.runs.fields import shown
+from pytest_flashinfer_perf.rows.fields import shown
 
 LARGEST = 2**31 - 1  # a width above it is a mistake, and would overflow the kernels' indices
 MOST_BYTES = 1 * 2**20  # of a config.json; a larger file is something else

@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.models.description import Dense, Experts
 from pytest_flashinfer_perf.models.kernel import Problem, Weights, called, problem, product
 from pytest_flashinfer_perf.models.quantisation import COLUMNS, Stored
 from pytest_flashinfer_perf.models.step import Step
-from pytest_flashinfer_perf.runs.step import StepKernel
+from pytest_flashinfer_perf.rows.step import StepKernel
 from pytest_flashinfer_perf.spec.presets import shared
 
 FP4 = ("nvfp4", "mxfp4")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pytest_flashinfer_perf.models.description import Dense
 from pytest_flashinfer_perf.models.quantisation import BITS, COLUMNS
 from pytest_flashinfer_perf.models.step import Step
-from pytest_flashinfer_perf.runs.step import StepKernel
+from pytest_flashinfer_perf.rows.step import StepKernel
 
 NORM = "flashinfer.norm.rmsnorm"
 ADD_AND_NORM = "flashinfer.norm.fused_add_rmsnorm"

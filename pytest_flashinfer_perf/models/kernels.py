@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pytest_flashinfer_perf.models import attention, feed_forward, kernel
+from pytest_flashinfer_perf.models import attention, feed_forward
 from pytest_flashinfer_perf.models.config_json import ConfigError
 from pytest_flashinfer_perf.models.description import (
     Dense,
@@ -17,10 +17,10 @@ from pytest_flashinfer_perf.models.description import (
     Layer,
     Recurrent,
 )
-from pytest_flashinfer_perf.models.kernel import Weights, product
+from pytest_flashinfer_perf.models.kernel import Weights, add_and_norm, gap, norm, product, sampling
 from pytest_flashinfer_perf.models.quantisation import BITS
 from pytest_flashinfer_perf.models.step import Step
-from pytest_flashinfer_perf.runs.step import StepKernel
+from pytest_flashinfer_perf.rows.step import StepKernel
 
 QUANTISED = ("mm_fp8", "gemm_fp8_nt_groupwise", "mm_fp4")  # they take activations that a kernel before them quantised
 
@@ -70,7 +70,7 @@ def _of_layer(model: Description, layer: Layer, step: Step) -> Iterator[StepKern
     yield from inner
     quantised = sum(one.problems[0]["routine"] in QUANTISED for one in inner if one.problems)
     if quantised:
-        yield kernel.gap("quantising of activations", "no routine measures it").times(quantised)
+        yield gap("quantising of activations", "no routine measures it").times(quantised)
 
 
 def _parts(model: Description, layer: Layer, step: Step) -> Iterator[StepKernel]:
@@ -87,17 +87,17 @@ def _parts(model: Description, layer: Layer, step: Step) -> Iterator[StepKernel]
             yield from feed_forward.dense(layer.feed, hidden, stored.dense, step)
         case Experts():
             yield from feed_forward.experts(layer.feed, hidden, stored, step)
-    yield kernel.add_and_norm(step.tokens, hidden).times(layer.norms)
+    yield add_and_norm(step.tokens, hidden).times(layer.norms)
 
 
 def _around(model: Description, step: Step) -> Iterator[StepKernel]:
     """The vocabulary's tables and the choice of a token; the first norm, alone of all, has nothing to add to."""
     vocabulary = -(-model.vocabulary // step.spread.tp)
-    yield kernel.norm("first norm", step.tokens, model.hidden)
+    yield norm("first norm", step.tokens, model.hidden)
     table = 0 if model.tied else vocabulary * model.hidden
-    yield kernel.gap("embedding", "no routine measures the lookup", parameters=table)
+    yield gap("embedding", "no routine measures the lookup", parameters=table)
     yield product("lm-head", step.requests, Weights(vocabulary, model.hidden))
-    yield kernel.sampling(model.vocabulary, step)
+    yield sampling(model.vocabulary, step)
 
 
 def _between_gpus(model: Description, step: Step) -> Iterator[StepKernel]:
@@ -105,9 +105,9 @@ def _between_gpus(model: Description, step: Step) -> Iterator[StepKernel]:
     feeds = sum(count for layer, count in model.layers if layer.feed is not None)
     routed = sum(count for layer, count in model.layers if isinstance(layer.feed, Experts))
     if step.spread.tp > 1:
-        yield kernel.gap("all-reduce", "cases run on one GPU").times(mixers + feeds)
+        yield gap("all-reduce", "cases run on one GPU").times(mixers + feeds)
     if step.spread.ep > 1:
-        yield kernel.gap("all-to-all", "cases run on one GPU").times(2 * routed)
+        yield gap("all-to-all", "cases run on one GPU").times(2 * routed)
 
 
 class Coverage(NamedTuple):

@@ -17,8 +17,8 @@ from pytest_flashinfer_perf.models import kernels, shipped
 from pytest_flashinfer_perf.models.config_json import ConfigError
 from pytest_flashinfer_perf.models.kernel import Problem, problem
 from pytest_flashinfer_perf.models.step import Step
-from pytest_flashinfer_perf.runs import fields as stored
-from pytest_flashinfer_perf.runs.step import StepKernel, StepPlan
+from pytest_flashinfer_perf.rows import fields as stored
+from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.presets import Model, UnevenError
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.models import architectures
 from pytest_flashinfer_perf.models.config_json import ConfigError, Fields
 from pytest_flashinfer_perf.models.description import Description
-from pytest_flashinfer_perf.names import unknown
 
 FOLDER = Path(__file__).parent / "configs"
 

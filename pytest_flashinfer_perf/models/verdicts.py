@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_flashinfer_perf.models.budget import ProblemKey, key_of
-from pytest_flashinfer_perf.runs.formatting import duration
-from pytest_flashinfer_perf.runs.step import StepKernel, StepPlan
+from pytest_flashinfer_perf.rows.formatting import duration
+from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan
 
 
 @dataclass(frozen=True)

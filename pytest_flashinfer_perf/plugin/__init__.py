@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.plugin import options, trace_set_arguments
+from pytest_flashinfer_perf.plugin import named_files, options
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import Perf
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    trace_set_arguments.refuse_foreign(early_config)
+    named_files.refuse_foreign(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,7 +48,7 @@ def _is_asked_for(config: pytest.Config) -> bool:
 def _is_named(config: pytest.Config) -> bool:
     """Whether an argument may be a testlist, a finding or a data set."""
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    return any(path.suffix in (".txt", ".json") or trace_set_arguments.is_data_set(path) for path in paths)
+    return any(path.suffix in (".txt", ".json") or named_files.is_data_set(path) for path in paths)
 
 
 def _has_settings(root: Path) -> bool:
@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    from pytest_flashinfer_perf.running import workers
+    from pytest_flashinfer_perf.session import workers
 
     return workers.number(config)
 

@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.apis import all_apis
-from pytest_flashinfer_perf.config import tolerances
+from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.errors import unknown
+from pytest_flashinfer_perf.kernel_timing import stopping
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.plugin import suite
+from pytest_flashinfer_perf.plugin import cases
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running.record import ReplayClock
-from pytest_flashinfer_perf.running.stash import CASE
-from pytest_flashinfer_perf.spec.case import Case, routine_named
+from pytest_flashinfer_perf.routines.derived import all_apis
+from pytest_flashinfer_perf.session.benchmark_rows import ReplayClock
+from pytest_flashinfer_perf.session.stash import CASE
+from pytest_flashinfer_perf.spec.case import Case, routine_named, selects_no_routine
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
-from pytest_flashinfer_perf.spec.selection import selects_no_routine
-from pytest_flashinfer_perf.timing import stopping
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.fuzz.search import Search
@@ -37,7 +36,7 @@ def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settin
     named, *shapes = marker.args
     routine = named if isinstance(named, Routine) else routine_named(named, all_routines())
     asked = _searches(routine, settings) if settings.fuzzing.on and not settings.cases else None
-    made = suite.cases_of(routine, settings, shapes) if asked is None else asked
+    made = cases.cases_of(routine, settings, shapes) if asked is None else asked
     metafunc.parametrize("case", [_param(case) for case in made] or [pytest.param(None, id=NO_CASE)])
 
 
@@ -50,14 +49,14 @@ def parametrize_apis(metafunc: pytest.Metafunc, settings: Settings) -> None:
 
 def _made(routine: AnyRoutine, settings: Settings) -> Sequence[Case | Search]:
     searches = settings.fuzzing.on and not settings.cases
-    return _searches(routine, settings) if searches else suite.cases_of(routine, settings)
+    return _searches(routine, settings) if searches else cases.cases_of(routine, settings)
 
 
 def _searches(routine: AnyRoutine, settings: Settings) -> list[Search]:
     """One search for each backend; a search ignores the shapes that a test lists."""
     from pytest_flashinfer_perf.fuzz.search import Search
 
-    return [Search(routine, backend) for backend in suite.backends_of(routine, settings)]
+    return [Search(routine, backend) for backend in cases.backends_of(routine, settings)]
 
 
 def _param(case: Case | Search) -> object:
@@ -140,7 +139,7 @@ def verify_project(items: list[pytest.Item], settings: Settings) -> None:
             routines.update(all_apis())
     _verify_quarantine(settings, routines)
     known = {name: list(routine.backends) for name, routine in routines.items()}
-    for glob in tolerances.without_match(settings.checking.tolerances, known):
+    for glob in project_file.without_match(settings.checking.tolerances, known):
         name, _, backend = glob.partition("/")
         sentence = unknown(backend, sorted(known[name])) if name in known else unknown(name, sorted(known))
         raise pytest.UsageError(f'{settings.project.path}: [tolerances] "{glob}": {sentence}')

@@ -13,15 +13,15 @@ import pytest
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring, MeasuringError, Settings
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring import peaks, row
-from pytest_flashinfer_perf.measuring.autotune import CacheError
-from pytest_flashinfer_perf.measuring.measurement import Measurement, Reference, measure
-from pytest_flashinfer_perf.measuring.one_case import OutOfMemoryError, run_case
-from pytest_flashinfer_perf.measuring.verification import Outputs
+from pytest_flashinfer_perf.measurement import peaks, row
+from pytest_flashinfer_perf.measurement.autotune import CacheError
+from pytest_flashinfer_perf.measurement.one_case import OutOfMemoryError, run_case
+from pytest_flashinfer_perf.measurement.own_call import Measurement, Reference, measure
+from pytest_flashinfer_perf.measurement.verification import Outputs
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running import compiling, record, session
-from pytest_flashinfer_perf.running.compiling import CompileError
-from pytest_flashinfer_perf.running.stash import (
+from pytest_flashinfer_perf.rows.row import Identity, Row
+from pytest_flashinfer_perf.session import benchmark_rows, setup, time_limit
+from pytest_flashinfer_perf.session.stash import (
     BENCHMARK,
     CHECKED,
     DEVICE,
@@ -32,11 +32,9 @@ from pytest_flashinfer_perf.running.stash import (
     ROW,
     SETTINGS,
 )
-from pytest_flashinfer_perf.runs.row import Identity, Row
-from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.cost import Cost
-from pytest_flashinfer_perf.spec.routine import CannotRunError
-from pytest_flashinfer_perf.spec.selection import quarantined
+from pytest_flashinfer_perf.session.time_limit import CompileError
+from pytest_flashinfer_perf.spec.case import Case, quarantined
+from pytest_flashinfer_perf.spec.routine import CannotRunError, Cost
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.fuzz.search import Search
@@ -62,7 +60,7 @@ def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
     if "perf" not in request.node.fixturenames:
         raise pytest.UsageError("perf must be an argument of the test itself, not of another fixture")
     settings, device = request.config.stash[SETTINGS], request.config.stash[DEVICE]
-    with session.turn(request.config, settings, device):
+    with setup.turn(request.config, settings, device):
         yield Perf(request, benchmark, settings, device)
 
 
@@ -110,7 +108,7 @@ class Perf:
             as_test.attempt(case, self._node, self._settings, self._device)
         else:
             as_test.search(case, self._node, self._settings, self._device)
-        record.leave_out(self._benchmark)
+        benchmark_rows.leave_out(self._benchmark)
 
     def _measured(self, case: Case) -> Measurement:
         self._node.stash[IDENTITY] = case.identity.on(self._device)
@@ -132,7 +130,7 @@ class Perf:
 
     def _checked(self, seen: Measurement) -> None:
         """Record the result of the check; without a time there is no row."""
-        record.leave_out(self._benchmark)
+        benchmark_rows.leave_out(self._benchmark)
         self._node.stash[CHECKED] = row.refcheck(seen)
 
     def _measuring_of(self, case: Case) -> Measuring:
@@ -167,7 +165,7 @@ class Perf:
                 "device": where,
                 "name": self._node.name,
             }
-            compiling.watch()
+            time_limit.watch()
             measured = measure(fn, args, kwargs, **work, **how)  # type: ignore[arg-type]
             cost = Cost(flops or 0.0, bytes or 0.0, measured.flops_dtype or "", inferred=flops_dtype is None)
             if self._settings.checking.only:
@@ -179,7 +177,7 @@ class Perf:
     def verify_used(self) -> None:
         """Fail a test that ended well without a measurement: it did not use the fixture, or went on after it failed."""
         if not self._used:
-            record.leave_out(self._benchmark)
+            benchmark_rows.leave_out(self._benchmark)
             pytest.fail(NOTHING_MEASURED, pytrace=False)
         if self._failed is not None:
             first, *_ = str(self._failed).splitlines() or [type(self._failed).__name__]
@@ -206,14 +204,14 @@ class Perf:
 
     def _record(self, measured: Measurement, made: Row) -> None:
         if self._only_once:
-            record.leave_out(self._benchmark)
+            benchmark_rows.leave_out(self._benchmark)
             return
         execution = replace(made.execution, worker=self._worker, case_s=time.monotonic() - self._since)
         made = replace(made, name=self._benchmark.name, fullname=self._benchmark.fullname, execution=execution)
         if self._worker is None:
-            record.write(self._benchmark, self._node.get_closest_marker("benchmark").kwargs["timer"], made)
+            benchmark_rows.write(self._benchmark, self._node.get_closest_marker("benchmark").kwargs["timer"], made)
         else:
-            record.ship(self._benchmark, made)
+            benchmark_rows.ship(self._benchmark, made)
         self._node.stash[ROW], self._node.stash[ROOFS] = made, peaks.roofs(measured.device)
 
     @contextmanager
@@ -228,7 +226,7 @@ class Perf:
                 yield
         except BaseException as error:
             self._failed = error
-            record.leave_out(self._benchmark)
+            benchmark_rows.leave_out(self._benchmark)
             raise
 
     @contextmanager

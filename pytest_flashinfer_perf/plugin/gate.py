@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile
-from pytest_flashinfer_perf.gate import github, likeness, runs, table, thresholds
-from pytest_flashinfer_perf.gate.decide import confirm
+from pytest_flashinfer_perf.gate import comparable, markdown, read, terminal, thresholds
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict, confirm
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.machine import provenance
-from pytest_flashinfer_perf.plugin import confirmation
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
-from pytest_flashinfer_perf.running import reports, unmeasured
-from pytest_flashinfer_perf.running.stash import measures
-from pytest_flashinfer_perf.runs import row as rows
-from pytest_flashinfer_perf.runs.row import Identity, Row
-from pytest_flashinfer_perf.runs.run_file import Block, Run, RunError, Unmeasured
-from pytest_flashinfer_perf.runs.step import StepPlan
+from pytest_flashinfer_perf.rows import row as rows
+from pytest_flashinfer_perf.rows.row import Identity, Row
+from pytest_flashinfer_perf.rows.run_file import Block, Run, RunError, Unmeasured
+from pytest_flashinfer_perf.rows.step import StepPlan
+from pytest_flashinfer_perf.session import reports
+from pytest_flashinfer_perf.session.stash import CONFIRMS, measures
 
 NAME = "this session"
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -40,7 +43,7 @@ def start(config: pytest.Config, project: ProjectFile, step: Callable[[], StepPl
 def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
     return Rules(
         thresholds=thresholds.read(project),
-        allowed=likeness.allowed(config.getoption("perf_gate_allow")),
+        allowed=comparable.allowed(config.getoption("perf_gate_allow")),
         strict=config.getoption("perf_gate_strict"),
         steps=thresholds.of_steps(project),
     )
@@ -75,7 +78,7 @@ class Gate:
         if baseline is None:
             return
         try:
-            self.base = runs.read([baseline], runs.storage_of(self.config.getoption("benchmark_storage")))
+            self.base = read.read([baseline], read.storage_of(self.config.getoption("benchmark_storage")))
         except RunError as error:
             pytest.exit(safe_lines(f"--perf-gate: {error}"), returncode=COULD_NOT_JUDGE)
 
@@ -109,7 +112,7 @@ class Gate:
     def _measure_again(self) -> None:
         suspects = [judged.case.after[0].fullname for judged in self.judged().having(Verdict.SLOWER)]
         try:
-            self.again = confirmation.measured(self.config, suspects) if suspects else []
+            self.again = measured(self.config, suspects) if suspects else []
         except RunError as error:
             self.not_again = str(error)
 
@@ -143,8 +146,8 @@ class Gate:
         if not self.base:
             return NOTHING_WORSE
         judgement = confirm(self.judged(), self._changes_again(), self.not_again)
-        self.lines += table.lines(judgement)
-        self.annotations += github.publish(judgement)
+        self.lines += terminal.lines(judgement)
+        self.annotations += markdown.publish(judgement)
         return judgement.exit_code
 
     def _changes_again(self) -> dict[str, list[float]]:
@@ -179,10 +182,42 @@ def _left_out(test: str) -> Unmeasured:
 
 def _unmeasured(report: pytest.TestReport) -> Unmeasured:
     """The entry of a test that was not measured, as in the JSON file; without the perf fixture it has only an id."""
-    return reports.of(report).unmeasured or unmeasured.of(report, Identity(case=report.nodeid))
+    return reports.of(report).unmeasured or reports.unmeasured_of(report, Identity(case=report.nodeid))
 
 
 def _plain(item: pytest.Item) -> Row | None:
     """The row that pytest-benchmark will write for a test without the perf fixture, without the samples."""
     stats = getattr((getattr(item, "funcargs", None) or {}).get("benchmark"), "stats", None)
     return rows.read(stats.as_dict(include_data=False), "pytest-benchmark's record") if stats else None
+
+
+# Measure suspects again in new processes, since the same process would have the same memory layout.
+
+PROCESSES = 2
+
+
+def measured(config: pytest.Config, tests: Sequence[str]) -> list[Run]:
+    """Run these tests alone, with the options of this session; raises RunError if they cannot be measured."""
+    with tempfile.TemporaryDirectory(prefix="flashinfer-perf-") as folder:
+        return [_one(config, tests, Path(folder, str(nth))) for nth in range(PROCESSES)]
+
+
+def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
+    folder.mkdir()
+    here, start = config.invocation_params, (sys.executable, "-m", "pytest")
+    again = Environment("this session", (*start, *here.args), here.dir, {CONFIRMS: "1"})
+    done = processes.ran(again, list(_elsewhere(config, folder)), folder / "run", tests)
+    if done.code not in (processes.PASSED, processes.TESTS_FAILED):
+        raise RunError(f"not measured again, its process exited with code {done.code}: {processes.end(done.log, 1)}")
+    if not set(tests) <= {row.fullname for row in done.run.rows}:
+        raise RunError("not measured again: its process has no row of it")
+    return done.run
+
+
+def _elsewhere(config: pytest.Config, folder: Path) -> Iterator[str]:
+    """Options that keep the new process from overwriting the files of this session."""
+    yield f"--benchmark-storage=file://{folder}"
+    if config.pluginmanager.hasplugin("cacheprovider"):
+        yield f"--override-ini=cache_dir={folder}"
+    if config.getoption("xmlpath", None):
+        yield f"--junitxml={folder / 'junit.xml'}"

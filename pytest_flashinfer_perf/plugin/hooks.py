@@ -16,26 +16,18 @@ import pytest
 
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.config.usage import errors_of_use
-from pytest_flashinfer_perf.plugin import (
-    confirmation,
-    named_files,
-    options,
-    outcome,
-    read_options,
-    trace_set_arguments,
-    written_files,
-)
-from pytest_flashinfer_perf.plugin.board import Board
-from pytest_flashinfer_perf.running import neighbours, reports, stash, stored, unmeasured
-from pytest_flashinfer_perf.running import session as running
-from pytest_flashinfer_perf.running.stash import DEVICE, SETTINGS, measures
-from pytest_flashinfer_perf.runs.step import StepPlan
+from pytest_flashinfer_perf.plugin import incompatible, named_files, options, read_options, results
+from pytest_flashinfer_perf.plugin.results import Board
+from pytest_flashinfer_perf.rows.step import StepPlan
+from pytest_flashinfer_perf.session import reports, stash, stored
+from pytest_flashinfer_perf.session import setup as running
+from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, confirms, measures
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
     from pytest_flashinfer_perf.trace_sets.items import Evaluations
 
-TRACE_SETS = pytest.StashKey[list[tuple[trace_set_arguments.Asked, "Evaluations"]]]()
+TRACE_SETS = pytest.StashKey[list[tuple[named_files.Asked, "Evaluations"]]]()
 
 
 def begin(config: pytest.Config) -> None:
@@ -58,9 +50,9 @@ def _configure(config: pytest.Config) -> None:
 def _step_of(settings: Settings) -> StepPlan | None:
     if settings.model is None and settings.plan is None:
         return None
-    from pytest_flashinfer_perf.plugin import suite
+    from pytest_flashinfer_perf.plugin import cases
 
-    return suite.recorded_step(settings)
+    return cases.recorded_step(settings)
 
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
@@ -68,18 +60,18 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
     if stored.copies(config):
         config.pluginmanager.register(stored.SmallDocuments(config), "flashinfer-perf-stored")
     if not config.option.collectonly:
-        config.pluginmanager.register(written_files.ResultFiles(config, board), "flashinfer-perf-result-files")
-    if confirmation.confirms():
+        config.pluginmanager.register(results.ResultFiles(config, board), "flashinfer-perf-result-files")
+    if confirms():
         return
     if not config.option.collectonly:
-        written_files.verify(config, settings)
+        results.verify(config, settings)
         _open_files(config, board)
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf.plugin import gate
 
         gate.start(config, settings.project, board.step)
     elif os.environ.get("GITHUB_STEP_SUMMARY") and not config.option.collectonly:
-        from pytest_flashinfer_perf.plugin.job_summary import JobSummary
+        from pytest_flashinfer_perf.plugin.report_files import JobSummary
 
         config.pluginmanager.register(JobSummary(board), "flashinfer-perf-summary")
 
@@ -87,7 +79,7 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
 def _open_files(config: pytest.Config, board: Board) -> None:
     """Register the plugins that write files."""
     if config.getoption("perf_html"):
-        from pytest_flashinfer_perf.plugin.html import HtmlFile
+        from pytest_flashinfer_perf.plugin.report_files import HtmlFile
 
         config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
     if config.getoption("perf_csv"):
@@ -98,9 +90,9 @@ def _open_files(config: pytest.Config, board: Board) -> None:
 
 
 def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:
-    asked = trace_set_arguments.take(config, settings)
+    asked = named_files.take(config, settings)
     if asked:
-        shared = trace_set_arguments.evaluations(settings)
+        shared = named_files.evaluations(settings)
         config.pluginmanager.register(shared, "flashinfer-perf-evaluations")
         config.stash[TRACE_SETS] = [(one, shared) for one in asked]
 
@@ -109,7 +101,7 @@ def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     if config.getoption("perf_prebuild") and not (config.option.collectonly or hasattr(config, "workerinput")):
-        from pytest_flashinfer_perf.prebuild.first import compile_first
+        from pytest_flashinfer_perf.prebuild.loop import compile_first
 
         with errors_of_use():
             compile_first(config)
@@ -118,10 +110,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection(session: pytest.Session) -> None:
     settings = session.config.stash[SETTINGS]
     if any((settings.backends, settings.cases, settings.model, settings.step, settings.plan)):
-        from pytest_flashinfer_perf.plugin import suite
+        from pytest_flashinfer_perf.plugin import cases
 
         with errors_of_use():
-            suite.verify(settings)
+            cases.verify(settings)
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
@@ -174,7 +166,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add the items that options ask for, and give those that measure their clocks and keywords."""
     for asked, shared in config.stash.get(TRACE_SETS, ()):
-        items.extend(trace_set_arguments.items(session, asked, shared))
+        items.extend(named_files.items(session, asked, shared))
     if config.stash[SETTINGS].cases:
         from pytest_flashinfer_perf.plugin.items import WithoutCase
 
@@ -198,7 +190,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         return
     settings = session.config.stash[SETTINGS]
     device = session.config.stash[DEVICE] = _device(settings)
-    if any(map(measures, session.items)) and not neighbours.is_codspeed_active(session.config):
+    if any(map(measures, session.items)) and not incompatible.is_codspeed_active(session.config):
         running.ready(session, settings, device)
 
 
@@ -207,8 +199,8 @@ def _needs_device(item: pytest.Item) -> bool:
 
 
 def _device(settings: Settings) -> Device:
+    from pytest_flashinfer_perf.kernel_timing import instruments, run
     from pytest_flashinfer_perf.machine import devices
-    from pytest_flashinfer_perf.timing import instruments, run
 
     with errors_of_use():
         try:
@@ -223,8 +215,8 @@ def _device(settings: Settings) -> Device:
 @pytest.hookimpl(specname="pytest_runtest_setup", tryfirst=True)
 def pytest_runtest_setup_beside_codspeed(item: pytest.Item) -> None:
     """Skip before fixtures are made: CodSpeed's `benchmark` is not the one that measures."""
-    if measures(item) and neighbours.is_codspeed_active(item.config):
-        pytest.skip(neighbours.CODSPEED)
+    if measures(item) and incompatible.is_codspeed_active(item.config):
+        pytest.skip(incompatible.CODSPEED)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -254,16 +246,16 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     measured = measures(item)
     if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
-        from pytest_flashinfer_perf.timing import tracebacks
+        from pytest_flashinfer_perf.kernel_timing import tracebacks
 
         tracebacks.hide_ours(call.excinfo)
     report = yield
     if measured and report.when == "call":
-        outcome.add(item, report)
+        results.add(item, report)
     if report.skipped and not hasattr(report, "wasxfail"):
-        outcome.fail_strict_skip(item, report, unmeasured.reason(report))
+        results.fail_strict_skip(item, report, reports.reason(report))
     if not report.passed and (measured or stash.IDENTITY in item.stash):
-        outcome.make_printable(report)
-        left = unmeasured.of(report, stash.identity(item), item.stash.get(stash.LINE, None))
+        results.make_printable(report)
+        left = reports.unmeasured_of(report, stash.identity(item), item.stash.get(stash.LINE, None))
         reports.add(report, unmeasured=left)
     return report

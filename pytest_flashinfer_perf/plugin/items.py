@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.flashinfer_benchmark import lines, testlist
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.fuzz import findings
-from pytest_flashinfer_perf.plugin import collection, suite
+from pytest_flashinfer_perf.plugin import cases, collection
 from pytest_flashinfer_perf.printing import safe_lines
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running.stash import CASE, IDENTITY, LINE, SETTINGS
+from pytest_flashinfer_perf.session.stash import CASE, IDENTITY, LINE, SETTINGS
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.flashinfer_benchmark.testlist import Entry
+    from pytest_flashinfer_perf.flashinfer_benchmark.testlist import TestlistLine
     from pytest_flashinfer_perf.plugin.fixture import Perf
     from pytest_flashinfer_perf.spec.case import Case
 
@@ -34,10 +34,10 @@ class WithoutCase(pytest.Collector):
     """Cases of `--perf-case` that only upstream has, which are skipped as in a testlist."""
 
     def collect(self) -> list[pytest.Function]:
-        return [_item(self, entry) for entry in suite.without_case(self.config.stash[SETTINGS])]
+        return [_item(self, entry) for entry in cases.without_case(self.config.stash[SETTINGS])]
 
 
-def _item(parent: pytest.Collector, entry: Entry) -> pytest.Function:
+def _item(parent: pytest.Collector, entry: TestlistLine) -> pytest.Function:
     item = pytest.Function.from_parent(parent, name=entry.name, callobj=_call(entry))
     if entry.case is None:
         item.stash[IDENTITY], item.stash[LINE] = entry.identity, entry.where
@@ -48,7 +48,7 @@ def _item(parent: pytest.Collector, entry: Entry) -> pytest.Function:
     return item
 
 
-def _call(entry: Entry) -> Callable[..., None]:
+def _call(entry: TestlistLine) -> Callable[..., None]:
     case = entry.case
     if case is None:
         return lambda: _without_case(entry)
@@ -59,7 +59,7 @@ def _call(entry: Entry) -> Callable[..., None]:
     return measured
 
 
-def _without_case(entry: Entry) -> None:
+def _without_case(entry: TestlistLine) -> None:
     if entry.missing:
         pytest.skip(f"{entry.where}: {entry.missing}")
     pytest.fail(f"{entry.where}: {entry.problem}", pytrace=False)
@@ -68,7 +68,7 @@ def _without_case(entry: Entry) -> None:
 class FindingFile(pytest.File):
     def collect(self) -> list[pytest.Function]:
         try:
-            [case] = lines.read(findings.line_of(self.path), all_routines())
+            [case] = testlist.cases_of_line(findings.line_of(self.path), all_routines())
         except (ValueError, FlashinferPerfError) as error:
             raise self.CollectError(safe_lines(f"{self.path}: {error}")) from error
         item = pytest.Function.from_parent(self, name=f"{case.routine.name}[{case.id}]", callobj=_attempt(case))

@@ -1,20 +1,354 @@
-"""What pytest is told of this plugin in every session: its options, in groups, and its markers."""
+"""pytest's command-line options, one table for each group."""
 
 from __future__ import annotations
 
+import argparse
+import math
+import re
+from argparse import SUPPRESS
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
-from pytest_flashinfer_perf.config.option import GPU_WORKERS
-from pytest_flashinfer_perf.plugin import option_tables as tables
+from pytest_flashinfer_perf.config.option import ALLOW, DEFAULT_SEED, FINDINGS, GPU_WORKERS, SEED, STRICT, option, whole
+from pytest_flashinfer_perf.config.settings import BOUNDS, CHOICES, Measuring
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.session.shards import Shard
+
+
+# The types of options: parse an argument's text, or raise argparse's error.
+
+LONGEST_LIMIT_S = 1e9  # the longest time that faulthandler accepts
+
+
+def shard(text: str) -> Shard:
+    from pytest_flashinfer_perf.session import shards  # imported where one is given
+
+    try:
+        return shards.parse(text)
+    except shards.ShardError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def seconds(text: str) -> float:
+    seconds = _number(text)
+    if not 0 <= seconds <= LONGEST_LIMIT_S:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 for no limit, got {text!r}")
+    return seconds
+
+
+def size(text: str) -> float:
+    size = _number(text)
+    if not 0 < size < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of GiB above 0, got {text!r}")
+    return size
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def name(text: str) -> str:
+    if not re.fullmatch(r"[\w.+-]+", text):
+        raise argparse.ArgumentTypeError(f"must be letters, digits and . _ + -, got {text!r}")
+    return text
+
+
+def file(text: str) -> str:
+    if text and Path(text).is_dir():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is a folder: name each of its files, as --perf-testlist={text}/FILE"
+        )
+    return text
+
+
+def folder(text: str) -> str:
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"must be an existing folder, got {text!r}")
+    return text
+
+
+REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
+
+
+def _choice(name: str) -> dict[str, Any]:
+    return {"choices": CHOICES[name], "type": BOUNDS[name], "default": getattr(Measuring, name)}
+
+
+CASES = (
+    option(
+        "--perf-suite",
+        choices=("smoke", "default", "full", "plan"),
+        default="default",
+        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
+        "from 1 to 4,096 of the wrappers that have plan() (plan). Default: %(default)s.",
+    ),
+    option(
+        "--perf-model",
+        metavar="NAME",
+        help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the tensor-parallel "
+        "(-tp8), data-parallel (-dp2) and expert-parallel size (-ep32), as in llama-3.1-70b-tp8. Default of each: 1. "
+        "A config.json, or its folder, gives the kernels of a step of that model.",
+    ),
+    option(
+        "--perf-step",
+        metavar="FLAGS",
+        help="Run the kernels of one step of the model: --phase decode or prefill, --batch, --context, --page-size, "
+        "--kv-dtype, --mixed, --tp, --dp, --ep. Default for a config.json: --phase decode --batch 64 --context 8192.",
+    ),
+    option(
+        "--perf-api",
+        action="store_true",
+        help="Run every API of FlashInfer that comes with inputs and a reference (a trace template), instead of the "
+        "routines of the suite.",
+    ),
+    option(
+        "--perf-backends",
+        metavar="A,B",
+        help="Run these backends only. Default: all backends of a routine.",
+    ),
+    option(
+        "--perf-case",
+        metavar="FLAGS",
+        **REPEATABLE,
+        help="Run exactly this case, given by the flags of flashinfer_benchmark.py, or by --api NAME and the flags of "
+        "an API (repeatable). The field `repro` of each row holds the flags of its case.",
+    ),
+    option(
+        "--perf-testlist",
+        metavar="FILE",
+        type=file,
+        **REPEATABLE,
+        help="Run each line of this file, written in the flags of flashinfer_benchmark.py (repeatable).",
+    ),
+    option(
+        "--perf-flags",
+        metavar="FLAGS",
+        default="",
+        help="Flags to add to every line of the testlists; the line's own flags win.",
+    ),
+    option(
+        "--perf-max-memory",
+        metavar="GIB",
+        type=size,
+        help="Skip cases that are estimated to need more memory than this. Default: the memory that is free.",
+    ),
+)
+TIMING = (
+    option(
+        "--perf-device",
+        metavar="DEVICE",
+        default="auto",
+        help="Device to measure on: auto (the first GPU, or the CPU without one), cuda, cuda:N, cpu, or cpu:any, which "
+        "lets the workers of xdist measure at the same time, with more noise. Default: %(default)s.",
+    ),
+    option(
+        "--perf-instrument",
+        **_choice("instrument"),
+        help="Read the time from CUPTI, from CUDA events or from the host's clock (wall). auto takes the first of "
+        "these that works. Default: %(default)s.",
+    ),
+    option(
+        "--perf-cuda-graph",
+        **_choice("cuda_graph"),
+        help="Replay calls from CUDA graphs. auto does so for the cases of the suite and not for perf.time(). "
+        "Default: %(default)s.",
+    ),
+    option(
+        "--perf-cold-l2",
+        **_choice("cold_l2"),
+        help="Make the L2 cache cold before each call: rotate through copies of the arguments, flush the cache, or "
+        "leave it warm (none). Default: %(default)s.",
+    ),
+    option(
+        "--perf-iters",
+        metavar="N",
+        type=BOUNDS["iters"],
+        help="Time exactly N calls of each case. Default: as many as make its time precise.",
+    ),
+    option(
+        "--perf-warmup",
+        metavar="N",
+        type=BOUNDS["warmup"],
+        help="Make exactly N untimed calls of each case first. Default: up to 2 for each set of buffers.",
+    ),
+    option(
+        "--perf-host",
+        action="store_true",
+        help="Show what each call costs the CPU: the time to enqueue and to plan it, its launches, allocations and "
+        "synchronisations.",
+    ),
+    option(
+        "--perf-peaks",
+        **_choice("peaks"),
+        help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
+        "Default: %(default)s.",
+    ),
+    option("--perf-seed", metavar="N", type=SEED, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."),
+    option(
+        "--perf-autotune-cache",
+        metavar="FILE",
+        help="Cache file of FlashInfer's autotuner. Cases with --autotune write it, other cases read it. "
+        "Default: no file.",
+    ),
+    option("--perf-case-tag", metavar="TAG", help="Text to record in every row, such as nightly."),
+)
+CHECKING = (
+    option(
+        "--perf-refcheck",
+        choices=("on", "off", "only"),
+        default="on",
+        help="Compare answers with the reference: as well as timing (on), not at all (off), or without timing (only). "
+        "Default: %(default)s.",
+    ),
+    option(
+        "--perf-allow-output-mismatch",
+        action="store_true",
+        help="Record cases with a wrong answer with the status `wrong`, instead of failing them.",
+    ),
+    option(
+        "--perf-strict-skips",
+        metavar="GLOB",
+        **REPEATABLE,
+        help="Fail tests whose id matches this pattern if they are skipped (repeatable).",
+    ),
+    option(
+        "--perf-fuzz",
+        action="store_true",
+        help="Search for shapes with a wrong answer or a crash, instead of timing. One search for each backend.",
+    ),
+    option(
+        "--perf-fuzz-flags",
+        metavar="FLAGS",
+        **REPEATABLE,
+        help="Restrict the shapes that are searched to those with these flags. Repeat it for alternatives.",
+    ),
+    option(
+        "--perf-fuzz-seconds",
+        metavar="N",
+        type=whole(1),
+        help="Stop each search after N seconds. Default: after the examples of the hypothesis profile.",
+    ),
+    option(
+        "--perf-findings",
+        metavar="DIR",
+        help=f"Folder to write findings of searches to. Default: {FINDINGS}.",
+    ),
+)
+GATE = (
+    option(
+        "--perf-save-baseline",
+        metavar="NAME",
+        type=name,
+        help="Save this run, to compare others with by --perf-gate=NAME.",
+    ),
+    option(
+        "--perf-gate",
+        metavar="BASELINE",
+        help="Compare this run with a baseline: a saved name, a JSON file or a folder of them. The exit code is 1 for "
+        "cases that are slower or wrong, and 2 where the comparison is incomplete.",
+    ),
+    STRICT,
+    ALLOW,
+)
+LONG_RUNS = (
+    option(
+        "--perf-timeout",
+        metavar="SECONDS",
+        type=seconds,
+        default=300.0,
+        help="Fail a case that takes longer than this, 0 for no limit. Default: 300.",
+    ),
+    option(
+        "--perf-prebuild",
+        action="store_true",
+        help="Compile the FlashInfer modules that the cases need before the first test, all of them in parallel.",
+    ),
+    option(
+        "--perf-resume",
+        action="store_true",
+        help="Continue the last run, if it was interrupted: keep the results of the tests that it has finished.",
+    ),
+    option(
+        "--perf-shard",
+        metavar="I/N",
+        type=shard,
+        help="Run part I of N of the tests, counted from 1. Join the parts' files by `flashinfer-perf merge`.",
+    ),
+    option(
+        "--perf-shard-by",
+        metavar="FILE",
+        help="Balance the parts by the durations in the JSON file of an earlier run. Default: by number of tests.",
+    ),
+)
+FILES = (
+    option(
+        "--perf-config",
+        metavar="FILE",
+        help="Settings file with tolerances, thresholds and known failures (quarantine). Default: "
+        "flashinfer-perf.toml, or the table [tool.flashinfer-perf] of pyproject.toml.",
+    ),
+    option("--perf-html", metavar="FILE", help="Write a report of this run as one HTML page to FILE."),
+    option(
+        "--perf-csv",
+        metavar="FILE",
+        help="Write the rows as CSV to FILE, with the columns of flashinfer_benchmark.py.",
+    ),
+    option(
+        "--perf-vllm-csv",
+        metavar="DIR",
+        type=folder,
+        help="Write the results of vllm_decode to a CSV file in DIR, as vLLM's decode benchmark does.",
+    ),
+)
+TRACE_SETS = (
+    option(
+        "--perf-trace-set",
+        metavar="PATH",
+        **REPEATABLE,
+        help="Evaluate the solutions of this data set (repeatable). Naming it as an argument of pytest does the same.",
+    ),
+    option(
+        "--perf-trust-solutions",
+        action="store_true",
+        help="Run the code that data sets contain. Without this option their solutions are skipped.",
+    ),
+    option(
+        "--perf-trace-config",
+        metavar="FILE",
+        help="YAML file with the iterations, tolerances and timeouts for data sets. Default: built-in values.",
+    ),
+    option(
+        "--perf-trace-option",
+        metavar="NAME=VALUE",
+        **REPEATABLE,
+        help="One field of such a file, which wins over the file (repeatable).",
+    ),
+    option(
+        "--perf-trace-output",
+        metavar="DIR",
+        help="Folder to write traces to, '' to write none. Default: the folder `traces` of the data set.",
+    ),
+)
+# The options by which the commands start pytest.
+HIDDEN = tuple(option(name, metavar="FILE", help=SUPPRESS) for name in ("--perf-only", "--perf-plant", "--perf-plan"))
+
+
+# What pytest is told of this plugin in every session: its options, in groups, and its markers.
 
 QUESTIONS = {
-    "which cases run": tables.CASES,
-    "how cases are timed": tables.TIMING,
-    "whether answers are right": tables.CHECKING,
-    "whether it got slower": tables.GATE,
-    "long runs, many GPUs and many hosts": tables.LONG_RUNS,
-    "files that are read and written": tables.FILES,
-    "FlashInfer-Bench data sets": tables.TRACE_SETS,
+    "which cases run": CASES,
+    "how cases are timed": TIMING,
+    "whether answers are right": CHECKING,
+    "whether it got slower": GATE,
+    "long runs, many GPUs and many hosts": LONG_RUNS,
+    "files that are read and written": FILES,
+    "FlashInfer-Bench data sets": TRACE_SETS,
 }
 
 MARKERS = (
@@ -40,14 +374,14 @@ def add(parser: pytest.Parser) -> None:
         for one in table:
             one.add_by(group.addoption)
     parser.addini(GPU_WORKERS, "pytest -n auto starts one worker for each visible GPU", type="bool", default=False)
-    for one in tables.HIDDEN:
+    for one in HIDDEN:
         one.add_by(parser.getgroup("flashinfer-perf hidden").addoption)
 
 
 def are_given(config: pytest.Config) -> bool:
     """Whether an option of this plugin has another value than its default."""
     known = [one for table in QUESTIONS.values() for one in table]
-    return any(getattr(config.option, one.dest, one.default) != one.default for one in (*known, *tables.HIDDEN))
+    return any(getattr(config.option, one.dest, one.default) != one.default for one in (*known, *HIDDEN))
 
 
 def needs_device(item: pytest.Item) -> bool:

@@ -5,22 +5,30 @@ A line is printed for each module that is compiled; a terminal has a bar of file
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.prebuild import artifact, building, modules
-from pytest_flashinfer_perf.prebuild.modules import Needed
-from pytest_flashinfer_perf.prebuild.pretence import pretend_cudnn
-from pytest_flashinfer_perf.running.stash import SETTINGS, case_of
-from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.prebuild import building, modules
+from pytest_flashinfer_perf.prebuild.modules import Needed, pretend_cudnn
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.session import time_limit
+from pytest_flashinfer_perf.session.stash import SETTINGS, case_of
+from pytest_flashinfer_perf.session.workers import VISIBLE
 from pytest_flashinfer_perf.spec.case import Case
 
 
@@ -61,14 +69,14 @@ class Prebuild:
         with errors_of_use(OSError):
             building.verify_ninja()
             if output:
-                artifact.verify(output)
+                building.verify(output)
             needed = modules.needed(cases, self._config.stash[SETTINGS])
         self._say_needed(needed, len(cases), len(session.items) - len(cases))
         failed = self._built(needed.modules)
         session.testsfailed += len(failed)
         self._write_report(failed)
         if output:
-            artifact.write(output, [spec for name, spec in needed.modules.items() if name not in failed])
+            building.write(output, [spec for name, spec in needed.modules.items() if name not in failed])
             self._say(f"on another machine: PYTHONPATH={output}")
         return True
 
@@ -140,3 +148,70 @@ class Progress(AbstractContextManager["Progress"]):
         self._bar.clear()
         self._say(f"{self._ended}/{self._modules} {self._seconds:6.1f} s  {module} {result}")
         self._bar.refresh()
+
+
+# Start the compiling process: pytest with the same arguments, without GPUs and without results.
+
+ARCHITECTURES = "FLASHINFER_CUDA_ARCH_LIST"
+PLUGIN = "pytest_flashinfer_perf.prebuild.loop"
+PROBE = """
+from pytest_flashinfer_perf.machine import capability
+reason = capability.flashinfer_import_error()
+if reason: raise SystemExit(reason)
+from flashinfer.compilation_context import CompilationContext
+print(" ".join(f"{major}.{minor}" for major, minor in sorted(CompilationContext().TARGET_CUDA_ARCHS)))
+"""
+# Options that write or read results or start workers, which the compiling process does not.
+OF_RESULTS = ("benchmark-json", "benchmark-save", "junit-xml", "junitxml", "perf-csv", "perf-html")
+OF_THE_GATE = ("perf-gate", "perf-save-baseline")
+OF_WORKERS = ("dist", "tx", "px", "maxprocesses")
+SWITCHES = ("benchmark-autosave", "perf-resume", "perf-prebuild")
+
+
+class PrebuildError(FlashinferPerfError):
+    """There is no GPU to compile for, or no compiler."""
+
+
+def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path | None = None) -> int:
+    """Compile; returns pytest's exit code: 0 if all modules are compiled, 1 if one does not compile."""
+    own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
+    alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides an ini file
+    words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *_selecting(arguments), *alone]
+    variables = {ARCHITECTURES: architectures(), VISIBLE: ""}
+    return processes.started(processes.Environment("prebuild", tuple(words), variables=variables))
+
+
+def _selecting(arguments: Sequence[str]) -> list[str]:
+    known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    known.add_argument("-n", "--numprocesses")
+    for name in (*OF_RESULTS, *OF_THE_GATE, *OF_WORKERS):
+        known.add_argument(f"--{name}")
+    for name in SWITCHES:
+        known.add_argument(f"--{name}", action="store_true")
+    return known.parse_known_args(list(arguments))[1]
+
+
+def architectures() -> str:
+    """The architectures that the variable names, or those of the GPUs here, which a child process looks up."""
+    named = os.environ.get(ARCHITECTURES, "").strip()
+    if named:
+        return named
+    found = processes.answer(PROBE)
+    if not found:
+        raise PrebuildError(f"there is no GPU to compile for: name one, such as {ARCHITECTURES}=9.0a")
+    return found
+
+
+# `--perf-prebuild`: compile in a child process, before the session starts workers or measures anything.
+
+ALL_THERE, SOME_BROKEN = 0, 1
+
+
+def compile_first(config: pytest.Config) -> None:
+    """Compile, and remember the modules that fail to compile, also for the workers."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "broken.json")
+        code = prebuild(config.invocation_params.args, report=report)
+        if code not in (ALL_THERE, SOME_BROKEN) or not report.exists():
+            raise pytest.UsageError(f"--perf-prebuild failed with pytest's exit code {code}, see the output above")
+        time_limit.know(json.loads(report.read_text(encoding="utf-8")))

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.printing import safe, safe_lines
-from pytest_flashinfer_perf.runs.formatting import counted
-from pytest_flashinfer_perf.runs.properties import PICOSECONDS
-from pytest_flashinfer_perf.runs.row import Identity, Row
-from pytest_flashinfer_perf.runs.run_file import Run, RunError, Unmeasured
-from pytest_flashinfer_perf.runs.scatter import is_measured
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.rows.row import Identity, Row
+from pytest_flashinfer_perf.rows.run_file import PICOSECONDS, Run, RunError, Unmeasured
+from pytest_flashinfer_perf.rows.scatter import is_measured
 
 SCHEMA = 1
 WITHOUT_TIME = "cases without a time"
@@ -29,7 +28,7 @@ RATES = ("tflops", "tb_per_sec", "sol_pct")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ExportedRow:
     """A case with a unique name, and its row or the reason why it has none."""
 
     name: str
@@ -57,7 +56,7 @@ class Entry:
         return {"case": self.name, **{name: safe(str(value)) for name, value in known.items() if value is not None}}
 
 
-def entries(run: Run) -> list[Entry]:
+def entries(run: Run) -> list[ExportedRow]:
     """Rows first; RunError where there is none, which an empty file would hide."""
     if not run.ours:
         raise RunError(f"{run.name} has no row to export: {counted(len(run.unmeasured), 'case')} without a time")
@@ -80,11 +79,11 @@ def _name(identity: Identity, several: bool) -> str:
     )
 
 
-def _entry(name: str, one: Row | Unmeasured) -> Entry:
+def _entry(name: str, one: Row | Unmeasured) -> ExportedRow:
     """Whatever reads the export may print it."""
     if isinstance(one, Unmeasured):
-        return Entry(safe(name), safe(one.outcome), one.identity, None, safe_lines(one.reason))
-    return Entry(safe(name), str(one.status), one.identity, one, None)
+        return ExportedRow(safe(name), safe(one.outcome), one.identity, None, safe_lines(one.reason))
+    return ExportedRow(safe(name), str(one.status), one.identity, one, None)
 
 
 def as_csv(run: Run) -> str:
@@ -110,13 +109,13 @@ def as_github_action_benchmark(run: Run) -> str:
     return json.dumps(shown, indent=1, allow_nan=False) + "\n"
 
 
-def _shown(one: Entry) -> dict[str, Any]:
+def _shown(one: ExportedRow) -> dict[str, Any]:
     median, deviation = one.median_and_deviation
     spread = f"± {deviation:.4g} us"
     return {"name": one.name, "unit": "us", "value": median, "range": spread, "extra": "\n".join(_facts(one))}
 
 
-def _facts(one: Entry) -> Iterator[str]:
+def _facts(one: ExportedRow) -> Iterator[str]:
     yield f"schema {SCHEMA}"
     yield f"status {one.status}"
     yield from (f"{name} {rate:.4g}" for name, rate in one.rates.items() if rate is not None)
@@ -133,7 +132,7 @@ def as_bencher(run: Run) -> str:
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
-def _measures(one: Entry) -> dict[str, Any]:
+def _measures(one: ExportedRow) -> dict[str, Any]:
     median, deviation = one.median_and_deviation
     if median is None or deviation is None:
         return {}

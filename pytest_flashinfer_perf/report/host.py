@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.runs import host_time
-from pytest_flashinfer_perf.runs.formatting import counted, duration, grouped, indented, named
-from pytest_flashinfer_perf.runs.host_time import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, HostTime
-from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.rows.formatting import counted, duration, grouped, indented, named
+from pytest_flashinfer_perf.rows.row import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, HostTime, Row, outlasts, places
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 BATCH = "batch_size"
@@ -35,7 +33,7 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
         for row, host in backends:
             yield _line(row, host)
             for what in (ALLOCATION, SYNCHRONISATION, COPY_TO_HOST):
-                for place in host_time.places(host, what):
+                for place in places(host, what):
                     yield from indented(f"{what}: {place}", 6)
 
 
@@ -60,7 +58,7 @@ def _count(count: int | None) -> str:
 
 def waiting(rows: Iterable[Row]) -> str:
     """How many calls the GPU waits for, where it is not given a graph; empty where there is none."""
-    slower = sum(host_time.outlasts(host, row.median) for row, host in known(rows))
+    slower = sum(outlasts(host, row.median) for row, host in known(rows))
     if not slower:
         return ""
     return (
@@ -86,12 +84,12 @@ def who_waits(rows: Iterable[Row]) -> Table:
 
 
 def _places(host: HostTime) -> str:
-    return "; ".join(place for what in (SYNCHRONISATION, COPY_TO_HOST) for place in host_time.places(host, what))
+    return "; ".join(place for what in (SYNCHRONISATION, COPY_TO_HOST) for place in places(host, what))
 
 
 def costliest(rows: Iterable[Row]) -> Table:
     """The cases with the most host time relative to GPU time."""
-    slower = [(row, host) for row, host in known(rows) if host_time.outlasts(host, row.median)]
+    slower = [(row, host) for row, host in known(rows) if outlasts(host, row.median)]
     ordered = sorted(slower, key=lambda one: -one[1].host_us * 1e-6 / one[0].median)[:MOST]
     return ("case", "enqueue", "GPU", "launches", "allocations"), [
         (row.case, _us(host.host_us), duration(row.median), _count(host.launches), _count(host.allocations))

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
+import statistics
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from pytest_flashinfer_perf.report import ties
-from pytest_flashinfer_perf.report.verdicts import ShownVerdict
-from pytest_flashinfer_perf.runs.formatting import cold_l2, counted, grouped
-from pytest_flashinfer_perf.runs.formatting import provenance as way
-from pytest_flashinfer_perf.runs.row import Identity, Row
-from pytest_flashinfer_perf.runs.run_file import Run, Unmeasured
+from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.gate import effects, figures, judge, noise, thresholds, verdict, words
+from pytest_flashinfer_perf.gate.effects import RISK
+from pytest_flashinfer_perf.gate.read import verify_once
+from pytest_flashinfer_perf.rows import run_file
+from pytest_flashinfer_perf.rows.formatting import cold_l2, counted, grouped
+from pytest_flashinfer_perf.rows.formatting import provenance as way
+from pytest_flashinfer_perf.rows.row import Identity, Row
+from pytest_flashinfer_perf.rows.run_file import Run, RunError, Unmeasured
+from pytest_flashinfer_perf.rows.scatter import is_measured, median_error
 
 OWN = "own kernels"
 
@@ -225,7 +232,7 @@ class Comparison:
     def fastest(self, shape: str) -> tuple[CaseHistory, ...]:
         """The backends that share the first place."""
         outcomes = list(self.shapes[shape].values())
-        rows = ties.fastest([one.row for one in outcomes if one.row])
+        rows = fastest([one.row for one in outcomes if one.row])
         return tuple(one for row in rows for one in outcomes if one.row is row)
 
     @functools.cached_property
@@ -276,3 +283,81 @@ def support(found: Iterable[CaseHistory]) -> Iterator[Support]:
 
 def reasons(unmeasured: Iterable[CaseHistory]) -> Counter[str]:
     return Counter(one.reason.partition("\n")[0] for one in unmeasured)
+
+
+# The runs that a report shows, read from their files.
+
+
+def read(paths: Iterable[Path]) -> list[Run]:
+    """Oldest first, whatever their order."""
+    return sorted((_with_valid_times(run_file.read(path)) for path in paths), key=lambda run: run.when)
+
+
+def _with_valid_times(run: Run) -> Run:
+    for row in run.ours:
+        if not _has_valid_times(row):
+            raise RunError(f"{run.source}: {row.fullname} has an invalid time: measure it again")
+    return run
+
+
+def _has_valid_times(row: Row) -> bool:
+    times = (row.stats.median, row.stats.mean)
+    return all(map(is_measured, times)) and all(map(math.isfinite, row.stats.data))
+
+
+# Compare the newest run with all earlier ones, by the gate.
+
+
+@dataclass(frozen=True)
+class ShownVerdict:
+    verdict: str
+    reason: str
+
+
+def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:
+    """Verdicts by case, as `compare` would give them with this folder's thresholds; empty for a single run."""
+    if len(runs) < 2:
+        return {}
+    verify_once(runs)
+    *base, head = runs
+    rules = verdict.Rules(thresholds=thresholds.read(project_file.find(Path.cwd())))
+    return {one.name: ShownVerdict(one.verdict.value, _reason(one)) for one in judge.judge(base, [head], rules).cases}
+
+
+def _reason(one: verdict.Judged) -> str:
+    """With the figures, where there was something to compare."""
+    return f"{words.times(one)}, {words.changes(one)}: {one.sentence}" if one.compared else one.sentence
+
+
+# The backends that share the first place: those not significantly slower than the fastest.
+
+UNSOUND = ("invalid", "wrong")  # statuses of rows that never win
+
+
+def fastest(rows: Sequence[Row]) -> list[Row]:
+    """The least median first; of sound rows, and where there is another row to be faster than."""
+    sound = [row for row in rows if row.status not in UNSOUND and row.median > 0]
+    if len(rows) < 2 or not sound:
+        return []
+    first = min(sound, key=lambda row: row.median)
+    return [first, *(row for row in sound if row is not first and not is_slower(row, first))]
+
+
+def is_slower(row: Row, first: Row) -> bool:
+    """With 95 % confidence, judged as the gate judges two processes: in time or cycles, by the noise that it assumes.
+
+    Where the samples of the two scatter by more than that noise, their scatter counts.
+    """
+    [effect] = effects.effects(effects.replicates([first], [row], paired=True)[:1])
+    own = math.hypot(_error(first, effect.seen.domain), _error(row, effect.seen.domain))
+    return effect.change > noise.beyond(RISK, effect.noise.df) * max(effect.error, own)
+
+
+def _error(row: Row, domain: str) -> float:
+    """The relative standard error of a median, from the middle half of its samples; without samples from the spread."""
+    counted = domain == "cycles" and figures.is_long(row)
+    median, samples = (row.clocks.cycles, row.clocks.cycles_per_call) if counted else (row.median, row.stats.data)
+    if not median or not samples or len(samples) < 2:
+        return (row.spread or 0.0) / math.sqrt(max(1, row.stats.rounds))
+    lower, _, upper = statistics.quantiles(samples, n=4, method="inclusive")
+    return median_error((upper - lower) / median, len(samples))

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_flashinfer_perf.kernel_timing.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
 from pytest_flashinfer_perf.report import host, vllm
-from pytest_flashinfer_perf.runs import formatting
-from pytest_flashinfer_perf.runs.formatting import (
+from pytest_flashinfer_perf.rows import formatting
+from pytest_flashinfer_perf.rows.formatting import (
     counted,
     duration,
     grouped,
@@ -18,9 +19,8 @@ from pytest_flashinfer_perf.runs.formatting import (
     software,
     wrapped,
 )
-from pytest_flashinfer_perf.runs.row import Row
-from pytest_flashinfer_perf.runs.scatter import noise
-from pytest_flashinfer_perf.timing.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.scatter import noise
 
 HEADINGS = f"  {'':<24}{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
 SHOWN = {"ok": "", "noisy": "noisy"}
@@ -80,10 +80,10 @@ def _shape(row: Row) -> str:
 
 
 def _backends(rows: Iterable[Row]) -> Iterator[str]:
-    from pytest_flashinfer_perf.report import ties
+    from pytest_flashinfer_perf.report import story
 
     ordered = sorted(rows, key=lambda row: row.median)
-    best = ties.fastest(ordered)
+    best = story.fastest(ordered)
     for row in ordered:
         yield _line(row, "*" if any(row is one for one in best) else " ")
 
@@ -142,3 +142,45 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     unknown = sorted({work.flops_dtype or "a type not stated" for work in works if work.bound == "memory?"})
     if unknown:
         yield from wrapped(f"mem?: no compute roof is known for {', '.join(unknown)}; %roof is of the memory's roof")
+
+
+# The table of searches in the terminal: examples checked by each, and their rate.
+
+Report = Mapping[str, Any]
+
+SEARCH_HEADINGS = f"{'':<28}{'checked':>9}{'sampled':>8}{'refused':>8}{'skipped':>8}{'quar.':>6}{'found':>6}{'/min':>7}"
+REASONS = {
+    "refused": "refused by the library, although the capability check passed",
+    "quarantined": "never launched, by the settings file",
+}
+
+
+def search_lines(reports: Sequence[Report]) -> Iterator[str]:
+    for routine in dict.fromkeys(report["routine"] for report in reports):
+        of_one = [report for report in reports if report["routine"] == routine]
+        yield ""
+        yield f"{routine}: shapes searched"
+        yield SEARCH_HEADINGS
+        yield from map(_search_line, of_one)
+    for name, heading in REASONS.items():
+        yield from _counted(heading, [report[name] for report in reports])
+    found = [path for report in reports for path in report["findings"].values()]
+    yield from (f"pytest {path}" for path in found)
+
+
+def _search_line(report: Report) -> str:
+    wanted = f"{report['checked']}/{report['wanted']}"
+    counts = [sum(report[name].values()) for name in ("refused", "skipped", "quarantined")]
+    numbers = f"{wanted:>9}{report['sampled']:>8}{counts[0]:>8}{counts[1]:>8}{counts[2]:>6}{len(report['findings']):>6}"
+    stopped = " out of time" if report["stopped"] else ""
+    return f"  {report['backend']:<26}{numbers}{report['examples_per_minute']:>7.0f}{stopped}"
+
+
+def _counted(heading: str, of_each: Sequence[Mapping[str, int]]) -> Iterator[str]:
+    total: Counter[str] = Counter()
+    for counts in of_each:
+        total.update(counts)
+    if total:
+        yield f"{sum(total.values())} {heading}"
+    for reason, count in total.most_common():
+        yield from wrapped(f"{count:>5}  {reason}", 7)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.runs.formatting import duration
-from pytest_flashinfer_perf.runs.row import Row
+from pytest_flashinfer_perf.rows.formatting import duration
+from pytest_flashinfer_perf.rows.row import Row
 
 ROUTINE = "vllm_decode"
 TYPES = ("q_dtype", "kv_dtype", "out_dtype")

@@ -1,4 +1,7 @@
-"""One file per routine. The package is scanned, so that a new file is a new routine."""
+"""One file per routine. The package is scanned, so that a new file is a new routine.
+
+`derived` has those that are made of FlashInfer's own declarations of its APIs, which is asked only when one is named.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import importlib
 import pkgutil
 
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
+
+DERIVED = f"{__name__}.derived"
 
 
 def all_backends() -> set[str]:
@@ -18,6 +23,8 @@ def all_backends() -> set[str]:
 def all_routines() -> dict[str, AnyRoutine]:
     found: dict[str, AnyRoutine] = {}
     for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        if module.name.startswith(DERIVED):
+            continue
         for routine in vars(importlib.import_module(module.name)).values():
             if isinstance(routine, Routine) and found.setdefault(routine.name, routine) is not routine:
                 raise RuntimeError(f"two routines are called {routine.name}; the second is in {module.name}")

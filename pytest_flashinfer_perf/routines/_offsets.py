@@ -8,7 +8,7 @@ from bisect import bisect_left
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.sample import Rows
+from pytest_flashinfer_perf.checking.check import Rows
 
 
 def indptr(lens: Tensor) -> Tensor:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.checking.check import Tolerance
-    from pytest_flashinfer_perf.checking.sample import Rows
-    from pytest_flashinfer_perf.spec.cost import Cost
+    from pytest_flashinfer_perf.checking.check import Rows, Tolerance
     from pytest_flashinfer_perf.spec.nested import tensors
     from pytest_flashinfer_perf.spec.params import Fault, ParamError, Params, flag
     from pytest_flashinfer_perf.spec.presets import Model, Presets, Spread
-    from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
+    from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
 
 __all__ = [
     "Built",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Callable, Collection, Iterable
+import fnmatch
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_flashinfer_perf.config.option import DEFAULT_SEED, SEED
+from pytest_flashinfer_perf.config.project_file import Quarantined
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
-from pytest_flashinfer_perf.names import unknown
-from pytest_flashinfer_perf.runs.row import Identity
+from pytest_flashinfer_perf.errors import unknown
+from pytest_flashinfer_perf.rows.row import Identity
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.params import SHORT, ParamError, Value, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
@@ -148,7 +150,7 @@ class Case:
         return {"routine": self.routine.name, "backend": self.backend_name, **self.params.as_json()}
 
 
-class Line(NamedTuple):
+class FlagLine(NamedTuple):
     """A parsed line of a testlist."""
 
     routine: AnyRoutine
@@ -180,7 +182,7 @@ def read(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
     return parse(line, routines).cases()
 
 
-def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
+def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> FlagLine:
     words = list(line)
     routine = routine_named(name_in(words), routines)
     return parse_of(routine, words, flags_of_family(routine, routines))
@@ -188,7 +190,7 @@ def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> Line:
 
 def parse_of(
     routine: AnyRoutine, words: list[str], accepted: Collection[str], translated: Translate = _unchanged
-) -> Line:
+) -> FlagLine:
     """A line of this routine; all but the general flags may be `translated` from those of another program."""
     spellings = [
         *(name for names in GENERAL for name in names),
@@ -201,7 +203,7 @@ def parse_of(
     given = {name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")}
     options = CaseOptions(**{**given, "autotune": known.autotune and routine.option == "--api"})
     settings = (known.random_seed, known.case_tag, known.autotune_cache, options)
-    return Line(routine, shape, tuple(known.backends or ()), settings, known)
+    return FlagLine(routine, shape, tuple(known.backends or ()), settings, known)
 
 
 def name_in(words: list[str]) -> str:
@@ -265,3 +267,52 @@ def backend_named(name: str, routine: AnyRoutine) -> str:
         known = sorted([*routine.backends, *routine.aliases])
         raise ParamError(f"backends: {unknown(name, known)} of {routine.name}")
     return backend.name
+
+
+# Select cases by a glob over `routine/id` or by flags.
+
+Routines = Mapping[str, AnyRoutine]
+
+
+class Selection(NamedTuple):
+    """The values of fields and the backends in a line of flags; all backends if it names none."""
+
+    backends: tuple[str, ...]
+    fields: dict[str, Value]
+
+    def holds(self, case: Case) -> bool:
+        if self.backends and case.backend_name not in self.backends:
+            return False
+        return all(getattr(case.params, name) == value for name, value in self.fields.items())
+
+
+def parse_selector(line: str, routine: AnyRoutine, routines: Routines) -> Selection | None:
+    """Parse the line for this routine, None if it names another one."""
+    known = {**routines, routine.name: routine}
+    general = flags.parser()
+    general.add_argument("--routine", "-R", default=routine.name)
+    general.add_argument("--api", default=routine.name)
+    general.add_argument("--backends", nargs="+", default=[])
+    given, rest = general.parse_known_args(flags.split(line))
+    if given.api != routine.name or routine_named(given.routine, known) is not routine:
+        return None
+    backends = tuple(backend_named(name, routine) for name in given.backends)
+    return Selection(backends, flags.read_some(routine.params, rest, flags_of_family(routine, known)))
+
+
+def selects(line: str, case: Case, routines: Routines) -> bool:
+    if not line.startswith("-"):
+        return fnmatch.fnmatchcase(f"{case.routine.name}/{case.id}", line)
+    selection = parse_selector(line, case.routine, routines)
+    return selection is not None and selection.holds(case)
+
+
+def selects_no_routine(line: str, routines: Routines) -> bool:
+    """Whether no routine is selected; raises ParamError for flags that cannot be parsed."""
+    if line.startswith("-"):
+        return all(parse_selector(line, routine, routines) is None for routine in routines.values())
+    return not any(fnmatch.fnmatchcase(name, line.partition("/")[0]) for name in routines)
+
+
+def quarantined(case: Case, entries: Iterable[Quarantined], routines: Routines) -> Quarantined | None:
+    return next((entry for entry in entries if selects(entry.which, case, routines)), None)

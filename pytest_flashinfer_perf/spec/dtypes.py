@@ -6,10 +6,13 @@ from collections.abc import Iterable
 
 import torch
 
-from pytest_flashinfer_perf.names import unknown
+from pytest_flashinfer_perf.errors import unknown
 
 HALF = ("bfloat16", "float16")
+
+
 FP8 = ("fp8_e4m3", "fp8_e5m2")
+
 
 TORCH = {
     "bfloat16": torch.bfloat16,
@@ -19,7 +22,7 @@ TORCH = {
     "fp8_e5m2": torch.float8_e5m2,
 }
 
-# Types that FLOPs may be computed in: those of tensors, and those that no tensor has.
+
 COMPUTED_IN = (*TORCH, "tf32", "fp4", "int8")
 
 

@@ -61,6 +61,13 @@ def flag(  # noqa: PLR0913 - one argument per fact that a flag has
     return dataclasses.field(default=default, kw_only=True, metadata={"flag": declared})
 
 
+def autotune() -> Any:
+    """Declare `--autotune`, for routines with a backend that FlashInfer's autotuner tunes."""
+    return flag(
+        "tune FlashInfer's kernels for the case before it is timed", default=False, letter="autotune", draw=(False,)
+    )
+
+
 @dataclass(frozen=True)
 class Field:
     """A field of Params with its type, default and declaration."""
@@ -174,3 +181,6 @@ class Params:
     def _token(self, field: Field) -> str:
         value, same_as = getattr(self, field.name), field.flag.same_as
         return "" if same_as and value == getattr(self, same_as) else field.token(value)
+
+
+# Types that FLOPs may be computed in: those of tensors, and those that no tensor has.

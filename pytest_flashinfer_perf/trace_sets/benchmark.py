@@ -11,15 +11,15 @@ from itertools import groupby
 from pathlib import Path
 from queue import Queue
 
-from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, Workload
+from flashinfer_bench.data import Definition, EvaluationStatus, Solution, Trace, TraceSet, Workload
 
 from pytest_flashinfer_perf.config.option import DEFAULT_SEED
+from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
+from pytest_flashinfer_perf.launch.child_process import ChildProcess, Ended, StartError, cause
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.trace_sets import records
-from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError
-from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job
-from pytest_flashinfer_perf.trace_sets.runner import Runner, RunnerError
+from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, EvaluationConfigError
+from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job, Judging
 
 
 class Benchmark:
@@ -123,5 +123,47 @@ def jobs(root: Path, found: Found, config: BenchmarkConfig) -> Iterator[Job]:
 def only(what: str, named: list[str] | None, known: list[str]) -> set[str]:
     for name in named or ():
         if name not in known:
-            raise ConfigError(f"{what}: {unknown(name, sorted(known))}")
+            raise EvaluationConfigError(f"{what}: {unknown(name, sorted(known))}")
     return set(known if named is None else named)
+
+
+# Run jobs in child processes, one for each job or one for all; a crash or a hang affects one job only.
+
+MOST_LOG = 64 << 10
+FOR_BOTH = 2  # the reference may take as long as the solution
+
+
+class RunnerError(FlashinferPerfError):
+    """The evaluating process did not start, or gave no trace."""
+
+
+class Runner:
+    """Starts the judge with the first job, and another one after it died."""
+
+    def __init__(self, *, isolated: bool, timeout: float) -> None:
+        self._timeout = timeout
+        self._child = ChildProcess(Judging(isolated=isolated))
+
+    def evaluate(self, job: Job) -> EvaluationResult:
+        outcome = self._answer(job)
+        return replace(outcome, log=_end(self._child.output()))
+
+    def _answer(self, job: Job) -> EvaluationResult:
+        try:
+            answer = self._child.ask(job, FOR_BOTH * self._timeout)
+        except StartError as error:
+            raise RunnerError(f"the process that judges did not start: {error}") from None
+        if not isinstance(answer, Ended):
+            result: EvaluationResult = answer
+            return result
+        if answer.status is None:
+            sentence = f"the reference gave no answer within {self._timeout:g} s (timeout_seconds)"
+            return EvaluationResult(None, sentence)
+        return EvaluationResult(EvaluationStatus.RUNTIME_ERROR, f"the process that judges died: {cause(answer.status)}")
+
+    def close(self) -> None:
+        self._child.close()
+
+
+def _end(output: str) -> str:
+    return output if len(output) <= MOST_LOG else f"[...]\n{output[-MOST_LOG:]}"

@@ -20,7 +20,7 @@ BUNDLED = {
 }
 
 
-class ConfigError(FlashinferPerfError):
+class EvaluationConfigError(FlashinferPerfError):
     """The config is not valid; the message names the file and the field."""
 
 
@@ -96,9 +96,9 @@ def _loaded(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+        raise EvaluationConfigError(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(document or {}, dict) or not all(isinstance(name, str) for name in document or {}):
-        raise ConfigError(f"{path}: must hold lines like `iterations: 50`, got {type(document).__name__}")
+        raise EvaluationConfigError(f"{path}: must hold lines like `iterations: 50`, got {type(document).__name__}")
     return document or {}
 
 
@@ -106,7 +106,7 @@ def _made(source: str, document: Mapping[str, Any]) -> BenchmarkConfig:
     try:
         return BenchmarkConfig.model_validate(dict(document))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {'; '.join(sentences(error))}") from error
+        raise EvaluationConfigError(f"{source}: {'; '.join(sentences(error))}") from error
 
 
 def sentences(error: ValidationError) -> list[str]:
@@ -118,8 +118,10 @@ def option(text: str) -> tuple[str, Any]:
     """Parse `NAME=VALUE` of the command line, with the value in YAML."""
     name, equals, value = text.partition("=")
     if not equals or name.strip() not in BenchmarkConfig.model_fields:
-        raise ConfigError(f"{text!r}: must be NAME=VALUE, names are {', '.join(BenchmarkConfig.model_fields)}")
+        raise EvaluationConfigError(
+            f"{text!r}: must be NAME=VALUE, names are {', '.join(BenchmarkConfig.model_fields)}"
+        )
     try:
         return name.strip(), yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{text!r}: {' '.join(str(error).split())}") from error
+        raise EvaluationConfigError(f"{text!r}: {' '.join(str(error).split())}") from error

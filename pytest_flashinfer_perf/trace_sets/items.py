@@ -15,15 +15,15 @@ import pytest
 from flashinfer_bench.data import EvaluationStatus
 
 from pytest_flashinfer_perf.config.option import DEFAULT_SEED
-from pytest_flashinfer_perf.measuring.measurement import Measurement
-from pytest_flashinfer_perf.running.stash import IDENTITY, measures
-from pytest_flashinfer_perf.runs.formatting import last_lines
-from pytest_flashinfer_perf.runs.row import Identity, Row, Setup
+from pytest_flashinfer_perf.measurement.own_call import Measurement
+from pytest_flashinfer_perf.rows.formatting import last_lines
+from pytest_flashinfer_perf.rows.row import Identity, Row, Setup
+from pytest_flashinfer_perf.session.stash import IDENTITY, measures
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.trace_sets import benchmark, data, records
-from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, ConfigError
+from pytest_flashinfer_perf.trace_sets.benchmark import Runner
+from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, EvaluationConfigError
 from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job
-from pytest_flashinfer_perf.trace_sets.runner import Runner
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
@@ -36,7 +36,7 @@ Made = tuple[str, Callable[..., None], list[pytest.MarkDecorator]]
 Evaluate = Callable[[bool, "Device"], tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]]
 
 
-class Perf(Protocol):
+class SolutionPerf(Protocol):
     """The part of the `perf` fixture that is used here."""
 
     def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement: ...
@@ -85,7 +85,7 @@ class TraceSetItems(pytest.File):
     def _made(self, found: data.DataSet) -> list[Made]:
         try:
             made = [*self._problems(found), *self._missing(found), *self._jobs(found)]
-        except ConfigError as error:
+        except EvaluationConfigError as error:
             raise self.CollectError(f"{self.path}: {error}") from error
         if not made:
             raise self.CollectError(f"{self.path}: no definition with a workload in it")
@@ -148,7 +148,7 @@ def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
         outcome = evaluations.outcome(asked)
         return _passed(outcome, device), functools.partial(_described, asked, outcome, name, repeat), params
 
-    def evaluated(perf: Perf) -> None:
+    def evaluated(perf: SolutionPerf) -> None:
         perf.evaluated(evaluate, repeat)
 
     return evaluated

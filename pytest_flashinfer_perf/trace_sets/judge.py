@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -13,16 +14,24 @@ from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, Wor
 from flashinfer_bench.data import Solution as Sources
 
 from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.kernel_timing.run import Timing
+from pytest_flashinfer_perf.launch.child_process import Answer
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.running.child_process import Answer
-from pytest_flashinfer_perf.timing.run import Timing
 from pytest_flashinfer_perf.trace_sets.config import Resolved
-from pytest_flashinfer_perf.trace_sets.evaluator_choice import evaluator_for
-from pytest_flashinfer_perf.trace_sets.evaluators import Baseline, Evaluator
+from pytest_flashinfer_perf.trace_sets.evaluators import (
+    Baseline,
+    DefaultEvaluator,
+    Evaluator,
+    LowBitEvaluator,
+    SparseAttentionEvaluator,
+    TopkIndexerEvaluator,
+)
 from pytest_flashinfer_perf.trace_sets.nursery import Nursery, NurseryError, Process
+from pytest_flashinfer_perf.trace_sets.sampling import SamplingEvaluator
 from pytest_flashinfer_perf.trace_sets.shared import Memory
 from pytest_flashinfer_perf.trace_sets.solution import ImpossibleTimeError, Solution, SolutionError, Task
 from pytest_flashinfer_perf.trace_sets.solver import Solver
+from pytest_flashinfer_perf.trace_sets.theirs import FlashInferBenchEvaluator, is_theirs
 
 SPOILT = (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.TIMEOUT, None)  # a process is not used again after these
 
@@ -144,3 +153,26 @@ def _result(evaluator: Evaluator, sources: Sources, solution: Solution, baseline
 def _message(error: BaseException) -> str:
     traceback.print_exception(error)
     return f"{type(error).__name__}: {error}"
+
+
+# Choose the evaluator for the solutions of a definition.
+
+
+def evaluator_for(definition: Definition, own: Sequence[str]) -> Evaluator:
+    """The first evaluator that accepts the definition: the user's own, then ours."""
+    ours = (SamplingEvaluator, LowBitEvaluator, SparseAttentionEvaluator, TopkIndexerEvaluator, DefaultEvaluator)
+    known = (*map(_imported, own), *(kind() for kind in ours))
+    return next(one for one in known if one.can_evaluate(definition))
+
+
+def _imported(name: str) -> Evaluator:
+    module, _, attribute = name.partition(":")
+    try:
+        kind = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise TypeError(f"evaluators: {name!r} must be module:Class: {error}") from error
+    if isinstance(kind, type) and issubclass(kind, Evaluator):
+        return kind()
+    if is_theirs(kind):
+        return FlashInferBenchEvaluator(kind)
+    raise TypeError(f"evaluators: {name!r} is not an Evaluator, nor one of FlashInfer-Bench")

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from flashinfer_bench.data import Correctness
 from torch import Tensor
 
-from pytest_flashinfer_perf.runs.formatting import duration
+from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.trace_sets.solution import Answer, Given, ImpossibleTimeError, Solution, Task
 
 MARGIN = 0.5  # calls in a row may find the cache warm, or meet another process: a time within a factor of 2 is believed

@@ -13,8 +13,8 @@ from typing import Any
 from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Trace
 from flashinfer_bench.utils import env_snapshot
 
+from pytest_flashinfer_perf.kernel_timing.run import Timing
 from pytest_flashinfer_perf.machine.requirements import version
-from pytest_flashinfer_perf.timing.run import Timing
 from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job
 
 VERSIONS_OF = ("flashinfer-python", "cupti-python", "pytest-flashinfer-perf")

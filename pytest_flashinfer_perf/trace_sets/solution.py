@@ -17,11 +17,11 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.kernel_timing import instruments
+from pytest_flashinfer_perf.kernel_timing.run import Timing
+from pytest_flashinfer_perf.launch.child_process import cause
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.running.child_process import cause
-from pytest_flashinfer_perf.runs.formatting import duration
-from pytest_flashinfer_perf.timing import instruments
-from pytest_flashinfer_perf.timing.run import Timing
+from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.trace_sets.config import Resolved
 from pytest_flashinfer_perf.trace_sets.nursery import EndedError, Process
 from pytest_flashinfer_perf.trace_sets.shared import Arguments, Like, Memory, Slot, arranged

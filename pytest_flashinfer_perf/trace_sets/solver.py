@@ -21,11 +21,11 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.kernel_timing import graphs
+from pytest_flashinfer_perf.kernel_timing.instruments import Call
+from pytest_flashinfer_perf.kernel_timing.run import Timing, run
+from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.timing import graphs
-from pytest_flashinfer_perf.timing.instruments import Call
-from pytest_flashinfer_perf.timing.run import Timing, run
-from pytest_flashinfer_perf.timing.target import Target
 from pytest_flashinfer_perf.trace_sets import shared
 from pytest_flashinfer_perf.trace_sets.shared import Arguments
 

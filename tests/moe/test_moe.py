@@ -1,5 +1,5 @@
 """A test for each MoE routine, under the routine's name."""
 
-from pytest_flashinfer_perf.plugin.suite import family_tests
+from pytest_flashinfer_perf.plugin.cases import family_tests
 
 globals().update(family_tests("moe"))

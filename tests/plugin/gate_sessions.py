@@ -34,7 +34,7 @@ if SAID["plain"]:
 
 
 TOLD = """
-from pytest_flashinfer_perf.timing import instruments
+from pytest_flashinfer_perf.kernel_timing import instruments
 
 
 class Told:
@@ -58,8 +58,8 @@ import json
 import os
 import pathlib
 
-from pytest_flashinfer_perf.runs.host_time import HostTime
-from pytest_flashinfer_perf.timing import host
+from pytest_flashinfer_perf.rows.row import HostTime
+from pytest_flashinfer_perf.kernel_timing import host
 
 
 def told(_target, _device, _on_device, _calls):

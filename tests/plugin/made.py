@@ -2,8 +2,8 @@
 
 import json
 
-from pytest_flashinfer_perf.runs import fields, run_file
-from pytest_flashinfer_perf.runs.row import NAMES, PARTS, Row, Stats
+from pytest_flashinfer_perf.rows import fields, run_file
+from pytest_flashinfer_perf.rows.row import NAMES, PARTS, Row, Stats
 
 H200 = {"gpu_uuid": "GPU-0", "device_name": "NVIDIA H200"}
 CUPTI = {"instrument": "cupti", "cold_l2": "rotate", "cuda_graph": True, "seed": 42, "status": "ok"}

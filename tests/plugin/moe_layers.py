@@ -3,7 +3,7 @@
 import torch
 from decoding import fp4
 
-from pytest_flashinfer_perf.routines._quantise import blocks
+from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe
 
 PLAIN = CutlassFusedMoe(num_tokens=33, hidden_size=64, intermediate_size=64, num_experts=8, top_k=2)
@@ -36,7 +36,7 @@ UNGATED = {
 
 
 def rounded(x, unit):
-    q = blocks.nvfp4(x.float(), unit.item())
+    q = _narrow.nvfp4(x.float(), unit.item())
     return fp4(q.values, q.scales, 16)
 
 

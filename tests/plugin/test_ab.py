@@ -16,7 +16,7 @@ from made import CLOCKED
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.rows.run_file import RunError
 
 PROGRAM = f"""{CLOCKED}
 SLOWER = float(os.environ.get("SLOWER", "0"))

@@ -7,20 +7,14 @@ import planted_apis
 import pytest
 import torch
 
-from pytest_flashinfer_perf.apis import (
-    all_apis,
-    reading,
-    registry,
-    routine,
-    truth,
-)
-from pytest_flashinfer_perf.apis import given as made
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
-from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
+from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
 from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.measuring.one_case import check_answer, run_case
+from pytest_flashinfer_perf.measurement.one_case import check_answer, run_case
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.derived import all_apis, registry, routine, truth
+from pytest_flashinfer_perf.routines.derived import given as made
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
 
@@ -57,7 +51,7 @@ HEADS = {
 
 
 def cost_of(line):
-    [case] = read(shlex.split(line), all_routines())
+    [case] = cases_of_line(shlex.split(line), all_routines())
     x = case.routine.inputs(case.params, torch.Generator().manual_seed(1), torch.device("cpu"))
     case.backend.build(case.params, x, LaunchOptions("torch", cuda_graph=False))
     return case.routine.cost(case.params, x)
@@ -168,7 +162,7 @@ def test_a_wrong_call_is_wrong(name):
 def test_experts_whose_values_are_rounded_on_the_way_are_allowed_more():
     mono_moe = all_apis()["flashinfer.fused_moe.monomoe.mono_moe"].api
     hash_topk = all_apis()["flashinfer.fused_moe.hash_topk.hash_topk"].api
-    bounds = [reading.tolerance(api, "output", torch.bfloat16).atol for api in (mono_moe, hash_topk)]
+    bounds = [truth.tolerance(api, "output", torch.bfloat16).atol for api in (mono_moe, hash_topk)]
     assert bounds == [0.15, 0.02]
 
 
@@ -177,7 +171,7 @@ def test_any_of_equal_numbers_may_be_among_the_largest_and_no_other():
     logits = torch.tensor([[5.0, 3.0, 3.0, 1.0]], dtype=torch.bfloat16)
 
     def chosen(*indices):
-        return reading.meant(top_k, "indices", torch.tensor([indices]), {"logits": logits, "top_k": 2}).tolist()
+        return truth.meant(top_k, "indices", torch.tensor([indices]), {"logits": logits, "top_k": 2}).tolist()
 
     assert chosen(0, 2) == chosen(1, 0)
     wrong = [chosen(0, 3), chosen(2, 1), chosen(0, 0), chosen(0, -1), chosen(0, 4)]

@@ -7,11 +7,11 @@ import pytest
 import torch
 import upstream_parsers
 
-from pytest_flashinfer_perf.apis import upstream_names
-from pytest_flashinfer_perf.flashinfer_benchmark import testlist, upstream
-from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
-from pytest_flashinfer_perf.measuring import one_case
-from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
+from pytest_flashinfer_perf.measurement import one_case
+from pytest_flashinfer_perf.routines import all_routines, upstream
+from pytest_flashinfer_perf.routines.derived import upstream_names
 from pytest_flashinfer_perf.spec.routine import CannotRunError
 
 LINES = {
@@ -93,15 +93,15 @@ LINES = {
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_of_upstreams_is_that_api(line):
     name, expected = LINES[line]
-    [case, *_] = read(shlex.split(line), all_routines())
+    [case, *_] = cases_of_line(shlex.split(line), all_routines())
     assert case.routine.name == name
     assert {field: getattr(case.params, field) for field in expected} == expected
 
 
 def test_a_samplers_probabilities_are_upstreams_in_its_lines_and_the_templates_in_others():
     line = "top_p_renorm_probs --batch_size 2 --vocab_size 5000"
-    [ours] = read(shlex.split(f"--api flashinfer.sampling.{line} --backends torch"), all_routines())
-    [theirs] = read(shlex.split(f"--routine {line} --backends torch"), all_routines())
+    [ours] = cases_of_line(shlex.split(f"--api flashinfer.sampling.{line} --backends torch"), all_routines())
+    [theirs] = cases_of_line(shlex.split(f"--routine {line} --backends torch"), all_routines())
     assert (ours.params.probabilities, theirs.params.probabilities) == (None, "uniform")
     drawn = [
         case.routine.inputs(case.params, torch.Generator().manual_seed(3), torch.device("cpu")).call["probs"]
@@ -114,7 +114,7 @@ def test_a_samplers_probabilities_are_upstreams_in_its_lines_and_the_templates_i
 
 
 def test_an_api_without_probabilities_cannot_draw_others():
-    [case] = read(
+    [case] = cases_of_line(
         shlex.split("--api flashinfer.norm.rmsnorm --batch_size 4 --backends torch --probabilities uniform"),
         all_routines(),
     )
@@ -144,15 +144,15 @@ AUTOTUNED = ["--routine mm_mxfp8 --m 4 --n 128 --k 128", "--api flashinfer.norm.
 
 @pytest.mark.parametrize("line", AUTOTUNED)
 def test_autotune_is_no_abbreviation_and_asks_the_tuner(line):
-    plain, tuned = (read(shlex.split(f"{line}{flag}"), all_routines()) for flag in ("", " --autotune"))
+    plain, tuned = (cases_of_line(shlex.split(f"{line}{flag}"), all_routines()) for flag in ("", " --autotune"))
     assert [case.autotunes for case in (*plain, *tuned)] == [False] * len(plain) + [True] * len(plain)
     assert [case.id for case in tuned] == [f"{case.id}-autotune" for case in plain]
-    assert read(tuned[0].words, all_routines()) == [tuned[0]]
+    assert cases_of_line(tuned[0].words, all_routines()) == [tuned[0]]
     assert tuned[0].autotune_cache is None
 
 
 def test_a_case_of_a_template_s_reference_has_nothing_to_autotune(cpu):
-    [case] = read(shlex.split(f"{AUTOTUNED[1]} --backends torch --autotune"), all_routines())
+    [case] = cases_of_line(shlex.split(f"{AUTOTUNED[1]} --backends torch --autotune"), all_routines())
     assert one_case.obstacle(case, cpu) == "torch has nothing to autotune: leave out --autotune"
 
 

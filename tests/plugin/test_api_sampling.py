@@ -8,11 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.apis import (
-    sampling,
-)
-from pytest_flashinfer_perf.apis.known import Api, Declared
 from pytest_flashinfer_perf.checking.check import compare
+from pytest_flashinfer_perf.routines.derived import sampling
+from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
 
 probabilities = torch.linspace(1, 4, 8).expand(2048, 8).softmax(-1)
 SAMPLER = Api(

@@ -12,23 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.apis import (
-    all_apis,
-    discovery,
-    exceptions,
-    faults,
-    shapes,
-    truth,
-    work,
-)
-from pytest_flashinfer_perf.apis import given as made
-from pytest_flashinfer_perf.apis.known import WHAT_LACKED, Api, Axis, Declared
-from pytest_flashinfer_perf.apis.templates import Template, by_hand
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
-from pytest_flashinfer_perf.flashinfer_benchmark.lines import read
+from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
 from pytest_flashinfer_perf.fuzz.strategies import params_of
-from pytest_flashinfer_perf.measuring.one_case import check_answer
+from pytest_flashinfer_perf.measurement.one_case import check_answer
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.derived import all_apis, exceptions, faults, shapes, templates, truth, work
+from pytest_flashinfer_perf.routines.derived import given as made
+from pytest_flashinfer_perf.routines.derived.by_hand import Template, by_hand
+from pytest_flashinfer_perf.routines.derived.templates import WHAT_LACKED, Api, Axis, Declared
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions
 
@@ -38,7 +30,7 @@ RMSNORM = "--api flashinfer.norm.rmsnorm --backends torch --num_tokens 4 --hidde
 
 LISTED = """
 import json, warnings; warnings.simplefilter("ignore")
-import flashinfer, flashinfer.api_logging as log, pytest_flashinfer_perf.apis.registry as registry
+import flashinfer, flashinfer.api_logging as log, pytest_flashinfer_perf.routines.derived.registry as registry
 registry.describe()
 both = [t for _, t, _ in log._TRACE_REGISTRY if t.init is not None and t.reference is not None]
 print(json.dumps([len(log._TRACE_REGISTRY), len(both), len({id(t) for t in both})]))
@@ -48,7 +40,7 @@ print(json.dumps([len(log._TRACE_REGISTRY), len(both), len({id(t) for t in both}
 def test_no_template_of_the_registry_is_lost():
     asked = subprocess.run([sys.executable, "-c", LISTED], capture_output=True, text=True, check=True)
     entries, complete, _ = json.loads(asked.stdout.splitlines()[-1])
-    found = discovery.registry()
+    found = templates.installed()
     added = sum(isinstance(one, Template) for one in by_hand().values())
     lacked = sum(api.by_hand == WHAT_LACKED for api in found.usable)
     assert (len(found.apis) - added, len(found.usable) - lacked) == (entries, complete)
@@ -64,7 +56,7 @@ def test_exceptions_are_few_and_each_is_of_a_template():
     tables = (*of_answers, *of_calls, exceptions.SMALL, exceptions.USUAL)
     lines = [part for table in tables for part in table]
     assert len(lines) <= 34
-    labels = {f"{api.path} {api.label}" for api in discovery.registry().usable}
+    labels = {f"{api.path} {api.label}" for api in templates.installed().usable}
     assert [part for part in lines if not any(part in label for label in labels)] == []
 
 
@@ -217,13 +209,13 @@ def test_the_torch_backend_is_of_a_cpu(hopper):
 @pytest.mark.parametrize("name", ["nobody", "flashinfer.norm.rmsnrm"])
 def test_an_unknown_api_is_an_error_with_the_known_ones(name):
     with pytest.raises(ParamError, match=f"api: unknown name '{name}'"):
-        read(shlex.split(f"--api {name} --num_tokens 4"), all_routines())
+        cases_of_line(shlex.split(f"--api {name} --num_tokens 4"), all_routines())
 
 
 def test_a_case_is_written_as_it_is_read():
-    [case] = read(shlex.split(RMSNORM), all_routines())
+    [case] = cases_of_line(shlex.split(RMSNORM), all_routines())
     assert case.words == shlex.split(RMSNORM.replace("num_tokens", "batch_size"))
-    assert read(case.words, all_routines()) == [case]
+    assert cases_of_line(case.words, all_routines()) == [case]
 
 
 def test_apis_are_listed_by_family(capsys):
@@ -280,7 +272,7 @@ def test_drawn_axes_make_no_false_alarm(name):
 
 
 def test_wider_inputs_are_of_wider_types():
-    api = discovery.registry().usable
+    api = templates.installed().usable
     one = next(api for api in api if api.path == "flashinfer.norm.rmsnorm")
     x = made.make(one, shapes.params_of(one)(batch_size=2, hidden_size=8), "cpu", 1)
     answer, computed_in = truth.answer(one, x, torch.device("cpu"))

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from pytest_flashinfer_perf.measuring import autotune
-from pytest_flashinfer_perf.measuring.autotune import CacheError, Choice
+from pytest_flashinfer_perf.measurement import autotune
+from pytest_flashinfer_perf.measurement.autotune import CacheError, Choice
 
 tuner = pytest.importorskip("flashinfer.autotuner", exc_type=ImportError)
 MICROSECONDS = {0: 5.0, 1: 3.0, 2: 4.0}

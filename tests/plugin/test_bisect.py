@@ -11,7 +11,7 @@ import bisect_acceptance as acceptance
 import pytest
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.bisect.git_history import git
+from pytest_flashinfer_perf.bisect.histories import git
 
 # In the place of pytest, which takes seconds to start: what it would write of the cases in the file `level`, of which
 # `clock` is measured here, as the fastest of three calls, which other programs disturb least; others take what it says.

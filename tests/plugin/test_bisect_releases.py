@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.bisect import estimate, places
-from pytest_flashinfer_perf.bisect.measuring import Processes
-from pytest_flashinfer_perf.bisect.places import Installed
+from pytest_flashinfer_perf.bisect import places, subjects
+from pytest_flashinfer_perf.bisect.places import Installed, Processes
 from pytest_flashinfer_perf.bisect.question import Question
 from pytest_flashinfer_perf.launch import processes
 
@@ -135,11 +134,11 @@ def test_a_dry_run_prints_what_it_would_cost_and_makes_nothing(bisect, tmp_path)
 
 
 def test_disk_is_that_of_what_is_installed_where_no_wheel_is_there_to_be_looked_at(monkeypatch):
-    of_one = estimate.disk_of_releases(1)
+    of_one = subjects.disk_of_releases(1)
     assert of_one > 100 * 2**20
-    assert estimate.disk_of_releases(3) == 3 * of_one
-    monkeypatch.setattr(estimate, "PROJECT", "no-such-project")
-    assert estimate.disk_of_releases(3) is None
+    assert subjects.disk_of_releases(3) == 3 * of_one
+    monkeypatch.setattr(subjects, "PROJECT", "no-such-project")
+    assert subjects.disk_of_releases(3) is None
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.bisect.answers import Answers
-from pytest_flashinfer_perf.bisect.git_history import GitHistory, git
-from pytest_flashinfer_perf.bisect.question import Answer, PointError, Question
-from pytest_flashinfer_perf.bisect.releases import Releases
-from pytest_flashinfer_perf.bisect.search import TRIES, NoDifferenceError, Search
-from pytest_flashinfer_perf.bisect.times import Times
+from pytest_flashinfer_perf.bisect.comparing import Answers, Times
+from pytest_flashinfer_perf.bisect.histories import GitHistory, Releases, git
+from pytest_flashinfer_perf.bisect.question import Comparison, PointError, Question
+from pytest_flashinfer_perf.bisect.search import TRIES, NoDifferenceError, RevisionSearch
 from pytest_flashinfer_perf.gate.verdict import Rules
-from pytest_flashinfer_perf.runs import run_file
+from pytest_flashinfer_perf.rows import run_file
 
 
 def test_twenty_planted_histories_are_searched_right(tmp_path):
@@ -46,7 +44,7 @@ class Levels:
         return simulated.process(chosen, self.rng, changes)
 
     def search(self, sign=1):
-        return Search(VERSIONS, Times(self, simulated.rules(), lambda *_: None, sign)).run()
+        return RevisionSearch(VERSIONS, Times(self, simulated.rules(), lambda *_: None, sign)).run()
 
 
 class OnHost(Levels):
@@ -61,7 +59,7 @@ class OnHost(Levels):
 
     def search(self, quantity=None):
         rules = Rules(paired=True, quantity=quantity)
-        return Search(VERSIONS, Times(self, rules, lambda *_: None)).run()
+        return RevisionSearch(VERSIONS, Times(self, rules, lambda *_: None)).run()
 
 
 def step_at(place, factor=1.2):
@@ -88,7 +86,9 @@ def test_a_time_that_nobody_measured_is_not_searched_for():
     with pytest.raises(
         NoDifferenceError, match=r"it is unclear whether the ends differ .*\n.*INVALID: no-figure: the time to"
     ):
-        Search(VERSIONS, Times(Levels([step_at(3)]), Rules(paired=True, quantity="plan"), lambda *_: None)).run()
+        RevisionSearch(
+            VERSIONS, Times(Levels([step_at(3)]), Rules(paired=True, quantity="plan"), lambda *_: None)
+        ).run()
 
 
 def test_what_crept_blames_nobody():
@@ -132,7 +132,7 @@ def test_releases_narrow_down_to_the_change(place, broken):
     while (looked := VERSIONS.next(answers)).point is not None:
         assert looked.point not in answers
         number = VERSIONS.versions.index(looked.point)
-        answers[looked.point] = Answer.SKIP if number in broken else Answer(int(number >= place))
+        answers[looked.point] = Comparison.SKIP if number in broken else Comparison(int(number >= place))
     suspects = [VERSIONS.versions.index(point) for point in looked.suspects]
     assert place in suspects
     assert set(suspects[:-1]) <= broken
@@ -176,23 +176,23 @@ def test_answers_are_read_as_a_run_writes_them(pytester):
     found = measured(Question(1, "ends", "old", "new"))
     known = {case.rpartition("[")[2]: seen.right for (point, case), seen in measured.known.items() if point == "new"}
     assert known == {"1]": True, "2]": False, "None]": None}
-    assert [finding.answer for finding in found.values()].count(Answer.UNCHANGED) == 1
+    assert [finding.answer for finding in found.values()].count(Comparison.UNCHANGED) == 1
 
 
 def test_the_first_wrong_answer_is_found():
     right, wrong, unclear = ("passed",), ("wrong",), ("passed", "wrong")
     checked = Checked(v0=right, v1=right, v2=unclear, v3=wrong, v4=wrong)
     versions = Releases(("v0", "v1", "v2", "v3", "v4"))
-    [trail] = Search(versions, Answers(checked)).run()
+    [trail] = RevisionSearch(versions, Answers(checked)).run()
     assert trail.suspects == ("v2", "v3")
     assert "wrong answer: output 0" in trail.verified.sentence
     assert checked.processes == 2 * 5
     with pytest.raises(NoDifferenceError, match=r"the ends do not differ .*\n  own/t: right"):
-        Search(Releases(("v0", "v1")), Answers(checked)).run()
+        RevisionSearch(Releases(("v0", "v1")), Answers(checked)).run()
     with pytest.raises(NoDifferenceError, match=r"it is unclear .*\n.*its answer is not compared: not checked"):
-        Search(Releases(("v0", "v1")), Answers(Checked(v0=right, v1=("not checked",)))).run()
+        RevisionSearch(Releases(("v0", "v1")), Answers(Checked(v0=right, v1=("not checked",)))).run()
     with pytest.raises(NoDifferenceError, match="not right to begin with: Failed: wrong answer"):
-        Search(Releases(("v0", "v1")), Answers(Checked(v0=wrong, v1=right))).run()
+        RevisionSearch(Releases(("v0", "v1")), Answers(Checked(v0=wrong, v1=right))).run()
 
 
 def test_a_merge_is_verified_against_each_parent_within_the_ends(tmp_path):

@@ -11,7 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
-from pytest_flashinfer_perf.report import runs
+from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.report.html import page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -54,7 +54,7 @@ def url(tmp_path_factory):
         made.append(document(*rows, left=left, when=f"2026-11-{day}T10:00:00+00:00"))
     folder = tmp_path_factory.mktemp("report")
     paths = [write(folder / f"{name}.json", said) for name, said in zip(("one", "two"), made, strict=True)]
-    page.write(folder / "report.html", runs.read(paths))
+    page.write(folder / "report.html", story.read(paths))
     return (folder / "report.html").as_uri()
 
 

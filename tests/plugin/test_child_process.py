@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 from planted_children import Squares
 
-from pytest_flashinfer_perf.running.child_process import ChildProcess, Ended, StartError
+from pytest_flashinfer_perf.launch.child_process import ChildProcess, Ended, StartError
 
 
 @pytest.fixture(params=[True, False], ids=["forks", "cannot fork"])

@@ -14,8 +14,8 @@ from old_commands import MANY_LINES, ONE_LINE
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring.one_case import obstacle
-from pytest_flashinfer_perf.plugin import suite
+from pytest_flashinfer_perf.measurement.one_case import obstacle
+from pytest_flashinfer_perf.plugin import cases as suite
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
@@ -32,12 +32,12 @@ def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, py
     elsewhere.mkdir()
     zipfile.ZipFile(next(tmp_path.glob("*.whl"))).extractall(unpacked)
     program = f"import sys; sys.path.insert(0, {str(unpacked)!r}); from pytest_flashinfer_perf import cli; "
-    program += "from pytest_flashinfer_perf.plugin import suite; "
-    program += f"print(suite.root()); sys.exit(cli.main(['bench', *{SELECT!r}]))"
+    program += "from pytest_flashinfer_perf.plugin import cases; "
+    program += f"print(cases.root()); sys.exit(cli.main(['bench', *{SELECT!r}]))"
     done = subprocess.run([sys.executable, "-c", program], cwd=elsewhere, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     root, *lines = done.stdout.splitlines()
-    assert (unpacked / "pytest_flashinfer_perf" / "runs" / "extra_info.schema.json").is_file()
+    assert (unpacked / "pytest_flashinfer_perf" / "rows" / "extra_info.schema.json").is_file()
     assert root == str(unpacked / "pytest_flashinfer_perf" / "suite")
     assert "PytestAssertRewriteWarning" not in done.stdout
     monkeypatch.chdir(pytestconfig.rootpath)
@@ -187,7 +187,7 @@ SHAPES = {
 MOE = "--num_tokens 8 --hidden_size 256 --intermediate_size 256 --num_experts 4 --top_k 1 --routing_method renormalize"
 PRETENDED = """
     import dataclasses, pytest
-    from pytest_flashinfer_perf.running.stash import DEVICE
+    from pytest_flashinfer_perf.session.stash import DEVICE
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(item):

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.timing import cold, copies
+from pytest_flashinfer_perf.kernel_timing import cold, copies
 
 MIB = 1 << 20
 

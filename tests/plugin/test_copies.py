@@ -15,8 +15,8 @@ from torch.nn import Parameter
 
 from pytest_flashinfer_perf import Measuring
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
-from pytest_flashinfer_perf.measuring.refusals import CallError
-from pytest_flashinfer_perf.timing import copies
+from pytest_flashinfer_perf.kernel_timing import copies
+from pytest_flashinfer_perf.measurement.refusals import CallError
 
 ROTATING = Measuring(iters=6, warmup=1)
 

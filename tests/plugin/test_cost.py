@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.measuring import peaks
-from pytest_flashinfer_perf.spec.cost import Cost, Peaks, best_of, roofline
+from pytest_flashinfer_perf.measurement import peaks
+from pytest_flashinfer_perf.spec.routine import Cost, Peaks, best_of, roofline
 
 PEAKS = Peaks(4e12, {"bfloat16": 800e12}, "measured")
 

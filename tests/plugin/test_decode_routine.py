@@ -6,8 +6,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from pytest_flashinfer_perf.fuzz.strategies import params_of
-from pytest_flashinfer_perf.measuring.one_case import obstacle
-from pytest_flashinfer_perf.routines.attention import _lengths, _paged
+from pytest_flashinfer_perf.measurement.one_case import obstacle
+from pytest_flashinfer_perf.routines.attention import _lengths, _shared
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import Shape
@@ -46,7 +46,7 @@ def unpacked(mask, s_qo):
 @pytest.mark.parametrize("s_qo", [2, 17, 33])
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_draft_mask_unpacks_to_what_was_meant(s_qo, causal):
-    mask = _paged.draft_mask(3, s_qo, causal, CPU)
+    mask = _shared.draft_mask(3, s_qo, causal, CPU)
     assert mask.shape == (3, s_qo, 2 * math.ceil(s_qo / 32))
     expected = [[col <= row or not causal for col in range(s_qo)] for row in range(s_qo)]
     assert unpacked(mask[2], s_qo) == expected

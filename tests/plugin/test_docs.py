@@ -16,17 +16,17 @@ from documents import DOCS, EVIDENCE, PAGES, QUICK, README, RECORDS, ROOT, block
 
 import pytest_flashinfer_perf as package
 from pytest_flashinfer_perf import Measurement, Measuring
-from pytest_flashinfer_perf.gate import effects, noise, tails
+from pytest_flashinfer_perf.gate import effects, noise
+from pytest_flashinfer_perf.kernel_timing import cold, stopping
+from pytest_flashinfer_perf.kernel_timing.run import Timing
 from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.measuring import one_case
+from pytest_flashinfer_perf.measurement import one_case
 from pytest_flashinfer_perf.plugin.fixture import Perf
 from pytest_flashinfer_perf.plugin.options import MARKERS
-from pytest_flashinfer_perf.report import markdown, runs
+from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention import vllm_decode
 from pytest_flashinfer_perf.spec import case, flags
-from pytest_flashinfer_perf.timing import cold, stopping
-from pytest_flashinfer_perf.timing.run import Timing
 
 PACKAGE = ROOT / "pytest_flashinfer_perf"
 PREFILL = "--page_size 4 --batch_size 1 --s_qo 4 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 -vv"
@@ -128,7 +128,7 @@ def percent(share, digits=0):
 
 def tie(kind):
     """The largest difference that is none between two rows without placements."""
-    beyond = tails.beyond(effects.RISK, noise.ASSUMED_DF)
+    beyond = noise.beyond(effects.RISK, noise.ASSUMED_DF)
     return math.expm1(beyond * noise.ASSUMED[kind] * math.sqrt(effects.PAIR))
 
 
@@ -243,7 +243,7 @@ def tables(text):
 
 
 def test_the_numbers_of_the_readme_are_those_of_recorded_runs():
-    recorded = markdown.lines(runs.read([EVIDENCE / "h200-run.json"]))
+    recorded = markdown.lines(story.read([EVIDENCE / "h200-run.json"]))
     known = {
         *"\n".join(recorded).replace("\\_", "_").splitlines(),
         *(EVIDENCE / "gate-h200.md").read_text().splitlines(),

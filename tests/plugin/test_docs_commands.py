@@ -12,7 +12,7 @@ from documents import DOCS, PAGES, QUICK, ROOT, blocks, commands_of, each, help_
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.running import shards
+from pytest_flashinfer_perf.session import shards
 from pytest_flashinfer_perf.spec import case, flags
 
 

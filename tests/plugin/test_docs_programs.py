@@ -11,7 +11,7 @@ import pytest
 import torch
 from documents import DOCS, QUICK, README, ROOT, blocks, commands_of, each
 
-from pytest_flashinfer_perf.gate import proof, proof_shown
+from pytest_flashinfer_perf.gate import proof
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
 
@@ -112,9 +112,9 @@ def test_the_proof_of_the_document_is_of_its_program_and_says_what_is_allowed(py
     pytester.path.joinpath("test_plain.py").write_text(program)
     pytester.runpytest("test_plain.py", *QUICK).assert_outcomes(passed=2)
     head, *lines = shown.splitlines()[2:]
-    assert head == proof_shown.HEADINGS
+    assert head == proof.HEADINGS
     assert [line for line in lines if "::" in line] == [f"test_plain.py::test_sort[{n}]" for n in (2000, 4000)]
-    assert shown.endswith(f"{proof_shown.MEANS[0]}\n")
+    assert shown.endswith(f"{proof.MEANS[0]}\n")
     allowed = " ".join(shown.split()), " ".join(page.read_text().split())
     for limit, word in ((proof.MOST_SLOWER, "allowed"), (proof.MOST_FAILED, "allowed"), (proof.LEAST_FOUND, "wanted")):
         assert f"({limit:.0%} {word})" in allowed[0]

@@ -7,9 +7,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.cli import diagnosis
+from pytest_flashinfer_perf.cli.commands import doctor
 from pytest_flashinfer_perf.cli.commands import doctor as told
-from pytest_flashinfer_perf.machine import capability, telemetry
+from pytest_flashinfer_perf.machine import capability, provenance
 from pytest_flashinfer_perf.routines import all_routines
 
 # What FlashInfer's modules warn of while they are imported is not what is tested here.
@@ -55,17 +55,17 @@ def nvml(monkeypatch):
         setattr(made, f"nvml{name}", lambda *_, answer=answer: answer)
     made.nvmlDeviceGetPersistenceMode = made.nvmlSystemGetProcessName = refuse
     monkeypatch.setitem(sys.modules, "pynvml", made)
-    telemetry._nvml.cache_clear()
-    telemetry._handle.cache_clear()
+    provenance._nvml.cache_clear()
+    provenance._handle.cache_clear()
     yield made
-    telemetry._nvml.cache_clear()
-    telemetry._handle.cache_clear()
+    provenance._nvml.cache_clear()
+    provenance._handle.cache_clear()
 
 
 @pytest.mark.usefixtures("nvml")
 def test_nvml_tells_what_it_can_and_the_rest_is_null():
-    assert telemetry.uuids() == ["GPU-0"]
-    assert telemetry.health("GPU-0") == {
+    assert provenance.uuids() == ["GPU-0"]
+    assert provenance.health("GPU-0") == {
         "sm_mhz": 345,
         "sm_mhz_most": 1980,
         "memory_mhz": 345,
@@ -80,7 +80,7 @@ def test_nvml_tells_what_it_can_and_the_rest_is_null():
 
 @pytest.mark.usefixtures("nvml")
 def test_a_gpu_is_described_with_its_clocks_its_power_and_who_else_is_on_it(hopper):
-    facts = {"no_gpu": None, **diagnosis.facts_about(hopper, [], {}), "gpus": [{**GPU, **telemetry.health("GPU-0")}]}
+    facts = {"no_gpu": None, **doctor.facts_about(hopper, [], {}), "gpus": [{**GPU, **provenance.health("GPU-0")}]}
     text = " ".join(" ".join(told.lines(facts)).split())
     for said in (
         "NVIDIA H200, compute capability 9.0, 132 SMs, L2 60 MiB, 139.0 GiB free",
@@ -92,12 +92,12 @@ def test_a_gpu_is_described_with_its_clocks_its_power_and_who_else_is_on_it(hopp
 
 
 def test_without_nvml_it_says_what_to_install(hopper):
-    facts = {"no_gpu": None, **diagnosis.facts_about(hopper, [], {}), "gpus": [GPU]}
+    facts = {"no_gpu": None, **doctor.facts_about(hopper, [], {}), "gpus": [GPU]}
     assert any("pip install nvidia-ml-py" in line for line in told.lines(facts))
 
 
 def test_every_routine_and_backend_has_a_yes_or_a_reason(hopper):
-    facts = diagnosis.facts_about(hopper, [], {})
+    facts = doctor.facts_about(hopper, [], {})
     assert facts["measures_on_gpu"] is True
     for name, routine in all_routines().items():
         asked = {b.name: capability.missing(b.requires, hopper) for b in routine.backends.values()}
@@ -109,13 +109,13 @@ def test_every_routine_and_backend_has_a_yes_or_a_reason(hopper):
 
 @pytest.mark.usefixtures("nvml")
 def test_it_is_one_screen_of_80_columns(hopper):
-    facts = {"no_gpu": None, **diagnosis.facts_about(hopper, [], {}), "gpus": [{**GPU, **telemetry.health("GPU-0")}]}
+    facts = {"no_gpu": None, **doctor.facts_about(hopper, [], {}), "gpus": [{**GPU, **provenance.health("GPU-0")}]}
     lines = list(told.lines(facts))
     assert len(lines) < 55
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.skipif(telemetry.uuids() != [], reason="this machine has a GPU")
+@pytest.mark.skipif(provenance.uuids() != [], reason="this machine has a GPU")
 def test_a_machine_without_a_gpu_says_why_and_exits_with_1(capsys):
     assert cli.main(["doctor"]) == 1
     out = capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_a_machine_without_a_gpu_says_why_and_exits_with_1(capsys):
 def test_a_broken_flashinfer_is_named(cpu, monkeypatch):
     monkeypatch.setattr(capability, "_is_there", lambda name: name != "flashinfer")
     capability.flashinfer_import_error.cache_clear()
-    facts = {"no_gpu": "none here", **diagnosis.facts_about(cpu, [], {})}
+    facts = {"no_gpu": "none here", **doctor.facts_about(cpu, [], {})}
     capability.flashinfer_import_error.cache_clear()
     assert any(line.strip().startswith("flashinfer is not installed") for line in told.lines(facts))
     assert facts["caches"]["kernels"] is None

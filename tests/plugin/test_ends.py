@@ -7,7 +7,7 @@ import pytest
 import torch
 from sessions import OPTED_IN
 
-from pytest_flashinfer_perf.running import outcomes
+from pytest_flashinfer_perf.session import endings
 
 FATAL = """Fatal Python error: Segmentation fault
 
@@ -36,11 +36,11 @@ Extension modules: numpy (total: 1)
 )
 def test_a_death_without_words_is_known_by_its_code_which_stays(end, outcome, sentence):
     with subprocess.Popen(["sh", "-c", end]) as process:
-        death = outcomes.of_death("", 4.0, outcomes.exit_code(process.pid))
+        death = endings.of_death("", 4.0, endings.exit_code(process.pid))
         assert death.outcome == outcome
         assert fnmatch.fnmatch(death.sentence, sentence)
-        assert outcomes.exit_code(process.pid) == process.wait() == process.returncode
-    assert outcomes.of_death("", 4.0, outcomes.exit_code(process.pid)).sentence == "its process ended without a word"
+        assert endings.exit_code(process.pid) == process.wait() == process.returncode
+    assert endings.of_death("", 4.0, endings.exit_code(process.pid)).sentence == "its process ended without a word"
 
 
 def test_a_case_that_exits_says_with_which_code(pytester):
@@ -72,7 +72,7 @@ def test_a_case_that_exits_says_with_which_code(pytester):
     ],
 )
 def test_a_death_is_known_by_its_last_words(words, outcome, frames):
-    death = outcomes.of_death(words, 4.0, None)
+    death = endings.of_death(words, 4.0, None)
     assert (death.outcome, death.words) == (outcome, frames)
 
 
@@ -98,4 +98,4 @@ def test_a_death_is_known_by_its_last_words(words, outcome, frames):
     ],
 )
 def test_an_error_is_known_by_its_text(error, outcome):
-    assert outcomes.of_error(error) == outcome
+    assert endings.of_error(error) == outcome

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from own_calls import drawn, seen
 
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
-from pytest_flashinfer_perf.measuring import fingerprint
-from pytest_flashinfer_perf.measuring.fingerprint import Fingerprint, checksums
-from pytest_flashinfer_perf.timing.target import Target
+from pytest_flashinfer_perf.kernel_timing.target import Target
+from pytest_flashinfer_perf.measurement import fingerprint
+from pytest_flashinfer_perf.measurement.fingerprint import Fingerprint, checksums
 
 ROW = 4 * fingerprint.COLUMNS  # bytes
 SIZES = st.one_of(st.integers(1, 80), st.sampled_from([k * ROW + more for k in (1, 2, 8, 9) for more in (-4, 0, 3, 8)]))

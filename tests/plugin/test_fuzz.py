@@ -13,7 +13,7 @@ import pytest
 from hypothesis import find
 from hypothesis import settings as hypothesis_settings
 
-from pytest_flashinfer_perf.config.quarantine import Quarantined
+from pytest_flashinfer_perf.config.project_file import Quarantined
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings
 from pytest_flashinfer_perf.fuzz import findings, profiles
 from pytest_flashinfer_perf.fuzz.child import ChildError, ChildSetup, ExampleRunner
@@ -23,9 +23,8 @@ from pytest_flashinfer_perf.fuzz.strategies import strategies_for
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.spec import case as cases
-from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.case import Case, selects
 from pytest_flashinfer_perf.spec.routine import Routine, Shape
-from pytest_flashinfer_perf.spec.selection import selects
 
 OWN = (("planted_backends", planted_backends.__file__),)
 PLANTED = (r for r in vars(planted_backends).values() if isinstance(r, Routine) and r.name.startswith("planted_"))

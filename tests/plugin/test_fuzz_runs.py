@@ -7,9 +7,9 @@ import shlex
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from pytest_flashinfer_perf.fuzz import as_test
+from pytest_flashinfer_perf.fuzz import findings
 
-assert as_test, "imported before pytester runs anything, which forgets what its runs import"
+assert findings, "imported before pytester runs anything, which forgets what its runs import"
 
 QUICK = ("--perf-device=cpu", "--hypothesis-profile=perf-ci", "-p", "no:cacheprovider")
 PLANTED = """

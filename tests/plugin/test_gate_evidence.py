@@ -6,7 +6,8 @@ import math
 import gate_evidence
 from made import row, run
 
-from pytest_flashinfer_perf.gate import document, proof_shown
+from pytest_flashinfer_perf.gate import document
+from pytest_flashinfer_perf.gate import proof as proof_shown
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.proof import prove
 from pytest_flashinfer_perf.gate.verdict import Rules

@@ -9,14 +9,13 @@ import pytest
 from made import document, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.gate import advice, words
-from pytest_flashinfer_perf.gate.decide import confirm
+from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.plan import Plan
+from pytest_flashinfer_perf.gate.plan import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
-from pytest_flashinfer_perf.gate.verdict import Rules
-from pytest_flashinfer_perf.runs import fields, run_file
-from pytest_flashinfer_perf.runs.host_time import REFERENCE_US, HostTime, Line
+from pytest_flashinfer_perf.gate.verdict import Rules, confirm
+from pytest_flashinfer_perf.rows import fields, run_file
+from pytest_flashinfer_perf.rows.row import REFERENCE_US, HostLine, HostTime
 
 ASKED = {"slower_host": 0.1}
 
@@ -66,7 +65,7 @@ def test_a_case_slower_on_the_host_alone_says_so_and_shows_the_hosts_times():
 
 def test_a_measurement_again_is_not_advised_for_noise_that_rows_never_have():
     judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(**ASKED))
-    assert list(advice.assumed_noise(judgement)) == []
+    assert list(words.assumed_noise(judgement)) == []
 
 
 def test_a_slower_host_is_shown_with_what_its_call_does_now():
@@ -86,7 +85,7 @@ def test_without_a_threshold_it_is_shown_and_fails_nothing():
     assert words.changes(seen) == "time +0.00 %, host +900.00 %, plan +8900.00 %"
 
 
-WAITS = {"synchronisations": 2, "lines": (Line("synchronisation", "mine.py:7 in call", 2),)}
+WAITS = {"synchronisations": 2, "lines": (HostLine("synchronisation", "mine.py:7 in call", 2),)}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,7 @@ def test_more_pairs_are_measured_while_the_host_is_not_certain():
     def pairs(sd):
         made = [run(row(host=host(50 * math.exp(sd * z))), source=f"{z}") for z in (-1, 0, 1)]
         judgement = judge(made, made[1:] + made[:1], Rules(rules(slower_host=0.3).thresholds, paired=True))
-        return Plan().wanted(judgement)
+        return PairPlan().wanted(judgement)
 
     assert pairs(0.0001) == frozenset()
     assert pairs(0.2) == {"decode/b16-fa3"}

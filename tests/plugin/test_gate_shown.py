@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from made import placements, plain, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.gate import advice, document, explain, github, junit, likeness, markdown, table, words
+from pytest_flashinfer_perf.gate import comparable, document, markdown, terminal, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
+from pytest_flashinfer_perf.gate.words import PYTHONS
 
 NEW_KERNEL = {"kernels": ["fmha_v3", "_Z" + "long" * 90 + "E0"]}
 BEFORE = (
@@ -92,11 +93,11 @@ def test_what_would_decide_ambiguous_cases_is_a_command(files, capsys):
     saved(files / "many.json", *both)
     compare("--base", "few.json", "--head", "many.json", "--markdown", "few.md")
     named = " ".join(f"'tests/test_decode.py::test_decode[{name}-fa3]'" for name in "abc")
-    assert f"\n  {advice.PYTHONS} {named}\n" in capsys.readouterr().out
-    assert f"\n    {advice.PYTHONS} {named}\n" in (files / "few.md").read_text()
+    assert f"\n  {PYTHONS} {named}\n" in capsys.readouterr().out
+    assert f"\n    {PYTHONS} {named}\n" in (files / "few.md").read_text()
     saved(files / "again.json", *both, when="2026-11-20T13:00:00+00:00")
     compare("--base", "many.json", "--head", "again.json")
-    assert f"\n  {advice.PYTHONS} PYTEST_ARGS\n" in capsys.readouterr().out
+    assert f"\n  {PYTHONS} PYTEST_ARGS\n" in capsys.readouterr().out
 
 
 def test_noise_that_is_assumed_is_called_so_and_by_whose_fault():
@@ -214,9 +215,9 @@ def test_the_same_files_give_the_same_document(files):
 
 
 def test_a_refused_comparison_says_so_everywhere():
-    judgement = judge([run(row("a"))], [run(row("b"))], Rules(allowed=likeness.allowed("missing")))
+    judgement = judge([run(row("a"))], [run(row("b"))], Rules(allowed=comparable.allowed("missing")))
     assert "**Refused**: nothing was compared" in markdown.text(judgement)
-    suite = ET.fromstring(junit.text(judgement).partition("\n")[2])
+    suite = ET.fromstring(document.junit_xml(judgement).partition("\n")[2])
     assert [test.get("name") for test in suite if test.find("error") is not None] == ["the comparison"]
 
 
@@ -241,20 +242,20 @@ def test_samples_that_scatter_without_end_are_shown_all_the_same():
     wild = plain()
     wild["stats"]["iqr"] = 5000 * wild["stats"]["median"]
     judgement = judge([run(plain())], [run(wild)], Rules())
-    shown = "\n".join(table.lines(judgement))
+    shown = "\n".join(terminal.lines(judgement))
     assert "likely between -100.00 % and over +9900 %" in shown
-    assert "95 % bounds -100.00 % and over +9900 %" in "\n".join(explain.lines(judgement, "*"))
+    assert "95 % bounds -100.00 % and over +9900 %" in "\n".join(terminal.explanation(judgement, "*"))
 
 
 def test_ambiguous_is_an_error_when_strict():
     judged = [judge([run(plain())], [run(plain())], Rules(strict=strict)) for strict in (False, True)]
-    assert [re.findall("<(skipped|error) ", junit.text(one)) for one in judged] == [["skipped"], ["error"]]
+    assert [re.findall("<(skipped|error) ", document.junit_xml(one)) for one in judged] == [["skipped"], ["error"]]
 
 
 def test_github_gets_a_summary_and_annotations(files, monkeypatch, capsys):
     summary = files / "summary.md"
     summary.write_text("before\n")
-    assert list(github.publish(judge([run(row())], [run(row())], Rules()))) == []
+    assert list(markdown.publish(judge([run(row())], [run(row())], Rules()))) == []
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     compare("--head", "head.json")
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
@@ -290,8 +291,8 @@ def test_whatever_cases_are_called_all_of_it_can_be_written(cases, strict):
     base = run(*(row(name, us=before) for name, before, _ in cases))
     head = run(*(row(name, us=after) for name, _, after in cases))
     judgement = judge([base], [head], Rules(Thresholds(), strict=strict))
-    ET.fromstring(junit.text(judgement).partition("\n")[2])
+    ET.fromstring(document.junit_xml(judgement).partition("\n")[2])
     json.loads(document.text(judgement))
     assert markdown.text(judgement).count("\n| ") <= len(cases) + 2
-    assert list(table.lines(judgement))
-    assert list(explain.lines(judgement, "*"))
+    assert list(terminal.lines(judgement))
+    assert list(terminal.explanation(judgement, "*"))

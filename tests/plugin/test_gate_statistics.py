@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.gate import effects, noise, tails
+from pytest_flashinfer_perf.gate import effects, noise
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.noise import Noise
 
@@ -20,9 +20,9 @@ dfs = st.floats(0.5, 500)
 @given(ts)
 def test_students_tail_has_its_closed_forms(t):
     cauchy = 0.5 - math.atan(t) / math.pi
-    assert tails.above(t, 1) == pytest.approx(cauchy, abs=1e-7)
-    assert tails.above(t, 2) == pytest.approx(0.5 - t / (2 * math.sqrt(2 + t * t)), abs=1e-7)
-    assert tails.above(t, INFINITE) == pytest.approx(statistics.NormalDist().cdf(-t), rel=1e-9, abs=1e-300)
+    assert noise.above(t, 1) == pytest.approx(cauchy, abs=1e-7)
+    assert noise.above(t, 2) == pytest.approx(0.5 - t / (2 * math.sqrt(2 + t * t)), abs=1e-7)
+    assert noise.above(t, INFINITE) == pytest.approx(statistics.NormalDist().cdf(-t), rel=1e-9, abs=1e-300)
 
 
 @pytest.mark.parametrize("df", [3.0, 4.5, 12.0, 300.0])
@@ -33,28 +33,28 @@ def test_students_tail_is_the_integral_of_its_density(t, df):
     # From t to infinity, with x = t / u.
     middles = ((i + 0.5) / steps for i in range(steps))
     area = math.fsum(front * (1 + (t / u) ** 2 / df) ** (-(df + 1) / 2) * t / u**2 for u in middles) / steps
-    assert tails.above(t, df) == pytest.approx(area, rel=1e-4)
+    assert noise.above(t, df) == pytest.approx(area, rel=1e-4)
 
 
 @given(ts, ts, dfs)
 def test_tails_fall_and_are_symmetric(one, other, df):
     low, high = sorted((one, other))
-    assert tails.above(low, df) >= tails.above(high, df) - 1e-12
-    assert tails.above(one, df) + tails.above(-one, df) == pytest.approx(1)
+    assert noise.above(low, df) >= noise.above(high, df) - 1e-12
+    assert noise.above(one, df) + noise.above(-one, df) == pytest.approx(1)
 
 
 @given(st.floats(1e-6, 0.5), st.one_of(dfs, st.just(INFINITE)))
 def test_beyond_undoes_above(p, df):
-    assert tails.above(tails.beyond(p, df), df) == pytest.approx(p, rel=1e-6)
+    assert noise.above(noise.beyond(p, df), df) == pytest.approx(p, rel=1e-6)
 
 
 @given(st.floats(0.3, 100))
 def test_derivatives_of_log_gamma(x):
     h = 1e-4 * x
     slope = (math.lgamma(x + h) - math.lgamma(x - h)) / (2 * h)
-    assert tails.digamma(x) == pytest.approx(slope, rel=1e-4, abs=1e-4)
-    assert tails.trigamma(x) == pytest.approx((tails.digamma(x + h) - tails.digamma(x - h)) / (2 * h), rel=1e-4)
-    assert tails.inverse_trigamma(tails.trigamma(x)) == pytest.approx(x, rel=1e-6)
+    assert noise.digamma(x) == pytest.approx(slope, rel=1e-4, abs=1e-4)
+    assert noise.trigamma(x) == pytest.approx((noise.digamma(x + h) - noise.digamma(x - h)) / (2 * h), rel=1e-4)
+    assert noise.inverse_trigamma(noise.trigamma(x)) == pytest.approx(x, rel=1e-6)
 
 
 def drawn(sds, processes, seed=1):

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from made import document, plain, row, run
 from verdicts import CASE, rules, verdict
 
-from pytest_flashinfer_perf.gate import runs
-from pytest_flashinfer_perf.gate.decide import confirm
+from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Rival
-from pytest_flashinfer_perf.gate.verdict import Verdict
+from pytest_flashinfer_perf.gate.verdict import Verdict, confirm
 
 
 def several(*medians, **said):
@@ -197,4 +196,4 @@ def test_the_same_files_give_the_same_verdicts_in_any_order(cases):
 
 def test_what_is_read_is_what_is_judged(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(document(row())))
-    assert judge(runs.read([tmp_path]), runs.read([tmp_path / "a.json"]), rules()).exit_code == 0
+    assert judge(read.read([tmp_path]), read.read([tmp_path / "a.json"]), rules()).exit_code == 0

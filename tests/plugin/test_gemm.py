@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines._quantise import blocks
-from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import BmmFp8, Inputs, bmm_fp8
+from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import BmmFp8, BmmFp8Inputs, bmm_fp8
 from pytest_flashinfer_perf.spec.params import ParamError
-from pytest_flashinfer_perf.timing import cold
 
 few = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -147,7 +147,7 @@ def test_upstreams_sample_is_its_true_traffic():
     p = bmm.params(batch_size=64, m=4, n=1024, k=7168)
     a, b, out = (torch.empty(64, *of_one, device="meta") for of_one in ((4, 7168), (1024, 7168), (4, 1024)))
     one = torch.empty((), device="meta")
-    x = Inputs(a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn), one, one, out.bfloat16())
+    x = BmmFp8Inputs(a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn), one, one, out.bfloat16())
     assert bmm.cost(p, x).bytes / 0.12e-3 / 1e12 == pytest.approx(3.9, rel=0.02)
 
 
@@ -212,6 +212,6 @@ def test_mxfp4_and_nvfp4_differ_in_block_and_alpha(on_cpu):
     fp4 = on_cpu(GEMM["mm_fp4"])
     mx, nv = (fp4.inputs(GEMM["mm_fp4"].params(m=4, n=16, k=64, use_mxfp4=use)) for use in (True, False))
     assert mx.alpha is None
-    assert mx.a_scale.shape == (4, 64 // blocks.MX_BLOCK)
+    assert mx.a_scale.shape == (4, 64 // _narrow.MX_BLOCK)
     assert nv.alpha.shape == (1,)
-    assert nv.a_scale.shape == (4, 64 // blocks.NV_BLOCK)
+    assert nv.a_scale.shape == (4, 64 // _narrow.NV_BLOCK)

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.runs import fields, host_time
-from pytest_flashinfer_perf.runs.fields import FieldError
-from pytest_flashinfer_perf.runs.host_time import REFERENCE_US, HostTime, Line
-from pytest_flashinfer_perf.timing import host, reference
-from pytest_flashinfer_perf.timing.counts import Counts
-from pytest_flashinfer_perf.timing.host import QUEUE, Timer
-from pytest_flashinfer_perf.timing.target import Target
+from pytest_flashinfer_perf.kernel_timing import host
+from pytest_flashinfer_perf.kernel_timing.host import QUEUE, Timer
+from pytest_flashinfer_perf.kernel_timing.host_calls import Counts
+from pytest_flashinfer_perf.kernel_timing.target import Target
+from pytest_flashinfer_perf.rows import fields, row
+from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.row import REFERENCE_US, HostLine, HostTime
 
 ALLOWED = os.sched_getaffinity(0)
 
@@ -145,8 +145,8 @@ def test_a_plan_has_its_own_waits_and_none_of_what_was_enqueued_before():
 
 def test_rounds_are_shared_out_to_the_cores_and_all_may_be_used_again(monkeypatch):
     moves = []
-    monkeypatch.setattr(reference, "_some", lambda cores: [cores[0], cores[-1]])
-    with reference.moving_over_cores() as move:
+    monkeypatch.setattr(host, "_some", lambda cores: [cores[0], cores[-1]])
+    with host.moving_over_cores() as move:
 
         def moved(done):
             move(done)
@@ -159,13 +159,13 @@ def test_rounds_are_shared_out_to_the_cores_and_all_may_be_used_again(monkeypatc
 
 
 def test_a_call_that_raises_may_use_all_cores_again():
-    with pytest.raises(ZeroDivisionError), reference.moving_over_cores() as move:
+    with pytest.raises(ZeroDivisionError), host.moving_over_cores() as move:
         move(1 // 0)
     assert os.sched_getaffinity(0) == ALLOWED
 
 
 def test_no_more_than_some_cores_of_a_large_machine_are_used():
-    assert [len(reference._some(list(range(n)))) for n in (1, 2, 4, 5, 128)] == [1, 2, 4, 3, 4]
+    assert [len(host._some(list(range(n)))) for n in (1, 2, 4, 5, 128)] == [1, 2, 4, 3, 4]
 
 
 def test_one_thread_of_torch_plans_and_all_may_work_again():
@@ -182,8 +182,10 @@ def test_nothing_is_invented_on_a_cpu(cpu):
 
 
 def test_what_is_written_is_read_again():
-    seen = HostTime(41.5, (41.0, 42.0), False, 130.0, (130.0,), 1, lines=(Line("allocation", "a.py:1 in f", 2, 64),))
+    seen = HostTime(
+        41.5, (41.0, 42.0), False, 130.0, (130.0,), 1, lines=(HostLine("allocation", "a.py:1 in f", 2, 64),)
+    )
     assert fields.read(HostTime, json.loads(json.dumps(fields.written(seen))), "host") == seen
-    assert host_time.places(seen, "allocation") == ["2 x a.py:1 in f"]
+    assert row.places(seen, "allocation") == ["2 x a.py:1 in f"]
     with pytest.raises(FieldError, match="host lacks host_us"):
         fields.read(HostTime, {"rounds_us": [1.0]}, "host")

@@ -9,13 +9,13 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from pytest_flashinfer_perf.runs.host_time import Line
-from pytest_flashinfer_perf.timing import activities, allocations, counts, host_calls, python_lines, run
-from pytest_flashinfer_perf.timing.counts import Counts
-from pytest_flashinfer_perf.timing.instruments import Work
-from pytest_flashinfer_perf.timing.placements import Placement
-from pytest_flashinfer_perf.timing.python_lines import Place
-from pytest_flashinfer_perf.timing.target import Target
+from pytest_flashinfer_perf.kernel_timing import host_calls, run
+from pytest_flashinfer_perf.kernel_timing.cupti import attached
+from pytest_flashinfer_perf.kernel_timing.host_calls import Counts, Place
+from pytest_flashinfer_perf.kernel_timing.instruments import Work
+from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
+from pytest_flashinfer_perf.kernel_timing.target import Target
+from pytest_flashinfer_perf.rows.row import HostLine
 
 
 class FakeCupti:
@@ -77,7 +77,7 @@ class FakeCupti:
             self.callback(domain, 0, data)
 
 
-FakeCupti.api.__code__ = FakeCupti.api.__code__.replace(co_filename=str(python_lines.TORCH / "its C++"))
+FakeCupti.api.__code__ = FakeCupti.api.__code__.replace(co_filename=str(host_calls.TORCH / "its C++"))
 KERNEL = {"kind": 3}
 
 
@@ -87,7 +87,7 @@ def cupti():
 
 
 def counted(cupti, call):
-    with activities.attached(cupti, lambda: cupti.api("cudaDeviceSynchronize")) as recorder:
+    with attached(cupti, lambda: cupti.api("cudaDeviceSynchronize")) as recorder:
         return host_calls.of(recorder, call)
 
 
@@ -109,7 +109,7 @@ def test_launches_waits_and_copies_of_one_call_are_counted_with_their_lines(cupt
     assert seen.fields == wanted, "neither the instrument's own waits nor the driver's part of one counts"
     first = inspect.getsourcelines(item)[1]
     copy, wait = (f"tests/plugin/test_host_calls.py:{line} in item" for line in (first + 2, first + 3))
-    assert seen.lines == (Line("synchronisation", wait, 1), Line("copy to host", copy, 1, 4))
+    assert seen.lines == (HostLine("synchronisation", wait, 1), HostLine("copy to host", copy, 1, 4))
     assert cupti.is_detached
 
 
@@ -147,8 +147,8 @@ def test_a_line_is_the_callers_and_not_torchs():
 
     def inside_torch(_module, _arguments):
         frame = sys._getframe(1)
-        assert frame.f_code.co_filename.startswith(str(python_lines.TORCH))
-        seen.append(str(python_lines.leading_to(frame)))
+        assert frame.f_code.co_filename.startswith(str(host_calls.TORCH))
+        seen.append(str(host_calls.leading_to(frame)))
 
     plain = torch.nn.Identity()
     plain.register_forward_pre_hook(inside_torch)
@@ -160,8 +160,10 @@ def test_a_line_is_the_callers_and_not_torchs():
 
 def test_what_cannot_be_counted_is_left_out_with_the_reason(cupti):
     """No GPU is here, so torch's allocator has no figures; and a call that fails is not its case's fault."""
-    allocated = counts.counted("torch's allocator", lambda: allocations.of(lambda: None, torch.device("cuda")))
-    driver = counts.counted("cupti", lambda: counted(cupti, lambda: 1 // 0))
+    allocated = host_calls.counted(
+        "torch's allocator", lambda: host_calls.allocations_of(lambda: None, torch.device("cuda"))
+    )
+    driver = host_calls.counted("cupti", lambda: counted(cupti, lambda: 1 // 0))
     both = allocated + driver
     assert (both.fields, both.lines) == ({}, ())
     assert both.why_not.startswith("torch's allocator counts nothing of the host: KeyError")
@@ -177,7 +179,7 @@ def test_the_trace_of_the_timed_call_and_the_counts_of_an_eager_one_share_an_att
     monkeypatch.setitem(sys.modules, "cupti", module)
     timed = Work((lambda: cupti.api("cudaGraphLaunch", KERNEL),), flush=False, device=cpu)
     eager = Target(lambda: [cupti.api("cudaLaunchKernel", KERNEL) for _ in range(3)])
-    placed = run.Placed(eager, timed, None, 0, Placement((1e-3,)))
+    placed = run.Placed(eager, timed, None, 0, PlacedSamples((1e-3,)))
     seen, calls = run._recorded(placed, cpu)
     assert (seen.launches, calls.fields["launches"]) == (1, 3)
     assert cupti.finalized == 1
@@ -197,7 +199,7 @@ class Allocator:
     def take(self, size):
         self.count, self.bytes = self.count + 1, self.bytes + size
 
-    take.__code__ = take.__code__.replace(co_filename=str(python_lines.TORCH / "some.py"))
+    take.__code__ = take.__code__.replace(co_filename=str(host_calls.TORCH / "some.py"))
     __mul__ = take
 
     def stats(self, _device):
@@ -219,13 +221,13 @@ def test_allocations_are_named_by_their_lines(monkeypatch):
         inner()
         return memory.take(64)
 
-    seen = allocations.of(call, torch.device("cuda"))
+    seen = host_calls.allocations_of(call, torch.device("cuda"))
     assert seen.fields == {"allocations": 5, "allocated_bytes": 587}
     first, of_inner = (inspect.getsourcelines(of)[1] for of in (call, inner))
     where = ((first + 1, "call"), (first + 3, "call"), (of_inner + 1, "inner"), (first + 5, "call"))
     named = [f"tests/plugin/test_host_calls.py:{line} in {function}" for line, function in where]
     made = ((1, 512), (2, 3), (1, 8), (1, 64))
-    assert seen.lines == tuple(Line("allocation", line, *of) for line, of in zip(named, made, strict=True))
+    assert seen.lines == tuple(HostLine("allocation", line, *of) for line, of in zip(named, made, strict=True))
 
 
 def test_a_debugger_traces_again_after_a_call_that_raises():
@@ -234,7 +236,7 @@ def test_a_debugger_traces_again_after_a_call_that_raises():
     sys.settrace(other)
     try:
         with pytest.raises(ZeroDivisionError):
-            allocations.Watch(lambda: (0, 0)).lines(lambda: 1 // 0)
+            host_calls.Watch(lambda: (0, 0)).lines(lambda: 1 // 0)
         assert sys.gettrace() is other
     finally:
         sys.settrace(before)
@@ -243,4 +245,6 @@ def test_a_debugger_traces_again_after_a_call_that_raises():
 def test_a_call_without_allocations_is_not_traced(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", Allocator().stats)
     monkeypatch.setattr(sys, "settrace", None)
-    assert allocations.of(lambda: None, torch.device("cuda")) == Counts({"allocations": 0, "allocated_bytes": 0})
+    assert host_calls.allocations_of(lambda: None, torch.device("cuda")) == Counts(
+        {"allocations": 0, "allocated_bytes": 0}
+    )

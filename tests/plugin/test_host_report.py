@@ -13,18 +13,17 @@ from reports import benchmark, document, write
 
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import thresholds
-from pytest_flashinfer_perf.measuring import row as rows
-from pytest_flashinfer_perf.measuring.measurement import Measurement
-from pytest_flashinfer_perf.report import host, markdown, runs
+from pytest_flashinfer_perf.kernel_timing.run import Observations, Timing
+from pytest_flashinfer_perf.measurement import row as rows
+from pytest_flashinfer_perf.measurement.own_call import Measurement
+from pytest_flashinfer_perf.report import host, markdown, story
 from pytest_flashinfer_perf.report.html import page
-from pytest_flashinfer_perf.runs import fields
-from pytest_flashinfer_perf.runs.host_time import HostTime, Line
-from pytest_flashinfer_perf.runs.row import Identity
-from pytest_flashinfer_perf.timing.run import Observations, Timing
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.row import HostLine, HostTime, Identity
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "host.md").read_text()
-ITEM = Line("synchronisation", "flashinfer/prefill.py:12 in run", 1)
-EMPTY = Line("allocation", "flashinfer/prefill.py:34 in run", 2, 4096)
+ITEM = HostLine("synchronisation", "flashinfer/prefill.py:12 in run", 1)
+EMPTY = HostLine("allocation", "flashinfer/prefill.py:34 in run", 2, 4096)
 
 
 def cost(us=20.0, plan_us=None, **seen):
@@ -36,7 +35,7 @@ def cost(us=20.0, plan_us=None, **seen):
 @pytest.fixture
 def read(tmp_path):
     def made(*benchmarks):
-        return runs.read([write(tmp_path / "run.json", document(*benchmarks))])
+        return story.read([write(tmp_path / "run.json", document(*benchmarks))])
 
     return made
 

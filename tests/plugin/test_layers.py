@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "pytest_flashinfer_perf"
-MOST_NAMES = 29
+MOST_NAMES = 27
+DOORS = {"__init__.py", "__main__.py"}
 PAGE = "docs/architecture.md"
 
 
@@ -55,7 +56,7 @@ HEIGHT = {room: -depth for depth, rooms in enumerate(LAYERS) for room in rooms}
 
 
 def room(module):
-    """The name at the root; the root itself, which has the public names, lies above all."""
+    """The name at the root; the doors, which are the root itself and `__main__`, lie above all."""
     return module.removeprefix(PACKAGE).lstrip(".").partition(".")[0]
 
 
@@ -97,7 +98,7 @@ def test_no_modules_import_each_other_in_a_circle():
 def test_the_root_has_few_names_and_the_page_lists_each():
     at_the_root = {path.name for path in (ROOT / PACKAGE).iterdir()} - {"__pycache__"}
     assert len(at_the_root) <= MOST_NAMES, sorted(at_the_root)
-    rooms = {Path(name).stem for name in at_the_root - {"__init__.py", "py.typed"}}
+    rooms = {Path(name).stem for name in at_the_root - DOORS - {"py.typed"}}
     assert rooms == set(HEIGHT), f"{PAGE} lists {sorted(HEIGHT)}"
 
 

@@ -17,9 +17,9 @@ from own_calls import drawn, seen
 from pytest_flashinfer_perf import Measuring, check_answer, measure
 from pytest_flashinfer_perf.config.settings import BOUNDS, CHOICES, MeasuringError
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.measuring.refusals import CallError
+from pytest_flashinfer_perf.kernel_timing.instruments import InstrumentError
+from pytest_flashinfer_perf.measurement.refusals import CallError
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
-from pytest_flashinfer_perf.timing.instruments import InstrumentError
 
 QUICK = ("--perf-device=cpu", "-p", "no:cacheprovider", "--benchmark-quiet")
 REFUSED = [
@@ -127,7 +127,7 @@ def test_no_call_is_untimed_if_none_may_be():
 
 
 def test_calls_that_are_asked_for_are_made_even_if_placements_do_not_fit(monkeypatch):
-    from pytest_flashinfer_perf.timing import placements
+    from pytest_flashinfer_perf.kernel_timing import placements
 
     monkeypatch.setattr(placements, "fits", lambda *_: False)
     assert len(seen(torch.neg, drawn(8), measuring={"iters": 20}).samples) == 20

@@ -301,4 +301,4 @@ def test_fields_of_any_value_are_understood_or_refused_with_a_sentence(name, dat
 
 
 def test_the_configs_are_files_of_the_package():
-    assert {path.stem for path in Path(shipped.__file__).with_name("configs").iterdir()} == set(shipped.names())
+    assert {path.stem for path in Path(config_json.__file__).with_name("configs").iterdir()} == set(shipped.names())

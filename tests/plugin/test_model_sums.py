@@ -9,9 +9,9 @@ from step_runs import FLAGS, PRODUCTS, TIMES, TINY, completed, recorded
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.cli.commands import model
-from pytest_flashinfer_perf.report import runs
+from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.report.html import page
-from pytest_flashinfer_perf.runs import merging, run_file
+from pytest_flashinfer_perf.rows import merging, run_file
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_a_step_recorded_without_weights_is_still_summed(plan, tmp_path, capsys)
 def test_the_page_has_a_bar_for_each_kernel_and_names_the_gaps(plan, tmp_path):
     dates = ("2026-11-20T10:00:00+00:00", "2026-11-21T10:00:00+00:00")
     sides = zip(("base.json", "head.json"), (TIMES, {**TIMES, "lm-head": 24.0}), dates, strict=True)
-    html = page.render(runs.read([write(tmp_path / name, recorded(plan, us, when)) for name, us, when in sides]))
+    html = page.render(story.read([write(tmp_path / name, recorded(plan, us, when)) for name, us, when in sides]))
     section = re.search(r'<section id="step".*?</section>', html, re.DOTALL)[0]
     bars = re.findall(r'<th scope="row">(.*?)</th>.*?width: ([\d.]+)%', section, re.DOTALL)
     assert len(bars) == len(TIMES)
@@ -113,7 +113,7 @@ def test_the_page_has_a_bar_for_each_kernel_and_names_the_gaps(plan, tmp_path):
 
 
 def test_a_page_of_a_step_without_rows_has_the_reason(plan, tmp_path):
-    html = page.render(runs.read([write(tmp_path / "run.json", recorded(plan, {}))]))
+    html = page.render(story.read([write(tmp_path / "run.json", recorded(plan, {}))]))
     assert "has usable rows of no device: a step runs on one GPU" in html
 
 

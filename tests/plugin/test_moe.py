@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from moe_layers import ACT, PLAIN, UNGATED, VARIANTS, by_tiles, rounded, stored
 
 from pytest_flashinfer_perf.fuzz.strategies import params_of
-from pytest_flashinfer_perf.routines.moe import _drawn, _experts
+from pytest_flashinfer_perf.kernel_timing import cold
+from pytest_flashinfer_perf.routines.moe import _experts, _routing
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
 from pytest_flashinfer_perf.spec.params import ParamError
-from pytest_flashinfer_perf.timing import cold
 
 few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -116,11 +116,11 @@ def test_the_parts_of_all_gpus_add_up_to_the_whole(moe, way):
     assert torch.allclose(sum(parts), cutlass_moe.reference(PLAIN, whole)[0], rtol=1e-4, atol=1e-5)
 
 
-@given(st.sampled_from(_drawn.LOADS), st.integers(1, 8), st.integers(0, 99))
+@given(st.sampled_from(_routing.LOADS), st.integers(1, 8), st.integers(0, 99))
 def test_a_load_is_what_it_is_called(load, top_k, seed):
     rand = torch.Generator().manual_seed(seed)
-    popular = _drawn.popularity(load, 64, range(5, 5 + top_k), rand)
-    experts = _drawn.logits(popular, 512, rand).topk(top_k).indices
+    popular = _routing.popularity(load, 64, range(5, 5 + top_k), rand)
+    experts = _routing.logits(popular, 512, rand).topk(top_k).indices
     counts = torch.bincount(experts.flatten(), minlength=64)
     if load == "one":
         assert counts[5 : 5 + top_k].tolist() == [512] * top_k

@@ -14,10 +14,10 @@ from test_moe_routing import by_hand
 from torch.profiler import ProfilerActivity, profile
 
 from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe, fp4_block
 from pytest_flashinfer_perf.routines.moe.fp8_block import TrtllmFp8BlockScaleMoe, fp8_block
 from pytest_flashinfer_perf.routines.moe.fp8_tensor import TrtllmFp8PerTensorScaleMoe, fp8_tensor
-from pytest_flashinfer_perf.timing import cold
 
 few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from pytest_flashinfer_perf import Measuring
+from pytest_flashinfer_perf.kernel_timing import run
 from pytest_flashinfer_perf.machine import nvrtc
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.timing import run
 
 
 class Ranges:

@@ -12,15 +12,15 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from pytest_flashinfer_perf.measuring import row
-from pytest_flashinfer_perf.measuring.measurement import Measurement
+from pytest_flashinfer_perf.kernel_timing import cupti
+from pytest_flashinfer_perf.kernel_timing.cupti import FIELDS
+from pytest_flashinfer_perf.kernel_timing.instruments import BenchGpuTime, InstrumentError, Work
+from pytest_flashinfer_perf.kernel_timing.run import Observations, Timing
+from pytest_flashinfer_perf.kernel_timing.trace import trace
+from pytest_flashinfer_perf.measurement import row
+from pytest_flashinfer_perf.measurement.own_call import Measurement
 from pytest_flashinfer_perf.report import terminal
-from pytest_flashinfer_perf.runs.row import Identity
-from pytest_flashinfer_perf.timing import activities
-from pytest_flashinfer_perf.timing.instruments import BenchGpuTime, InstrumentError, Work
-from pytest_flashinfer_perf.timing.records import FIELDS
-from pytest_flashinfer_perf.timing.run import Observations, Timing
-from pytest_flashinfer_perf.timing.trace import trace
+from pytest_flashinfer_perf.rows.row import Identity
 
 QUICK = ("--perf-iters=2", "--perf-warmup=0", "--perf-device=cpu", "-p", "no:cacheprovider", "--benchmark-quiet")
 KINDS = SimpleNamespace(RUNTIME=1, DRIVER=2, CONCURRENT_KERNEL=3, MEMCPY=4, MEMSET=5)
@@ -174,7 +174,7 @@ def row_of(gpu, cpu):
             for _ in range(number):
                 gpu.launch("a", after=pause)
 
-        with activities.attached(gpu, lambda: None) as recorder:
+        with cupti.attached(gpu, lambda: None) as recorder:
             seen = Observations(trace=trace(recorder, Work((call,), flush=False, device=cpu), 1e-3))
         timing = Timing(samples, "cupti", "rotate", 6, cuda_graph=cuda_graph, seen=seen)
         return row.of_measurement(Identity(case="mine"), Measurement(timing, cpu), None, "measured")
@@ -281,7 +281,7 @@ def test_a_call_that_launches_nothing_fails_its_test_in_its_own_line(gpu, pytest
 def test_a_full_trace_has_all_lines(pytester):
     pytester.makepyfile(test_own=FAILING)
     result = pytester.runpytest(*QUICK, "-k", "test_function", "--full-trace")
-    result.stdout.fnmatch_lines(["*measurement.py:*", "*verification.py:*", "*test_own.py:*"])
+    result.stdout.fnmatch_lines(["*own_call.py:*", "*verification.py:*", "*test_own.py:*"])
 
 
 def test_the_lines_of_a_backend_are_its_authors(pytester):

@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.config.settings import Measuring
-from pytest_flashinfer_perf.flashinfer_benchmark import upstream_repro
 from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.mla import BatchMLA
+from pytest_flashinfer_perf.routines.upstream_command import command
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case, CaseOptions
@@ -48,7 +48,7 @@ any_case = st.sampled_from(list(all_routines().values())).flatmap(
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(any_case)
 def test_both_repro_commands_give_the_case_again(case):
-    pytest_command, upstream_command = shlex.split(case.repro), upstream_repro.command(case)
+    pytest_command, upstream_command = shlex.split(case.repro), command(case)
     assert pytest_command[0] == "pytest"
     again = shlex.split(pytest_command[1].removeprefix("--perf-case="))
     assert cases.read(again, all_routines()) == [case]

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_flashinfer_perf.checking import sample
+from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.measuring.one_case import run_case
+from pytest_flashinfer_perf.measurement.one_case import run_case
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.decode import BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.prefill_paged import PagedPrefill, paged_prefill
@@ -268,7 +268,7 @@ def test_a_sample_sees_what_is_in_it():
     """The first and the last row always are."""
     big = replace(PRODUCT, m=512, n=512)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample, "BUDGET_CPU", 1e8)
+        patch.setattr(check, "BUDGET_CPU", 1e8)
         found = seen(big, lambda honest: honest).measurement
         assert 2 <= len(found.sample.chosen) < 40
         with pytest.raises(WrongAnswerError, match=r"worst at \[511, "):

@@ -9,7 +9,7 @@ import torch
 from decode_cases import DECODE, QUICK, TINY, rows
 from made import typed
 
-from pytest_flashinfer_perf.running import record
+from pytest_flashinfer_perf.session import benchmark_rows
 
 UNUSED = ("-W", "error:Benchmark fixture was not used")
 
@@ -202,7 +202,7 @@ def test_an_expected_failure_is_no_skip(pytester):
 @pytest.mark.parametrize("value", [float("nan"), torch.float16, {(1, 2): 3}])
 def test_a_row_is_json_or_an_error_in_its_test(value):
     with pytest.raises(ValueError, match="JSON values only"):
-        record.checked(replace(typed(), facts={"x": value}))
+        benchmark_rows.checked(replace(typed(), facts={"x": value}))
 
 
 def test_a_case_without_a_row_is_in_the_json_with_its_reason(suite):

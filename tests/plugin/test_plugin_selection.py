@@ -9,8 +9,8 @@ from decode_cases import DECODE, QUICK, TINY, rows
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.plugin import cases as suite_of_tests
 from pytest_flashinfer_perf.plugin import collection
-from pytest_flashinfer_perf.plugin import suite as suite_of_tests
 from pytest_flashinfer_perf.routines.attention.decode import decode
 
 SMOKE_SHAPES = len(list(decode.tiers["smoke"]()))

@@ -10,13 +10,13 @@ import pytest
 import torch
 from toolkit import Toolkit
 
-from pytest_flashinfer_perf.prebuild import artifact, building, start
-from pytest_flashinfer_perf.prebuild.pretence import HERE, NOWHERE, PRETENDED, Anything, Pretence
-from pytest_flashinfer_perf.running import compiling
-from pytest_flashinfer_perf.running.compiling import CompileError
+from pytest_flashinfer_perf.prebuild import building, loop
+from pytest_flashinfer_perf.prebuild.modules import HERE, NOWHERE, PRETENDED, Anything, Pretence
+from pytest_flashinfer_perf.session import time_limit
+from pytest_flashinfer_perf.session.time_limit import CompileError
 
 flashinfer = pytest.importorskip("flashinfer", exc_type=ImportError)
-PLUGIN = f"-p{start.PLUGIN}"
+PLUGIN = f"-p{loop.PLUGIN}"
 LINES = """
 --routine BatchDecodeWithPagedKVCacheWrapper --backends fa2 fa3 cudnn --batch_size 64 --s_kv 8192 --page_size 16 \
 --num_qo_heads 8 --num_kv_heads 2 --head_dim_qk 128
@@ -115,7 +115,7 @@ def _finds(toolkit, folder, module):
     told = {**toolkit.environment, **place}
     command = [sys.executable, "-W", "ignore", "-c", LOOKED_UP, module]
     found = subprocess.run(command, env=told, capture_output=True, text=True, check=True).stdout
-    assert found == f"{folder / artifact.PACKAGE / artifact.FOLDER / module / module}.so True\n"
+    assert found == f"{folder / building.PACKAGE / building.FOLDER / module / module}.so True\n"
 
 
 PLANTED = """
@@ -186,17 +186,17 @@ def test_without_ninja_nothing_is_tried(monkeypatch):
 
 
 def test_modules_of_another_flashinfer_are_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv(start.ARCHITECTURES, "9.0a")
-    artifact.write(tmp_path, [])
-    artifact.verify(tmp_path)
-    monkeypatch.setenv(start.ARCHITECTURES, "10.0a")
-    with pytest.raises(artifact.ArtifactError, match="is of another FlashInfer or for other GPUs, name a new folder"):
-        artifact.verify(tmp_path)
+    monkeypatch.setenv(loop.ARCHITECTURES, "9.0a")
+    building.write(tmp_path, [])
+    building.verify(tmp_path)
+    monkeypatch.setenv(loop.ARCHITECTURES, "10.0a")
+    with pytest.raises(building.ArtifactError, match="is of another FlashInfer or for other GPUs, name a new folder"):
+        building.verify(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_compiled():
     with pytest.raises(OSError, match="'/proc/flashinfer_jit_cache/"):
-        artifact.verify(Path("/proc"))
+        building.verify(Path("/proc"))
 
 
 def test_the_gpu_that_is_not_there_has_shapes_and_small_contents():
@@ -237,7 +237,7 @@ FAILED = f"{NINJA}FAILED: [code=2] /c/x/a.cuda.o \nnvcc -Werror -c a.cu -o a.cud
     ],
 )
 def test_the_first_error_is_the_compilers(output, error):
-    assert compiling.first_error(output) == error
+    assert time_limit.first_error(output) == error
 
 
 def test_other_errors_of_a_build_are_left_alone(monkeypatch):
@@ -249,8 +249,8 @@ def test_other_errors_of_a_build_are_left_alone(monkeypatch):
     def build(_spec):
         raise next(said)
 
-    monkeypatch.setattr(compiling, "_broken", {})
-    watched = compiling._watched(build)
+    monkeypatch.setattr(time_limit, "_broken", {})
+    watched = time_limit._watched(build)
     with pytest.raises(RuntimeError, match=r"^no CUDA$"):
         watched(Spec())
     for _ in range(2):

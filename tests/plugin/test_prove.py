@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.config import planting
-from pytest_flashinfer_perf.gate import runs
-from pytest_flashinfer_perf.timing import extra
+from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.kernel_timing import planted_work
 
 QUICK = ("--import-mode=importlib", "-p", "no:cacheprovider", "--perf-iters=3", "--perf-device=cpu")
 LINE = "--routine bmm_fp8 --backends torch --batch_size 1 --m 4 --n 16 --k 16"
@@ -37,7 +37,7 @@ def measured(pytester):
     def measured(*arguments):
         done = pytester.runpytest(*arguments, *QUICK, "--benchmark-json=run.json")
         assert done.ret == 0
-        return {row.fullname: row for row in runs.read([pytester.path / "run.json"])[0].rows}
+        return {row.fullname: row for row in read.read([pytester.path / "run.json"])[0].rows}
 
     measured.path = pytester.path
     return measured
@@ -47,7 +47,7 @@ def measured(pytester):
 def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, arguments):
     before = measured(*arguments)
     planted = {test: 0.02 for test in before if not test.endswith("test_other")}
-    planting.write(measured.path / "plants.json", planted)
+    project_file.write(measured.path / "plants.json", planted)
     after = measured(*arguments, "--perf-plant=plants.json")
     assert set(after) == set(before)
     seen = {test: row.execution.planted_us for test, row in after.items()}
@@ -63,7 +63,7 @@ def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, argument
 
 @pytest.mark.parametrize(("asked", "added"), [(100e-6, 100e-6), (2e-6, 2e-6), (30e-9, 1.4e-6)])
 def test_a_spinning_kernel_adds_what_is_asked_and_at_least_its_launch(asked, added):
-    spin = extra.Spin(launch=1.4e-6, per_cycle=0.5e-9)
+    spin = planted_work.Spin(launch=1.4e-6, per_cycle=0.5e-9)
     assert spin.lasting(asked).seconds == pytest.approx(added, abs=1e-9)
 
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_planted_is_said(pytester, text, sentence):
 
 def test_rows_with_planted_work_are_not_resumed_without(pytester):
     pytester.makepyfile(test_own=OWN)
-    planting.write(pytester.path / "plants.json", {"test_own.py::test_own": 1e-4})
+    project_file.write(pytester.path / "plants.json", {"test_own.py::test_own": 1e-4})
     few = ("-k", "test_own", "--perf-iters=3", "--perf-device=cpu")
     pytester.runpytest(*few, "--perf-plant=plants.json").assert_outcomes(passed=3)
     done = pytester.runpytest(*few, "--perf-resume")

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.routines._quantise import blocks, grids, layouts
+from pytest_flashinfer_perf.routines import _narrow
 
 few = settings(max_examples=60, deadline=None)
 
@@ -42,7 +42,7 @@ finite = st.floats(-1e4, 1e4, width=32)
 @few
 @given(st.lists(finite, min_size=1))
 def test_e2m1_is_nearest_with_ties_to_even(numbers):
-    codes = grids.to_e2m1(torch.tensor(numbers)).tolist()
+    codes = _narrow.to_e2m1(torch.tensor(numbers)).tolist()
     grid = [e2m1(code) for code in range(8)]
     assert [code & 7 for code in codes] == [nearest_even(torch.tensor(x).item(), grid) for x in numbers]
     assert [bool(code & 8) for code in codes] == [math.copysign(1, x) < 0 for x in numbers]
@@ -50,33 +50,33 @@ def test_e2m1_is_nearest_with_ties_to_even(numbers):
 
 def test_every_tie_of_e2m1_goes_to_the_even_code():
     ties = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
-    assert grids.from_e2m1(grids.to_e2m1(ties)).tolist() == [0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0]
+    assert _narrow.from_e2m1(_narrow.to_e2m1(ties)).tolist() == [0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0]
 
 
 def test_every_code_of_e2m1_means_what_its_bits_say():
     codes = torch.arange(16, dtype=torch.uint8)
-    assert grids.from_e2m1(codes).tolist() == [e2m1(code) for code in range(16)]
-    assert torch.equal(grids.to_e2m1(grids.from_e2m1(codes)), codes)
+    assert _narrow.from_e2m1(codes).tolist() == [e2m1(code) for code in range(16)]
+    assert torch.equal(_narrow.to_e2m1(_narrow.from_e2m1(codes)), codes)
 
 
 @given(st.lists(st.integers(0, 15), min_size=2, max_size=64).filter(lambda codes: len(codes) % 2 == 0))
 def test_the_first_of_a_packed_pair_is_the_low_half(codes):
-    pairs = grids.packed(torch.tensor(codes, dtype=torch.uint8))
+    pairs = _narrow.packed(torch.tensor(codes, dtype=torch.uint8))
     assert [half for byte in pairs.tolist() for half in (byte % 16, byte // 16)] == codes
-    assert grids.unpacked(pairs).tolist() == codes
+    assert _narrow.unpacked(pairs).tolist() == codes
 
 
 @given(st.floats(2.0**-120, 2.0**120, width=32))
 def test_ue8m0_is_the_smallest_power_of_two_that_is_not_below(x):
-    power = 2.0 ** (grids.to_ue8m0(torch.tensor([x])).item() - 127)
+    power = 2.0 ** (_narrow.to_ue8m0(torch.tensor([x])).item() - 127)
     assert power >= x > power / 2
-    assert grids.from_ue8m0(grids.to_ue8m0(torch.tensor([x]))).item() == power
+    assert _narrow.from_ue8m0(_narrow.to_ue8m0(torch.tensor([x]))).item() == power
 
 
 def test_ue8m0_of_powers_of_two_is_themselves_and_of_zero_the_smallest():
     powers = torch.tensor([2.0**e for e in range(-126, 127)])
-    assert torch.equal(grids.from_ue8m0(grids.to_ue8m0(powers)), powers)
-    assert grids.to_ue8m0(torch.zeros(1)).item() == 0
+    assert torch.equal(_narrow.from_ue8m0(_narrow.to_ue8m0(powers)), powers)
+    assert _narrow.to_ue8m0(torch.zeros(1)).item() == 0
 
 
 def drawn(seed, *shape):
@@ -96,9 +96,9 @@ sizes = st.integers(1, 40)
 @given(seeds, sizes, st.sampled_from([torch.float8_e4m3fn, torch.float8_e5m2]))
 def test_per_tensor_uses_the_whole_range(seed, rows, dtype):
     x = drawn(seed, rows, 32)
-    q = blocks.per_tensor(x, dtype)
+    q = _narrow.per_tensor(x, dtype)
     error = (q.dequantised() - x).abs()
-    assert blocks.largest(q.values.float()) == torch.finfo(dtype).max or not x.any()
+    assert _narrow.largest(q.values.float()) == torch.finfo(dtype).max or not x.any()
     assert bool((error <= x.abs() / (16 if dtype == torch.float8_e4m3fn else 8) + q.scale * 2.0**-9).all())
 
 
@@ -106,7 +106,7 @@ def test_per_tensor_uses_the_whole_range(seed, rows, dtype):
 @given(seeds, st.integers(1, 300), st.integers(1, 300), st.sampled_from([1, 128]))
 def test_groupwise_scales_are_powers_of_two_of_their_own_tile(seed, rows, columns, tile_rows):
     x = drawn(seed, rows, columns)
-    q = blocks.groupwise(x, tile_rows)
+    q = _narrow.groupwise(x, tile_rows)
     assert q.scales.shape == (-(-rows // tile_rows), -(-columns // 128))
     read = bits(q.values).tolist()
     for i, j in itertools.product(range(q.scales.shape[0]), range(q.scales.shape[1])):
@@ -132,7 +132,7 @@ def nibbles(pairs):
 @given(seeds, sizes, st.integers(1, 4))
 def test_mxfp8_read_again(seed, rows, count):
     x = drawn(seed, rows, 32 * count)
-    q = blocks.mxfp8(x)
+    q = _narrow.mxfp8(x)
     values = [[e4m3(byte) for byte in row] for row in bits(q.values).tolist()]
     again = torch.tensor(decoded(values, q.scales.tolist(), 32, lambda e: 2.0 ** (e - 127)))
     assert torch.equal(q.dequantised(), again)
@@ -143,7 +143,7 @@ def test_mxfp8_read_again(seed, rows, count):
 @given(seeds, sizes, st.integers(1, 4))
 def test_mxfp4_read_again(seed, rows, count):
     x = drawn(seed, rows, 32 * count)
-    q = blocks.mxfp4(x)
+    q = _narrow.mxfp4(x)
     again = torch.tensor(decoded(nibbles(q.values), q.scales.tolist(), 32, lambda e: 2.0 ** (e - 127)))
     assert torch.equal(q.dequantised(), again)
     of_block = x.view(rows, count, 32).abs().amax(-1).repeat_interleave(32, -1)
@@ -155,8 +155,8 @@ def test_mxfp4_read_again(seed, rows, count):
 @given(seeds, sizes, st.integers(1, 4))
 def test_nvfp4_read_again(seed, rows, count):
     x = drawn(seed, rows, 16 * count)
-    unit = blocks.nvfp4_global_scale(x)
-    q = blocks.nvfp4(x, unit)
+    unit = _narrow.nvfp4_global_scale(x)
+    q = _narrow.nvfp4(x, unit)
     scales = [[e4m3(byte) for byte in row] for row in bits(q.scales).tolist()]
     again = torch.tensor(decoded(nibbles(q.values), scales, 16, lambda s: s)) / unit
     assert torch.allclose(q.dequantised(), again, rtol=1e-6, atol=0)
@@ -169,10 +169,10 @@ def test_a_kernels_own_rounding_of_known_blocks():
     """Worked by hand: 6.5 / 6 rounds up to 2, so that 6.5 is 3.25 -> 3 of it; as nvfp4 its scale is e4m3's 1.125."""
     block = torch.zeros(1, 32)
     block[0, :4] = torch.tensor([6.5, -3.0, 1.0, 0.5])
-    q = blocks.mxfp4(block)
+    q = _narrow.mxfp4(block)
     assert q.scales.tolist() == [[128]]
     assert q.dequantised()[0, :4].tolist() == [6.0, -3.0, 1.0, 0.0]
-    n = blocks.nvfp4(block[:, :16], 1.0)
+    n = _narrow.nvfp4(block[:, :16], 1.0)
     assert n.scales.float().tolist() == [[1.125]]
     assert n.dequantised()[0, :4].tolist() == [6.75, -3.375, 1.125, 0.5625]
 
@@ -181,21 +181,21 @@ def test_a_kernels_own_rounding_of_known_blocks():
 @given(st.integers(1, 300), st.integers(1, 20))
 def test_a_128x4_scale_lies_where_the_formula_says(rows, columns):
     scales = (torch.arange(rows * columns) % 251).to(torch.uint8).view(rows, columns)
-    swizzled = layouts.swizzled_128x4(scales)
+    swizzled = _narrow.swizzled_128x4(scales)
     flat, tiles = swizzled.flatten().tolist(), swizzled.shape[1] // 4
-    assert swizzled.shape == layouts.padded_128x4(rows, columns)
+    assert swizzled.shape == _narrow.padded_128x4(rows, columns)
     for r, c in itertools.product(range(0, rows, 7), range(columns)):
         tile = (r // 128) * tiles + c // 4
         assert flat[tile * 512 + (r % 32) * 16 + (r % 128 // 32) * 4 + c % 4] == scales[r, c]
     assert sum(flat) == int(scales.sum())
-    assert torch.equal(layouts.linear_128x4(swizzled, rows, columns), scales)
+    assert torch.equal(_narrow.linear_128x4(swizzled, rows, columns), scales)
 
 
 @few
 @given(st.integers(1, 60), st.integers(1, 20))
 def test_an_8x4_scale_lies_where_the_formula_says(rows, columns):
     scales = (torch.arange(rows * columns) % 251).to(torch.uint8).view(rows, columns)
-    swizzled = layouts.swizzled_8x4(scales)
+    swizzled = _narrow.swizzled_8x4(scales)
     flat, tiles = swizzled.flatten().tolist(), swizzled.shape[1] // 4
     for r, c in itertools.product(range(rows), range(columns)):
         assert flat[((r // 8) * tiles + c // 4) * 32 + (r % 8) * 4 + c % 4] == scales[r, c]
@@ -204,15 +204,15 @@ def test_an_8x4_scale_lies_where_the_formula_says(rows, columns):
 
 def test_layouts_keep_the_scales_type():
     scales = torch.ones(3, 5).to(torch.float8_e4m3fn)
-    assert layouts.swizzled_128x4(scales).dtype == layouts.swizzled_8x4(scales).dtype == torch.float8_e4m3fn
-    assert layouts.mn_major(scales).shape == (5, 3)
-    assert layouts.mn_major(scales).is_contiguous()
+    assert _narrow.swizzled_128x4(scales).dtype == _narrow.swizzled_8x4(scales).dtype == torch.float8_e4m3fn
+    assert _narrow.mn_major(scales).shape == (5, 3)
+    assert _narrow.mn_major(scales).is_contiguous()
 
 
 @pytest.mark.parametrize(("tile", "block"), [(128, 32), (64, 16)])
 def test_shuffled_rows_are_the_librarys(tile, block):
     weights = torch.arange(3 * block * 2).view(3 * block, 2)
-    shuffled = layouts.shuffled_rows(weights, tile)
+    shuffled = _narrow.shuffled_rows(weights, tile)
     stride = block // 8
     for start, (row, within) in itertools.product(
         range(0, 3 * block, block), itertools.product(range(8), range(stride))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.timing import records
+from pytest_flashinfer_perf.kernel_timing.cupti import Copied, copied, read_together
 
 np = pytest.importorskip("numpy")
 
@@ -45,23 +45,23 @@ made = st.lists(
 
 @given(made)
 def test_copies_are_the_records_in_their_order(own):
-    copies = records.copied(own)
+    copies = copied(own)
     assert len(copies) == len(own)
     for copy, record in zip(copies, own, strict=True):
-        assert isinstance(copy, records.Copied)
+        assert isinstance(copy, Copied)
         names = (*record.layout.names, *(["name"] if isinstance(record, Kernel) else []))
         assert [getattr(copy, name) for name in names] == [getattr(record, name) for name in names]
 
 
 def test_common_fields_of_a_copy_are_not_read_again():
     record = Api(4, 211, 10, 13, 7, 0)
-    (copy,) = records.copied([record])
+    (copy,) = copied([record])
     record._data["start"] = 11
     assert (copy.start, record.start) == (10, 11)
 
 
 def test_a_field_that_the_record_lacks_is_missing_in_its_copy():
-    (copy,) = records.copied([Kernel(10, 1, 2, 3, 4)])
+    (copy,) = copied([Kernel(10, 1, 2, 3, 4)])
     with pytest.raises(AttributeError, match="cbid"):
         _ = copy.cbid
 
@@ -82,9 +82,9 @@ class Shorter(Api):
 @pytest.mark.parametrize("unlike", [SimpleNamespace(kind=4), Moved(4, 211, 10, 13, 7, 0), Shorter(4, 10, 13)])
 def test_records_of_another_form_stay_as_they_are_beside_those_that_are_copied(unlike):
     known = Api(4, 211, 10, 13, 7, 0)
-    first, second, third = records.copied([unlike, known, unlike])
+    first, second, third = copied([unlike, known, unlike])
     assert first is third is unlike
-    assert (type(second), second.end) == (records.Copied, 13)
+    assert (type(second), second.end) == (Copied, 13)
 
 
 def test_callbacks_get_copies_while_it_lasts_and_cupti_is_put_back(monkeypatch):
@@ -95,7 +95,7 @@ def test_callbacks_get_copies_while_it_lasts_and_cupti_is_put_back(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupti", module)
 
     def broken():
-        with records.read_together():
+        with read_together():
             cupti.activity_register_callbacks("requested", seen.extend)
             raise LookupError
 
@@ -105,4 +105,4 @@ def test_callbacks_get_copies_while_it_lasts_and_cupti_is_put_back(monkeypatch):
     assert cupti.activity_register_callbacks is register
     (requested, completed), later = registered
     completed([Api(4, 211, 10, 13, 7, 0)])
-    assert (requested, later, type(seen[0])) == ("requested", ("requested later", "as it is"), records.Copied)
+    assert (requested, later, type(seen[0])) == ("requested", ("requested later", "as it is"), Copied)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pytest_flashinfer_perf.checking.check import Tolerance
-from pytest_flashinfer_perf.config import project_file, tolerances
+from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
 
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16"
@@ -147,7 +147,7 @@ def test_a_tolerance_that_cannot_be_understood_names_file_and_line(suite, line, 
 
 
 def overrides(**section):
-    return tolerances.read(ProjectFile(sections={"tolerances": section}))
+    return project_file.read_tolerances(ProjectFile(sections={"tolerances": section}))
 
 
 OWN = (Tolerance(0.1, 0.2, 0.3), Tolerance(1.0, 2.0, 3.0))
@@ -168,7 +168,7 @@ OWN = (Tolerance(0.1, 0.2, 0.3), Tolerance(1.0, 2.0, 3.0))
     ],
 )
 def test_of_several_the_last_that_names_it_wins(section, first, second):
-    seen = tolerances.applied(overrides(**section), "decode", "fa3", OWN)
+    seen = project_file.applied(overrides(**section), "decode", "fa3", OWN)
     assert [(t.rtol, t.atol) for t in seen] == [first, second]
     assert [t.scale for t in seen] == [0.3, 3.0]
 
@@ -176,4 +176,4 @@ def test_of_several_the_last_that_names_it_wins(section, first, second):
 def test_the_sections_name_is_checked_by_the_file(tmp_path):
     (tmp_path / "flashinfer-perf.toml").write_text("tolerances = 3\n")
     with pytest.raises(ProjectFileError, match=r"\[tolerances\] must hold lines like"):
-        tolerances.read(project_file.find(tmp_path))
+        project_file.read_tolerances(project_file.find(tmp_path))

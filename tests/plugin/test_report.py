@@ -10,7 +10,7 @@ import vl_convert
 from reports import HOSTILE, ROUTINE, benchmark, document, unmeasured, write
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.report import markdown, runs
+from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.report.html import page
 
 MOST_BYTES = 6_000_000
@@ -20,7 +20,7 @@ MOST_BYTES = 6_000_000
 def rendered(tmp_path):
     def render(*documents):
         paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate(documents)]
-        return page.render(runs.read(paths))
+        return page.render(story.read(paths))
 
     return render
 
@@ -130,7 +130,7 @@ def test_each_verdict_that_is_no_verdict_names_its_cases(tmp_path, rendered):
     after = document(benchmark("fa2", us=10.5, **unknown), left=left, when="2026-11-21T10:00:00+00:00")
     paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate((document(*before), after))]
     shape = f"{ROUTINE}/llama-b16-s1024"
-    lines = list(markdown.lines(runs.read(paths)))
+    lines = list(markdown.lines(story.read(paths)))
     at = lines.index("| not decided | why |")
     shown = "\n".join(lines[at:]).partition("\n\n")[0]
     assert f"| {shape}-fa2 | AMBIGUOUS: 10.00 us -&gt; 10.50 us, time +5.00 %: " in shown
@@ -182,7 +182,7 @@ def test_a_shared_place_is_shown_as_one(rendered, tmp_path):
     rows = [benchmark(backend, us=us) for backend, us in (("fa2", 10.0), ("cudnn", 10.02), ("fa3", 12.0))]
     rows += [benchmark("fa2", batch=1, us=10.0), benchmark("cudnn", batch=1, us=12.0)]
     said = document(*rows)
-    lines = list(markdown.lines(runs.read([write(tmp_path / "run.json", said)])))
+    lines = list(markdown.lines(story.read([write(tmp_path / "run.json", said)])))
     assert "| llama-b16-s1024 | 10.00 us (fastest) | 10.02 us (fastest) | 12.00 us |" in lines
     assert any(f"{ROUTINE}: fa2 wins 2 (1 shared), cudnn wins 1 (1 shared)<" in line for line in lines)
     html = " ".join(without_scripts(rendered(said)).split())
@@ -228,7 +228,7 @@ def test_a_session_writes_the_page_of_what_it_measured(pytester):
 
 def test_what_failed_as_expected_is_shown_as_such(rendered, tmp_path):
     said = document(benchmark(), left=[unmeasured("xfailed", "a known bug", "fa3")])
-    text = "\n".join(markdown.lines(runs.read([write(tmp_path / "run.json", said)])))
+    text = "\n".join(markdown.lines(story.read([write(tmp_path / "run.json", said)])))
     assert "1 failed as expected." in text
     assert "<details><summary>Failed as expected</summary>\n\n| cases | why |\n|---|---|\n| 1 | a known bug |" in text
     assert "Skipped" not in text
@@ -240,7 +240,7 @@ def test_what_failed_as_expected_is_shown_as_such(rendered, tmp_path):
 
 def test_the_title_of_a_fold_is_html_and_no_markdown(tmp_path):
     rows = [benchmark(backend, routine="mm_bf16") for backend in ("cudnn", "cublaslt")]
-    read = runs.read([write(tmp_path / "run.json", document(*rows))])
+    read = story.read([write(tmp_path / "run.json", document(*rows))])
     assert any(line.startswith("<details><summary>mm_bf16: ") for line in markdown.lines(read))
 
 

@@ -12,7 +12,7 @@ from verdicts import rules, verdict
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.machine import devices, implementations, requirements, telemetry
+from pytest_flashinfer_perf.machine import devices, implementations, provenance, requirements
 
 # What FlashInfer's modules warn of while they are imported is not what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -116,7 +116,7 @@ def test_the_metadata_of_the_installed_flashinfer_is_understood():
 
 def test_doctor_says_what_flashinfer_does_instead_and_exits_with_1(sides, here, hopper, monkeypatch, capsys):
     monkeypatch.setattr(devices, "find", lambda _: hopper)  # a GPU on which all backends could run
-    monkeypatch.setattr(telemetry, "uuids", list)
+    monkeypatch.setattr(provenance, "uuids", list)
     complete, incomplete = sides
     here(complete)
     assert cli.main(["doctor"]) == 0

@@ -28,7 +28,7 @@ def pytest_runtest_protocol(item, nextitem):
 """
 PROGRAM = """
 import pytest, torch
-from pytest_flashinfer_perf.running import record
+from pytest_flashinfer_perf.session import benchmark_rows
 
 ATTEMPTS = {}
 

@@ -12,9 +12,9 @@ import pytest
 from made import typed
 from sessions import CASES, rows
 
-from pytest_flashinfer_perf.running import journal, reports, resume
-from pytest_flashinfer_perf.running.journal import Journal, JournalError, Started
-from pytest_flashinfer_perf.runs.row import Identity
+from pytest_flashinfer_perf.rows.row import Identity
+from pytest_flashinfer_perf.session import journal, reports
+from pytest_flashinfer_perf.session.journal import Journal, JournalError, Started, differences
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-device=cpu", "--benchmark-json=run.json")
 
@@ -212,8 +212,8 @@ def test_a_journal_is_of_one_run_and_says_when_it_cannot_be_read(path):
     assert (past.run, set(past.finished), past.places) == ("first", {"a", "b"}, ({"gpu": "H200"},))
     assert journal.started(path, "b").repeat == "pytest b"
     assert journal.started(path, "nobody") is None
-    assert resume.differences(past.places, {"gpu": "H200"}) == []
-    assert resume.differences(past.places, {"gpu": "B200"}) == ["gpu was H200, is B200"]
+    assert differences(past.places, {"gpu": "H200"}) == []
+    assert differences(past.places, {"gpu": "B200"}) == ["gpu was H200, is B200"]
     spoilt = path.read_text().replace('{"finished": "a"', '{"finished: "a"')
     path.write_text(spoilt)
     with pytest.raises(JournalError, match=r"run\.journal:3: not a line of a journal"):

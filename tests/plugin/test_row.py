@@ -3,12 +3,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_flashinfer_perf.measuring import peaks, row
-from pytest_flashinfer_perf.measuring.measurement import Measurement
-from pytest_flashinfer_perf.runs import scatter
-from pytest_flashinfer_perf.runs.row import Identity, Throughput
-from pytest_flashinfer_perf.spec.cost import Cost, Peaks
-from pytest_flashinfer_perf.timing.run import Timing
+from pytest_flashinfer_perf.kernel_timing.run import Timing
+from pytest_flashinfer_perf.measurement import peaks, row
+from pytest_flashinfer_perf.measurement.own_call import Measurement
+from pytest_flashinfer_perf.rows import scatter
+from pytest_flashinfer_perf.rows.row import Identity, Throughput
+from pytest_flashinfer_perf.spec.routine import Cost, Peaks
 
 CASE = Identity(case="mine")
 ROOF = Peaks(4e12, {"bfloat16": 800e12, "float32": 50e12, "tf32": 400e12}, "measured")

@@ -12,12 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.runs import fields, row, run_file
-from pytest_flashinfer_perf.runs.fields import FieldError
-from pytest_flashinfer_perf.runs.row import NAMES, PARTS
+from pytest_flashinfer_perf.rows import fields, row, run_file
+from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.row import NAMES, PARTS
 
 PACKAGE = ROOT / "pytest_flashinfer_perf"
-SCHEMA = json.loads(resources.files("pytest_flashinfer_perf.runs").joinpath("extra_info.schema.json").read_text())
+SCHEMA = json.loads(resources.files("pytest_flashinfer_perf.rows").joinpath("extra_info.schema.json").read_text())
 OLD = EVIDENCE / "h200-run.json"
 PREFILL = "--page_size 4 --batch_size 1 --s_qo 4 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 -vv"
 MOE = "--num_tokens 2 --hidden_size 16 --intermediate_size 16 --num_experts 2 --top_k 1"
@@ -141,7 +141,7 @@ HOLDERS = {"row", "info", "extra_info", "record", "stats", "r", "first", "identi
 
 
 def test_only_the_package_of_rows_reads_them_by_string_keys():
-    paths = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "runs"]
+    paths = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "rows"]
     assert {str(path): found for path in paths if (found := list(keys_of_rows(path.read_text())))} == {}
 
 

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_flashinfer_perf.checking import sample
-from pytest_flashinfer_perf.checking.sample import Rows, Sample
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.checking.check import Rows, Sample
 from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.routines import all_routines
 
@@ -30,7 +30,7 @@ def test_a_sample_is_the_same_numbers(name, data):
     rows = routine.rows(p, x)
     whole = routine.reference(p, x)
     assert whole[0].numel() % rows.count == 0
-    part = sample.within(1, 2, rows, seed=3)
+    part = check.within(1, 2, rows, seed=3)
     if part is None:
         assert rows.count <= 2
         return
@@ -81,7 +81,7 @@ def test_the_work_of_the_reference_falls_with_the_sample(name):
     p = large(routine)
     x = made(routine, p)
     whole = flops(routine, p, x)
-    part = sample.within(whole / 10, whole, routine.rows(p, x), seed=1)
+    part = check.within(whole / 10, whole, routine.rows(p, x), seed=1)
     share = len(part.chosen) / part.count
     assert share <= 0.25
     assert 0 < flops(routine, p, x, part.chosen) <= 2 * share * whole
@@ -91,12 +91,12 @@ def test_the_work_of_the_reference_falls_with_the_sample(name):
 def test_the_first_and_the_last_row_and_edges_are_in_it(count, edges, share, seed):
     rand = torch.Generator().manual_seed(edges)
     rows = Rows(count, torch.randint(count, (edges,), generator=rand).unique())
-    part = sample.within(share, 1.0, rows, seed)
+    part = check.within(share, 1.0, rows, seed)
     chosen = part.chosen.tolist()
     assert chosen == sorted(set(chosen))
     assert len(chosen) <= max(2, share * count)
     assert {0, count - 1} <= set(chosen)
-    again = sample.within(share, 1.0, rows, seed)
+    again = check.within(share, 1.0, rows, seed)
     assert torch.equal(part.chosen, again.chosen)
     if len(chosen) >= 2 * len(rows.edges) + 2:
         assert set(rows.edges.tolist()) <= set(chosen)
@@ -104,8 +104,8 @@ def test_the_first_and_the_last_row_and_edges_are_in_it(count, edges, share, see
 
 def test_what_the_budget_is_enough_for_is_looked_at_whole():
     rows = Rows(10, torch.tensor([0, 9]))
-    assert sample.within(1.0, 1.0, rows, 0) is None
-    assert sample.within(1.0, 0.0, rows, 0) is None
+    assert check.within(1.0, 1.0, rows, 0) is None
+    assert check.within(1.0, 0.0, rows, 0) is None
 
 
 def test_an_element_of_a_sample_is_found_in_the_output():

@@ -14,10 +14,10 @@ import torch
 from reports import benchmark, document, write
 from step_runs import TIMES, recorded
 
-from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.derived import all_apis
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "benchmarks"

@@ -6,9 +6,9 @@ import pytest
 from gate_sessions import HOSTS, PROGRAM, TOLD, as_told
 from made import plain, row, saved
 
-from pytest_flashinfer_perf.runs import fields
-from pytest_flashinfer_perf.runs.host_time import HostTime
-from pytest_flashinfer_perf.timing import host, instruments
+from pytest_flashinfer_perf.kernel_timing import host, instruments
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.row import HostTime
 
 QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=3", "--perf-device=cpu")
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sessions import document, sameness
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.running import shards
-from pytest_flashinfer_perf.running.shards import Shard, ShardError
-from pytest_flashinfer_perf.runs import merging, run_file
-from pytest_flashinfer_perf.runs.merging import MergeError, Part
+from pytest_flashinfer_perf.rows import merging, run_file
+from pytest_flashinfer_perf.rows.merging import MergeError, Part
+from pytest_flashinfer_perf.session import shards
+from pytest_flashinfer_perf.session.shards import Shard, ShardError
 
 TESTS = [f"t{n}" for n in range(40)]
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.config.settings import Checking
-from pytest_flashinfer_perf.measuring.one_case import run_case
-from pytest_flashinfer_perf.report import markdown, runs
+from pytest_flashinfer_perf.kernel_timing import stopping
+from pytest_flashinfer_perf.kernel_timing.target import Target
+from pytest_flashinfer_perf.measurement.one_case import run_case
+from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import read
-from pytest_flashinfer_perf.timing import stopping
-from pytest_flashinfer_perf.timing.target import Target
 
 
 class Simulated:
@@ -43,7 +43,7 @@ class Simulated:
     def run(self, **how):
         asked = Measuring(**how)
         each = self._call() if stopping.makes_trial(asked) else 1e-9
-        budget = stopping.Budget(stopping.WALL_FACTOR * asked.max_time, lambda: self.now)
+        budget = stopping.TimeBudget(stopping.WALL_FACTOR * asked.max_time, lambda: self.now)
         sampling = stopping.Sampling(asked, self.instrument, each, budget)
         while calls := sampling.elsewhere(self.placed):
             self._place(calls, sampling.warmup(first=not self.placed))
@@ -162,7 +162,7 @@ def test_a_long_call_is_made_once_and_the_row_and_the_table_say_so(pytester, sai
     result.stdout.re_match_lines(
         [r" +1\d\d\.\d ms +- +- +- +- +1 call", "1 case stopped early, after 1 call: their wall time was up, 10 times"]
     )
-    assert any("| - | - | - | - | ok |" in line for line in markdown.lines(runs.read([pytester.path / "run.json"])))
+    assert any("| - | - | - | - | ok |" in line for line in markdown.lines(story.read([pytester.path / "run.json"])))
     judged = pytester.runpytest("--perf-gate=run.json", "--perf-gate-allow=library", *arguments)
     judged.stdout.fnmatch_lines(["* flashinfer-perf gate *", "  *::test_slow"])
 

@@ -3,10 +3,10 @@
 import pytest
 from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
 
-from pytest_flashinfer_perf.report import runs, story
-from pytest_flashinfer_perf.report.heat_map import heat_map
-from pytest_flashinfer_perf.report.verdicts import ShownVerdict
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.report import story
+from pytest_flashinfer_perf.report.markdown import heat_map
+from pytest_flashinfer_perf.report.story import ShownVerdict
+from pytest_flashinfer_perf.rows.run_file import RunError
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def told(tmp_path):
 
     def read(*documents):
         paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate(documents)]
-        return story.outcomes(runs.read(paths))
+        return story.outcomes(story.read(paths))
 
     return read
 
@@ -61,18 +61,18 @@ def with_median(value):
 def test_what_is_no_run_is_an_error_with_its_name(tmp_path, text, sentence):
     path = write(tmp_path / "run.json", text)
     with pytest.raises(RunError, match=r"run\.json") as error:
-        runs.read([path])
+        story.read([path])
     assert sentence in str(error.value)
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(RunError, match=r"nowhere\.json does not exist"):
-        runs.read([tmp_path / "nowhere.json"])
+        story.read([tmp_path / "nowhere.json"])
 
 
 def test_other_benchmarks_are_counted_and_left_out(tmp_path):
     plain, with_a_case = ({**benchmark(), "extra_info": extra} for extra in ({}, {"case": "mine"}))
-    [run] = runs.read([write(tmp_path / "run.json", document(benchmark(), plain, with_a_case))])
+    [run] = story.read([write(tmp_path / "run.json", document(benchmark(), plain, with_a_case))])
     assert (len(run.ours), len(run.rows)) == (1, 3)
 
 
@@ -179,7 +179,7 @@ def test_a_row_with_a_wrong_answer_never_wins_and_is_told_among_the_failures(tol
     found = told(document(benchmark("fa2", us=1.0, status="wrong", refcheck="wrong"), benchmark("cudnn")))
     [comparison] = story.comparisons(found)
     assert comparison.wins == {"cudnn": 1}
-    said = story.answer(runs.read([tmp_path / "0.json"]), found, {})
+    said = story.answer(story.read([tmp_path / "0.json"]), found, {})
     assert (said.measured, [one.backend for one in said.failed]) == (2, ["fa2"])
     assert "1 measured with a wrong answer, as was allowed." in said.sentences
 
@@ -222,7 +222,7 @@ def test_the_answer_comes_in_sentences(told, tmp_path):
     left = [unmeasured(), unmeasured("failed", "wrong", "fa3")]
     run = document(benchmark(), benchmark("cudnn", status="noisy"), left=left)
     found = told(run)
-    said = story.answer(runs.read([tmp_path / "0.json"]), found, {})
+    said = story.answer(story.read([tmp_path / "0.json"]), found, {})
     assert said.measured == 2
     assert said.sentences[0] == "2 cases of 1 routine measured on NVIDIA H200."
     assert said.sentences[-1] == "One run: nothing to compare it with."
@@ -232,7 +232,7 @@ def test_the_answer_comes_in_sentences(told, tmp_path):
 def test_the_answer_names_what_the_gate_calls_slower(told, tmp_path):
     found = told(document(benchmark()), document(benchmark(us=20.0), when="2026-11-21T10:00:00+00:00"))
     judged = {f"{ROUTINE}/llama-b16-s1024-fa2": ShownVerdict("SLOWER", "by 100 %")}
-    both = runs.read([tmp_path / "0.json", tmp_path / "1.json"])
+    both = story.read([tmp_path / "0.json", tmp_path / "1.json"])
     said = story.answer(
         both, found, {**judged, "gone": ShownVerdict("MISSING", "skipped"), "x": ShownVerdict("SAME", "")}
     )

@@ -18,14 +18,14 @@ from made import document, row
 from mutations import changed, mutated
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.bisect import journal as findings_of_a_search
-from pytest_flashinfer_perf.config import planting, project_file, quarantine, tolerances
+from pytest_flashinfer_perf.bisect import question as findings_of_a_search
+from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFileError
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.fuzz import findings
 from pytest_flashinfer_perf.gate import thresholds
-from pytest_flashinfer_perf.running import journal, shards
+from pytest_flashinfer_perf.session import journal, shards
 from pytest_flashinfer_perf.trace_sets import data
 
 STRANGE = Path(__file__).with_name("strange")
@@ -221,7 +221,10 @@ python3 flashinfer_benchmark.py --routine mm_fp8 --m 4 --n 256 --k 512 --backend
 
 def read_settings(path):
     project = project_file.read(path)
-    return [read(project) for read in (thresholds.read, thresholds.of_steps, tolerances.read, quarantine.read)]
+    return [
+        read(project)
+        for read in (thresholds.read, thresholds.of_steps, project_file.read_tolerances, project_file.read_quarantine)
+    ]
 
 
 def as_json(rand, good, *, strange=True):
@@ -247,7 +250,7 @@ READERS = {
     "durations of shards": (shards.seconds, as_json, run(), 500),
     "settings": (read_settings, as_text, SETTINGS, 3000),
     "findings of bisect": (functools.partial(findings_of_a_search.read, compare=None), as_json, [FOUND], 500),
-    "slowdowns": (planting.read, as_json, {"t.py::a": 1e-6, "t.py::b": 2}, 300),
+    "slowdowns": (project_file.read_planting, as_json, {"t.py::a": 1e-6, "t.py::b": 2}, 300),
     "testlist": (testlist.read, as_text, TESTLIST, 700),
 }
 

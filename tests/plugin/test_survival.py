@@ -15,10 +15,10 @@ from sessions import CASES
 
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measuring import one_case
+from pytest_flashinfer_perf.measurement import one_case
 from pytest_flashinfer_perf.routines.attention.decode import decode
-from pytest_flashinfer_perf.running import compiling, limit
-from pytest_flashinfer_perf.running.limit import Limit
+from pytest_flashinfer_perf.session import time_limit
+from pytest_flashinfer_perf.session.time_limit import Limit
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import Shape
 
@@ -163,14 +163,14 @@ def test_what_is_compiled_or_waited_for_is_not_counted(armed):
 
         def build_and_load(self):
             time.sleep(0.2)
-            with limit.not_counted():
+            with time_limit.not_counted():
                 return "module"
 
     before = sys.modules.get("flashinfer.jit.core")
     sys.modules["flashinfer.jit.core"] = SimpleNamespace(JitSpec=JitSpec)
     try:
-        compiling.watch()
-        compiling.watch()
+        time_limit.watch()
+        time_limit.watch()
         assert JitSpec().build_and_load() == "module"
         assert armed == []
         with Limit(10.0, io.StringIO()).of_one():
@@ -194,9 +194,9 @@ def test_a_command_is_told_what_is_compiled_and_not_what_is_there(monkeypatch):
             return self.name
 
     monkeypatch.setitem(sys.modules, "flashinfer.jit.core", SimpleNamespace(JitSpec=JitSpec))
-    compiling.watch()
+    time_limit.watch()
     begun = []
-    forget = compiling.tell(begun.append)
+    forget = time_limit.tell(begun.append)
     specs = [JitSpec("gemm", is_compiled=False), JitSpec("decode", is_compiled=True)]
     assert [spec.build_and_load() for spec in specs] == ["gemm", "decode"]
     forget()

@@ -10,11 +10,11 @@ from flashinfer.trace.templates.gdn import gated_delta_rule_decode_trace, gdn_mt
 from flashinfer.trace.templates.mamba import selective_state_update_trace
 from torch.nn.functional import layer_norm, normalize, scaled_dot_product_attention, silu
 
-from pytest_flashinfer_perf.apis import all_apis, calling, templates, work
-from pytest_flashinfer_perf.apis.given import Given
-from pytest_flashinfer_perf.apis.support import requirements
-from pytest_flashinfer_perf.apis.templates import attention, gdn, mamba, moe, norm, sparse
 from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.routines.derived import all_apis, by_hand, calling, work
+from pytest_flashinfer_perf.routines.derived.by_hand import attention, gdn, mamba, moe, norm, sparse
+from pytest_flashinfer_perf.routines.derived.given import Given
+from pytest_flashinfer_perf.routines.derived.routine import requirements
 
 QUICK = ("--perf-iters=2", "--perf-warmup=0", "-p", "no:cacheprovider", "--import-mode=importlib")
 BIG_ON_A_CPU = ("fp8_blockscale", "mono_moe", "cute_dsl_fused_moe", "selective_state_update", "mm_fp8")
@@ -270,5 +270,5 @@ def test_a_template_of_a_newer_flashinfer_is_left_out():
     def located(path):
         raise AttributeError(path)
 
-    kept = dict(templates.completed({}, located))
+    kept = dict(by_hand.completed({}, located))
     assert kept == {}

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from made import placements, typed
 
 from pytest_flashinfer_perf.report import terminal
-from pytest_flashinfer_perf.runs import formatting
+from pytest_flashinfer_perf.rows import formatting
 
 ROW = {
     "routine": "BatchDecodeWithPagedKVCacheWrapper",

@@ -15,7 +15,7 @@ from mutations import mutated
 from testlists import DECODE, GEMM, LINES, OPTIONS
 
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
-from pytest_flashinfer_perf.measuring.one_case import obstacle
+from pytest_flashinfer_perf.measurement.one_case import obstacle
 
 
 @pytest.fixture

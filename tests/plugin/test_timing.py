@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
-from pytest_flashinfer_perf.machine import telemetry
-from pytest_flashinfer_perf.timing import clocks, instruments
-from pytest_flashinfer_perf.timing.activities import Activity
-from pytest_flashinfer_perf.timing.instruments import InstrumentError, Wall, Work
-from pytest_flashinfer_perf.timing.trace import summarise
+from pytest_flashinfer_perf.kernel_timing import clocks, instruments
+from pytest_flashinfer_perf.kernel_timing.cupti import Activity
+from pytest_flashinfer_perf.kernel_timing.instruments import InstrumentError, Wall, Work
+from pytest_flashinfer_perf.kernel_timing.trace import summarise
+from pytest_flashinfer_perf.machine import provenance
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=8)
 
@@ -52,8 +52,8 @@ def test_clocks_come_from_the_sms_that_both_stamps_reached():
 
 
 def test_throttle_reasons_in_words():
-    assert telemetry.reasons(0x04 | 0x20 | 0x01) == "power cap, thermal limit"
-    assert telemetry.reasons(0x01) == "none"
+    assert provenance.reasons(0x04 | 0x20 | 0x01) == "power cap, thermal limit"
+    assert provenance.reasons(0x01) == "none"
 
 
 def test_the_wall_instrument_goes_round_the_calls(cpu):

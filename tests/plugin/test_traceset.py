@@ -15,7 +15,7 @@ from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.trace_sets import Benchmark, BenchmarkConfig, TraceSet, data
-from pytest_flashinfer_perf.trace_sets.runner import RunnerError
+from pytest_flashinfer_perf.trace_sets.benchmark import RunnerError
 
 pytestmark = pytest.mark.usefixtures("build_cache")
 

@@ -7,9 +7,9 @@ import pytest
 from datasets import solution
 from flashinfer_bench.data import Definition, Solution, Workload
 
+from pytest_flashinfer_perf.trace_sets.benchmark import Runner
 from pytest_flashinfer_perf.trace_sets.config import Resolved
 from pytest_flashinfer_perf.trace_sets.judge import Job
-from pytest_flashinfer_perf.trace_sets.runner import Runner
 
 pytestmark = pytest.mark.usefixtures("build_cache")
 DEFINITION = Definition.model_validate(
@@ -28,7 +28,7 @@ WRONG, RIGHT = "C.zero_()", "torch.matmul(A, B.T, out=C)"
 NUMERICAL, RUNTIME = "INCORRECT_NUMERICAL: ", "RUNTIME_ERROR: "
 FORGED = "None: (impossible time|remembers answers): "  # a busy machine may take the one for the other
 PACKAGE = "from pytest_flashinfer_perf.trace_sets import evaluators, judge, shared, solver\n"
-TIMING = "from pytest_flashinfer_perf.timing import cold, instruments, run as timing\n"
+TIMING = "from pytest_flashinfer_perf.kernel_timing import cold, instruments, run as timing\n"
 
 
 def source(before, body, arguments="A, B, C"):

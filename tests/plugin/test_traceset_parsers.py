@@ -16,7 +16,7 @@ from mutations import mutated
 
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.trace_sets import BenchmarkConfig, data, shared
-from pytest_flashinfer_perf.trace_sets.config import BUNDLED, LAYERED, ConfigError, option
+from pytest_flashinfer_perf.trace_sets.config import BUNDLED, LAYERED, EvaluationConfigError, option
 
 GEMM = Definition.model_validate(datasets.GEMM)
 YAML = """
@@ -95,7 +95,7 @@ def test_an_option_is_a_name_and_a_value_of_yaml(text, made):
 def _said_of(path):
     try:
         return f"{path}: {BenchmarkConfig.from_yaml(path).resolve_eval_config(GEMM)}"
-    except ConfigError as error:
+    except EvaluationConfigError as error:
         return str(error)
 
 
@@ -134,7 +134,7 @@ def test_a_config_of_something_else_is_a_sentence(tmp_path):
     path = tmp_path / "config.yaml"
     for text in ("- 1\n", "1: 2\n", "a: &a [*a]\n", "!!python/object:os.system {}\n", yaml.dump({"iterations": "x"})):
         path.write_text(text)
-        with pytest.raises(ConfigError, match=r"config\.yaml: "):
+        with pytest.raises(EvaluationConfigError, match=r"config\.yaml: "):
             BenchmarkConfig.from_yaml(path)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import upstream_parsers
 
-from pytest_flashinfer_perf.flashinfer_benchmark import upstream, upstream_repro
-from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines import all_routines, upstream, upstream_command
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import fields_of
@@ -41,7 +40,7 @@ def _cases(routine):
 
 
 EVERY = {name: _cases(routine) for name, routine in all_routines().items()}
-LINES = {name: [(case, upstream_repro.command(case)) for case in every] for name, every in EVERY.items()}
+LINES = {name: [(case, upstream_command.command(case)) for case in every] for name, every in EVERY.items()}
 
 
 @pytest.mark.parametrize("version", upstream_parsers.COMMITS)
@@ -72,10 +71,10 @@ def test_lines_are_as_many_as_upstream_can_run():
 
 def test_what_upstream_has_not_got_is_null_and_says_why():
     without = [case for lines in LINES.values() for case, line in lines if line is None]
-    assert all(upstream_repro.refusal(case) for case in without)
+    assert all(upstream_command.refusal(case) for case in without)
     unknown_there = {case.routine.name for case in without if case.routine.name not in upstream.RUNS}
     assert unknown_there == set(EVERY) - set(upstream.RUNS) >= {"vllm_decode", "grouped_mm_bf16", "grouped_mm_fp8"}
-    alone = [upstream_repro.refusal(case) for case in without if case.backend_name == "torch"]
+    alone = [upstream_command.refusal(case) for case in without if case.backend_name == "torch"]
     assert len(alone) == sum(case.backend_name == "torch" for every in EVERY.values() for case in every)
 
 

@@ -13,13 +13,13 @@ from made import typed
 from pytest_flashinfer_perf import vllm as for_programs
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.report import vllm
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention import vllm_decode as module
 from pytest_flashinfer_perf.routines.attention.vllm_decode import MODES, VllmDecode, to_float8, vllm_decode
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
-from pytest_flashinfer_perf.timing import cold
 
 CPU = torch.device("cpu")
 few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -211,7 +211,7 @@ def test_a_row_carries_what_the_comparison_needs(pytester):
     """From a case that was measured, through the report of its test."""
     pytester.makeconftest(
         """
-        from pytest_flashinfer_perf.running import reports
+        from pytest_flashinfer_perf.session import reports
 
         def pytest_runtest_logreport(report):
             row = reports.of(report).row

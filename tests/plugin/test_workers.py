@@ -8,8 +8,8 @@ import torch
 from sessions import CASES, ENDED, GPUS, OPTED_IN, case, document, rows, sameness
 
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.running import compiling, journal, session, workers
-from pytest_flashinfer_perf.running.workers import WorkerBrief
+from pytest_flashinfer_perf.session import journal, setup, time_limit, workers
+from pytest_flashinfer_perf.session.workers import WorkerBrief
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-timeout=20")
 
@@ -75,10 +75,10 @@ def test_only_load_distributes_what_is_timed(cpu, hopper):
     for dist in ("each", "loadscope", "loadfile", "loadgroup", "worksteal"):
         assert workers.refusal(dist).startswith(f"--dist={dist}: ")
         with pytest.raises(pytest.UsageError, match="say --dist=load"):
-            session.refuse(workers.WorkerBrief(dist=workers.refusal(dist)), cpu)
+            setup.refuse(workers.WorkerBrief(dist=workers.refusal(dist)), cpu)
     with pytest.raises(pytest.UsageError, match="shared"):
-        session.refuse(workers.WorkerBrief(gpu="shared"), hopper)
-    session.refuse(workers.WorkerBrief(gpu="shared"), cpu)
+        setup.refuse(workers.WorkerBrief(gpu="shared"), hopper)
+    setup.refuse(workers.WorkerBrief(gpu="shared"), cpu)
 
 
 @pytest.mark.parametrize(("dist", "restarts"), [("load", workers.AS_OFTEN_AS_NEEDED), ("loadfile", None)])
@@ -117,7 +117,7 @@ def test_each_worker_has_a_gpu_of_its_own_or_says_why_not(specs, gpus, pinned, s
 
 @pytest.mark.parametrize(("spec", "brief"), [("popen", {"gemm": "a.cu(7): error"}), ("popen//via=elsewhere", {})])
 def test_what_does_not_compile_here_is_told_to_workers_here(monkeypatch, request, spec, brief):
-    monkeypatch.setattr(compiling, "_broken", {"gemm": "a.cu(7): error"})
+    monkeypatch.setattr(time_limit, "_broken", {"gemm": "a.cu(7): error"})
     option = SimpleNamespace(dist="load", tx=[spec])
     config = SimpleNamespace(getini=lambda _: False, option=option, add_cleanup=request.addfinalizer)
     gateway = SimpleNamespace(id="gw0", spec=execnet.XSpec(spec))

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging, process_options
+from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.files import write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown
-from pytest_flashinfer_perf.gate.plan import Plan
+from pytest_flashinfer_perf.gate.plan import PairPlan
 from pytest_flashinfer_perf.gate.verdict import Judgement
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.pairs import Pairs
 from pytest_flashinfer_perf.launch.processes import Done, Environment
 from pytest_flashinfer_perf.printing import say
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.rows.run_file import Run
 
 EXAMPLE = (
     "example: flashinfer-perf ab --base venv-0.6.18 --head 'env PYTHONPATH=/src python3' -- tests -k 'decode and fa3'"
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     output, gpu = processes.folder(args.output, "ab"), processes.gpu(for_pytest)
     session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
     with processes.alone_on(gpu):
-        judgement = Plan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
+        judgement = PairPlan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
     refusals = (*judgement.refusals, *session.failures("base"))
     judgement = replace(judgement, refusals=refusals, failures=session.failures("head"))
     session.write(judgement)
@@ -117,13 +117,13 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--base", required=True, metavar="CMD", help="The environment to compare with.")
     made.add_argument("--head", required=True, metavar="CMD", help="The new environment, judged against --base.")
-    process_options.add_pairs(made)
+    judging.add_pairs(made)
     made.add_argument(
         "--budget",
         type=float,
         metavar="SECONDS",
         help="Stop after about this many seconds. Default: no limit.",
     )
-    process_options.add_output(made, "ab")
+    judging.add_output(made, "ab")
     judging.add_options(made)
     return made

@@ -7,26 +7,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.bisect import estimate, journal, shown, subjects
-from pytest_flashinfer_perf.bisect.answers import Answers
-from pytest_flashinfer_perf.bisect.evidence import Evidence
-from pytest_flashinfer_perf.bisect.journal import COMMAND, FINDINGS, Journal
-from pytest_flashinfer_perf.bisect.measuring import Processes
-from pytest_flashinfer_perf.bisect.question import Compare, Finding, Question
-from pytest_flashinfer_perf.bisect.search import CaseSearch, NoDifferenceError, Search
+from pytest_flashinfer_perf.bisect import shown, subjects
+from pytest_flashinfer_perf.bisect.comparing import ON_HOST, SIGNS, Answers, Times
+from pytest_flashinfer_perf.bisect.places import Processes
+from pytest_flashinfer_perf.bisect.question import (
+    COMMAND,
+    FINDINGS,
+    CaseFinding,
+    Compare,
+    Question,
+    SearchJournal,
+    read,
+)
+from pytest_flashinfer_perf.bisect.search import CaseSearch, NoDifferenceError, RevisionSearch
+from pytest_flashinfer_perf.bisect.shown import Evidence
 from pytest_flashinfer_perf.bisect.subjects import Subject
-from pytest_flashinfer_perf.bisect.times import ON_HOST, SIGNS, Times
-from pytest_flashinfer_perf.cli import judging, process_options
+from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.config.option import ALLOW
 from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
-from pytest_flashinfer_perf.gate.likeness import LIBRARY
-from pytest_flashinfer_perf.gate.options import ALLOW
-from pytest_flashinfer_perf.gate.plan import Plan
+from pytest_flashinfer_perf.gate.comparable import LIBRARY
+from pytest_flashinfer_perf.gate.plan import PairPlan
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import say, show
-from pytest_flashinfer_perf.runs import fields
-from pytest_flashinfer_perf.runs.fields import FieldError
-from pytest_flashinfer_perf.runs.formatting import counted
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.rows.run_file import RunError
 
 EXAMPLE = """examples:
   flashinfer-perf bisect --releases 0.6.18 0.7.2 --find faster -- tests/attention -k 'prefill and fa2'
@@ -67,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     gpu = processes.gpu(start.for_pytest)
     _write(start, subject)
     with processes.alone_on(gpu):
-        trails = _searched(subject, journal.read(start.output / FINDINGS, _compare(start, subject, gpu)))
+        trails = _searched(subject, read(start.output / FINDINGS, _compare(start, subject, gpu)))
     Evidence(start.output).result(trails)
     subject.write_logs(trails, start.output)
     show(shown.results(trails, subject.history, _sought(start.options.find)))
@@ -121,13 +127,13 @@ def _sought(find: str) -> str:
     return ON_HOST.get(find, find)
 
 
-def _searched(subject: Subject, record: Journal) -> list[CaseSearch]:
+def _searched(subject: Subject, record: SearchJournal) -> list[CaseSearch]:
     """Search; worktrees and environments are removed at the end, but kept if the search is interrupted."""
     subject = subject.begin()
     history = subject.history
     say(f"{counted(len(history), 'point')} from {history.title(history.good)} to {history.title(history.bad)}")
     try:
-        trails = Search(
+        trails = RevisionSearch(
             history, PrintedSteps(record, subject), lambda trails: say(_outlook(trails, record, subject))
         ).run()
     except NoDifferenceError:
@@ -141,18 +147,18 @@ def _searched(subject: Subject, record: Journal) -> list[CaseSearch]:
 class PrintedSteps:
     """Prints each comparison with its findings."""
 
-    record: Journal
+    record: SearchJournal
     subject: Subject
 
-    def __call__(self, question: Question) -> Mapping[str, Finding]:
+    def __call__(self, question: Question) -> Mapping[str, CaseFinding]:
         found = self.record(question)
         for line in shown.step(question, found, self.subject.history, self.record.seconds[question.number - 1]):
             say(line)
         return found
 
 
-def _outlook(trails: Sequence[CaseSearch], record: Journal, subject: Subject) -> str:
-    steps = estimate.steps(len(subject.history))
+def _outlook(trails: Sequence[CaseSearch], record: SearchJournal, subject: Subject) -> str:
+    steps = subjects.steps(len(subject.history))
     minutes = (steps + 1) * record.seconds[0] / 60
     cases = counted(sum(trail.searched for trail in trails), "case")
     return (
@@ -161,9 +167,9 @@ def _outlook(trails: Sequence[CaseSearch], record: Journal, subject: Subject) ->
 
 
 def _estimate(start: Start, subject: Subject, command: Sequence[str]) -> list[str]:
-    cases = estimate.collected(command, start.for_pytest)
-    plan = Plan(start.options.pairs, start.options.most_pairs)
-    return list(estimate.lines(len(subject.history), cases, subject.disk, plan))
+    cases = subjects.collected(command, start.for_pytest)
+    plan = PairPlan(start.options.pairs, start.options.most_pairs)
+    return list(subjects.lines(len(subject.history), cases, subject.disk, plan))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -187,12 +193,12 @@ def parser() -> argparse.ArgumentParser:
         help="The change to search for: slower or faster on the GPU, calls that take the host longer to enqueue (host) "
         "or to plan (plan), wrong answers. Default: %(default)s.",
     )
-    process_options.PYTHON.add_by(made.add_argument)
-    process_options.add_pairs(made)
+    judging.PYTHON.add_by(made.add_argument)
+    judging.add_pairs(made)
     made.add_argument(
         "--dry-run", action="store_true", help="Print the number of steps, disk space and minutes, and measure nothing."
     )
-    process_options.add_output(made, "bisect")
+    judging.add_output(made, "bisect")
     judging.add_settings(made)
     ALLOW.add_by(made.add_argument)
     made.set_defaults(perf_gate_strict=False)

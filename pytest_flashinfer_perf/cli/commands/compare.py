@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging
-from pytest_flashinfer_perf.gate import runs
+from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.runs import STORAGE
-from pytest_flashinfer_perf.runs.run_file import RunError
+from pytest_flashinfer_perf.gate.read import STORAGE
+from pytest_flashinfer_perf.rows.run_file import RunError
 
 EXAMPLE = "example: flashinfer-perf compare --base main-*.json --head pr-*.json --markdown verdicts.md"
 
 
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
-    base, head = runs.read(args.base, args.storage), runs.read(args.head, args.storage)
+    base, head = read.read(args.base, args.storage), read.read(args.head, args.storage)
     if args.paired and len(base) != len(head):
         raise RunError(f"--paired needs as many files of --base as of --head, got {len(base)} and {len(head)}")
     rules = judging.rules(args, paired=args.paired, runs=[*base, *head])

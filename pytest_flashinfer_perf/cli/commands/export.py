@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.files import verify_outputs, write_whole
 from pytest_flashinfer_perf.printing import print_raw, say
-from pytest_flashinfer_perf.report import exports, runs
-from pytest_flashinfer_perf.runs.formatting import counted
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.report import exports, story
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.rows.run_file import Run
 
 EXAMPLE = """examples:
   flashinfer-perf export run.json --to github-action-benchmark -o benchmarks.json
@@ -24,7 +24,7 @@ EXAMPLE = """examples:
 def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(list(arguments))
     verify_outputs({"--output": args.output}, [args.run])
-    [run] = runs.read([args.run])
+    [run] = story.read([args.run])
     text = exports.FORMATS[args.to](run)
     if args.output is None:
         print_raw(text)

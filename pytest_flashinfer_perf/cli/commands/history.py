@@ -7,19 +7,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.gate import history, runs, thresholds, words
-from pytest_flashinfer_perf.gate.changes import SHORTEST, Change
-from pytest_flashinfer_perf.gate.history import Series
+from pytest_flashinfer_perf.gate import history, read, thresholds, words
+from pytest_flashinfer_perf.gate.history import SHORTEST, Change, Series
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
 from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.runs.formatting import counted, indented, wrapped
+from pytest_flashinfer_perf.rows.formatting import counted, indented, wrapped
 
 EXAMPLE = "example: flashinfer-perf history .benchmarks"
 
 
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
-    found = runs.read([args.folder])
+    found = read.read([args.folder])
     series = history.read(found, thresholds.read(project_file.find(Path.cwd(), args.perf_config)))
     failures = list(history.failures(found))
     show((*lines(series, len(found)), *(line for failure in failures for line in wrapped(failure))))

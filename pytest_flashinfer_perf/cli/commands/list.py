@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_flashinfer_perf import apis
-from pytest_flashinfer_perf.apis import discovery, listing
-from pytest_flashinfer_perf.apis.discovery import DiscoveryError
+from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.models import shipped
-from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.runs.formatting import wrapped
+from pytest_flashinfer_perf.routines import all_routines, derived
+from pytest_flashinfer_perf.routines.derived.templates import DiscoveryError, installed, lines
+from pytest_flashinfer_perf.rows.formatting import wrapped
 from pytest_flashinfer_perf.spec.case import UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import Field, ParamError, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
@@ -31,12 +29,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _apis(asked: str) -> int:
-    found = discovery.registry()
+    found = installed()
     if not found.version:
         raise DiscoveryError("flashinfer is not installed: there are no APIs to list")
     if not any(asked.lower() in api.name.lower() for api in found.apis):
-        raise ParamError(apis.unknown(asked))
-    show(listing.lines(found, asked))
+        raise ParamError(derived.unknown(asked))
+    show(lines(found, asked))
     return 0
 
 

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.files import verify_outputs, write_json
-from pytest_flashinfer_perf.names import unknown
 from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.runs import merging
-from pytest_flashinfer_perf.runs.formatting import counted
+from pytest_flashinfer_perf.rows import merging
+from pytest_flashinfer_perf.rows.formatting import counted
 
 EXAMPLE = "example: flashinfer-perf merge shard-*.json --output run.json"
 

@@ -9,17 +9,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.apis import all_apis
 from pytest_flashinfer_perf.files import verify_outputs, write_whole
 from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.models import budget, budget_table, step
+from pytest_flashinfer_perf.models import budget, step
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.printing import say, show
-from pytest_flashinfer_perf.report import runs
+from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.runs.formatting import counted
-from pytest_flashinfer_perf.runs.run_file import Run
-from pytest_flashinfer_perf.runs.step import StepPlan
+from pytest_flashinfer_perf.routines.derived import all_apis
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.rows.step import StepPlan
 
 COMPLETE, INCOMPLETE = 0, 2
 EXAMPLE = """examples:
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         return COMPLETE
     run = _read(args.run) if args.run else _measured(plan, for_pytest)
     found = budget.of_run(_recorded(plan, run), run, _read(args.base) if args.base else None)
-    show = budget_table.markdown if args.markdown else budget_table.lines
+    show = budget.markdown if args.markdown else budget.lines
     _write(args.output, "\n".join(show(found)))
     return INCOMPLETE if found.unmeasured else COMPLETE
 
@@ -53,7 +53,7 @@ def _recorded(plan: StepPlan, run: Run) -> StepPlan:
 
 
 def _read(path: Path) -> Run:
-    [run] = runs.read([path])
+    [run] = story.read([path])
     return run
 
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.prebuild import start
+from pytest_flashinfer_perf.prebuild import loop
 
 EXAMPLE = """examples:
   flashinfer-perf prebuild -- tests/attention -k 'decode and fa3'
   FLASHINFER_CUDA_ARCH_LIST=9.0a flashinfer-perf prebuild --output kernels -- my_benchmarks.txt
 """
 DESCRIPTION = f"""Compile the FlashInfer modules that these cases need. They are compiled for the GPUs of
-this machine, or for those that {start.ARCHITECTURES} names; MAX_JOBS limits
+this machine, or for those that {loop.ARCHITECTURES} names; MAX_JOBS limits
 the number of files compiled at a time. Needs CUDA's compiler and no GPU.
 Exits with 0 if all modules are compiled, with 1 if one fails to compile."""
 
@@ -22,7 +22,7 @@ Exits with 0 if all modules are compiled, with 1 if one fails to compile."""
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = _parser().parse_args(own)
-    return start.prebuild(for_pytest, output=args.output)
+    return loop.prebuild(for_pytest, output=args.output)
 
 
 def _parser() -> argparse.ArgumentParser:

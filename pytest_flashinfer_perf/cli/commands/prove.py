@@ -9,25 +9,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging, process_options
-from pytest_flashinfer_perf.config import planting
-from pytest_flashinfer_perf.config.option import whole
+from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.config.option import ALLOW, whole
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.gate import proof_shown, runs
-from pytest_flashinfer_perf.gate.options import ALLOW
-from pytest_flashinfer_perf.gate.proof import FEWEST, Proof, prove, verify_enough
+from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.gate.proof import FEWEST, Proof, document, lines, markdown, prove, verify_enough
 from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.pairs import Pairs
 from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.runs.row import Row
-from pytest_flashinfer_perf.runs.run_file import Run, RunError
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.run_file import Run, RunError
 
 EXAMPLE = "example: flashinfer-perf prove --share 3% -- tests/attention -k 'decode and fa3'"
 PLAIN, PLANTED = "plain", "planted"
 BEYOND = 1.5  # default of --share, in thresholds
-WRITERS = {"markdown": proof_shown.markdown, "json": proof_shown.document}
+WRITERS = {"markdown": markdown, "json": document}
 
 Share = Callable[[Row], float]
 
@@ -49,7 +48,7 @@ def _measured(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
     with processes.alone_on(gpu):
         session.measure(options.processes)
     proof = prove(session.runs[PLAIN], session.runs[PLANTED], rules)
-    for suffix, text in ((".md", proof_shown.markdown), (".json", proof_shown.document)):
+    for suffix, text in ((".md", markdown), (".json", document)):
         write_whole(session.output / f"proof{suffix}", text(proof))
     return proof
 
@@ -65,7 +64,7 @@ def _stored(folder: Path, side: str) -> list[Run]:
     files = sorted(folder.glob(f"{side}-*.json"))
     if len(files) < FEWEST:
         raise RunError(f"--from={folder}: has {len(files)} files {side}-*.json, needs at least {FEWEST}")
-    return runs.read(files)
+    return read.read(files)
 
 
 def _wanted(asked: float | None, thresholds: Thresholds) -> Share:
@@ -104,12 +103,12 @@ class PlantedRuns:
         """The file with each test's extra work in seconds, from the times of the first process."""
         path = (self.output / "plants.json").resolve()
         rows = [row for row in self.runs[PLAIN][0].by_case.values() if 0 < row.median < math.inf]
-        planting.write(path, {row.fullname: self.share(row) * row.median for row in rows})
+        project_file.write(path, {row.fullname: self.share(row) * row.median for row in rows})
         return path
 
 
 def _reported(proof: Proof, options: argparse.Namespace) -> int:
-    show(proof_shown.lines(proof))
+    show(lines(proof))
     for name, text in WRITERS.items():
         if getattr(options, name):
             write_whole(getattr(options, name), text(proof))
@@ -136,8 +135,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="Processes without the slowdown, and as many with it. Default: %(default)s.",
     )
-    process_options.PYTHON.add_by(made.add_argument)
-    process_options.add_output(made, "prove")
+    judging.PYTHON.add_by(made.add_argument)
+    judging.add_output(made, "prove")
     made.add_argument(
         "--from",
         dest="stored",

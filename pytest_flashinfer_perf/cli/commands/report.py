@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.files import verify_outputs, write_whole
 from pytest_flashinfer_perf.printing import print_raw, show
-from pytest_flashinfer_perf.report import markdown, runs
+from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.report.html import page
-from pytest_flashinfer_perf.runs.run_file import Run, RunError
+from pytest_flashinfer_perf.rows.run_file import Run, RunError
 
 EXAMPLE = """examples:
   flashinfer-perf report run.json -o report.html
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(list(arguments))
     output = args.output if args.output or args.markdown else Path("report.html")
     verify_outputs({"--output": output}, args.runs)
-    read = runs.read(args.runs)
+    read = story.read(args.runs)
     return _markdown(read, output) if args.markdown else _page(read, output)
 
 

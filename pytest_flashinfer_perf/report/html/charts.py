@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.report.story import OWN
-from pytest_flashinfer_perf.runs.run_file import Roof
+from pytest_flashinfer_perf.rows.run_file import Roof
 
 Spec = dict[str, Any]
 

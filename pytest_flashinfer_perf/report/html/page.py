@@ -10,10 +10,10 @@ from importlib import resources
 from pathlib import Path
 
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.report import verdicts
+from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.report.html.view import View
-from pytest_flashinfer_perf.runs import formatting
-from pytest_flashinfer_perf.runs.run_file import Run
+from pytest_flashinfer_perf.rows import formatting
+from pytest_flashinfer_perf.rows.run_file import Run
 
 INSTALL = "pip install 'pytest-flashinfer-perf[report]'"
 
@@ -45,7 +45,7 @@ def render(runs: Sequence[Run]) -> str:
     shown_by = (formatting.duration, formatting.spread, formatting.rate, formatting.named)
     environment.filters |= {function.__name__: function for function in shown_by}
     script = _libraries() + _asset("report.js")
-    view = View(tuple(runs), verdicts.of(runs))
+    view = View(tuple(runs), story.of(runs))
     return environment.get_template("page.html.j2").render(
         view=view, script=script, script_hash=_hash(script), style=_asset("report.css")
     )

@@ -7,17 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.models import budget, budget_table
+from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.models.budget import Budget
 from pytest_flashinfer_perf.report import host, story
-from pytest_flashinfer_perf.report.heat_map import HeatMap, heat_map
 from pytest_flashinfer_perf.report.html import charts
-from pytest_flashinfer_perf.report.story import CaseHistory, Comparison, Support
-from pytest_flashinfer_perf.report.verdicts import ShownVerdict
-from pytest_flashinfer_perf.runs import formatting
-from pytest_flashinfer_perf.runs.formatting import duration, grouped
-from pytest_flashinfer_perf.runs.row import Row
-from pytest_flashinfer_perf.runs.run_file import Run, Unmeasured
+from pytest_flashinfer_perf.report.markdown import HeatMap, heat_map
+from pytest_flashinfer_perf.report.story import CaseHistory, Comparison, ShownVerdict, Support
+from pytest_flashinfer_perf.rows import formatting
+from pytest_flashinfer_perf.rows.formatting import duration, grouped
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.run_file import Run, Unmeasured
 
 # Shown elsewhere, or too long for a list of facts.
 NOT_A_FACT = ("case", "kernels", "cycles_per_call", "sm_ghz_per_call", "host", "repro", "repro_upstream")
@@ -79,10 +78,10 @@ class View:
 
     def step_table(self, shown: Budget) -> list[tuple[str, ...]]:
         """Its headings first."""
-        return [] if shown.trouble else [budget_table.HEADINGS, *budget_table.table(shown)]
+        return [] if shown.trouble else [budget.HEADINGS, *budget.table(shown)]
 
     def below_step(self, shown: Budget) -> list[str]:
-        return list(budget_table.below(shown))
+        return list(budget.below(shown))
 
     @functools.cached_property
     def host_tables(self) -> dict[str, host.Table]:

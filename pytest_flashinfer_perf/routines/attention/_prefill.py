@@ -13,10 +13,9 @@ from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._params import PrefillParams
 from pytest_flashinfer_perf.routines.attention._reference import Request
-from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Reference, Routine
+from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Reference, Routine
 
 # The smallest tier: every type and every path of the code, on shapes that a laptop does in milliseconds.
 SMOKE_CHANGES: tuple[dict[str, Any], ...] = (

@@ -9,8 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from pytest_flashinfer_perf.routines import _tuning
-from pytest_flashinfer_perf.routines.attention import _lengths, _paged
+from pytest_flashinfer_perf.routines.attention import _lengths, _shared
 from pytest_flashinfer_perf.routines.attention._params import (
     AttentionParams,
     GroupedParams,
@@ -18,7 +17,7 @@ from pytest_flashinfer_perf.routines.attention._params import (
     one_head_size,
 )
 from pytest_flashinfer_perf.spec.dtypes import HALF, is_fp8
-from pytest_flashinfer_perf.spec.params import Fault, Field, Value, flag
+from pytest_flashinfer_perf.spec.params import Fault, Field, Value, autotune, flag
 
 QK_NOPE = 128  # of the queries before they are absorbed: what the softmax is scaled by
 
@@ -43,8 +42,8 @@ class BatchDecode(GroupedParams):
 
 class DecodeInputs(NamedTuple):
     q: Tensor  # [batch * s_qo, qo heads, dim]
-    kv: _paged.KVCache
-    table: _paged.PageTable
+    kv: _shared.KVCache
+    table: _shared.PageTable
     seq_lens: Tensor
     mask: Tensor | None
     out: Tensor
@@ -69,7 +68,7 @@ class BatchMLA(AttentionParams):
     mla_cute_dsl_impl: str | None = flag(
         "cute-dsl: the implementation to use", default=None, letter="impl", choices=("auto", "modular", "monolithic")
     )
-    autotune: bool = _tuning.autotune()
+    autotune: bool = autotune()
 
     @property
     def out(self) -> str:
@@ -96,7 +95,7 @@ class LatentInputs(NamedTuple):
     kv: Tensor  # [pages, page, ckv + kpe]
     q_scale: float
     kv_scale: float
-    table: _paged.PageTable
+    table: _shared.PageTable
     seq_lens: Tensor
     q_indptr: Tensor
     out: Tensor
@@ -121,8 +120,8 @@ class PagedPrefill(PrefillParams):
 class PagedInputs(NamedTuple):
     q: Tensor  # [tokens, qo heads, dim]
     q_scale: float
-    kv: _paged.KVCache
-    table: _paged.PageTable
+    kv: _shared.KVCache
+    table: _shared.PageTable
     lens: _lengths.Lengths
     out: Tensor
     lse: Tensor | None

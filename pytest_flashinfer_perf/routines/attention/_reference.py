@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.sample import Rows
+from pytest_flashinfer_perf.checking.check import Rows
 from pytest_flashinfer_perf.routines._offsets import ChosenRows, edges
-from pytest_flashinfer_perf.routines.attention._paged import pages_per_request
+from pytest_flashinfer_perf.routines.attention._shared import pages_per_request
 
 SCORES_AT_ONCE = 1 << 27
 

@@ -13,8 +13,12 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines._narrow import largest
+from pytest_flashinfer_perf.routines._offsets import indptr
+from pytest_flashinfer_perf.routines.attention import _lengths
 from pytest_flashinfer_perf.routines.attention._params import AttentionParams
-from pytest_flashinfer_perf.spec.dtypes import FP8, is_fp8
+from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH, bytes_of, is_fp8
 
 WORKSPACE_BYTES = 512 << 20
 PAGES = (16, 32, 64, 128)  # that kernels of trtllm-gen, xqa and prims-ts have
@@ -145,3 +149,110 @@ def folded_sdpa(q: Tensor, kv: Gathered, ends: Tensor, scale: float) -> Tensor:
     out = torch.nn.functional.scaled_dot_product_attention(folded, kv.k, kv.v, attn_mask=mask, scale=scale)
     unfolded: Tensor = out.unflatten(2, (group, rows)).permute(0, 3, 1, 2, 4)
     return unfolded.flatten(2, 3)
+
+
+# nvfp4 outputs: packed values, and the swizzled scales of their blocks.
+
+O_SF_SCALE = 500.0  # as in vLLM's benchmark: scales are in units of its reciprocal
+
+
+def empty(q: Tensor) -> tuple[Tensor, Tensor]:
+    """Buffers for queries [batch, heads, dim]: values, two to a byte, and scales."""
+    batch, heads, dim = q.shape
+    packed = torch.empty(batch, heads, dim // 2, dtype=torch.uint8, device=q.device)
+    padded = _narrow.padded_128x4(batch, heads * dim // _narrow.NV_BLOCK)
+    return packed, torch.empty(padded, dtype=torch.float8_e4m3fn, device=q.device)
+
+
+def as_the_api_takes_it(packed: Tensor, swizzled: Tensor) -> Any:
+    from flashinfer.utils import FP4Tensor
+
+    return FP4Tensor(packed, swizzled)
+
+
+def write(packed: Tensor, swizzled: Tensor, out: Tensor) -> None:
+    quantised = _narrow.nvfp4(out.flatten(1), O_SF_SCALE)
+    packed.copy_(quantised.values.view(packed.shape))
+    swizzled.copy_(_narrow.swizzled_128x4(quantised.scales))
+
+
+def meant(packed: Tensor, swizzled: Tensor) -> Tensor:
+    batch, heads, half = packed.shape
+    scales = _narrow.linear_128x4(swizzled, batch, heads * half * 2 // _narrow.NV_BLOCK)
+    rows = _narrow.Blocked(packed.flatten(1), scales, _narrow.NV_BLOCK, 1.0 / O_SF_SCALE)
+    return rows.dequantised().view(batch, heads, half * 2)
+
+
+# Paged KV caches: page tables and quantised pages, made on the device from one generator.
+
+
+class PageTable(NamedTuple):
+    """The same pages twice: dense rows for the native APIs, CSR for the wrappers."""
+
+    block_tables: Tensor
+    indptr: Tensor
+    indices: Tensor
+    last_page_len: Tensor
+
+    def copy(self) -> PageTable:
+        """Copies for a wrapper, which keeps its arguments and may overwrite them."""
+        return PageTable(*(t.clone() for t in self))
+
+
+class KVCache(NamedTuple):
+    """[pages, 2, heads, page, dim] in HND order; `k` and `v` are views of `pages`."""
+
+    pages: Tensor
+    k: Tensor
+    v: Tensor
+    k_scale: float
+    v_scale: float
+
+
+def pages_per_request(s_kv: int, page_size: int) -> int:
+    return -(-s_kv // page_size)
+
+
+def page_table(lens: Tensor, s_kv: int, page_size: int, rand: torch.Generator, pool: int | None = None) -> PageTable:
+    """Each request owns its pages, which lie scattered over the cache; of a smaller `pool` requests share pages, and
+    none has one twice.
+    """
+    batch, width = lens.shape[0], pages_per_request(s_kv, page_size)
+    if pool is None or pool >= batch * width:
+        pages = torch.randperm(batch * width, dtype=torch.int32, device=lens.device, generator=rand).view(batch, width)
+    else:
+        order = torch.rand(batch, pool, device=lens.device, generator=rand).argsort(1)
+        pages = order[:, :width].int().contiguous()
+    used = (lens + page_size - 1) // page_size
+    indices = pages[torch.arange(width, device=lens.device) < used[:, None]]
+    return PageTable(pages, indptr(used), indices, lens - (used - 1) * page_size)
+
+
+def kv_cache(shape: tuple[int, int, int, int], dtype: str, rand: torch.Generator) -> KVCache:
+    """Normally distributed keys and values of [pages, heads, page, dim]; FP8 ones by their own largest magnitude."""
+    pages, *rest = shape
+    cache = _lengths.unquantised((pages, 2, *rest), dtype, rand)
+    if not is_fp8(dtype):
+        return KVCache(cache, cache[:, 0], cache[:, 1], 1.0, 1.0)
+    k_scale, v_scale = (largest(cache[:, i]) / torch.finfo(TORCH[dtype]).max for i in (0, 1))
+    cache[:, 0] /= k_scale
+    cache[:, 1] /= v_scale
+    quantised = cache.to(TORCH[dtype])
+    return KVCache(quantised, quantised[:, 0], quantised[:, 1], k_scale, v_scale)
+
+
+def cache_bytes(batch: int, s_kv: int, page_size: int, token_elements: int, dtype: str) -> int:
+    """The cache, twice while it is quantised."""
+    tokens = batch * pages_per_request(s_kv, page_size) * page_size
+    return tokens * token_elements * (2 + 1 if is_fp8(dtype) else bytes_of(dtype))
+
+
+def draft_mask(batch: int, s_qo: int, causal: bool, device: torch.device) -> Tensor:
+    """The mask of draft tokens, packed 32 to a word in uint16 halves as the native decode API needs it."""
+    words = -(-s_qo // 32)
+    visible = torch.zeros(s_qo, words * 32, dtype=torch.int64, device=device)
+    visible[:, :s_qo] = torch.ones(s_qo, s_qo, dtype=torch.int64, device=device)
+    if causal:
+        visible = visible.tril()
+    packed = (visible.view(s_qo, words, 32) << torch.arange(32, device=device)).sum(-1).to(torch.int32)
+    return packed.expand(batch, s_qo, words).contiguous().view(torch.uint16)

@@ -11,34 +11,25 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines.attention import (
-    _decode_limits,
-    _drawn,
-    _lengths,
-    _paged,
-    _prims,
-    _reference,
-    _shared,
-)
+from pytest_flashinfer_perf.routines.attention import _decode_limits, _lengths, _prims, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._decode_limits import CUDNN, NATIVE, PRIMS, WRAPPER, native_kernels
 from pytest_flashinfer_perf.routines.attention._problems import BatchDecode, DecodeInputs
-from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
 
 
 def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> DecodeInputs:
     lens = _lengths.decode(p, rand)
     rows = (p.batch_size * p.s_qo, p.num_qo_heads)
-    q = _drawn.unquantised((*rows, p.head_dim_qk), p.q_dtype, rand).to(TORCH[p.q_dtype])
-    pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
+    q = _lengths.unquantised((*rows, p.head_dim_qk), p.q_dtype, rand).to(TORCH[p.q_dtype])
+    pages = p.batch_size * _shared.pages_per_request(p.s_kv, p.page_size)
     return DecodeInputs(
         q=q,
-        kv=_paged.kv_cache((pages, p.num_kv_heads, p.page_size, p.head_dim_qk), p.kv_dtype, rand),
-        table=_paged.page_table(lens, p.s_kv, p.page_size, rand),
+        kv=_shared.kv_cache((pages, p.num_kv_heads, p.page_size, p.head_dim_qk), p.kv_dtype, rand),
+        table=_shared.page_table(lens, p.s_kv, p.page_size, rand),
         seq_lens=lens,
-        mask=_paged.draft_mask(p.batch_size, p.s_qo, p.masked, device) if p.s_qo > 1 else None,
+        mask=_shared.draft_mask(p.batch_size, p.s_qo, p.masked, device) if p.s_qo > 1 else None,
         out=torch.empty(*rows, p.head_dim_out, dtype=TORCH[p.out], device=device),
         lse=_shared.empty_lse(p, q),
     )
@@ -64,7 +55,7 @@ def cost(p: BatchDecode, x: DecodeInputs) -> Cost:
 
 def footprint(p: BatchDecode) -> int:
     """The cache; queries, outputs and their reference; the workspace."""
-    cache = _paged.cache_bytes(p.batch_size, p.s_kv, p.page_size, 2 * p.num_kv_heads * p.head_dim_qk, p.kv_dtype)
+    cache = _shared.cache_bytes(p.batch_size, p.s_kv, p.page_size, 2 * p.num_kv_heads * p.head_dim_qk, p.kv_dtype)
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
 
 
@@ -114,7 +105,7 @@ def _wrapper(p: BatchDecode, x: DecodeInputs, options: LaunchOptions) -> Built[D
     )
 
 
-def _csr(p: BatchDecode, table: _paged.PageTable) -> tuple[Any, ...]:
+def _csr(p: BatchDecode, table: _shared.PageTable) -> tuple[Any, ...]:
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk)
     return (table.indptr, table.indices, table.last_page_len, *heads, p.page_size)
 

@@ -10,38 +10,28 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import Tolerance
-from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines._offsets import indptr
-from pytest_flashinfer_perf.routines.attention import (
-    _drawn,
-    _lengths,
-    _mla_limits,
-    _mla_wrapper,
-    _paged,
-    _prims,
-    _reference,
-    _shared,
-)
+from pytest_flashinfer_perf.routines.attention import _lengths, _mla_limits, _prims, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._mla_limits import NATIVE, PRIMS, WRAPPER, chosen_natively
 from pytest_flashinfer_perf.routines.attention._problems import QK_NOPE, BatchMLA, LatentInputs
-from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
 
 
 def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> LatentInputs:
     lens = _lengths.decode(p, rand)
-    q, q_scale = _drawn.normal((p.batch_size * p.s_qo, p.num_qo_heads, p.head_dim), p.q_dtype, rand)
-    pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
-    kv, kv_scale = _drawn.normal((pages, p.page_size, p.head_dim), p.kv_dtype, rand)
+    q, q_scale = _lengths.normal((p.batch_size * p.s_qo, p.num_qo_heads, p.head_dim), p.q_dtype, rand)
+    pages = p.batch_size * _shared.pages_per_request(p.s_kv, p.page_size)
+    kv, kv_scale = _lengths.normal((pages, p.page_size, p.head_dim), p.kv_dtype, rand)
     return LatentInputs(
         q=q,
         kv=kv,
         q_scale=q_scale,
         kv_scale=kv_scale,
-        table=_paged.page_table(lens, p.s_kv, p.page_size, rand),
+        table=_shared.page_table(lens, p.s_kv, p.page_size, rand),
         seq_lens=lens,
         q_indptr=indptr(torch.full_like(lens, p.s_qo)),
         out=torch.empty(*q.shape[:2], p.head_dim_ckv, dtype=TORCH[p.out], device=device),
@@ -71,7 +61,7 @@ def cost(p: BatchMLA, x: LatentInputs) -> Cost:
 
 def footprint(p: BatchMLA) -> int:
     """The cache; queries, outputs and their reference; the workspace."""
-    cache = _paged.cache_bytes(p.batch_size, p.s_kv, p.page_size, p.head_dim, p.kv_dtype)
+    cache = _shared.cache_bytes(p.batch_size, p.s_kv, p.page_size, p.head_dim, p.kv_dtype)
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim, p.head_dim_ckv)
 
 
@@ -83,6 +73,69 @@ def tolerances(p: BatchMLA, _backend: str) -> tuple[Tolerance, ...]:
     out, *lse = _shared.tolerances(p)
     only_cache_fp8 = is_fp8(p.kv_dtype) and not (is_fp8(p.q_dtype) or is_fp8(p.out))
     return (SCALE_ROUNDED if only_cache_fp8 else out, *lse)
+
+
+# BatchMLAPagedAttentionWrapper. 0.7.2 plans with metadata and runs on packed tensors; 0.6.18 takes them in parts.
+
+
+def build_flash(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[LatentInputs]:
+    from flashinfer.mla import BatchMLAPagedAttentionWrapper
+
+    kept = {name: t.clone() for name, t in _csr(x).items()}
+    buffers = _shared.workspace(x.q.device)
+    wrapper = BatchMLAPagedAttentionWrapper(buffers, use_cuda_graph=options.cuda_graph, **kept, backend=options.backend)
+    packed = capability.accepts(wrapper.plan, "metadata")
+    if packed:
+        from flashinfer.mla import MLAPlanMetadata
+
+        lse = {"lse_mode": "base2"} if p.return_lse else {}
+        plan = _shared.planned(wrapper, metadata=MLAPlanMetadata.csr(**kept), **_problem(p), **lse)
+    else:
+        plan = _shared.planned(wrapper, **kept, **_problem(p))
+    scales = {"ckv_scale": x.kv_scale, "kpe_scale": x.kv_scale} if is_fp8(p.kv_dtype) else {}
+
+    def launch(x: LatentInputs) -> object:
+        keywords = {"out": x.out, **scales, **_shared.returning(x.lse)}
+        if packed:
+            return wrapper.run(query=x.q, kv_cache=x.kv, **keywords)
+        return wrapper.run(*_split(p, x.q), *_split(p, x.kv), **keywords)
+
+    return Built(launch, _shared.resolved(wrapper), plan=plan)
+
+
+def _csr(x: LatentInputs) -> dict[str, Tensor]:
+    pages = {"kv_indptr": x.table.indptr, "kv_indices": x.table.indices}
+    return {"qo_indptr": x.q_indptr, **pages, "kv_len_arr": x.seq_lens}
+
+
+def _problem(p: BatchMLA) -> dict[str, Any]:
+    return {
+        "num_heads": p.num_qo_heads,
+        "head_dim_ckv": p.head_dim_ckv,
+        "head_dim_kpe": p.head_dim_kpe,
+        "page_size": p.page_size,
+        "causal": p.masked,
+        "sm_scale": p.scale,
+        "q_data_type": TORCH[p.q_dtype],
+        "kv_data_type": TORCH[p.kv_dtype],
+    }
+
+
+def _split(p: BatchMLA, packed: Tensor) -> tuple[Tensor, Tensor]:
+    return packed[..., : p.head_dim_ckv], packed[..., p.head_dim_ckv :]
+
+
+def build_cutlass(p: BatchMLA, x: LatentInputs, _options: LaunchOptions) -> Built[LatentInputs]:
+    """Build the call of this backend, which needs no plan."""
+    from flashinfer.mla import BatchMLAPagedAttentionWrapper
+
+    wrapper = BatchMLAPagedAttentionWrapper(_shared.workspace(x.q.device), backend="cutlass")
+
+    def launch(x: LatentInputs) -> object:
+        table = {"kv_len": x.seq_lens, "page_table": x.table.block_tables}
+        return wrapper.run(*_split(p, x.q), *_split(p, x.kv), out=x.out, **table)
+
+    return Built(launch, "cutlass")
 
 
 mla = Routine(
@@ -103,14 +156,14 @@ mla = Routine(
 )
 
 
-mla.backend("fa2", "fa3", api=WRAPPER, limits=_mla_limits.flash)(_mla_wrapper.build_flash)
-mla.backend("cutlass", api=WRAPPER, limits=_mla_limits.cutlass)(_mla_wrapper.build_cutlass)
+mla.backend("fa2", "fa3", api=WRAPPER, limits=_mla_limits.flash)(build_flash)
+mla.backend("cutlass", api=WRAPPER, limits=_mla_limits.cutlass)(build_cutlass)
 mla.backend("prims-ts", api=PRIMS, limits=_mla_limits.prims_ts)(_prims.build_mla)
 
 
 @mla.backend("auto", api=WRAPPER, limits=_mla_limits.auto, tunes=True)
 def _auto(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[LatentInputs]:
-    return (_native if chosen_natively(devices.device_of(x.q)) else _mla_wrapper.build_flash)(p, x, options)
+    return (_native if chosen_natively(devices.device_of(x.q)) else build_flash)(p, x, options)
 
 
 @mla.backend("trtllm-native", "cute-dsl", api=NATIVE, limits=_mla_limits.native)

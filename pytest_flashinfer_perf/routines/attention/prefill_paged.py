@@ -11,33 +11,23 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines.attention import (
-    _drawn,
-    _lengths,
-    _paged,
-    _prefill,
-    _prefill_limits,
-    _prims,
-    _reference,
-    _shared,
-)
+from pytest_flashinfer_perf.routines.attention import _lengths, _prefill, _prefill_limits, _prims, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CONTEXT, CUDNN, FMHA_V2, PAGED, PAGED_PRIMS
 from pytest_flashinfer_perf.routines.attention._problems import PagedInputs, PagedPrefill
-from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Shape
+from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Shape
 
 
 def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> PagedInputs:
     lens = _lengths.prefill(p, rand)
-    q, q_scale = _drawn.normal((int(lens.q.sum()), p.num_qo_heads, p.head_dim_qk), p.q_dtype, rand)
-    pages = p.batch_size * _paged.pages_per_request(p.s_kv, p.page_size)
+    q, q_scale = _lengths.normal((int(lens.q.sum()), p.num_qo_heads, p.head_dim_qk), p.q_dtype, rand)
+    pages = p.batch_size * _shared.pages_per_request(p.s_kv, p.page_size)
     return PagedInputs(
         q=q,
         q_scale=q_scale,
-        kv=_paged.kv_cache((pages, p.num_kv_heads, p.page_size, p.head_dim_qk), p.kv_dtype, rand),
-        table=_paged.page_table(lens.kv, p.s_kv, p.page_size, rand),
+        kv=_shared.kv_cache((pages, p.num_kv_heads, p.page_size, p.head_dim_qk), p.kv_dtype, rand),
+        table=_shared.page_table(lens.kv, p.s_kv, p.page_size, rand),
         lens=lens,
         out=torch.empty(q.shape, dtype=TORCH[p.out], device=device),
         lse=_shared.empty_lse(p, q),
@@ -62,7 +52,7 @@ def cost(p: PagedPrefill, x: PagedInputs) -> Cost:
 
 def footprint(p: PagedPrefill) -> int:
     """The cache; queries, outputs and their reference; the workspace."""
-    cache = _paged.cache_bytes(p.batch_size, p.s_kv, p.page_size, 2 * p.num_kv_heads * p.head_dim_qk, p.kv_dtype)
+    cache = _shared.cache_bytes(p.batch_size, p.s_kv, p.page_size, 2 * p.num_kv_heads * p.head_dim_qk, p.kv_dtype)
     return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
 
 

@@ -11,20 +11,19 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines.attention import _drawn, _lengths, _prefill, _prefill_limits, _prims, _shared
+from pytest_flashinfer_perf.routines.attention import _lengths, _prefill, _prefill_limits, _prims, _shared
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
 from pytest_flashinfer_perf.routines.attention._problems import RaggedInputs, RaggedPrefill
-from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Shape
+from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Shape
 
 
 def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> RaggedInputs:
     lens = _lengths.prefill(p, rand)
     rows, tokens = int(lens.q.sum()), int(lens.kv.sum())
     q, k, v = (
-        _drawn.normal(shape, dtype, rand)
+        _lengths.normal(shape, dtype, rand)
         for shape, dtype in (
             ((rows, p.num_qo_heads, p.head_dim_qk), p.q_dtype),
             ((tokens, p.num_kv_heads, p.head_dim_qk), p.kv_dtype),

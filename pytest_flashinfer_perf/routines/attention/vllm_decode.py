@@ -13,20 +13,13 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines.attention import (
-    _lengths,
-    _nvfp4_output,
-    _paged,
-    _reference,
-    _shared,
-)
+from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._decode_limits import NATIVE, WRAPPER, native_kernels
-from pytest_flashinfer_perf.routines.attention._drawn import unquantised
+from pytest_flashinfer_perf.routines.attention._lengths import unquantised
 from pytest_flashinfer_perf.routines.attention._params import whole_groups
-from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
 
 TYPES = (*HALF, FP8[0])
 POOL_TOKENS = 256_000  # vLLM's cache, whatever the batch: requests that need more share its blocks
@@ -57,7 +50,7 @@ class VllmDecode(Params):
     @property
     def blocks(self) -> int:
         """The blocks of the cache: one for each that a request may need, or as many as vLLM's cache has."""
-        of_one = _paged.pages_per_request(self.max_seq_len, self.block_size)
+        of_one = _shared.pages_per_request(self.max_seq_len, self.block_size)
         return min(self.batch_size * of_one, max(of_one, POOL_TOKENS // self.block_size))
 
     @property
@@ -68,10 +61,10 @@ class VllmDecode(Params):
         yield from whole_groups(self.num_qo_heads, self.num_kv_heads)
 
 
-class Inputs(NamedTuple):
+class VllmDecodeInputs(NamedTuple):
     q: Tensor  # [batch, qo heads, dim]
     kv: Tensor  # [blocks, 2, ...] in the layout asked for
-    table: _paged.PageTable
+    table: _shared.PageTable
     seq_lens: Tensor
     q_scale: float
     kv_scale: float
@@ -88,15 +81,15 @@ def to_float8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> tuple[Tens
     return (x * scale).clamp(min=info.min, max=info.max).to(dtype), scale.float().reciprocal()
 
 
-def inputs(p: VllmDecode, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: VllmDecode, rand: torch.Generator, device: torch.device) -> VllmDecodeInputs:
     lens = torch.randint(1, p.max_seq_len + 1, (p.batch_size,), dtype=torch.int32, device=device, generator=rand)
     lens[-1] = p.max_seq_len
     tokens = (p.num_kv_heads, p.block_size) if p.kv_layout == "HND" else (p.block_size, p.num_kv_heads)
     q, q_scale = _drawn((p.batch_size, p.num_qo_heads, p.head_size), p.q_dtype, rand)
     kv, kv_scale = _drawn((p.blocks, 2, *tokens, p.head_size), p.kv_dtype, rand)
-    out, out_scales = _nvfp4_output.empty(q) if p.out_dtype == NVFP4 else (_empty(q, p.out_dtype), None)
-    table = _paged.page_table(lens, p.max_seq_len, p.block_size, rand, p.blocks)
-    x = Inputs(q, kv, table, lens, q_scale, kv_scale, 1.0, out, out_scales)
+    out, out_scales = _shared.empty(q) if p.out_dtype == NVFP4 else (_empty(q, p.out_dtype), None)
+    table = _shared.page_table(lens, p.max_seq_len, p.block_size, rand, p.blocks)
+    x = VllmDecodeInputs(q, kv, table, lens, q_scale, kv_scale, 1.0, out, out_scales)
     return x._replace(o_scale=to_float8(_attention(p, x))[1].item()) if is_fp8(p.out_dtype) else x
 
 
@@ -118,23 +111,23 @@ def _sides(p: VllmDecode, kv: Tensor) -> tuple[Tensor, Tensor]:
     return heads_first[:, 0], heads_first[:, 1]
 
 
-def _scale(p: VllmDecode, x: Inputs) -> float:
+def _scale(p: VllmDecode, x: VllmDecodeInputs) -> float:
     return x.q_scale * x.kv_scale * p.scale
 
 
-def _attention(p: VllmDecode, x: Inputs, rows: Tensor | None = None) -> Tensor:
+def _attention(p: VllmDecode, x: VllmDecodeInputs, rows: Tensor | None = None) -> Tensor:
     requests = _reference.paged(1, *_sides(p, x.kv), x.table.block_tables, x.seq_lens)
     answers = _reference.answers(x.q, requests, scale=_scale(p, x), causal=False, rows=rows)
     return _reference.joined(answers, x.kv_scale, lse=False)[0]
 
 
-def reference(p: VllmDecode, x: Inputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def reference(p: VllmDecode, x: VllmDecodeInputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
     return (_attention(p, x, rows) / x.o_scale,)
 
 
 def decoded(p: VllmDecode, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Decode an nvfp4 output and the scales of its blocks into one tensor."""
-    return (_nvfp4_output.meant(*outputs),) if p.out_dtype == NVFP4 else outputs
+    return (_shared.meant(*outputs),) if p.out_dtype == NVFP4 else outputs
 
 
 # Between 4 and 6 an e2m1 value is off by up to 1: a fifth of itself; a small one by a share of its block's largest.
@@ -149,7 +142,7 @@ def tolerances(p: VllmDecode, backend: str) -> tuple[Tolerance, ...]:
     return (_shared.of_output(p.out_dtype, fp8_inside=fp8_inside),)
 
 
-def cost(p: VllmDecode, x: Inputs) -> Cost:
+def cost(p: VllmDecode, x: VllmDecodeInputs) -> Cost:
     """Queries, outputs with their scales, and the keys and values of each request's actual tokens; the page table. Of
     blocks that requests share the L2 has as large a part as of the cache.
     """
@@ -212,13 +205,13 @@ def _unquantised_only(p: VllmDecode, backend: str, _device: Device) -> Iterator[
 
 
 @vllm_decode.backend("trtllm", runs_as="trtllm-native", api=NATIVE, limits=_trtllm_limits)
-def _trtllm(p: VllmDecode, x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
+def _trtllm(p: VllmDecode, x: VllmDecodeInputs, _options: LaunchOptions) -> Built[VllmDecodeInputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
     counters = _shared.counters(trtllm_batch_decode_with_kv_cache, p, x.q)
 
-    def launch(x: Inputs) -> object:
+    def launch(x: VllmDecodeInputs) -> object:
         return trtllm_batch_decode_with_kv_cache(
             query=x.q,
             kv_cache=x.kv,
@@ -228,9 +221,9 @@ def _trtllm(p: VllmDecode, x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
             max_seq_len=p.max_seq_len,
             bmm1_scale=_scale(p, x),
             bmm2_scale=x.kv_scale / x.o_scale,
-            o_sf_scale=_nvfp4_output.O_SF_SCALE if p.out_dtype == NVFP4 else None,
+            o_sf_scale=_shared.O_SF_SCALE if p.out_dtype == NVFP4 else None,
             kv_layout=p.kv_layout,
-            out=x.out if x.out_scales is None else _nvfp4_output.as_the_api_takes_it(x.out, x.out_scales),
+            out=x.out if x.out_scales is None else _shared.as_the_api_takes_it(x.out, x.out_scales),
             **counters,
         )
 
@@ -238,7 +231,7 @@ def _trtllm(p: VllmDecode, x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
 
 
 @vllm_decode.backend("baseline", runs_as="fa2_tc", api=WRAPPER, limits=_unquantised_only)
-def _baseline(p: VllmDecode, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _baseline(p: VllmDecode, x: VllmDecodeInputs, options: LaunchOptions) -> Built[VllmDecodeInputs]:
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
     table = x.table.copy()
@@ -258,17 +251,17 @@ def _baseline(p: VllmDecode, x: Inputs, options: LaunchOptions) -> Built[Inputs]
 
 
 @vllm_decode.backend("torch")
-def _torch(p: VllmDecode, _x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
+def _torch(p: VllmDecode, _x: VllmDecodeInputs, _options: LaunchOptions) -> Built[VllmDecodeInputs]:
     half = torch.bfloat16 if is_fp8(p.q_dtype) else TORCH[p.q_dtype]
 
-    def launch(x: Inputs) -> object:
+    def launch(x: VllmDecodeInputs) -> object:
         gathered = _shared.gathered(*_sides(p, x.kv), x.table.block_tables, half)
         out = _shared.folded_sdpa(x.q[:, None], gathered, x.seq_lens[:, None], _scale(p, x))
         scaled = out[:, 0] * (x.kv_scale / x.o_scale)
         if x.out_scales is None:
             x.out.copy_(scaled)
         else:
-            _nvfp4_output.write(x.out, x.out_scales, scaled)
+            _shared.write(x.out, x.out_scales, scaled)
         return x.out
 
     return Built(launch, "sdpa")

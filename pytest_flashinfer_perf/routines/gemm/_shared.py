@@ -15,11 +15,10 @@ from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._offsets import ChosenRows, edges
-from pytest_flashinfer_perf.spec.cost import Cost
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, bytes_of
 from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, Routine
+from pytest_flashinfer_perf.spec.routine import Built, Cost, Routine
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Operands(NamedTuple):
         return [slice(i * m, (i + 1) * m) for i in range(self.b[..., 0, 0].numel())]
 
 
-class Inputs(Protocol):
+class GemmInputs(Protocol):
     """A routine's tensors: among them the activations, as they are stored, and the output."""
 
     @property
@@ -108,7 +107,7 @@ class Inputs(Protocol):
 
 
 P = TypeVar("P", bound=Product)
-X = TypeVar("X", bound=Inputs)
+X = TypeVar("X", bound=GemmInputs)
 
 
 def routine(

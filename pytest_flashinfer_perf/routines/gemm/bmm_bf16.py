@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Batched, Operands, Product
 from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.spec.params import autotune
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.bmm_bf16"
@@ -23,18 +23,18 @@ CAKE_K = (64, 256, 1024)
 @dataclass(frozen=True)
 class BmmBf16(Product, Batched):
     out_dtype: str = _shared.out_dtype_or_float32()
-    autotune: bool = _tuning.autotune()
+    autotune: bool = autotune()
 
 
-class Inputs(NamedTuple):
+class BmmBf16Inputs(NamedTuple):
     a: Tensor  # [batch, m, k]
     b: Tensor  # [batch, n, k]: a call gets its transposed view
     out: Tensor
 
 
-def inputs(p: BmmBf16, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: BmmBf16, rand: torch.Generator, device: torch.device) -> BmmBf16Inputs:
     a, b = (_shared.drawn(rand, p.batch_size, rows, p.k).bfloat16() for rows in (p.m, p.n))
-    return Inputs(a, b, torch.empty(p.batch_size, p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
+    return BmmBf16Inputs(a, b, torch.empty(p.batch_size, p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
 
 
 bmm_bf16 = _shared.routine("bmm_bf16", BmmBf16, inputs, lambda _p, x: Operands(x.a, x.b), "bfloat16")
@@ -51,12 +51,12 @@ def _limits(p: BmmBf16, backend: str, device: Device) -> Iterator[str]:
 
 
 @bmm_bf16.backend("cudnn", "cutlass", "tgv", "cutile", "cake", "auto", api=API, limits=_limits, tunes=True)
-def _bmm(p: BmmBf16, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _bmm(p: BmmBf16, _x: BmmBf16Inputs, options: LaunchOptions) -> Built[BmmBf16Inputs]:
     from flashinfer.gemm import bmm_bf16
 
     out_dtype = TORCH[p.out_dtype]
 
-    def launch(x: Inputs) -> object:
+    def launch(x: BmmBf16Inputs) -> object:
         return bmm_bf16(x.a, x.b.mT, out=x.out, out_dtype=out_dtype, backend=options.backend)
 
     return Built(launch, options.backend)

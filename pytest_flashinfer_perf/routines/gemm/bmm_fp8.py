@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import _tuning
-from pytest_flashinfer_perf.routines._quantise import blocks
+from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Batched, Fp8Product, Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
+from pytest_flashinfer_perf.spec.params import autotune
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.bmm_fp8"
@@ -22,10 +22,10 @@ API = "gemm.bmm_fp8"
 
 @dataclass(frozen=True)
 class BmmFp8(Fp8Product, Batched):
-    autotune: bool = _tuning.autotune()
+    autotune: bool = autotune()
 
 
-class Inputs(NamedTuple):
+class BmmFp8Inputs(NamedTuple):
     a: Tensor  # [batch, m, k]
     b: Tensor  # [batch, n, k]: a call gets its transposed view
     a_scale: Tensor
@@ -33,15 +33,15 @@ class Inputs(NamedTuple):
     out: Tensor
 
 
-def inputs(p: BmmFp8, rand: torch.Generator, device: torch.device) -> Inputs:
-    a = blocks.per_tensor(_shared.drawn(rand, p.batch_size, p.m, p.k), TORCH[p.input_dtype])
-    b = blocks.per_tensor(_shared.drawn(rand, p.batch_size, p.n, p.k), TORCH[p.mat2_dtype])
+def inputs(p: BmmFp8, rand: torch.Generator, device: torch.device) -> BmmFp8Inputs:
+    a = _narrow.per_tensor(_shared.drawn(rand, p.batch_size, p.m, p.k), TORCH[p.input_dtype])
+    b = _narrow.per_tensor(_shared.drawn(rand, p.batch_size, p.n, p.k), TORCH[p.mat2_dtype])
     scales = torch.tensor([a.scale, b.scale], device=device)
     out = torch.empty(p.batch_size, p.m, p.n, dtype=TORCH[p.out_dtype], device=device)
-    return Inputs(a.values, b.values, scales[0].clone(), scales[1].clone(), out)
+    return BmmFp8Inputs(a.values, b.values, scales[0].clone(), scales[1].clone(), out)
 
 
-def _operands(_p: BmmFp8, x: Inputs) -> Operands:
+def _operands(_p: BmmFp8, x: BmmFp8Inputs) -> Operands:
     return Operands(x.a, x.b, x.a_scale * x.b_scale)
 
 
@@ -58,12 +58,12 @@ def _limits(p: BmmFp8, backend: str, _device: Device) -> Iterator[str]:
 
 
 @bmm_fp8.backend("cublas", "cudnn", "cutlass", "cute-dsl", "auto", api=API, limits=_limits, tunes=True)
-def _bmm(p: BmmFp8, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _bmm(p: BmmFp8, _x: BmmFp8Inputs, options: LaunchOptions) -> Built[BmmFp8Inputs]:
     from flashinfer.gemm import bmm_fp8
 
     half = TORCH[p.out_dtype]
 
-    def launch(x: Inputs) -> object:
+    def launch(x: BmmFp8Inputs) -> object:
         return bmm_fp8(x.a, x.b.mT, x.a_scale, x.b_scale, half, out=x.out, backend=options.backend)
 
     return Built(launch, options.backend)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines.gemm import _grouped, _groupwise, _tiers
-from pytest_flashinfer_perf.routines.gemm._grouped import Grouped
-from pytest_flashinfer_perf.routines.gemm._groupwise import GroupwiseParams
+from pytest_flashinfer_perf.routines.gemm import _grouped, _tiers
+from pytest_flashinfer_perf.routines.gemm._grouped import GroupedParams, GroupwiseParams
 from pytest_flashinfer_perf.routines.gemm._shared import Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
@@ -21,11 +20,11 @@ API = "gemm.group_gemm_fp8_nt_groupwise"
 
 
 @dataclass(frozen=True)
-class Fp8Group(GroupwiseParams, Grouped):
+class Fp8Group(GroupwiseParams, GroupedParams):
     row_step: ClassVar[int] = 4
 
 
-class Inputs(NamedTuple):
+class Fp8GroupInputs(NamedTuple):
     a: Tensor  # [rows of all groups, k]
     b: Tensor  # [groups, n, k]
     a_scale: Tensor  # [rows, k / 128], or [k / 128, rows]
@@ -38,18 +37,18 @@ class Inputs(NamedTuple):
         return self.b, self.b_scale
 
 
-def inputs(p: Fp8Group, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: Fp8Group, rand: torch.Generator, device: torch.device) -> Fp8GroupInputs:
     m_indptr = _grouped.starts(p, rand)
     total = int(m_indptr[-1])
-    a, a_scale = _groupwise.activations(p, total, rand)
-    b, b_scale = _groupwise.weights(p, rand, p.group_size)
+    a, a_scale = _grouped.activations(p, total, rand)
+    b, b_scale = _grouped.weights(p, rand, p.group_size)
     out = torch.empty(total, p.n, dtype=TORCH[p.out_dtype], device=device)
-    return Inputs(a, b, a_scale, b_scale, m_indptr, out)
+    return Fp8GroupInputs(a, b, a_scale, b_scale, m_indptr, out)
 
 
-def _operands(p: Fp8Group, x: Inputs) -> Operands:
-    a = _groupwise.meant_activations(p, x.a, x.a_scale)
-    return Operands(a, _groupwise.meant_weights(p, x.b, x.b_scale))
+def _operands(p: Fp8Group, x: Fp8GroupInputs) -> Operands:
+    a = _grouped.meant_activations(p, x.a, x.a_scale)
+    return Operands(a, _grouped.meant_weights(p, x.b, x.b_scale))
 
 
 fp8_group = _grouped.routine("group_gemm_fp8_nt_groupwise", Fp8Group, inputs, _operands, FP8[0])
@@ -57,19 +56,19 @@ fp8_group.aliases = {"trtllm": "cutlass"}
 
 
 def _limits(p: Fp8Group, backend: str, _device: Device) -> Iterator[str]:
-    yield from _groupwise.limits(p, backend)
+    yield from _grouped.limits(p, backend)
     if p.n % 8:
         yield f"{backend} needs an n in steps of 8, not {p.n}"
 
 
 @fp8_group.backend("cutlass", "cutile", api=API, limits=_limits)
-def _gemm(p: Fp8Group, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _gemm(p: Fp8Group, _x: Fp8GroupInputs, options: LaunchOptions) -> Built[Fp8GroupInputs]:
     """The library calls its CUTLASS kernel trtllm."""
     from flashinfer.gemm import group_gemm_fp8_nt_groupwise
 
     library_name = {"cutlass": "trtllm"}.get(options.backend, options.backend)
 
-    def launch(x: Inputs) -> object:
+    def launch(x: Fp8GroupInputs) -> object:
         return group_gemm_fp8_nt_groupwise(
             x.a,
             x.b,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines.gemm import _groupwise, _shared, _tiers
-from pytest_flashinfer_perf.routines.gemm._groupwise import GroupwiseParams
+from pytest_flashinfer_perf.routines.gemm import _grouped, _shared, _tiers
+from pytest_flashinfer_perf.routines.gemm._grouped import GroupwiseParams
 from pytest_flashinfer_perf.routines.gemm._shared import Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
@@ -25,7 +25,7 @@ class Fp8Groupwise(GroupwiseParams):
     """One product."""
 
 
-class Inputs(NamedTuple):
+class Fp8GroupwiseInputs(NamedTuple):
     a: Tensor  # [m, k]
     b: Tensor  # [n, k]
     a_scale: Tensor  # [m, k / 128], or [k / 128, m]
@@ -33,16 +33,16 @@ class Inputs(NamedTuple):
     out: Tensor
 
 
-def inputs(p: Fp8Groupwise, rand: torch.Generator, device: torch.device) -> Inputs:
-    a, a_scale = _groupwise.activations(p, p.m, rand)
-    b, b_scale = _groupwise.weights(p, rand)
-    return Inputs(a, b, a_scale, b_scale, torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
+def inputs(p: Fp8Groupwise, rand: torch.Generator, device: torch.device) -> Fp8GroupwiseInputs:
+    a, a_scale = _grouped.activations(p, p.m, rand)
+    b, b_scale = _grouped.weights(p, rand)
+    return Fp8GroupwiseInputs(a, b, a_scale, b_scale, torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
 
 
-def _operands(p: Fp8Groupwise, x: Inputs) -> Operands:
+def _operands(p: Fp8Groupwise, x: Fp8GroupwiseInputs) -> Operands:
     return Operands(
-        _groupwise.meant_activations(p, x.a, x.a_scale),
-        _groupwise.meant_weights(p, x.b, x.b_scale),
+        _grouped.meant_activations(p, x.a, x.a_scale),
+        _grouped.meant_weights(p, x.b, x.b_scale),
     )
 
 
@@ -52,7 +52,7 @@ fp8_groupwise = _shared.routine("gemm_fp8_nt_groupwise", Fp8Groupwise, inputs, _
 def _limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str]:
     if backend == "cutlass" and p.m % 4:
         yield f"cutlass needs an m in steps of 4, not {p.m}: pad it"
-    yield from _groupwise.limits(p, backend)
+    yield from _grouped.limits(p, backend)
     if backend == "trtllm" and p.scale_major_mode != "MN":
         yield "trtllm takes MN-major scales only: set scale_major_mode to MN"
     if backend == "trtllm" and p.k < 256:
@@ -62,10 +62,10 @@ def _limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str]:
 
 
 @fp8_groupwise.backend("cutlass", "trtllm", "cutile", api=API, limits=_limits)
-def _gemm(p: Fp8Groupwise, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _gemm(p: Fp8Groupwise, _x: Fp8GroupwiseInputs, options: LaunchOptions) -> Built[Fp8GroupwiseInputs]:
     from flashinfer.gemm import gemm_fp8_nt_groupwise
 
-    def launch(x: Inputs) -> object:
+    def launch(x: Fp8GroupwiseInputs) -> object:
         return gemm_fp8_nt_groupwise(
             x.a,
             x.b,
@@ -92,15 +92,15 @@ def _sm90_limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str
 
 
 @fp8_groupwise.backend(SM90, api=f"gemm.{SM90}", limits=_sm90_limits)
-def _sm90(p: Fp8Groupwise, x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
+def _sm90(p: Fp8Groupwise, x: Fp8GroupwiseInputs, _options: LaunchOptions) -> Built[Fp8GroupwiseInputs]:
     """Hopper's kernel: the activations' scales lie by columns, padded to 16 bytes, the weights' by rows."""
     from flashinfer.gemm import fp8_blockscale_gemm_sm90
 
-    a_scale = _groupwise.linear(p, x.a_scale)
+    a_scale = _grouped.linear(p, x.a_scale)
     columns = torch.nn.functional.pad(a_scale.mT, (0, -p.m % 4)).contiguous()
-    takes = x._replace(a_scale=columns, b_scale=_groupwise.linear(p, x.b_scale).contiguous())
+    takes = x._replace(a_scale=columns, b_scale=_grouped.linear(p, x.b_scale).contiguous())
 
-    def launch(x: Inputs) -> object:
+    def launch(x: Fp8GroupwiseInputs) -> object:
         return fp8_blockscale_gemm_sm90(x.a, x.b, x.a_scale.mT[: p.m], x.b_scale, out=x.out)
 
     return Built(launch, SM90, takes)

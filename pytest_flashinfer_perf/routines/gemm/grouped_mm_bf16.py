@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.routines.gemm import _grouped, _shared, _tiers
-from pytest_flashinfer_perf.routines.gemm._grouped import Grouped
+from pytest_flashinfer_perf.routines.gemm._grouped import GroupedParams
 from pytest_flashinfer_perf.routines.gemm._shared import Operands
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
@@ -18,11 +18,11 @@ API = "grouped_mm.grouped_mm_bf16"
 
 
 @dataclass(frozen=True)
-class GroupedMmBf16(Grouped):
+class GroupedMmBf16(GroupedParams):
     out_dtype: str = _shared.out_dtype_or_float32()
 
 
-class Inputs(NamedTuple):
+class GroupedMmBf16Inputs(NamedTuple):
     a: Tensor  # [rows of all groups, k]
     b: Tensor  # [groups, n, k]
     m_indptr: Tensor
@@ -33,11 +33,11 @@ class Inputs(NamedTuple):
         return (self.b,)
 
 
-def inputs(p: GroupedMmBf16, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: GroupedMmBf16, rand: torch.Generator, device: torch.device) -> GroupedMmBf16Inputs:
     m_indptr = _grouped.starts(p, rand)
     total = int(m_indptr[-1])
     a, b = _shared.drawn(rand, total, p.k).bfloat16(), _shared.drawn(rand, p.group_size, p.n, p.k).bfloat16()
-    return Inputs(a, b, m_indptr, torch.empty(total, p.n, dtype=TORCH[p.out_dtype], device=device))
+    return GroupedMmBf16Inputs(a, b, m_indptr, torch.empty(total, p.n, dtype=TORCH[p.out_dtype], device=device))
 
 
 grouped_mm_bf16 = _grouped.routine(
@@ -46,7 +46,7 @@ grouped_mm_bf16 = _grouped.routine(
 
 
 @grouped_mm_bf16.backend("cudnn", api=API, limits=_grouped.cudnn_limits)
-def _cudnn(_p: GroupedMmBf16, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _cudnn(_p: GroupedMmBf16, _x: GroupedMmBf16Inputs, options: LaunchOptions) -> Built[GroupedMmBf16Inputs]:
     from flashinfer.grouped_mm import grouped_mm_bf16
 
     return Built(lambda x: grouped_mm_bf16(x.a, x.b, x.m_indptr, out=x.out, backend=options.backend), options.backend)

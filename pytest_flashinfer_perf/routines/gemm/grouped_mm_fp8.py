@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.routines._quantise import blocks
+from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.gemm import _grouped, _shared, _tiers
-from pytest_flashinfer_perf.routines.gemm._grouped import Grouped
+from pytest_flashinfer_perf.routines.gemm._grouped import GroupedParams
 from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
@@ -19,11 +19,11 @@ API = "grouped_mm.grouped_mm_fp8"
 
 
 @dataclass(frozen=True)
-class GroupedMmFp8(Fp8Product, Grouped):
+class GroupedMmFp8(Fp8Product, GroupedParams):
     out_dtype: str = _shared.out_dtype_or_float32()
 
 
-class Inputs(NamedTuple):
+class GroupedMmFp8Inputs(NamedTuple):
     a: Tensor  # [rows of all groups, k]
     b: Tensor  # [groups, n, k]
     m_indptr: Tensor
@@ -35,13 +35,15 @@ class Inputs(NamedTuple):
         return (self.b,)
 
 
-def inputs(p: GroupedMmFp8, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: GroupedMmFp8, rand: torch.Generator, device: torch.device) -> GroupedMmFp8Inputs:
     m_indptr = _grouped.starts(p, rand)
     total = int(m_indptr[-1])
-    a = blocks.per_tensor(_shared.drawn(rand, total, p.k), TORCH[p.input_dtype])
-    b = blocks.per_tensor(_shared.drawn(rand, p.group_size, p.n, p.k), TORCH[p.mat2_dtype])
+    a = _narrow.per_tensor(_shared.drawn(rand, total, p.k), TORCH[p.input_dtype])
+    b = _narrow.per_tensor(_shared.drawn(rand, p.group_size, p.n, p.k), TORCH[p.mat2_dtype])
     alpha = torch.tensor([a.scale * b.scale], device=device)
-    return Inputs(a.values, b.values, m_indptr, alpha, torch.empty(total, p.n, dtype=TORCH[p.out_dtype], device=device))
+    return GroupedMmFp8Inputs(
+        a.values, b.values, m_indptr, alpha, torch.empty(total, p.n, dtype=TORCH[p.out_dtype], device=device)
+    )
 
 
 grouped_mm_fp8 = _grouped.routine(
@@ -50,7 +52,7 @@ grouped_mm_fp8 = _grouped.routine(
 
 
 @grouped_mm_fp8.backend("cudnn", api=API, limits=_grouped.cudnn_limits)
-def _cudnn(_p: GroupedMmFp8, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _cudnn(_p: GroupedMmFp8, _x: GroupedMmFp8Inputs, options: LaunchOptions) -> Built[GroupedMmFp8Inputs]:
     from flashinfer.grouped_mm import grouped_mm_fp8
 
     return Built(

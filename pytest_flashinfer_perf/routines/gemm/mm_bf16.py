@@ -11,11 +11,10 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import _tuning
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 from pytest_flashinfer_perf.spec.dtypes import TORCH
-from pytest_flashinfer_perf.spec.params import flag
+from pytest_flashinfer_perf.spec.params import autotune, flag
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.mm_bf16"
@@ -29,20 +28,20 @@ class MmBf16(Product):
     out_dtype: str = _shared.out_dtype_or_float32()
     bias: bool = flag("add a bias to each row", default=False, letter="bias")
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
-    autotune: bool = _tuning.autotune()
+    autotune: bool = autotune()
 
 
-class Inputs(NamedTuple):
+class MmBf16Inputs(NamedTuple):
     a: Tensor  # [m, k]
     b: Tensor  # [n, k]: a call gets its transposed view
     bias: Tensor | None  # [n]
     out: Tensor
 
 
-def inputs(p: MmBf16, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: MmBf16, rand: torch.Generator, device: torch.device) -> MmBf16Inputs:
     a, b = (_shared.drawn(rand, rows, p.k).bfloat16() for rows in (p.m, p.n))
     bias = torch.randn(p.n, device=device, generator=rand).bfloat16() if p.bias else None
-    return Inputs(a, b, bias, torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
+    return MmBf16Inputs(a, b, bias, torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
 
 
 mm_bf16 = _shared.routine("mm_bf16", MmBf16, inputs, lambda _p, x: Operands(x.a, x.b, bias=x.bias), "bfloat16")
@@ -71,7 +70,7 @@ def _limits(p: MmBf16, backend: str, device: Device) -> Iterator[str]:
 @mm_bf16.backend(
     "cudnn", "cublaslt", "tinygemm", "cutlass", "tgv", "cute-dsl", "cutile", "auto", api=API, limits=_limits, tunes=True
 )
-def _mm(p: MmBf16, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _mm(p: MmBf16, _x: MmBf16Inputs, options: LaunchOptions) -> Built[MmBf16Inputs]:
     from flashinfer.gemm import mm_bf16
 
     keywords = {"pdl": p.enable_pdl, "out_dtype": TORCH[p.out_dtype], "backend": options.backend}

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import _tuning
-from pytest_flashinfer_perf.routines._quantise import blocks, layouts
+from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 from pytest_flashinfer_perf.spec.dtypes import TORCH
-from pytest_flashinfer_perf.spec.params import Fault, flag
+from pytest_flashinfer_perf.spec.params import Fault, autotune, flag
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.mm_fp4"
@@ -34,7 +33,7 @@ class MmFp4(Product):
     use_128x4_sf_layout: bool = flag("scales in tiles of 128 x 4, not 8 x 4", default=False, letter="128x4")
     use_mxfp4: bool = flag("MXFP4, not NVFP4", default=False, letter="mxfp4")
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
-    autotune: bool = _tuning.autotune()
+    autotune: bool = autotune()
 
     @property
     def use_nvfp4(self) -> bool:
@@ -42,19 +41,19 @@ class MmFp4(Product):
 
     @property
     def block(self) -> int:
-        return blocks.NV_BLOCK if self.use_nvfp4 else blocks.MX_BLOCK
+        return _narrow.NV_BLOCK if self.use_nvfp4 else _narrow.MX_BLOCK
 
     @classmethod
     def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
-        return {**super().fitted(drawn), "k": -(-drawn["k"] // blocks.MX_BLOCK) * blocks.MX_BLOCK}
+        return {**super().fitted(drawn), "k": -(-drawn["k"] // _narrow.MX_BLOCK) * _narrow.MX_BLOCK}
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
-        if self.k % blocks.MX_BLOCK:
-            yield "k", f"{self.k} is not a multiple of {blocks.MX_BLOCK}"
+        if self.k % _narrow.MX_BLOCK:
+            yield "k", f"{self.k} is not a multiple of {_narrow.MX_BLOCK}"
 
 
-class Inputs(NamedTuple):
+class MmFp4Inputs(NamedTuple):
     """Scales are drawn in linear order, and passed to backends in tiles by rows and columns of the operands."""
 
     a: Tensor  # [m, k / 2]
@@ -65,25 +64,25 @@ class Inputs(NamedTuple):
     out: Tensor
 
 
-def inputs(p: MmFp4, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: MmFp4, rand: torch.Generator, device: torch.device) -> MmFp4Inputs:
     a, b = (_quantised(p, _drawn(p, rand, rows)) for rows in (p.m, p.n))
     alpha = torch.tensor([a.factor * b.factor], device=device) if p.use_nvfp4 else None
     out = torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device)
-    return Inputs(a.values, b.values, a.scales, b.scales, alpha, out)
+    return MmFp4Inputs(a.values, b.values, a.scales, b.scales, alpha, out)
 
 
 def _drawn(p: MmFp4, rand: torch.Generator, rows: int) -> Tensor:
     """Blocks differ in size, or a wrong scale would not be seen."""
-    sizes = torch.randint(-2, 3, (rows, p.k // blocks.MX_BLOCK), device=rand.device, generator=rand).float().exp2()
-    return _shared.drawn(rand, rows, p.k) * sizes.repeat_interleave(blocks.MX_BLOCK, 1)
+    sizes = torch.randint(-2, 3, (rows, p.k // _narrow.MX_BLOCK), device=rand.device, generator=rand).float().exp2()
+    return _shared.drawn(rand, rows, p.k) * sizes.repeat_interleave(_narrow.MX_BLOCK, 1)
 
 
-def _quantised(p: MmFp4, x: Tensor) -> blocks.Blocked:
-    return blocks.nvfp4(x, blocks.nvfp4_global_scale(x)) if p.use_nvfp4 else blocks.mxfp4(x)
+def _quantised(p: MmFp4, x: Tensor) -> _narrow.Blocked:
+    return _narrow.nvfp4(x, _narrow.nvfp4_global_scale(x)) if p.use_nvfp4 else _narrow.mxfp4(x)
 
 
-def _operands(p: MmFp4, x: Inputs) -> Operands:
-    a, b = blocks.Blocked(x.a, x.a_scale, p.block), blocks.Blocked(x.b, x.b_scale, p.block)
+def _operands(p: MmFp4, x: MmFp4Inputs) -> Operands:
+    a, b = _narrow.Blocked(x.a, x.a_scale, p.block), _narrow.Blocked(x.b, x.b_scale, p.block)
     return Operands(a.dequantised(), b.dequantised(), x.alpha)
 
 
@@ -110,7 +109,7 @@ def _limits(p: MmFp4, backend: str, _device: Device) -> Iterator[str]:
 
 
 @mm_fp4.backend(*BACKENDS, api=API, limits=_limits, tunes=True)
-def _mm(p: MmFp4, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _mm(p: MmFp4, x: MmFp4Inputs, options: LaunchOptions) -> Built[MmFp4Inputs]:
     from flashinfer.gemm import mm_fp4
 
     keywords = {
@@ -122,21 +121,21 @@ def _mm(p: MmFp4, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     }
     out_dtype = TORCH[p.out_dtype]
 
-    def launch(x: Inputs) -> object:
+    def launch(x: MmFp4Inputs) -> object:
         return mm_fp4(x.a, x.b.mT, x.a_scale, x.b_scale.mT, x.alpha, out_dtype, x.out, **keywords)
 
     return Built(launch, options.backend, _takes(p, x, options.backend))
 
 
-def _takes(p: MmFp4, x: Inputs, backend: str) -> Inputs:
-    in_tiles = layouts.swizzled_128x4 if p.use_128x4_sf_layout else layouts.swizzled_8x4
+def _takes(p: MmFp4, x: MmFp4Inputs, backend: str) -> MmFp4Inputs:
+    in_tiles = _narrow.swizzled_128x4 if p.use_128x4_sf_layout else _narrow.swizzled_8x4
     b, b_scale = x.b, x.b_scale
     if backend == "trtllm":
-        b, b_scale = layouts.shuffled_rows(b), layouts.shuffled_rows(b_scale.view(torch.uint8)).view(b_scale.dtype)
-    return Inputs(x.a, b, in_tiles(x.a_scale), layouts.swizzled_128x4(b_scale), _alpha(p, x, backend), x.out)
+        b, b_scale = _narrow.shuffled_rows(b), _narrow.shuffled_rows(b_scale.view(torch.uint8)).view(b_scale.dtype)
+    return MmFp4Inputs(x.a, b, in_tiles(x.a_scale), _narrow.swizzled_128x4(b_scale), _alpha(p, x, backend), x.out)
 
 
-def _alpha(p: MmFp4, x: Inputs, backend: str) -> Tensor | None:
+def _alpha(p: MmFp4, x: MmFp4Inputs, backend: str) -> Tensor | None:
     """cute-dsl and b12x want one for MXFP4 too, cake one for each row."""
     if backend in ("cute-dsl", "b12x") and x.alpha is None:
         return torch.ones(1, device=x.a.device)

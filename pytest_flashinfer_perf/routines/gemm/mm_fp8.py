@@ -11,12 +11,11 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import _tuning
-from pytest_flashinfer_perf.routines._quantise import blocks, layouts
+from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.spec.params import flag
+from pytest_flashinfer_perf.spec.params import autotune, flag
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.mm_fp8"
@@ -27,21 +26,21 @@ BLOCK = 128
 @dataclass(frozen=True)
 class MmFp8(Fp8Product):
     out_dtype: str = flag("type of the output", default="bfloat16", letter="o", choices=("bfloat16",))
-    autotune: bool = _tuning.autotune()
+    autotune: bool = autotune()
 
 
-class Inputs(NamedTuple):
+class MmFp8Inputs(NamedTuple):
     a: Tensor  # [m, k]
     b: Tensor  # [n, k], or as trtllm_low_latency takes it
     alpha: Tensor
     out: Tensor
 
 
-def inputs(p: MmFp8, rand: torch.Generator, device: torch.device) -> Inputs:
-    a = blocks.per_tensor(_shared.drawn(rand, p.m, p.k), TORCH[p.input_dtype])
-    b = blocks.per_tensor(_shared.drawn(rand, p.n, p.k), TORCH[p.mat2_dtype])
+def inputs(p: MmFp8, rand: torch.Generator, device: torch.device) -> MmFp8Inputs:
+    a = _narrow.per_tensor(_shared.drawn(rand, p.m, p.k), TORCH[p.input_dtype])
+    b = _narrow.per_tensor(_shared.drawn(rand, p.n, p.k), TORCH[p.mat2_dtype])
     alpha = torch.tensor(a.scale * b.scale, device=device)
-    return Inputs(a.values, b.values, alpha, torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
+    return MmFp8Inputs(a.values, b.values, alpha, torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device))
 
 
 mm_fp8 = _shared.routine("mm_fp8", MmFp8, inputs, lambda _p, x: Operands(x.a, x.b, x.alpha), FP8[0])
@@ -62,10 +61,10 @@ BACKENDS = ("cublas", "cudnn", "cutlass", PREPARED, "cutedsl_low_latency", "auto
 
 
 @mm_fp8.backend(*BACKENDS, api=API, limits=_limits, tunes=True)
-def _mm(_p: MmFp8, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _mm(_p: MmFp8, x: MmFp8Inputs, options: LaunchOptions) -> Built[MmFp8Inputs]:
     from flashinfer.gemm import mm_fp8
 
-    def launch(x: Inputs) -> object:
+    def launch(x: MmFp8Inputs) -> object:
         return mm_fp8(x.a, x.b, x.alpha, out=x.out, backend=options.backend)
 
     return Built(launch, options.backend, x._replace(b=_prepared(x.b)) if options.backend == PREPARED else None)
@@ -73,7 +72,7 @@ def _mm(_p: MmFp8, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
 
 def _prepared(weights: Tensor) -> Tensor:
     """Rows shuffled, then blocks of columns [k / 128, n, 128]."""
-    by_block: Tensor = layouts.shuffled_rows(weights.view(torch.uint8)).unflatten(1, (-1, BLOCK))
+    by_block: Tensor = _narrow.shuffled_rows(weights.view(torch.uint8)).unflatten(1, (-1, BLOCK))
     return by_block.permute(1, 0, 2).contiguous().view(weights.dtype)
 
 

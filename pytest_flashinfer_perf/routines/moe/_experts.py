@@ -13,7 +13,10 @@ from torch.nn import functional
 from pytest_flashinfer_perf.routines.moe._stored import ExpertLayer
 
 Gated = Callable[[Tensor, Tensor], Tensor]
+
+
 STEP = 7.0  # FlashInfer's own constants, of calls that state no other
+
 SITU_GATE, SITU_UP = 4.0, 25.0
 
 
@@ -43,6 +46,8 @@ GATED: dict[str, Gated] = {
     "SwigluStep": _step,
     "Situ": _situ,
 }
+
+
 UNGATED: dict[str, Callable[[Tensor], Tensor]] = {
     "Gelu": functional.gelu,
     "Relu": functional.relu,
@@ -50,6 +55,8 @@ UNGATED: dict[str, Callable[[Tensor], Tensor]] = {
     "Relu2": lambda x: x.relu().square(),
     "Identity": torch.Tensor.contiguous,
 }
+
+
 ACTIVATIONS = ("Swiglu", "Geglu", "Relu2", *sorted({*GATED, *UNGATED} - {"Swiglu", "Geglu", "Relu2"}))
 
 

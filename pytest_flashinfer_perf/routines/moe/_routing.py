@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -14,7 +16,7 @@ SIGMOIDS = ("deepseek_v3", "llama4")
 BEST_OF_A_GROUP = 2
 
 
-class Routing(Protocol):
+class ExpertChoice(Protocol):
     """The parameters of a choice of experts, in addition to the scores."""
 
     @property
@@ -37,7 +39,7 @@ class Routed(NamedTuple):
     margin: Tensor  # [tokens]
 
 
-def routed(p: Routing, logits: Tensor, bias: Tensor | None) -> Routed:
+def routed(p: ExpertChoice, logits: Tensor, bias: Tensor | None) -> Routed:
     """The bias affects only the choice of deepseek_v3, not its weights; other methods do not scale weights."""
     logits = logits.float()
     if p.routing_method != "deepseek_v3":
@@ -65,7 +67,7 @@ def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return places[..., :count], values[..., count - 1] - values[..., count]
 
 
-def _of_best_groups(p: Routing, scores: Tensor) -> tuple[Tensor, Tensor]:
+def _of_best_groups(p: ExpertChoice, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Mask the scores of groups that are not chosen; a group is rated by its two best experts."""
     groups = scores.unflatten(-1, (p.groups, -1))
     if p.groups == 1:
@@ -73,3 +75,60 @@ def _of_best_groups(p: Routing, scores: Tensor) -> tuple[Tensor, Tensor]:
     kept, margin = _best(groups.topk(BEST_OF_A_GROUP).values.sum(-1), p.kept_groups)
     lost = torch.ones(groups.shape[:-1], dtype=torch.bool, device=scores.device).scatter(-1, kept, False)
     return groups.masked_fill(lost[..., None], -math.inf).flatten(-2), margin
+
+
+# Draw the inputs of a MoE: the experts that tokens choose, whose load determines the cost, and values.
+
+LOADS = ("uniform", "zipf", "one")
+FAVOUR = 20.0  # of the experts that every token chooses: above any noise
+AVERSION = 4.0  # where scores are sigmoids, which would all be near 1
+BIAS = 0.05
+
+
+def popularity(load: str, experts: int, favourites: range, rand: torch.Generator) -> Tensor:
+    """The logarithm of each expert's popularity: zipf is 1, 1/2, 1/3, ...; one is the same few experts for all."""
+    if load == "zipf":
+        return -torch.log1p(torch.randperm(experts, device=rand.device, generator=rand).float())
+    popular = torch.zeros(experts, device=rand.device)
+    if load == "one":
+        popular[favourites.start : favourites.stop] = FAVOUR
+    return popular
+
+
+def logits(popular: Tensor, tokens: int, rand: torch.Generator) -> Tensor:
+    """Logits with noise, so that the top_k are a draw without replacement by popularity."""
+    uniform = torch.rand(tokens, len(popular), device=rand.device, generator=rand).clamp(1e-6, 1 - 1e-6)
+    return popular - torch.log(-torch.log(uniform))
+
+
+def bias(experts: int, rand: torch.Generator) -> Tensor:
+    return (BIAS * torch.randn(experts, device=rand.device, generator=rand)).bfloat16()
+
+
+def tokens(count: int, hidden: int, rand: torch.Generator) -> Tensor:
+    """Tokens with outliers, as activations have: one value in a thousand is ten times as large."""
+    x = torch.randn(count, hidden, device=rand.device, generator=rand)
+    return torch.where(torch.rand(x.shape, device=x.device, generator=rand) < 1e-3, 10 * x, x)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A matrix for each expert, of another magnitude each. They are drawn one by one while they are iterated, since all
+    of them may not fit before they are quantised.
+    """
+
+    experts: int
+    rows: int
+    columns: int
+    dtype: torch.dtype
+    rand: torch.Generator
+
+    def __len__(self) -> int:
+        return self.experts
+
+    def __iter__(self) -> Iterator[Tensor]:
+        rand = self.rand
+        for _ in range(self.experts):
+            size = 2.0 ** int(torch.randint(-1, 2, (), device=rand.device, generator=rand))
+            drawn = torch.randn(self.rows, self.columns, device=rand.device, generator=rand)
+            yield drawn.mul_(size / math.sqrt(self.columns)).to(self.dtype)

@@ -10,17 +10,15 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
-from pytest_flashinfer_perf.checking.sample import Rows
-from pytest_flashinfer_perf.routines.moe import _drawn, _experts
-from pytest_flashinfer_perf.routines.moe._drawn import Weights
+from pytest_flashinfer_perf.checking.check import Rows, Tolerance
+from pytest_flashinfer_perf.routines.moe import _experts, _routing
 from pytest_flashinfer_perf.routines.moe._experts import Choices, ChosenExpert
-from pytest_flashinfer_perf.routines.moe._stored import Stored
-from pytest_flashinfer_perf.spec.cost import Cost
+from pytest_flashinfer_perf.routines.moe._routing import Weights
+from pytest_flashinfer_perf.routines.moe._stored import StoredExperts
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH
 from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Routine
+from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,9 @@ class Moe(Params):
         choices=_experts.ACTIVATIONS,
         spellings=("activation-type", "activation_type", "gated_act"),
     )
-    expert_load: str = flag("how tokens choose: evenly, by zipf, all the same", default="uniform", choices=_drawn.LOADS)
+    expert_load: str = flag(
+        "how tokens choose: evenly, by zipf, all the same", default="uniform", choices=_routing.LOADS
+    )
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
 
     @classmethod
@@ -79,15 +79,15 @@ class Moe(Params):
         return _experts.columns(self.activation_type, self.local_intermediate)
 
 
-class Inputs(Protocol):
+class MoeInputs(Protocol):
     @property
-    def stored(self) -> Stored: ...
+    def stored(self) -> StoredExperts: ...
     @property
     def out(self) -> Tensor: ...
 
 
 M = TypeVar("M", bound=Moe)
-X = TypeVar("X", bound=Inputs)
+X = TypeVar("X", bound=MoeInputs)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ IN_NVFP4 = Precision("fp4", 0.5625, 0.5625, Tolerance(5e-2, 2e-1, 1.5e-2))
 
 def drawn(p: Moe, dtype: torch.dtype, rand: torch.Generator) -> tuple[Tensor, Weights, Weights]:
     """Tokens, and both weights of the experts on this GPU, to be drawn in this order."""
-    x = _drawn.tokens(p.num_tokens, p.hidden_size, rand)
+    x = _routing.tokens(p.num_tokens, p.hidden_size, rand)
     first = Weights(len(p.here), p.columns, p.hidden_size, dtype, rand)
     return x, first, Weights(len(p.here), p.hidden_size, p.local_intermediate, dtype, rand)
 

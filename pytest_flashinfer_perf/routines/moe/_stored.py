@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.routines._quantise import blocks, layouts
-from pytest_flashinfer_perf.routines._quantise.blocks import GROUP, MX_BLOCK, NV_BLOCK, Blocked, Groupwise
-from pytest_flashinfer_perf.routines.moe._drawn import Weights
+from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines._narrow import GROUP, MX_BLOCK, NV_BLOCK, Blocked, Groupwise
+from pytest_flashinfer_perf.routines.moe._routing import Weights
 
 BETWEEN = 16.0  # FP8 between the products: values near 1 with a few near 20 use the type's range
 BETWEEN_FP4 = 128.0  # of the block scales there, in NVFP4
@@ -31,7 +31,7 @@ class ExpertLayer(NamedTuple):
     rounded: Callable[[Tensor], Tensor] = torch.Tensor.contiguous
 
 
-class Stored(Protocol):
+class StoredExperts(Protocol):
     @property
     def x(self) -> Tensor:
         """Tokens, as they are stored."""
@@ -90,14 +90,14 @@ class Fp8(NamedTuple):
 
 
 def in_fp8(x: Tensor, first: Weights, second: Weights) -> Fp8:
-    tokens, (between,) = blocks.per_tensor(x), _numbers(x, BETWEEN)
+    tokens, (between,) = _narrow.per_tensor(x), _numbers(x, BETWEEN)
     (firsts, by_first), (seconds, by_second) = (_by_expert(weights, _expert_in_fp8) for weights in (first, second))
     (unit,) = _numbers(x, tokens.scale)
     return Fp8(tokens.values, unit, firsts, by_first * unit, between, seconds, by_second / between)
 
 
 def _expert_in_fp8(expert: Tensor) -> tuple[Tensor, ...]:
-    quantised = blocks.per_tensor(expert.float())
+    quantised = _narrow.per_tensor(expert.float())
     return quantised.values, *_numbers(expert, quantised.scale)
 
 
@@ -132,8 +132,8 @@ class Nvfp4(NamedTuple):
 
 def in_nvfp4(x: Tensor, first: Weights, second: Weights, *, left: torch.dtype | None = None) -> Nvfp4:
     """Tokens are left in this type, if any, for the kernel to quantise."""
-    unit = blocks.nvfp4_global_scale(x)
-    tokens = blocks.nvfp4(x, unit)
+    unit = _narrow.nvfp4_global_scale(x)
+    tokens = _narrow.nvfp4(x, unit)
     by_x, between = _numbers(x, unit, BETWEEN_FP4)
     parts = (_by_expert(weights, _expert_in_nvfp4) for weights in (first, second))
     (firsts, first_blocks, of_first), (seconds, second_blocks, of_second) = parts
@@ -152,8 +152,8 @@ def in_nvfp4(x: Tensor, first: Weights, second: Weights, *, left: torch.dtype | 
 
 
 def _expert_in_nvfp4(expert: Tensor) -> tuple[Tensor, ...]:
-    unit = blocks.nvfp4_global_scale(expert)
-    quantised = blocks.nvfp4(expert, unit)
+    unit = _narrow.nvfp4_global_scale(expert)
+    quantised = _narrow.nvfp4(expert, unit)
     return quantised.values, quantised.scales, *_numbers(expert, unit)
 
 
@@ -181,13 +181,13 @@ class Mxfp4(NamedTuple):
 
 def in_mxfp4(x: Tensor, first: Weights, second: Weights, *, left: torch.dtype | None = None) -> Mxfp4:
     """Tokens are in MXFP8, or left in this type."""
-    tokens = blocks.mxfp8(x)
+    tokens = _narrow.mxfp8(x)
     of_x = (tokens.values, tokens.scales) if left is None else (x.to(left), None)
     return Mxfp4(of_x[0], of_x[1], *_by_expert(first, _expert_in_mxfp4), *_by_expert(second, _expert_in_mxfp4))
 
 
 def _expert_in_mxfp4(expert: Tensor) -> tuple[Tensor, Tensor]:
-    quantised = blocks.mxfp4(expert)
+    quantised = _narrow.mxfp4(expert)
     return quantised.values, quantised.scales
 
 
@@ -222,19 +222,19 @@ class Blockwise(NamedTuple):
 
 def in_blocks(x: Tensor, first: Weights, second: Weights, *, left: torch.dtype | None = None) -> Blockwise:
     """Tokens are in FP8 too, or left in this type."""
-    tokens = blocks.groupwise(x, 1)
+    tokens = _narrow.groupwise(x, 1)
     of_x = (tokens.values, tokens.scales) if left is None else (x.to(left), None)
     return Blockwise(of_x[0], of_x[1], *_by_expert(first, _expert_in_tiles), *_by_expert(second, _expert_in_tiles))
 
 
 def _expert_in_tiles(expert: Tensor) -> tuple[Tensor, Tensor]:
-    quantised = blocks.groupwise(expert, tile_rows=GROUP)
+    quantised = _narrow.groupwise(expert, tile_rows=GROUP)
     return quantised.values, quantised.scales
 
 
 def in_tiles(scales: Tensor) -> Tensor:
     """Each expert's in tiles of 128 x 4."""
-    return torch.stack([layouts.swizzled_128x4(of_expert.view(torch.uint8)) for of_expert in scales])
+    return torch.stack([_narrow.swizzled_128x4(of_expert.view(torch.uint8)) for of_expert in scales])
 
 
 def _numbers(like: Tensor, *values: float) -> list[Tensor]:
@@ -263,5 +263,5 @@ def _nvfp4(values: Tensor, scales: Tensor) -> Tensor:
 
 
 def _rounded_to_nvfp4(x: Tensor, unit: Tensor) -> Tensor:
-    q = blocks.nvfp4(x.float() * unit, 1.0)  # a number on the host could not be captured in a CUDA graph
+    q = _narrow.nvfp4(x.float() * unit, 1.0)  # a number on the host could not be captured in a CUDA graph
     return _nvfp4(q.values, q.scales)

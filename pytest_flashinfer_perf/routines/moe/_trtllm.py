@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.routines import _tuning
-from pytest_flashinfer_perf.routines._quantise import layouts
-from pytest_flashinfer_perf.routines.moe import _drawn, _experts, _routing, _shared
-from pytest_flashinfer_perf.routines.moe._drawn import Weights
+from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines.moe import _experts, _routing, _shared
 from pytest_flashinfer_perf.routines.moe._experts import Choices
-from pytest_flashinfer_perf.routines.moe._stored import Fp8, Nvfp4, Stored
+from pytest_flashinfer_perf.routines.moe._routing import Weights
+from pytest_flashinfer_perf.routines.moe._stored import Fp8, Nvfp4, StoredExperts
 from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
-from pytest_flashinfer_perf.spec.params import Fault, flag
+from pytest_flashinfer_perf.spec.params import Fault, autotune, flag
 
 CLEAR = 1e-4  # a margin that no rounding of scores decides
 GROUPED = "deepseek_v3"
@@ -45,7 +44,7 @@ class TrtllmMoe(_shared.Moe):
         "shuffle the rows of weights for the kernel's epilogue", default=False, letter="shuf"
     )
     weight_layout: int = flag("0 MajorK, 1 MajorMn, 2 BlockMajorK", default=0, letter="layout", minimum=0)
-    autotune: bool = _tuning.autotune()
+    autotune: bool = autotune()
 
     @classmethod
     def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
@@ -131,27 +130,27 @@ class TrtllmMoe(_shared.Moe):
         return range(first, first + self.top_k)
 
 
-S = TypeVar("S", bound=Stored)
+S = TypeVar("S", bound=StoredExperts)
 
 
 @dataclass(frozen=True)
-class Inputs(Generic[S]):
+class TrtllmMoeInputs(Generic[S]):
     logits: Tensor
     bias: Tensor | None
     stored: S
     out: Tensor
 
 
-def choices(p: TrtllmMoe, x: Inputs[Any]) -> Choices:
+def choices(p: TrtllmMoe, x: TrtllmMoeInputs[Any]) -> Choices:
     chosen = _routing.routed(p, x.logits, x.bias)
     return Choices(chosen.experts, chosen.weights, p.weighs_input)
 
 
-def inputs(p: TrtllmMoe, stored: S, dtype: torch.dtype, rand: torch.Generator) -> Inputs[S]:
+def inputs(p: TrtllmMoe, stored: S, dtype: torch.dtype, rand: torch.Generator) -> TrtllmMoeInputs[S]:
     """Draw inputs with logits of this type."""
-    bias = _drawn.bias(p.num_experts, rand) if p.use_routing_bias else None
+    bias = _routing.bias(p.num_experts, rand) if p.use_routing_bias else None
     out = _shared.output(p, torch.bfloat16, rand.device)
-    return Inputs(_clear_logits(p, bias, dtype, rand), bias, stored, out)
+    return TrtllmMoeInputs(_clear_logits(p, bias, dtype, rand), bias, stored, out)
 
 
 def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, Weights, Weights]:
@@ -161,15 +160,15 @@ def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, Weights, Weights
 
 def _clear_logits(p: TrtllmMoe, bias: Tensor | None, dtype: torch.dtype, rand: torch.Generator) -> Tensor:
     """Draw tokens again whose choice of experts depends on rounding, since either answer would be right."""
-    popular = _drawn.popularity(p.expert_load, p.num_experts, p.favourites, rand)
-    popular -= _drawn.AVERSION * (p.routing_method in _routing.SIGMOIDS)
-    logits = _drawn.logits(popular, p.num_tokens, rand).to(dtype)
+    popular = _routing.popularity(p.expert_load, p.num_experts, p.favourites, rand)
+    popular -= _routing.AVERSION * (p.routing_method in _routing.SIGMOIDS)
+    logits = _routing.logits(popular, p.num_tokens, rand).to(dtype)
     while len(unclear := (_routing.routed(p, logits, bias).margin < CLEAR).nonzero()[:, 0]):
-        logits[unclear] = _drawn.logits(popular, len(unclear), rand).to(dtype)
+        logits[unclear] = _routing.logits(popular, len(unclear), rand).to(dtype)
     return logits
 
 
-def arguments(p: TrtllmMoe, x: Inputs[Any]) -> Mapping[str, Any]:
+def arguments(p: TrtllmMoe, x: TrtllmMoeInputs[Any]) -> Mapping[str, Any]:
     """The keywords that the three calls share; without groups there is one group."""
     grouped = p.routing_method == GROUPED
     return {
@@ -252,4 +251,4 @@ def to_between(p: TrtllmMoe, stored: Fp8 | Nvfp4) -> Tensor:
 
 def first_rows(p: TrtllmMoe, weights: Tensor) -> Tensor:
     """Gated rows and their gates in turn, then shuffled, since the activation is in the product's epilogue."""
-    return layouts.shuffled_rows(layouts.paired_rows(weights) if p.activation_type in _experts.GATED else weights)
+    return _narrow.shuffled_rows(_narrow.paired_rows(weights) if p.activation_type in _experts.GATED else weights)

@@ -15,14 +15,13 @@ from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines import _tuning
-from pytest_flashinfer_perf.routines._quantise import layouts
-from pytest_flashinfer_perf.routines.moe import _drawn, _shared, _stored
+from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines.moe import _routing, _shared, _stored
 from pytest_flashinfer_perf.routines.moe._experts import Choices
 from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Blockwise, Fp8, Nvfp4, Plain
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.spec.params import Fault, ParamError, flag
+from pytest_flashinfer_perf.spec.params import Fault, ParamError, autotune, flag
 from pytest_flashinfer_perf.spec.presets import Model
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Shape
 
@@ -38,7 +37,7 @@ class CutlassFusedMoe(_shared.Moe):
     tp_rank: int = flag("rank of this GPU among them", default=0, letter="tpr", minimum=0, draw=(0, 1))
     ep_size: int = flag("GPUs that share the experts", default=1, letter="ep", minimum=1, draw=(1, 2))
     ep_rank: int = flag("rank of this GPU among them", default=0, letter="epr", minimum=0, draw=(0, 1))
-    autotune: bool = _tuning.autotune()
+    autotune: bool = autotune()
 
     @classmethod
     def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
@@ -74,20 +73,20 @@ class CutlassFusedMoe(_shared.Moe):
         return self.intermediate_size // self.tp_size
 
 
-class Inputs(NamedTuple):
+class CutlassMoeInputs(NamedTuple):
     selected: Tensor  # [tokens, top_k], of all experts
     weights: Tensor  # [tokens, top_k]
     stored: Plain | Fp8 | Nvfp4 | Blockwise
     out: Tensor
 
 
-def inputs(p: CutlassFusedMoe, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: CutlassFusedMoe, rand: torch.Generator, device: torch.device) -> CutlassMoeInputs:
     """Experts are chosen by the largest logits, weighted by their softmax."""
     first = min(p.here.start, p.num_experts - p.top_k)
-    popular = _drawn.popularity(p.expert_load, p.num_experts, range(first, first + p.top_k), rand)
-    largest, selected = _drawn.logits(popular, p.num_tokens, rand).topk(p.top_k)
+    popular = _routing.popularity(p.expert_load, p.num_experts, range(first, first + p.top_k), rand)
+    largest, selected = _routing.logits(popular, p.num_tokens, rand).topk(p.top_k)
     out = _shared.output(p, TORCH[p.input_dtype], device)
-    return Inputs(selected.int(), largest.softmax(-1), _stored_as(p, rand), out)
+    return CutlassMoeInputs(selected.int(), largest.softmax(-1), _stored_as(p, rand), out)
 
 
 def _stored_as(p: CutlassFusedMoe, rand: torch.Generator) -> Plain | Fp8 | Nvfp4 | Blockwise:
@@ -102,7 +101,7 @@ def _stored_as(p: CutlassFusedMoe, rand: torch.Generator) -> Plain | Fp8 | Nvfp4
     return _stored.in_16_bits(x.to(dtype), first, second)
 
 
-def choices(_p: CutlassFusedMoe, x: Inputs) -> Choices:
+def choices(_p: CutlassFusedMoe, x: CutlassMoeInputs) -> Choices:
     return Choices(x.selected, x.weights)
 
 
@@ -137,14 +136,14 @@ def _limits(p: CutlassFusedMoe, backend: str, device: Device) -> Iterator[str]:
 
 
 @cutlass_moe.backend("cutlass", api=API, runs_as="cutlass_fused_moe", limits=_limits, tunes=True)
-def _cutlass(p: CutlassFusedMoe, x: Inputs, _options: LaunchOptions) -> Built[Inputs]:
+def _cutlass(p: CutlassFusedMoe, x: CutlassMoeInputs, _options: LaunchOptions) -> Built[CutlassMoeInputs]:
     from flashinfer.fused_moe import cutlass_fused_moe
     from flashinfer.tllm_enums import ActivationType
 
     shared = {name: getattr(p, name) for name in ("tp_size", "tp_rank", "ep_size", "ep_rank")}
     activation, out_dtype = ActivationType[p.activation_type], TORCH[p.input_dtype]
 
-    def launch(x: Inputs) -> object:
+    def launch(x: CutlassMoeInputs) -> object:
         return cutlass_fused_moe(
             x.stored.x,
             x.selected,
@@ -183,7 +182,7 @@ def _as_passed(stored: Plain | Fp8 | Nvfp4 | Blockwise) -> Plain | Fp8 | Nvfp4 |
     if not isinstance(stored, Nvfp4):
         return stored
     return stored._replace(
-        x_blocks=None if stored.x_blocks is None else layouts.swizzled_128x4(stored.x_blocks),
+        x_blocks=None if stored.x_blocks is None else _narrow.swizzled_128x4(stored.x_blocks),
         first=stored.first.view(torch.int64),
         first_blocks=_stored.in_tiles(stored.first_blocks).view(torch.int32),
         second=stored.second.view(torch.int64),

@@ -12,12 +12,12 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines._quantise import layouts
+from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
-from pytest_flashinfer_perf.routines.moe._drawn import Weights
+from pytest_flashinfer_perf.routines.moe._routing import Weights
 from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Mxfp4, Nvfp4
-from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
+from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe, TrtllmMoeInputs
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.params import Fault, flag
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 API = "fused_moe.trtllm_fp4_block_scale_moe"
 MODES = ("nvfp4", "mxfp4_mxfp8", "mxfp4_bf16")
 SIDES = ("hidden_size", "intermediate_size")
-In = Inputs["Nvfp4 | Mxfp4"]
+In = TrtllmMoeInputs["Nvfp4 | Mxfp4"]
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ def _as_passed(p: TrtllmFp4BlockScaleMoe, stored: Nvfp4 | Mxfp4) -> Nvfp4 | Mxfp
         x_blocks=None if stored.x_blocks is None else stored.x_blocks.view(torch.float8_e4m3fn),
         first=_trtllm.first_rows(p, stored.first),
         first_blocks=_in_tiles(_trtllm.first_rows(p, stored.first_blocks.view(torch.uint8))),
-        second=layouts.shuffled_rows(stored.second),
-        second_blocks=_in_tiles(layouts.shuffled_rows(stored.second_blocks.view(torch.uint8))),
+        second=_narrow.shuffled_rows(stored.second),
+        second_blocks=_in_tiles(_narrow.shuffled_rows(stored.second_blocks.view(torch.uint8))),
     )
 
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines._quantise import layouts
+from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
 from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Blockwise
-from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
+from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe, TrtllmMoeInputs
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "fused_moe.trtllm_fp8_block_scale_moe"
@@ -34,7 +34,7 @@ class TrtllmFp8BlockScaleMoe(TrtllmMoe):
         return self.use_shuffled_weight or all(getattr(self, name) == size for name, size in MONO.items())
 
 
-def inputs(p: TrtllmFp8BlockScaleMoe, rand: torch.Generator, _device: torch.device) -> Inputs[Blockwise]:
+def inputs(p: TrtllmFp8BlockScaleMoe, rand: torch.Generator, _device: torch.device) -> TrtllmMoeInputs[Blockwise]:
     logits = torch.float32 if p.routing_method == _trtllm.GROUPED else torch.bfloat16
     return _trtllm.inputs(p, _stored.in_blocks(*_trtllm.drawn(p, rand)), logits, rand)
 
@@ -58,10 +58,12 @@ def _limits(p: TrtllmFp8BlockScaleMoe, backend: str, _device: Device) -> Iterato
 
 
 @fp8_block.backend("trtllm", api=API, limits=_limits, tunes=True)
-def _launcher(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _options: LaunchOptions) -> Built[Inputs[Blockwise]]:
+def _launcher(
+    p: TrtllmFp8BlockScaleMoe, x: TrtllmMoeInputs[Blockwise], _options: LaunchOptions
+) -> Built[TrtllmMoeInputs[Blockwise]]:
     from flashinfer.fused_moe import trtllm_fp8_block_scale_moe
 
-    def launch(x: Inputs[Blockwise]) -> object:
+    def launch(x: TrtllmMoeInputs[Blockwise]) -> object:
         return trtllm_fp8_block_scale_moe(
             **_trtllm.arguments(p, x),
             hidden_states_scale=x.stored.x_scales,
@@ -76,14 +78,14 @@ def _launcher(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _options: LaunchO
 
 def _as_passed(p: TrtllmFp8BlockScaleMoe, stored: Blockwise) -> Blockwise:
     first, second = (_arranged(p, weights.view(torch.uint8)).view(weights.dtype) for weights in stored.weights)
-    x_scales = None if stored.x_scales is None else layouts.mn_major(stored.x_scales)
+    x_scales = None if stored.x_scales is None else _narrow.mn_major(stored.x_scales)
     return stored._replace(x_scales=x_scales, first=first, second=second)
 
 
 def _arranged(p: TrtllmFp8BlockScaleMoe, weights: Tensor) -> Tensor:
     if p.use_shuffled_weight:
-        weights = layouts.shuffled_rows(weights, EPILOGUE)
-    return layouts.block_major(weights, BLOCK_K) if p.weight_layout == 2 else weights
+        weights = _narrow.shuffled_rows(weights, EPILOGUE)
+    return _narrow.block_major(weights, BLOCK_K) if p.weight_layout == 2 else weights
 
 
 def _mono_limits(p: TrtllmFp8BlockScaleMoe, backend: str, _device: Device) -> Iterator[str]:
@@ -100,7 +102,9 @@ def _mono_limits(p: TrtllmFp8BlockScaleMoe, backend: str, _device: Device) -> It
 
 
 @fp8_block.backend("mono_moe", api="fused_moe.mono_moe", limits=_mono_limits)
-def _mono(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _options: LaunchOptions) -> Built[Inputs[Blockwise]]:
+def _mono(
+    p: TrtllmFp8BlockScaleMoe, x: TrtllmMoeInputs[Blockwise], _options: LaunchOptions
+) -> Built[TrtllmMoeInputs[Blockwise]]:
     """mono_moe takes tokens in 16 bits, which represent these exactly, and the gate's rows first, in its own order."""
     from flashinfer.fused_moe import alloc_scratchpad, interleave_for_tma_wgmma_up, mono_moe
 
@@ -109,7 +113,7 @@ def _mono(p: TrtllmFp8BlockScaleMoe, x: Inputs[Blockwise], _options: LaunchOptio
     stored = stored._replace(first=interleave_for_tma_wgmma_up(first))
     scratchpad, (scoring, renormalize) = alloc_scratchpad(x.out.device), SCORED[p.routing_method]
 
-    def launch(x: Inputs[Blockwise]) -> object:
+    def launch(x: TrtllmMoeInputs[Blockwise]) -> object:
         return mono_moe(
             x.stored.x,
             x.logits,

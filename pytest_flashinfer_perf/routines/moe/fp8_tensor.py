@@ -9,11 +9,11 @@ import torch
 
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines._quantise import layouts
+from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
 from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Fp8
-from pytest_flashinfer_perf.routines.moe._trtllm import Inputs, TrtllmMoe
+from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe, TrtllmMoeInputs
 from pytest_flashinfer_perf.spec.dtypes import FP8
 from pytest_flashinfer_perf.spec.params import Fault, flag
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
@@ -37,7 +37,7 @@ class TrtllmFp8PerTensorScaleMoe(TrtllmMoe):
         return self.use_routing_scales_on_input
 
 
-def inputs(p: TrtllmFp8PerTensorScaleMoe, rand: torch.Generator, _device: torch.device) -> Inputs[Fp8]:
+def inputs(p: TrtllmFp8PerTensorScaleMoe, rand: torch.Generator, _device: torch.device) -> TrtllmMoeInputs[Fp8]:
     logits = torch.bfloat16 if p.routing_method == "llama4" else torch.float32
     return _trtllm.inputs(p, _stored.in_fp8(*_trtllm.drawn(p, rand)), logits, rand)
 
@@ -58,12 +58,14 @@ def _limits(p: TrtllmFp8PerTensorScaleMoe, backend: str, _device: Device) -> Ite
 
 
 @fp8_tensor.backend("trtllm", api=API, limits=_limits, tunes=True)
-def _launcher(p: TrtllmFp8PerTensorScaleMoe, x: Inputs[Fp8], _options: LaunchOptions) -> Built[Inputs[Fp8]]:
+def _launcher(
+    p: TrtllmFp8PerTensorScaleMoe, x: TrtllmMoeInputs[Fp8], _options: LaunchOptions
+) -> Built[TrtllmMoeInputs[Fp8]]:
     from flashinfer.fused_moe import trtllm_fp8_per_tensor_scale_moe
 
     activation = _trtllm.activation(p)
 
-    def launch(x: Inputs[Fp8]) -> object:
+    def launch(x: TrtllmMoeInputs[Fp8]) -> object:
         return trtllm_fp8_per_tensor_scale_moe(
             **_trtllm.arguments(p, x),
             output1_scales_scalar=x.stored.between,
@@ -78,7 +80,7 @@ def _launcher(p: TrtllmFp8PerTensorScaleMoe, x: Inputs[Fp8], _options: LaunchOpt
 
 def _as_passed(p: TrtllmFp8PerTensorScaleMoe, stored: Fp8) -> Fp8:
     first = _trtllm.first_rows(p, stored.first.view(torch.uint8)).view(stored.first.dtype)
-    second = layouts.shuffled_rows(stored.second.view(torch.uint8)).view(stored.second.dtype)
+    second = _narrow.shuffled_rows(stored.second.view(torch.uint8)).view(stored.second.dtype)
     return stored._replace(first=first, second=second, between=_trtllm.to_between(p, stored))
 
 

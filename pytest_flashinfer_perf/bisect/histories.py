@@ -1,0 +1,191 @@
+"""The commits between two revisions; `git bisect` chooses the next one to test."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from pytest_flashinfer_perf.bisect.question import GIT_WORDS, Comparison
+from pytest_flashinfer_perf.bisect.search import Next
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.machine.requirements import PROJECT
+from pytest_flashinfer_perf.rows.run_file import RunError
+
+SUSPECT = re.compile(r"^# (?:possible )?first bad commit: \[(\w+)\]", re.MULTILINE)
+
+
+def git(folder: Path, *words: str) -> str:
+    """Run git and return its output; raises RunError."""
+    done = _git(folder, *words)
+    if done.returncode:
+        raise RunError(f"git {' '.join(words)} in {folder}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout.strip()
+
+
+def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+
+
+def between(repo: Path, good: str, bad: str) -> tuple[str, str]:
+    """The hashes of both revisions; raises RunError unless the first is an ancestor of the second."""
+    first, last = (git(repo, "rev-parse", "--verify", f"{rev}^{{commit}}") for rev in (good, bad))
+    if first == last:
+        raise RunError(f"--good={good} and --bad={bad} are one commit, {first}")
+    if _git(repo, "merge-base", "--is-ancestor", first, last).returncode:
+        base = _git(repo, "merge-base", first, last).stdout.strip() or "none"
+        raise RunError(f"--good={good} is no ancestor of --bad={bad}: name one that is, their merge base is {base}")
+    return first, last
+
+
+@dataclass
+class GitHistory:
+    """`tree` is a worktree in which `git bisect` is replayed with all answers so far, without checking out files."""
+
+    repo: Path
+    tree: Path
+    good: str
+    bad: str
+    _next: dict[str, Next] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return int(git(self.repo, "rev-list", "--count", f"{self.good}..{self.bad}"))
+
+    def next(self, answers: Mapping[str, Comparison]) -> Next:
+        log = self.log(answers, "--no-checkout")
+        if log not in self._next:
+            self._next[log] = self._replayed(log)
+        return self._next[log]
+
+    def log(self, answers: Mapping[str, Comparison], *options: str) -> str:
+        """The answers as a log for `git bisect replay`."""
+        words = " ".join(f"'{word}'" for word in (*options, self.bad, self.good))
+        steps = (f"git bisect {GIT_WORDS[answer]} {point}\n" for point, answer in answers.items())
+        return f"git bisect start {words}\n{''.join(steps)}"
+
+    def _replayed(self, log: str) -> Next:
+        file = Path(git(self.tree, "rev-parse", "--absolute-git-dir")) / "flashinfer-perf-bisect.log"
+        write_whole(file, log)
+        done = _git(self.tree, "bisect", "replay", str(file))
+        suspects = SUSPECT.findall(git(self.tree, "bisect", "log"))
+        if suspects:
+            changed = git(self.tree, "rev-parse", "refs/bisect/bad")
+            return Next(None, (*(one for one in suspects if one != changed), changed))
+        if done.returncode:
+            raise RunError(f"git bisect replay in {self.tree}: {done.stderr.strip() or done.stdout.strip()}")
+        return Next(git(self.tree, "rev-parse", "BISECT_HEAD"))
+
+    def parents(self, suspects: Sequence[str]) -> list[str]:
+        """The parents inside the searched range; a merge may also have parents that are older than the good end."""
+        listed = git(self.repo, "rev-list", "--no-walk", "--parents", *suspects).split()
+        inside = {self.good, *git(self.repo, "rev-list", f"{self.good}..{self.bad}").split()}
+        return [one for one in dict.fromkeys(listed) if one in inside and one not in suspects] or [self.good]
+
+    def title(self, point: str) -> str:
+        return git(self.repo, "log", "-1", "--format=%h %s", point)
+
+    def origin(self, point: str) -> str:
+        return git(self.repo, "log", "-1", "--format=%an, %ad", "--date=short", point)
+
+
+# FlashInfer's releases between two versions, from a package index or a folder of wheels.
+
+AVAILABLE = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Releases:
+    """The releases to search in, oldest first, with both ends."""
+
+    versions: tuple[str, ...]
+
+    @property
+    def good(self) -> str:
+        return self.versions[0]
+
+    @property
+    def bad(self) -> str:
+        return self.versions[-1]
+
+    def __len__(self) -> int:
+        return len(self.versions) - 1
+
+    def next(self, answers: Mapping[str, Comparison]) -> Next:
+        """The middle of the releases between the last unchanged and the first changed one."""
+        changed = self._first({self.bad, *_having(answers, Comparison.CHANGED)})
+        unchanged = [at for at in range(changed) if answers.get(self.versions[at]) is Comparison.UNCHANGED]
+        last = max(unchanged, default=0)
+        open_ones = [at for at in range(last + 1, changed) if self.versions[at] not in answers]
+        if not open_ones:
+            return Next(None, self.versions[last + 1 : changed + 1])
+        return Next(self.versions[min(open_ones, key=lambda at: abs(2 * at - last - changed))])
+
+    def _first(self, points: Iterable[str]) -> int:
+        return min(self.versions.index(point) for point in points)
+
+    def parents(self, suspects: Sequence[str]) -> list[str]:
+        return [self.versions[self._first(suspects) - 1]]
+
+    def title(self, point: str) -> str:
+        return point
+
+    def origin(self, _point: str) -> str:
+        return f"release of {PROJECT}"
+
+
+def _having(answers: Mapping[str, Comparison], wanted: Comparison) -> list[str]:
+    return [point for point, answer in answers.items() if answer is wanted]
+
+
+def releases_between(good: str, bad: str, available: Iterable[Version], where: str) -> Releases:
+    """The releases from one version to another. Pre-releases are left out unless an end is one."""
+    first, last = _version(good), _version(bad)
+    if first >= last:
+        raise RunError(f"--releases {good} {bad}: the older release comes first, and they are two")
+    known = set(available)
+    for end in (first, last):
+        if end not in known:
+            listed = ", ".join(map(str, sorted(known))) or "none"
+            raise RunError(f"--releases: {PROJECT} {end} is not in {where}, which has {listed}")
+    previews = first.is_prerelease or last.is_prerelease
+    chosen = (one for one in known if first <= one <= last and (previews or not one.is_prerelease))
+    return Releases(tuple(str(one) for one in sorted(chosen)))
+
+
+def _version(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion as error:
+        raise RunError(f"--releases: {text!r} is no version, as in 0.7.1 or 0.7.2.post1") from error
+
+
+def wheels(folder: Path) -> dict[Version, Path]:
+    """FlashInfer's wheels in a folder, by version."""
+    if not folder.is_dir():
+        raise RunError(f"--wheels={folder}: there is no such folder")
+    found = {}
+    for path in sorted(folder.glob("*.whl")):
+        try:
+            name, version, *_ = parse_wheel_filename(path.name)
+        except InvalidWheelFilename as error:
+            raise RunError(f"--wheels={folder}: {path.name}: {error}") from error
+        if name == PROJECT:
+            found[version] = path
+    return found
+
+
+def of_index(python: Sequence[str]) -> set[Version]:
+    """The versions that `pip index` lists, with pip's own configuration."""
+    words = [*python, "-m", "pip", "index", "versions", "--pre", PROJECT]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+    listed = AVAILABLE.search(done.stdout)
+    if listed is None:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise RunError(f"pip cannot list the releases of {PROJECT}: {last}; or name a folder of wheels, --wheels=DIR")
+    return {Version(text.strip()) for text in listed[1].split(",")}

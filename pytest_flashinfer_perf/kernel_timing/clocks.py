@@ -1,0 +1,121 @@
+"""The clock pass: run calls between kernels that read each SM's cycle counter and the global timer.
+
+A compute-bound kernel needs the same cycles whatever the power cap does to its clock; NVML samples too rarely to show.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.kernel_timing import stopping
+from pytest_flashinfer_perf.kernel_timing.instruments import Work
+from pytest_flashinfer_perf.machine import nvrtc, provenance
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.provenance import Telemetry
+
+CALLS = 10  # of each placement
+LONGEST_HOLD_NS = 100_000_000
+
+SOURCE = r"""
+__device__ unsigned long long now() {
+    unsigned long long ns;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+    return ns;
+}
+extern "C" __global__ void stamp(unsigned long long* at) {
+    unsigned int sm;
+    asm volatile("mov.u32 %0, %smid;" : "=r"(sm));
+    at[2 * sm] = now();
+    at[2 * sm + 1] = clock64();
+}
+extern "C" __global__ void hold(unsigned long long ns) {
+    for (unsigned long long start = now(); now() - start < ns;) {}
+}
+"""
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """SM cycles and the SM clock in GHz of each call, and what NVML reported meanwhile."""
+
+    cycles: tuple[float, ...]
+    ghz: tuple[float, ...]
+    telemetry: Telemetry = field(default_factory=Telemetry)
+
+    @property
+    def median_cycles(self) -> float:
+        return statistics.median(self.cycles)
+
+    @property
+    def cycles_spread(self) -> float | None:
+        return statistics.stdev(self.cycles) / statistics.fmean(self.cycles) if len(self.cycles) > 1 else None
+
+    @property
+    def median_ghz(self) -> float:
+        return statistics.median(self.ghz)
+
+
+def joined(passes: Sequence[Clocks]) -> Clocks:
+    cycles, ghz = ([value for one in passes for value in getattr(one, name)] for name in ("cycles", "ghz"))
+    return Clocks(tuple(cycles), tuple(ghz), passes[-1].telemetry)
+
+
+def clock_pass(work: Work, each: float) -> Clocks:
+    """Stamp calls of this many seconds each; NVML is read while the device is busy with them."""
+    kernels, device = _kernels(work.device), work.device
+    stamps = torch.zeros(2, stopping.fitting(CALLS, each), device.processors, 2, dtype=torch.int64, device=device.torch)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        start = time.perf_counter_ns()
+        kernels.enqueue(work, stamps)
+        queueing = time.perf_counter_ns() - start
+        stream.synchronize()
+        stamps.zero_()
+        kernels.hold(min(2 * queueing, LONGEST_HOLD_NS))  # all calls are in the queue before the first one starts
+        kernels.enqueue(work, stamps)
+        seen = provenance.read(device)
+    torch.cuda.current_stream().wait_stream(stream)
+    return replace(read(stamps), telemetry=seen)
+
+
+def read(stamps: Tensor) -> Clocks:
+    """The medians over the SMs that both stamps reached, from [before and after, call, SM, time and cycles]."""
+    before, after = stamps.cpu()
+    elapsed = (after - before).double()  # nanoseconds since boot do not fit in a double, their differences do
+    seen = (before[..., 0] > 0) & (after[..., 0] > 0) & (elapsed[..., 0] > 0)
+    cycles = [elapsed[i, reached, 1].median().item() for i, reached in enumerate(seen)]
+    ghz = [(elapsed[i, reached, 1] / elapsed[i, reached, 0]).median().item() for i, reached in enumerate(seen)]
+    return Clocks(tuple(cycles), tuple(ghz))
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    stamp: nvrtc.Launch
+    spin: nvrtc.Launch
+    processors: int
+
+    def enqueue(self, work: Work, stamps: Tensor) -> None:
+        for i in range(stamps.shape[1]):
+            work.chill()
+            self._stamp(stamps[0, i])
+            work()
+            self._stamp(stamps[1, i])
+
+    def _stamp(self, at: Tensor) -> None:
+        self.stamp(2 * self.processors, 1, at.data_ptr())
+
+    def hold(self, nanoseconds: int) -> None:
+        self.spin(1, 1, nanoseconds)
+
+
+@functools.cache
+def _kernels(device: Device) -> _Kernels:
+    return _Kernels(nvrtc.kernel(SOURCE, "stamp", device), nvrtc.kernel(SOURCE, "hold", device), device.processors)

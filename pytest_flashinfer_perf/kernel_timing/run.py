@@ -1,0 +1,270 @@
+"""Time a call: as many placements as needed, each with cold argument sets and CUDA graphs; then trace it."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.kernel_timing import clocks, cold, graphs, host_calls, instruments, placements, stopping
+from pytest_flashinfer_perf.kernel_timing.clocks import Clocks, clock_pass
+from pytest_flashinfer_perf.kernel_timing.cupti import attached
+from pytest_flashinfer_perf.kernel_timing.host_calls import Counts, counted
+from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, Call, Instrument, InstrumentError, Work
+from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
+from pytest_flashinfer_perf.kernel_timing.stopping import Sampling
+from pytest_flashinfer_perf.kernel_timing.target import Restore, Target, of
+from pytest_flashinfer_perf.kernel_timing.trace import Trace, trace
+from pytest_flashinfer_perf.machine import nvrtc, provenance
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.provenance import Telemetry
+from pytest_flashinfer_perf.rows import scatter
+from pytest_flashinfer_perf.rows.row import HostTime
+
+FEW_LAUNCHES, GAPS = 10, 1.5
+FEWEST_CALLS_IN_GRAPH = 10
+
+
+@dataclass(frozen=True)
+class Observations:
+    trace: Trace | None = None
+    clocks: Clocks | None = None
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    notes: tuple[str, ...] = ()
+    calls: Counts = field(default_factory=Counts)
+    host: HostTime | None = None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples in seconds, and how they were measured."""
+
+    samples: tuple[float, ...]
+    instrument: str
+    cold_l2: str
+    rotations: int
+    cuda_graph: bool
+    warmups: int = 0
+    stopped: str = "asked"
+    notes: tuple[str, ...] = ()
+    fallback: str = ""
+    seen: Observations = field(default_factory=Observations)
+    placements: tuple[PlacedSamples, ...] = ()
+
+    @property
+    def median(self) -> float:
+        if not self.samples:
+            raise RuntimeError("nothing was timed: --perf-refcheck=only checks answers alone")
+        return statistics.median(self.samples)
+
+    @property
+    def std(self) -> float:
+        return statistics.stdev(self.samples) if len(self.samples) > 1 else 0.0
+
+    @property
+    def spread(self) -> float | None:
+        return scatter.spread(self.samples)
+
+    @property
+    def noisy(self) -> bool:
+        return scatter.is_noisy(self.samples, self.instrument)
+
+    @property
+    def host_bound(self) -> bool | None:
+        """Whether kernels wait for their launches, so that the host's time is measured; None without a trace."""
+        seen = self.seen.trace
+        if seen is None:
+            return None
+        waits = seen.span_s > GAPS * seen.busy_s or (seen.launches > FEW_LAUNCHES and self.noisy)
+        return seen.launches > 1 and waits and not self.cuda_graph
+
+
+NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A timed placement, with what is needed to call it again."""
+
+    target: Target
+    work: Work
+    sets: cold.ColdSets
+    warmup: int
+    placement: PlacedSamples
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The instrument, options and device with which calls are timed."""
+
+    instrument: Instrument
+    how: Measuring
+    device: Device
+    cuda_graph: bool
+
+    def timed(self, target: Target, calls: int, warmup: int) -> Placed:
+        """Take `calls` samples of a target, with outputs poisoned until a call writes them."""
+        arguments = (target.args, dict(target.kwargs))
+        made = None if self.device.is_gpu else calls + warmup  # on a GPU the clock pass makes more calls
+        sets = cold.prepare(
+            arguments,
+            target.outputs,
+            self.how.cold_l2,
+            cache_bytes=self.device.cache_bytes,
+            free_bytes=self.device.free_bytes(),
+            calls=made,
+            obstacle=target.obstacle,
+        )
+        work = _work(tuple(map(target.bound, sets.sets)), self.instrument, sets.mode, self.cuda_graph, self.device)
+        check.poison(target.outputs)
+        if sets.used_once:
+            work.evict()
+        restore(self.device)
+        with _range(target.name, self.device):
+            samples = tuple(self._sampled(work, calls, warmup, of(target, sets)))
+        restore(self.device)
+        clocked = _clocks(work, statistics.median(samples))
+        return Placed(target, work, sets, warmup, PlacedSamples(samples, clocked, placements.addresses(target)))
+
+    def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[float]:
+        """In parts where a call changes its inputs: before each of them they are as they were, outside the time."""
+        if restore is None:
+            yield from self.instrument.sample(work, calls, warmup)
+            return
+        for part in restore.parts(calls):
+            restore()
+            work.evict()  # what was put back is in the cache
+            yield from self.instrument.sample(work, part, warmup)
+            warmup = 0
+        restore()
+
+
+Verify = Callable[[Target, Work], object]
+
+
+def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify) -> Timing:
+    """Time other placements first, so that the last timed call is the target's; `verify` checks each last answer."""
+    chosen = instruments.choose(measuring.instrument, device)
+    bench = Bench(chosen.instrument, measuring, device, cuda_graph)
+    if cuda_graph:
+        gc.collect()  # a graph that is freed during a capture ends it; autotuners leave such graphs behind
+    first, each = _tried(bench, target)
+    sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring))
+    placed = _placed(bench, target, sampling, verify, first)
+    last, timed = placed[-1], tuple(one.placement for one in placed)
+    seen = _observed(last, timed)
+    return Timing(
+        samples=tuple(sample for placement in timed for sample in placement.samples),
+        instrument=chosen.instrument.name,
+        cold_l2=last.sets.mode,
+        rotations=len(last.sets.sets),
+        cuda_graph=cuda_graph,
+        warmups=sum(one.warmup for one in placed) + stopping.makes_trial(measuring),
+        stopped=sampling.stopped([placement.samples for placement in timed[:-1]]),
+        fallback=chosen.fallback,
+        notes=tuple(note for note in (last.sets.note, *seen.notes) if note),
+        seen=seen,
+        placements=timed,
+    )
+
+
+def _tried(bench: Bench, target: Target) -> tuple[list[Placed], float]:
+    """The wall-clock seconds of an untimed call, or of a placement with one call if all calls are to be timed."""
+    placed, start = [], time.perf_counter()
+    if stopping.makes_trial(bench.how):
+        target()
+        bench.device.synchronize()
+    elif bench.how.iters is None:
+        placed = [bench.timed(target.elsewhere(), 1, 0)]
+    return placed, time.perf_counter() - start
+
+
+def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify, first: list[Placed]) -> list[Placed]:
+    """Time all placements. Each is kept until the last is timed; freed memory would be used for the next one."""
+    placed, free = list(first), bench.device.free_bytes()
+    while calls := sampling.elsewhere([one.placement.samples for one in placed]):
+        if not placements.fits(target, free, bench.device.free_bytes(), len(placed)):
+            break
+        placed.append(bench.timed(target.elsewhere(), calls, sampling.warmup(first=not placed)))
+        verify(placed[-1].target, placed[-1].work)
+    calls = sampling.own([one.placement.samples for one in placed])
+    placed.append(bench.timed(target, calls, sampling.warmup(first=not placed)))
+    verify(target, placed[-1].work)
+    return placed
+
+
+def _range(name: str, device: Device) -> AbstractContextManager[None]:
+    """An NVTX range around the timed calls for profilers; names may have braces, which torch would format."""
+    return torch.cuda.nvtx.range("{}", name) if name and device.is_gpu else nullcontext()
+
+
+def uses_graph(measuring: Measuring, device: Device, by_default: bool) -> bool:
+    """Whether calls are replayed from CUDA graphs; raises InstrumentError if that is asked for on a CPU."""
+    if measuring.cuda_graph == "on" and not device.is_gpu:
+        raise InstrumentError("--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU")
+    return device.is_gpu and (measuring.cuda_graph == "on" or (measuring.cuda_graph == "auto" and by_default))
+
+
+def _work(calls: tuple[Call, ...], instrument: Instrument, cold_l2: str, graph: bool, device: Device) -> Work:
+    """The calls to time. CUDA events include launches, so under graphs they time several whole rotations at once."""
+    flush = cold_l2 == "flush"
+    if graph and instrument.name == "events" and not flush:
+        rounds = -(-FEWEST_CALLS_IN_GRAPH // len(calls))
+        return Work(calls, flush, device, graph_of=rounds * len(calls))
+    return Work(graphs.capture(calls) if graph else calls, flush, device)
+
+
+def _clocks(work: Work, each: float) -> Clocks | None:
+    return clock_pass(work, each) if work.device.is_gpu and nvrtc.missing(work.device) is None else None
+
+
+def _observed(last: Placed, timed: tuple[PlacedSamples, ...]) -> Observations:
+    """What is known of the call beside its times: trace, clocks, telemetry, requests to the driver; empty on a CPU."""
+    device = last.work.device
+    if not device.is_gpu:
+        return Observations()
+    no_cupti = INSTRUMENTS["cupti"].missing(device)
+    no_nvrtc = nvrtc.missing(device)
+    seen, calls = (None, Counts()) if no_cupti else _recorded(last, device)
+    clocked = [placement.clocks for placement in timed if placement.clocks]
+    return Observations(
+        trace=seen,
+        clocks=clocks.joined(clocked) if clocked else None,
+        telemetry=clocked[-1].telemetry if clocked else provenance.read(device),
+        notes=tuple(reason for reason in (no_cupti, no_nvrtc) if reason),
+        calls=calls,
+    )
+
+
+def _recorded(last: Placed, device: Device) -> tuple[Trace | None, Counts]:
+    """Trace the timed call, then count what an eager call requests from the driver, with CUPTI attached once."""
+    from cupti import cupti
+
+    with attached(cupti, device.synchronize) as recorder:
+        seen = trace(recorder, last.work, statistics.median(last.placement.samples))
+        return seen, counted("cupti", lambda: host_calls.of(recorder, last.target))
+
+
+# Restore the order in which a GPU assigns the blocks of a launch to its SMs. The order is left over from earlier
+# launches, kernels that fill the GPU exactly preserve it, and some of them (multi-head latent attention on an H200,
+# by 5 %) are faster in one order than in another. A launch of a few blocks on an idle GPU always leads to the same
+# order; one that fills the GPU does not (docs/measurement.md).
+
+BLOCKS, THREADS = 9, 32  # found by experiment: 8 blocks change nothing, 66 leave it as it was
+SOURCE = 'extern "C" __global__ void nothing(unsigned long long) {}'
+
+
+def restore(device: Device) -> None:
+    """Restore the order; does nothing on a CPU, or if small kernels cannot be compiled."""
+    if not device.is_gpu or nvrtc.missing(device):
+        return
+    device.synchronize()
+    nvrtc.kernel(SOURCE, "nothing", device)(BLOCKS, THREADS, 0)
+    device.synchronize()

@@ -1,0 +1,162 @@
+"""Norms of three dimensions, and those of video models, which have no template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from pytest_flashinfer_perf.routines.derived.by_hand import Mended, Output, Template
+
+DIT = "flashinfer.norm.fused_dit_{}"
+WIDTH = 3072  # the one that the kernel has
+Init = Callable[..., dict[str, Any]]
+
+
+def _of_heads(usual: Init) -> Init:
+    """More than one head makes an input of three dimensions, which another kernel normalises."""
+
+    def init(*, num_heads: int = 1, **axes: Any) -> dict[str, Any]:
+        made = usual(**{**axes, "batch_size": axes["batch_size"] * num_heads})
+        if num_heads > 1:
+            made["input"] = made["input"].unflatten(0, (-1, num_heads))
+        return made
+
+    return init
+
+
+def _rows(batch_size: int, num_rows: int, device: str, seed: int) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+    """The input, the residual, and slices of a time embedding and of its table, as a WAN model hands them over."""
+    torch.manual_seed(seed)
+    x, residual = (torch.randn(batch_size, num_rows, WIDTH, dtype=torch.bfloat16, device=device) for _ in range(2))
+    embedding = torch.randn(batch_size, num_rows, 6, WIDTH, dtype=torch.bfloat16, device=device)
+    table = torch.randn(1, 6, WIDTH, device=device)
+    return x, residual, list(embedding.unbind(2)), list(table.unbind(1))
+
+
+def _gamma_beta_init(*, batch_size: int, num_rows: int, device: str = "cuda", seed: int = 0) -> dict[str, Any]:
+    x, residual, parts, biases = _rows(batch_size, num_rows, device, seed)
+    gamma, beta = torch.randn(2, WIDTH, device=device)
+    gate = {"gate": parts[2], "gate_bias": biases[2]}
+    return {"input": x, "residual": residual, **gate, "gamma": gamma, "beta": beta}
+
+
+def _scale_shift_init(*, batch_size: int, num_rows: int, device: str = "cuda", seed: int = 0) -> dict[str, Any]:
+    x, residual, parts, biases = _rows(batch_size, num_rows, device, seed)
+    gate = {"gate": parts[5], "gate_bias": biases[5]}
+    return {"input": x, "residual": residual, **gate, **_shifts(parts[:2], biases[:2])}
+
+
+def _residual_init(*, batch_size: int, num_rows: int, device: str = "cuda", seed: int = 0) -> dict[str, Any]:
+    x, residual, parts, biases = _rows(batch_size, num_rows, device, seed)
+    return {"input": x, "residual": residual, **_shifts(parts[3:5], biases[3:5])}
+
+
+def _shifts(parts: list[Tensor], biases: list[Tensor]) -> dict[str, Tensor]:
+    return {"shift": parts[0], "scale": parts[1], "shift_bias": biases[0], "scale_bias": biases[1]}
+
+
+def _dit(
+    input: Tensor,
+    residual: Tensor,
+    gate: Tensor | None = None,
+    gate_bias: Tensor | None = None,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    scale_bias: Tensor | None = None,
+    shift_bias: Tensor | None = None,
+    epsilon: float = 1e-6,
+) -> tuple[Tensor, Tensor]:
+    gated = input if gate is None or gate_bias is None else input * (gate + gate_bias)
+    after = _wide(residual) + _wide(gated)
+    normalised = layer_norm(after, (WIDTH,), eps=epsilon)
+    if gamma is not None and beta is not None:
+        normalised = normalised * gamma + beta
+    if scale is not None and shift is not None and scale_bias is not None and shift_bias is not None:
+        normalised = normalised * (1 + _wide(scale) + scale_bias) + _wide(shift) + shift_bias
+    return after, normalised
+
+
+def _wide(rows: Tensor) -> Tensor:
+    return rows if rows.itemsize > 4 else rows.float()
+
+
+def _video_init(
+    *,
+    batch_size: int,
+    hidden_size: int = 3072,
+    num_heads: int = 24,
+    ppf: int = 5,
+    pph: int = 12,
+    ppw: int = 32,
+    device: str = "cuda",
+    seed: int = 0,
+) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    head_dim = hidden_size // num_heads
+    across = 2 * (head_dim // 6)
+    qkv = torch.randn(batch_size, ppf * pph * ppw, 3 * hidden_size, dtype=torch.bfloat16, device=device)
+    weights = torch.randn(2, hidden_size, dtype=torch.bfloat16, device=device)
+    channels = {
+        "num_frame_channels": head_dim - 2 * across,
+        "num_height_channels": across,
+        "num_width_channels": across,
+    }
+    heads = dict.fromkeys(("num_heads_q", "num_heads_k", "num_heads_v"), num_heads)
+    patches = {"ppf": ppf, "pph": pph, "ppw": ppw}
+    sizes = {**patches, **channels, **heads, "head_dim": head_dim}
+    return {"qkv": qkv, "q_weight": weights[0], "k_weight": weights[1], **sizes}
+
+
+def _video(
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    ppf: int,
+    pph: int,
+    ppw: int,
+    num_frame_channels: int,
+    num_height_channels: int,
+    num_width_channels: int,
+    head_dim: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Q and K normalised over all heads, each head rotated by its patch's place in frames, rows and columns."""
+    places = torch.cartesian_prod(*(torch.arange(count, device=qkv.device) for count in (ppf, pph, ppw)))
+    channels = (num_frame_channels, num_height_channels, num_width_channels)
+    angles = torch.cat([_angles(places[:, nth], width) for nth, width in enumerate(channels)], -1)
+    q, k, v = qkv.float().chunk(3, -1)
+    turned = (_turned(_rms(x, w).unflatten(-1, (-1, head_dim)), angles) for x, w in ((q, q_weight), (k, k_weight)))
+    return (*turned, v.unflatten(-1, (-1, head_dim)))
+
+
+def _angles(places: Tensor, width: int, base: float = 10000.0) -> Tensor:
+    return places[:, None] * base ** (-torch.arange(0, width, 2, device=places.device).double() / width)
+
+
+def _turned(heads: Tensor, angles: Tensor) -> Tensor:
+    """Pairs of neighbours are turned."""
+    pairs = torch.view_as_complex(heads.float().unflatten(-1, (-1, 2)).contiguous())
+    turns = torch.polar(torch.ones_like(angles), angles)[:, None].to(pairs.dtype)
+    return torch.view_as_real(pairs * turns).flatten(-2)
+
+
+def _rms(rows: Tensor, weight: Tensor, epsilon: float = 1e-6) -> Tensor:
+    return rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + epsilon) * weight.float()
+
+
+NORMALISED = {"residual_out": Output(), "norm_out": Output()}
+TEMPLATES = {
+    "flashinfer.norm.rmsnorm": Mended(around_init=_of_heads),
+    "flashinfer.norm.gemma_rmsnorm": Mended(around_init=_of_heads),
+    DIT.format("gate_residual_layernorm_gamma_beta"): Template("norm", _gamma_beta_init, _dit, NORMALISED),
+    DIT.format("gate_residual_layernorm_scale_shift"): Template("norm", _scale_shift_init, _dit, NORMALISED),
+    DIT.format("residual_layernorm_scale_shift"): Template("norm", _residual_init, _dit, NORMALISED),
+    "flashinfer.norm.fused_qk_rmsnorm_rope": Template(
+        "norm", _video_init, _video, {"q_out": Output(), "k_out": Output(), "v_out": Output()}
+    ),
+}

@@ -1,0 +1,284 @@
+"""A `Routine` made from an API's template instead of a file of its own."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.capability import Requirement
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.routines.derived import (
+    calling,
+    exceptions,
+    faults,
+    given,
+    registry,
+    sampling,
+    shapes,
+    truth,
+    work,
+)
+from pytest_flashinfer_perf.routines.derived.given import Given
+from pytest_flashinfer_perf.routines.derived.shapes import ApiParams
+from pytest_flashinfer_perf.routines.derived.templates import Api
+from pytest_flashinfer_perf.spec.nested import has_both_signs, tensors
+from pytest_flashinfer_perf.spec.params import Params
+from pytest_flashinfer_perf.spec.routine import Backend, CannotRunError, Cost, Routine
+
+
+@dataclass
+class ApiRoutine(Routine[Any, Given]):
+    """A routine whose outputs are decoded before they are compared, and compared where the reference has values."""
+
+    api: Api = field(kw_only=True)
+    option = "--api"
+    graph_if_possible = True
+
+    @property
+    def mark(self) -> str:
+        return "api"
+
+    def read(self, _params: Any, inputs: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        kept = inputs.kept
+        if sampling.is_sampler(self.api):
+            return (sampling.excess(outputs[0], kept.probabilities, kept.drafts),)
+        named = dict(zip(kept.dtypes, outputs, strict=False))  # a reference that changes its inputs returns them too
+        return tuple(_meant(self.api, inputs, name, named[name]) for name in kept.compared)
+
+    def allowed(self, _params: Any, inputs: Given, _backend: str) -> tuple[Tolerance, ...]:
+        if sampling.is_sampler(self.api):
+            return (sampling.ALLOWED,)
+        kept = inputs.kept
+        return tuple(truth.tolerance(self.api, name, kept.dtypes[name]) for name in kept.compared)
+
+    def described(self, params: Any, inputs: Given, bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:
+        known, allowed = inputs.kept, bounds or self.allowed(params, inputs, "")
+        right = partial(_passes, self, params, inputs, allowed)
+        return {
+            "derived": True,
+            "reference": known.computed_in,
+            "no_reference": known.missing or None,
+            "weak_reference": _weakness(self.api, inputs),
+            "faults_missed": list(faults.missed(_right(self.api, inputs), right)),
+        }
+
+    def changed(self, inputs: Given) -> tuple[Tensor, ...]:
+        return () if given.write_only(self.api, inputs) else given.changed(inputs)
+
+
+def of(api: Api) -> ApiRoutine:
+    params = shapes.params_of(api)
+    made = ApiRoutine(
+        api.name,
+        family=api.family,
+        params=params,
+        inputs=lambda p, rand, device: given.make(api, p, str(device), rand.initial_seed()),
+        outputs=partial(given.write_only, api),
+        reference=partial(_reference, api),
+        cost=partial(_cost, api),
+        tolerances=lambda _p, _backend: (),
+        footprint=partial(footprint, api),
+        cuda_graph=True,
+        activations=partial(_activations, api),
+        aliases=_aliases(api),
+        tiers=dict(shapes.tiers(api, params)),
+        api=api,
+    )
+    found = shapes.presets(api)
+    if found:
+        made.sweep(found)(partial(shapes.of_model, api, params))
+    else:
+        made.tiers["full"] = made.tiers["default"]
+    made.backends.update((backend.name, backend) for backend in _backends(api))
+    return made
+
+
+def _aliases(api: Api) -> Mapping[str, str]:
+    """What `flashinfer_benchmark.py` calls the one way there is."""
+    others = {"flashinfer", "cuda"} - set(api.backends)
+    return dict.fromkeys(others, api.backends[0]) if len(api.backends) == 1 else {}
+
+
+def _backends(api: Api) -> Iterator[Backend[Any, Given]]:
+    for name in api.backends:
+        needs = requirements(api, name)
+        yield Backend(name, lambda _p, x, how: calling.by_flashinfer(api, x, how), api.below, needs)
+    needs = (capability.flashinfer(),)
+    yield Backend("torch", lambda _p, x, how: calling.by_reference(api, x, how), "", needs, on_a_cpu)
+
+
+def _cost(api: Api, _params: Params, x: Given) -> Cost:
+    """The reference is asked now: its products are counted on the way."""
+    x.kept.flops = work.counted(partial(_answer, api, x))
+    return work.cost(api, x)
+
+
+def _answer(api: Api, x: Given) -> None:
+    known = x.kept
+    known.is_new = True
+    if sampling.is_sampler(api):
+        known.probabilities, known.computed_in = sampling.probabilities(api, x.all), "float64"
+        known.drafts = sampling.proposed(api, x.all)
+        return
+    try:
+        known.answer, known.computed_in = truth.answer(api, x, given.device_of(x))
+    except truth.NoReferenceError as error:
+        known.missing = str(error)
+    if x.all.get("top_p") is not None and "probs" in x.call:
+        known.undecided = sampling.undecided(x.all, x.call["probs"])
+
+
+def _reference(api: Api, _params: Params, x: Given, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
+    """What was answered when the cost was asked for; a second time, to the inputs as they are by then."""
+    if not x.kept.is_new:
+        _answer(api, x)
+    x.kept.is_new = False
+    return _wanted(api, x)
+
+
+def _wanted(api: Api, x: Given) -> tuple[Tensor, ...]:
+    if sampling.is_sampler(api):
+        return (torch.zeros(1),)
+    return tuple(truth.meant(api, name, x.kept.answer[name], x.all) for name in x.kept.compared)
+
+
+def _activations(api: Api, x: Given) -> Tensor:
+    """The largest input with numbers of both signs: what has one may be a probability, a scale or a variance."""
+    aside = {output.argument for output in api.outputs}
+    found = [t for name, value in x.call.items() if name not in aside for t in tensors(value)]
+    signed = [t for t in found if t.is_floating_point() and t.numel() and has_both_signs(t)]
+    return max(signed, key=Tensor.numel, default=torch.empty(0))
+
+
+def _weakness(api: Api, x: Given) -> str | None:
+    known = x.kept
+    otherwise = exceptions.by_part(exceptions.OTHERWISE, api.label)
+    reason = exceptions.weakness(api) or (otherwise[1] if otherwise else None)
+    unknown = [name for name in known.dtypes if name not in known.compared]
+    return reason or (f"it says nothing of {', '.join(unknown)}" if unknown and known.compared else None)
+
+
+def _right(api: Api, x: Given) -> tuple[Tensor, ...]:
+    """What a backend would answer, in its own types."""
+    if sampling.is_sampler(api):
+        return (sampling.tokens(x.kept.probabilities, x.kept.drafts),)
+    known = x.kept
+    return tuple(known.answer[name].to(known.dtypes[name]) for name in known.compared)
+
+
+def _passes(
+    routine: ApiRoutine, params: Params, x: Given, allowed: tuple[Tolerance, ...], outputs: tuple[Tensor, ...]
+) -> bool:
+    """By the check that the backend's answer has passed, of the outputs that are compared."""
+    seen = _read(routine, params, x, outputs)
+    compared = zip(seen, _wanted(routine.api, x), allowed, strict=True)
+    return not any(check.compare(*each, poisoned=False).rule for each in compared)
+
+
+def _read(routine: ApiRoutine, params: Params, x: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    if sampling.is_sampler(routine.api):
+        return routine.read(params, x, outputs)
+    named = zip(x.kept.compared, outputs, strict=True)
+    return tuple(_meant(routine.api, x, name, output) for name, output in named)
+
+
+def _meant(api: Api, x: Given, name: str, output: Tensor) -> Tensor:
+    """The decoded output, with the reference's values at elements that cannot be decided."""
+    meant, unsure = truth.meant(api, name, output, x.all), x.kept.undecided
+    if unsure is None or unsure.shape != meant.shape:
+        return meant
+    return x.kept.answer[name].to(meant.dtype).where(unsure, meant)
+
+
+# Where an API can run, from its own decorators; without any, the library's error is the reason of the skip.
+
+
+def requirements(api: Api, backend: str) -> tuple[Requirement, ...]:
+    packages = (capability.package(module, name, backend) for module, name in capability.PACKAGES.get(backend, ()))
+    compilers = (capability.tile_compiler,) if backend == "cutile" else ()
+    known = (capability.gpu(api.path), several_gpus(api), *_hardware(api), capability.flashinfer())
+    return (*known, *packages, *compilers, declared(api, backend))
+
+
+def _hardware(api: Api) -> Iterator[Requirement]:
+    """Of APIs without a decorator, whose kernels would be downloaded before they are refused."""
+    runs_as = exceptions.by_part(exceptions.RUNS_AS, api.path)
+    if runs_as:
+        yield capability.compute_capability(api.path, *capability.HARDWARE[runs_as])
+
+
+def several_gpus(api: Api) -> Requirement:
+    def require(_device: Device) -> str | None:
+        alone = exceptions.weakness(api) == exceptions.ONE_RANK
+        return f"{api.path} exchanges data between GPUs, and its template makes one rank alone" if alone else None
+
+    return require
+
+
+def declared(api: Api, backend: str) -> Requirement:
+    def require(device: Device) -> str | None:
+        try:
+            function = registry.located(api.path)
+        except (ImportError, AttributeError) as error:
+            return f"{api.path} cannot be imported: {error}"
+        return _refusal(function, api.path, backend, device)
+
+    return require
+
+
+def _refusal(function: Any, path: str, backend: str, device: Device) -> str | None:
+    if device.capability is None:
+        return None
+    here = device.capability[0] * 10 + device.capability[1]
+    chosen = backend not in (registry.ONLY, "auto") and getattr(function, "has_backend_choices", bool)()
+    with suppress(AttributeError, ValueError):  # one that declares nothing of this
+        ask = partial(function.is_backend_supported, backend) if chosen else function.is_compute_capability_supported
+        if not ask(here):
+            subject = f"{path} with backend {backend}" if chosen else path
+            where = ".".join(map(str, device.capability))
+            return f"flashinfer declares no support of {subject} on compute capability {where}"
+    return None
+
+
+def on_a_cpu(_params: Params, _backend: str, device: Device) -> Iterator[str]:
+    if device.is_gpu:
+        yield "torch is the template's reference, which is timed on a CPU only"
+
+
+# Estimate the memory that a case of an API needs, before any is allocated.
+
+# The inputs, copies of them in wider types, and what the reference makes on its way.
+TIMES = 8
+
+
+def footprint(api: Api, params: ApiParams) -> int:
+    return TIMES * _inputs(api, params)
+
+
+@functools.cache
+def _inputs(api: Api, params: ApiParams) -> int:
+    """By making them where nothing is stored; by what the template declares where its `init` looks at values."""
+    try:
+        made = given.make(api, params, "meta", 0)
+        return sum(tensor.nbytes for tensor in tensors(made.all))
+    except CannotRunError:
+        return sum(_declared(one.dims, params.axes) for one in (*api.inputs, *api.outputs))
+
+
+def _declared(dims: tuple[str, ...], axes: Mapping[str, Any]) -> int:
+    """Bytes at four for each element: of the known axes, or of the longest one if none of these is known."""
+    sizes = {name: int(size) for name, size in axes.items() if isinstance(size, (int, float))}
+    longest = max(sizes.values(), default=1)
+    stated = [sizes[name] for name in dims if name in sizes]
+    return 4 * math.prod(stated or [longest]) if dims else 0

@@ -1,0 +1,197 @@
+"""The expected answer of an API: its template's reference on copies of the inputs in wider types."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.checking.check import BY_DTYPE, EXACT, Tolerance
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.kernel_timing import cold
+from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines.derived import exceptions, given
+from pytest_flashinfer_perf.routines.derived import given as made
+from pytest_flashinfer_perf.routines.derived.given import Given
+from pytest_flashinfer_perf.routines.derived.templates import Api
+from pytest_flashinfer_perf.routines.moe._shared import ROUNDED_ON_THE_WAY
+from pytest_flashinfer_perf.spec.nested import tensors
+
+NARROW = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+WIDER = {**NARROW, torch.float32: torch.float64}
+WIDTHS = {"float64": WIDER, "float32": NARROW}
+
+
+SAME_ANSWER = {"enable_pdl"}  # arguments that change how, not what
+
+
+class NoReferenceError(FlashinferPerfError):
+    """The template's reference cannot answer what its own `init` makes."""
+
+
+def answer(api: Api, given: Given, device: torch.device) -> tuple[dict[str, Tensor], str]:
+    """By the names of outputs, and what it was computed in."""
+    known, computed_in = _computed(api, given, device)
+    _, why = exceptions.by_part(exceptions.OTHERWISE, api.label) or ((), "")
+    if why and not known:
+        raise NoReferenceError(f"no reference: its template's answers otherwise, {why}")
+    return known, computed_in
+
+
+def _computed(api: Api, given: Given, device: torch.device) -> tuple[dict[str, Tensor], str]:
+    """`as given` where wider inputs are refused."""
+    for name in ("float32",) if device.type == "cuda" else ("float64", "float32"):
+        with suppress(NoReferenceError):  # it may insist on the types that it was written for
+            return _known(api, given, _widened(given, WIDTHS[name])), name
+    return _known(api, given, cold.clone(given, set())), "as given"
+
+
+def _known(api: Api, given: Given, wide: Given) -> dict[str, Tensor]:
+    """The outputs that the reference wrote; those that it left unchanged are not compared.
+
+    To inputs that already hold the answer it makes no difference: what it was seen to write once, it writes.
+    """
+    before = dict(made.flat(made.written(api, given)))
+    named = call(api, wide)
+    own = {tensor.data_ptr() for tensor in tensors(wide.call)}
+    untouched = (name for name, tensor in named.items() if name in before and tensor.data_ptr() in own)
+    left = {name for name in untouched if torch.equal(named[name].to(before[name].dtype), before[name])}
+    given.kept.written |= named.keys() - left
+    otherwise, _ = exceptions.by_part(exceptions.OTHERWISE, api.label) or ((), "")
+    return {name: tensor for name, tensor in named.items() if name in given.kept.written and name not in otherwise}
+
+
+def call(api: Api, given: Given) -> dict[str, Tensor]:
+    """The reference on these inputs themselves, some of which it may change."""
+    reference = made.live(api).trace.reference
+    try:
+        returned = reference(**dict(_bound(api, given, reference)))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise NoReferenceError(f"no reference: its template's fails, {made.in_a_sentence(error)}") from error
+    if isinstance(returned, dict):
+        named = {name: value for name, value in returned.items() if isinstance(value, Tensor)}
+    else:
+        named = made.answers(api, Given({}, {}), returned)
+    return {**dict(made.flat(made.written(api, given))), **named}
+
+
+def _widened(given: Given, types: dict[torch.dtype, torch.dtype]) -> Given:
+    def wide(tensor: Tensor) -> Tensor:
+        return tensor.to(types[tensor.dtype]) if tensor.dtype in types else tensor.clone()
+
+    return Given(_mapped(wide, given.call), _mapped(wide, given.plan), given.kept)
+
+
+def _mapped(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, dict):
+        return {key: _mapped(change, value) for key, value in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(_mapped(change, value) for value in tree)
+    return tree
+
+
+def _bound(api: Api, given: Given, reference: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """The reference's arguments: by the template's names, by the API's, by those of `plan` that end alike."""
+    everything = given.all
+    named = dict(_by_template(api, everything))
+    parameters = inspect.signature(reference).parameters
+    strange = given.kept.arguments - set(parameters) - SAME_ANSWER
+    if strange:
+        raise NoReferenceError(f"no reference: its template's does not know of {', '.join(sorted(strange))}")
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            yield from ((key, value) for key, value in everything.items() if key not in parameters and key not in named)
+        elif name in named or name in everything:
+            yield name, named.get(name, everything.get(name))
+        elif parameter.default is parameter.empty:
+            yield name, _alike(name, everything)
+
+
+def _by_template(api: Api, everything: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for one in api.inputs:
+        if one.argument in everything:
+            value = everything[one.argument]
+            picked = one.element is not None and isinstance(value, (tuple, list))
+            yield one.name, value[one.element] if picked else value
+
+
+def _alike(name: str, everything: dict[str, Any]) -> Any:
+    close = [key for key in everything if key.endswith(name) or name.endswith(f"_{key}")]
+    if close:
+        return everything[close[0]]
+    if name in ("scale", "sm_scale"):  # what the API takes by default
+        queries = next(tensor for tensor in tensors(list(everything.values())) if tensor.is_floating_point())
+        return 1.0 / math.sqrt(queries.shape[-1])
+    return None
+
+
+# Decode an API's output so that equal answers compare equal: packed numbers, sets in any order, scales.
+
+# A value half way between two e2m1 codes may be rounded to either, as up to 3 % of them may be. Neighbouring codes
+# above zero differ by at most half of the larger one.
+PACKED = Tolerance(0.34, 0.6, 0.02, matched=0.97)
+NARROW_TYPES = {
+    dtype: replace(BY_DTYPE[dtype], matched=0.995)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)  # whose values are further apart than these bounds
+}
+HALF = (torch.bfloat16, torch.float16)
+EXPONENTS = Tolerance(0.0, 0.0, 0.02, matched=0.97, absolute=1.0)  # scales that are powers of two: one step off
+
+
+def is_packed(api: Api, name: str, dtype: torch.dtype) -> bool:
+    """Whether it holds two e2m1 numbers in each byte."""
+    output = given.declared(api, name)
+    last = output.dims[-1] if output and output.dims else ""
+    return dtype == torch.uint8 and ("packed" in last or "div_2" in last)
+
+
+def is_unordered(api: Api, name: str, dtype: torch.dtype) -> bool:
+    """Whether it holds indices of the largest numbers, which may come in any order."""
+    return "top" in api.label and "indices" in name and not dtype.is_floating_point
+
+
+def meant(api: Api, name: str, tensor: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+    """The numbers to compare: unpacked ones, or those that indices choose; else the output itself."""
+    if is_packed(api, name, tensor.dtype):
+        return _narrow.from_e2m1(_narrow.unpacked(tensor))
+    if is_unordered(api, name, tensor.dtype):
+        return _numbers_at(tensor, arguments.values()).sort(-1).values
+    return tensor.sort(-1).values if name in exceptions.UNORDERED.get(api.label, ()) else tensor
+
+
+def _numbers_at(indices: Tensor, arguments: Iterable[Any]) -> Tensor:
+    """The numbers that these indices choose from their rows, since equal numbers may be chosen in any order.
+
+    The rows are the first argument of a fitting shape. Index -1 chooses nothing: less than any number stands for it.
+    """
+    for rows in tensors(tuple(arguments)):
+        if rows.is_floating_point() and rows.shape[:-1] == indices.shape[:-1] and indices.max() < rows.shape[-1]:
+            chosen = rows.float().gather(-1, indices.clamp(min=0).long())
+            return chosen.where(indices >= 0, rows.min() - 1)
+    return indices
+
+
+def is_rounded_inside(api: Api, dtype: torch.dtype) -> bool:
+    """Whether experts have narrow weights: their kernel rounds what is between its two products, by scales it finds."""
+    return api.operation == "moe" and dtype in HALF and any("scale" in one.name for one in api.inputs)
+
+
+def tolerance(api: Api, name: str, dtype: torch.dtype) -> Tolerance:
+    """The tolerance for the output's type, or for what is rounded on the way to it."""
+    if is_rounded_inside(api, dtype):
+        return ROUNDED_ON_THE_WAY
+    if is_packed(api, name, dtype):
+        return PACKED
+    if dtype == torch.uint8 and "quant" in f"{api.operation} {api.label}":
+        return EXPONENTS
+    return {**BY_DTYPE, **NARROW_TYPES}.get(dtype, EXACT)

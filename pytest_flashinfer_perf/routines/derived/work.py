@@ -1,0 +1,99 @@
+"""The bytes and FLOPs of an API's call, from its template's declarations and its reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from pytest_flashinfer_perf.routines.derived.given import Given, flat, write_only, written
+from pytest_flashinfer_perf.routines.derived.templates import Api
+from pytest_flashinfer_perf.spec import dtypes
+from pytest_flashinfer_perf.spec.nested import tensors
+from pytest_flashinfer_perf.spec.routine import Cost
+
+# The first axis of what is read through indices, and the axes of the indices that say which of it.
+GATHERED = {"num_pages": ("num_kv_indices", "max_pages_per_seq"), "max_seq_len": ("nnz",), "vocab": ("num_tokens",)}
+
+
+def counted(run: Callable[[], object]) -> int:
+    """How many FLOPs its products take."""
+    with FlopCounterMode(display=False) as counter:
+        run()
+    flops: int = counter.get_total_flops()
+    return flops
+
+
+def cost(api: Api, given: Given) -> Cost:
+    """What is changed in place counts by the rows that the call changes, also as read, unless products may read all."""
+    known, shares, held = given.kept, dict(_changed(api, given)), dict(flat(written(api, given)))
+    read = list(_read(api, given))
+    reads = {} if known.flops else shares
+    moved = sum(reads.get(tensor, _used(api, given, dims)) * _size(tensor) for dims, tensor in read)
+    returned = [name for name in known.compared if name not in held]
+    stored = sum(shares.get(tensor, 1.0) * tensor.nbytes for tensor in held.values())
+    stored += sum(known.answer[name].numel() * known.dtypes[name].itemsize for name in returned)
+    inputs = [tensor for _, tensor in read if tensor.is_floating_point()]
+    return Cost(known.flops, round(moved + stored), dtypes.computed_in(None, inputs), inferred=True)
+
+
+def _size(tensor: Tensor) -> int:
+    """In bytes; what an expanded tensor has once counts once."""
+    held = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+    return math.prod(held) * tensor.itemsize
+
+
+def _changed(api: Api, given: Given) -> Iterator[tuple[Tensor, float]]:
+    """Of what is changed in place, as a cache to which a step appends, the share of rows that the call changes."""
+    whole = list(write_only(api, given))
+    for name, shares in given.kept.changed.items():
+        for tensor, share in zip(tensors(given.call[name]), shares, strict=True):
+            if share and not any(tensor is one for one in whole):
+                yield tensor, share
+
+
+def _read(api: Api, given: Given) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Each argument once, with the names of its axes, but for those that are only written."""
+    dims = {one.argument: one.dims for one in api.inputs}
+    outputs = {one.argument for one in api.outputs} - set(dims) | (given.kept.unfilled & set(given.kept.changed))
+    for name, value in given.call.items():
+        if name not in outputs:
+            yield from ((dims.get(name, ()), tensor) for tensor in tensors(value))
+
+
+def _used(api: Api, given: Given, dims: tuple[str, ...]) -> float:
+    """The share of what is gathered from that some index names, and of experts those that are chosen."""
+    if "expert" in "".join(dims[:1]) and len(dims) > 1:
+        return _chosen(api, given)
+    indices = GATHERED.get(dims[0] if dims else "", ())
+    for one in api.inputs:
+        named = given.all.get(one.argument)
+        if set(one.dims) & set(indices) and isinstance(named, Tensor) and _is_index(named):
+            size = _first_size(api, given, dims[0])
+            return min(1.0, len(named.unique()) / size) if size else 1.0
+    return 1.0
+
+
+def _chosen(api: Api, given: Given) -> float:
+    """The share of experts that some token chooses, where all are equally likely, as `init` draws them."""
+    sizes = {axis: size for one in api.inputs for axis, size in _sizes(one.dims, given.call.get(one.argument))}
+    tokens, experts, each = sizes.get("seq_len"), sizes.get("num_experts"), given.all.get("top_k")
+    return 1 - (1 - each / experts) ** tokens if tokens and experts and each else 1.0
+
+
+def _sizes(dims: tuple[str, ...], value: object) -> Iterator[tuple[str, int]]:
+    if isinstance(value, Tensor):
+        yield from zip(dims, value.shape, strict=False)
+
+
+def _is_index(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.int32, torch.int64)
+
+
+def _first_size(api: Api, given: Given, axis: str) -> int:
+    holders = (given.call.get(one.argument) for one in api.inputs if one.dims[:1] == (axis,))
+    first = next((tensor for holder in holders for tensor in tensors(holder)), None)
+    return 0 if first is None else first.shape[0]

@@ -1,0 +1,101 @@
+"""Formatting that tables share: durations, rates, line wrapping, Markdown."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
+
+from pytest_flashinfer_perf.printing import safe
+from pytest_flashinfer_perf.rows.row import Row
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+WIDTH = 80
+COLD = {"rotate": "cold L2 by rotation", "flush": "cold L2 by flush", "none": "hot L2"}
+
+
+def duration(seconds: float) -> str:
+    """Four digits with the unit that suits: 1.412 us, 33.40 us, 3.214 ms."""
+    scale, unit = next((s, u) for s, u in ((1e6, "us"), (1e3, "ms"), (1.0, "s")) if seconds * s < 1000 or u == "s")
+    return f"{seconds * scale:#.4g} {unit}"
+
+
+def wrapped(text: str, indent: int = 2) -> list[str]:
+    """Lines of the terminal's width; what does not fit, a path for example, stays in one piece."""
+    return textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def indented(text: str, by: int) -> list[str]:
+    return wrapped(" " * by + text, by + 2)
+
+
+def last_lines(text: str, count: int) -> str:
+    return "\n".join(text.strip().splitlines()[-count:])
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def rate(value: float | None) -> str:
+    """In at most 6 characters."""
+    if value is None:
+        return "-"
+    if value >= 99999.5:
+        return f"{value:.0e}"
+    digits = next((d for d, least in enumerate((100, 10, 0.1, 0.01)) if value >= least), 4)
+    return f"{value:.{digits}f}"
+
+
+def spread(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def cold_l2(row: Row) -> str:
+    return COLD.get(row.provenance.cold_l2 or "", "L2 not known")
+
+
+def provenance(row: Row) -> str:
+    """What was measured where and how: only rows that agree in it stand side by side."""
+    identity, how = row.identity, row.provenance
+    ways = [how.instrument, cold_l2(row), *(["CUDA graph"] if how.cuda_graph else [])]
+    roof = f"roof {row.throughput.peaks}" if row.throughput.peaks else "roof not measured"
+    fallback = " (fallback)" if how.fallback else ""
+    where = f"{identity.device} {identity.device_name}"
+    return f"{identity.routine or 'own kernels'} on {where}: {', '.join(ways)}{fallback}, {roof}"
+
+
+def as_markdown(text: str) -> str:
+    """Names as they are: neither Markdown nor HTML, and on one line of a table."""
+    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", " ".join(map(safe, text.split())))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def markdown_table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(map(as_markdown, headings))} |"
+    yield f"|{'---|' * len(headings)}"
+    for line in cells:
+        yield f"| {' | '.join(map(as_markdown, line))} |"
+
+
+def software(versions: Mapping[str, Any]) -> str:
+    known = [f"{name} {version}" for name, version in versions.items() if version is not None and name != "gpu"]
+    return ", ".join(known)
+
+
+def named(row: Row) -> str:
+    """The backend, and what it chose where that has another name."""
+    backend, resolved = row.identity.backend or "", row.setup.resolved_backend
+    return backend if resolved in (None, backend, "sdpa") else f"{backend} ({resolved})"
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> Iterator[tuple[K, list[T]]]:
+    """Groups in the order in which each was first seen."""
+    listed = list(items)
+    first = {name: i for i, name in enumerate(dict.fromkeys(map(key, listed)))}
+    for name, group in groupby(sorted(listed, key=lambda item: first[key(item)]), key):
+        yield name, list(group)

@@ -1,0 +1,147 @@
+"""Join the files of shards into one run, or explain why they are not parts of one run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.printing import safe
+from pytest_flashinfer_perf.rows import run_file
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.run_file import SCHEMA_KEY, Block, Run, ShardOfRun
+
+VERSIONS = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend", "cupti", "driver", "python_version")
+SHOWN = 5
+
+
+class MergeError(FlashinferPerfError):
+    """Files that are not parts of one run."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The file of one shard: its JSON, and the run that was read from it."""
+
+    document: dict[str, Any] = field(repr=False)
+    run: Run
+
+    @property
+    def name(self) -> str:
+        return self.run.source
+
+    @property
+    def shard(self) -> ShardOfRun | None:
+        return self.run.block.shard if self.run.block else None
+
+    @property
+    def tests(self) -> tuple[tuple[int, str], ...]:
+        return self.shard.tests if self.shard else ()
+
+    @cached_property
+    def missing(self) -> list[str]:
+        """Tests of this shard that have neither a row nor a reason: it was stopped."""
+        known = {row.fullname for row in self.run.rows} | {one.test for one in self.run.unmeasured}
+        return [test for _, test in self.tests if test not in known]
+
+    @property
+    def versions(self) -> str:
+        machine = self.run.machine
+        return ", ".join(f"{name} {machine[name]}" for name in VERSIONS if machine.get(name) is not None)
+
+    @property
+    def models(self) -> str:
+        return " and ".join(sorted({str(row.identity.device_name) for row in self.run.rows}))
+
+
+def read(path: Path) -> Part:
+    document = run_file.load(path)
+    return Part(document, run_file.verified(run_file.parse(document, str(path))))
+
+
+def merged(parts: Sequence[Part], allowed: Iterable[str] = ()) -> dict[str, Any]:
+    """One run, with its rows in the order in which one session would have measured them."""
+    wrong = [
+        safe(f"{sentence} (--allow {name})")
+        for name, check in CHECKS.items()
+        if name not in set(allowed)
+        for sentence in check(parts)
+    ]
+    if wrong:
+        raise MergeError("\n".join(wrong))
+    records = {row.fullname: record for part in parts for row, record in _records(part)}
+    places = {test: at for part in parts for at, test in part.tests}
+    ordered = [records[test] for test in sorted(records, key=lambda test: places.get(test, len(places)))]
+    first = min(parts, key=lambda part: part.run.when).document
+    own = _block(parts, set(records)).written()
+    return {**first, "machine_info": _machine(parts), "benchmarks": ordered, SCHEMA_KEY: own}
+
+
+def _records(part: Part) -> Iterator[tuple[Row, dict[str, Any]]]:
+    return zip(part.run.rows, part.document["benchmarks"], strict=True)
+
+
+def _block(parts: Sequence[Part], measured: set[str]) -> Block:
+    """The data beside the rows; a case measured in one file is not unmeasured because of another."""
+    left = (one for part in parts for one in part.run.unmeasured)
+    roofs = {place: roof for part in parts for place, roof in part.run.roofs.items()}
+    step = next((part.run.step for part in parts if part.run.step), None)
+    return Block(roofs=roofs, unmeasured=tuple(one for one in left if one.test not in measured), step=step)
+
+
+def _machine(parts: Sequence[Part]) -> dict[str, Any]:
+    """The machine of the part with the most rows, and the names of all."""
+    filled = max(parts, key=lambda part: len(part.run.rows)).run.machine
+    names = dict.fromkeys(str(part.run.machine.get("node")) for part in parts)
+    return {**filled, "node": ", ".join(names)}
+
+
+def duplicates(parts: Sequence[Part]) -> Iterator[str]:
+    seen = Counter(row.fullname for part in parts for row in part.run.rows)
+    twice = [name for name, count in seen.items() if count > 1]
+    if twice:
+        yield f"measured more than once: {_some(twice)}"
+
+
+def gaps(parts: Sequence[Part]) -> Iterator[str]:
+    for part in parts:
+        if part.shard is None:
+            yield f"{part.name}: written without --perf-shard, so that nobody knows what is missing"
+        elif part.missing:
+            yield f"{part.name}: no result of {_some(part.missing)}: that run was stopped"
+    shards = [part.shard for part in parts if part.shard is not None]
+    if len({(shard.of, shard.whole) for shard in shards}) > 1:
+        yield "the files are parts of different wholes: other tests, another n of --perf-shard=i/n, or --perf-shard-by"
+    elif shards:
+        there = {shard.nth for shard in shards}
+        absent = [f"{nth}/{shards[0].of}" for nth in range(1, shards[0].of + 1) if nth not in there]
+        if absent:
+            yield f"shards are missing: {_some(absent)}"
+
+
+def _mixed(what: str, of: Callable[[Part], str]) -> Callable[[Sequence[Part]], Iterator[str]]:
+    def check(parts: Sequence[Part]) -> Iterator[str]:
+        """A file without rows has nothing that could be mixed up."""
+        values = {of(part): part.name for part in reversed(parts) if part.run.rows}
+        if len(values) > 1:
+            yield f"mixed {what}: " + "; ".join(f"{value} in {name}" for value, name in values.items())
+
+    return check
+
+
+CHECKS: dict[str, Callable[[Sequence[Part]], Iterator[str]]] = {
+    "duplicates": duplicates,
+    "gaps": gaps,
+    "commits": _mixed("commits", lambda part: str(part.run.commit.id)),
+    "versions": _mixed("versions", lambda part: part.versions),
+    "gpus": _mixed("GPU models", lambda part: part.models),
+}
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

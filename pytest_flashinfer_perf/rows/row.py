@@ -1,0 +1,395 @@
+"""The row: everything known about one measured case. `extra_info` in pytest-benchmark's JSON has its fields.
+
+The text beside each type is the field's description in docs/row.md and in extra_info.schema.json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.scatter import is_measured
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.machine.devices import Device
+
+Status = Literal["ok", "noisy", "invalid", "wrong"]
+# "memory?": no peak is known for the type of the FLOPs, so they may bind where the share is that of the memory's roof.
+Bound = Literal["compute", "memory", "memory?"]
+Refcheck = Literal["passed", "sampled", "wrong", "off", "not checked"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """The names of a case, measured or not, and of the device that it was meant for."""
+
+    case: Annotated[str, "routine and id, or the test's id: results are matched by it, whatever the checkout is called"]
+    routine: Annotated[str | None, "the function that was measured; `null` for a test's own call"] = None
+    family: Annotated[str | None, "`attention`, `gemm` or `moe`"] = None
+    backend: Annotated[str | None, "the backend that was asked for"] = None
+    shape: Annotated[str | None, "the id without its backend"] = None
+    case_tag: Annotated[str | None, "as given by `--perf-case-tag` or the line of a testlist"] = None
+    repro: Annotated[str | None, "a `pytest` line that runs this case again"] = None
+    device: Annotated[str | None, "torch's name of the device"] = None
+    device_name: Annotated[str | None, "the model of the GPU or CPU"] = None
+    gpu_uuid: Annotated[str | None, "which card it is; `null` on a CPU"] = None
+
+    @property
+    def place(self) -> str:
+        """Which device it is: times of two cards of one model are not the same measurement."""
+        return self.gpu_uuid or self.device or ""
+
+    def on(self, device: Device) -> Identity:
+        """The same names, with those of the device that runs the case."""
+        return dataclasses.replace(self, device=str(device.torch), device_name=device.name, gpu_uuid=device.uuid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """How the case was set up before it was timed."""
+
+    resolved_backend: Annotated[str | None, "what the backend chose: `auto` to `fa3`, `trtllm-native` to `xqa`"] = None
+    autotuned: Annotated[bool | None, "whether FlashInfer's tuner ran for this case before it was timed"] = None
+    autotune_cache: Annotated[str | None, "the file of tactics that the tuner was given"] = None
+    tactic: Annotated[
+        str | None,
+        "the runner and the tactic that the tuner answered with, `default` if it knew none; `null` if it was not asked",
+    ] = None
+    seed: Annotated[int | None, "of the inputs"] = None
+    verbose: Annotated[int | None, "how often `-v` is given on the case's line"] = None
+    inputs: Annotated[tuple[str, ...] | None, "each input's shape and type, with `-vv`"] = None
+    repro_upstream: Annotated[
+        str | None,
+        "a `flashinfer_benchmark.py` line that runs this case again; `null` where "
+        "[that script has no such case](formats.md#lines-for-the-old-script)",
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """The work of a call, and the share of the device's roof that it reached."""
+
+    flops: Annotated[float | None, "floating-point operations that the call needs"] = None
+    bytes: Annotated[float | None, "bytes that cross the device's memory once"] = None
+    flops_dtype: Annotated[
+        str | None,
+        "the type whose peak those FLOPs are compared with; `tf32` also if fp32 could not be as "
+        "fast; `null` without FLOPs",
+    ] = None
+    tflops: Annotated[float | None, "that work over the median"] = None
+    tb_per_sec: Annotated[float | None, "those bytes over the median"] = None
+    sol_pct: Annotated[float | None, "the share of the roof's time, in percent"] = None
+    bound: Annotated[
+        Bound | None,
+        "the side of the roof that binds; `memory?` for a type without a known peak: the share is that of "
+        "[the memory's roof](measurement.md#the-roof)",
+    ] = None
+    peaks: Annotated[str | None, "which roof: `measured` or `datasheet`"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """The timed calls at one arrangement of their tensors in memory."""
+
+    median: Annotated[float | None, "seconds"] = None
+    cycles: Annotated[float | None, "SM cycles"] = None
+    addresses: Annotated[tuple[int, ...], "where the memory of each tensor begins that the call touches"] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """How the times were taken: only rows that agree in it are comparable."""
+
+    instrument: Annotated[str, "`cupti`, `events` or `wall`"] = "wall"
+    fallback: Annotated[str | None, "why it is not the best instrument, where it is not"] = None
+    cold_l2: Annotated[str | None, "`rotate`, `flush` or `none`, as it really was"] = None
+    rotations: Annotated[int | None, "how many argument sets were rotated"] = None
+    cuda_graph: Annotated[bool | None, "whether calls were replayed from CUDA graphs"] = None
+    host_bound: Annotated[
+        bool | None, "whether kernels wait for their launches, so that it is the host's time; `null` without CUPTI"
+    ] = None
+    warmups: Annotated[int | None, "untimed calls before the timed ones"] = None
+    stopped: Annotated[
+        str | None,
+        "why there were no more timed calls: `asked`, as many as asked for; `precise`, known to 0.3 % or 16 ns, by the "
+        "host's clock to 2 %; `most calls`, 30 placements; `scatters`, ten placements so far apart that thirty would "
+        "not do either; `max time`, of [timed calls](measurement.md#how-many-calls) together; `wall time`, of the case",
+    ] = None
+    placements: Annotated[
+        tuple[Placement, ...],
+        "for each [placement](measurement.md#placements) the median in seconds, the median of its cycles, and where "
+        "the memory of each tensor begins that the call touches",
+    ] = ()
+    placement_spread: Annotated[
+        float | None, "the standard deviation of those medians over their mean; `null` for a single one"
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """Which FlashInfer it was: with what of its requirements, and whose kernels ran."""
+
+    implementation: Annotated[
+        tuple[str, ...] | None,
+        "[whose kernels](row.md#which-implementation-ran) ran, in order: `CUDA`, `CuTe DSL`, `cuDNN`, `cuBLAS`, "
+        "`torch`, or `unknown`; `null` without CUPTI",
+    ] = None
+    requirements: Annotated[
+        Mapping[str, str | None] | None,
+        "the version of each package that FlashInfer requires, by its own metadata; `null` for what is not installed",
+    ] = None
+    unmet: Annotated[
+        Mapping[str, str] | None,
+        "packages that FlashInfer requires, or these in turn, and that are missing or too old: why, by name",
+    ] = None
+    switches: Annotated[
+        Mapping[str, str] | None, "variables of the environment that were set and that choose FlashInfer's kernels"
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTrace:
+    """One untimed call under CUPTI."""
+
+    kernels: Annotated[tuple[str, ...] | None, "names of the kernels, in order"] = None
+    launches: Annotated[int | None, "kernels, copies and fills"] = None
+    busy_s: Annotated[float | None, "the union of their intervals"] = None
+    span_s: Annotated[float | None, "from the first start to the last end"] = None
+
+    @property
+    def idle_share(self) -> float:
+        """The share of a call in which none of its kernels runs; 0 if it is not known."""
+        return 1 - self.busy_s / self.span_s if self.busy_s and self.span_s else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockReadings:
+    """SM cycles between stamps before and after a call, and what NVML reported meanwhile."""
+
+    cycles: Annotated[
+        float | None, "the median of the cycles per call; the stamps' own launches are in it (about 3.5 us)"
+    ] = None
+    cycles_spread: Annotated[float | None, "their standard deviation over their mean"] = None
+    cycles_per_call: Annotated[tuple[float, ...] | None, "of each call, back to back"] = None
+    sm_ghz: Annotated[float | None, "the SM clock during those calls"] = None
+    sm_ghz_per_call: Annotated[tuple[float, ...] | None, "of each call"] = None
+    throttle: Annotated[str | None, "why NVML says that the clock was held down, while the clock pass ran"] = None
+    power_w: Annotated[float | None, "by NVML, while the clock pass ran"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerCheck:
+    """The comparison of the call's outputs with the reference."""
+
+    refcheck: Annotated[
+        Refcheck | None,
+        "`sampled`: some rows of the outputs; `wrong`, where that is allowed; `not checked`, without a reference",
+    ] = None
+    allow_output_mismatch: Annotated[bool | None, "whether a wrong answer was allowed"] = None
+    refcheck_rows: Annotated[int | None, "how many rows of the outputs were compared; `null` for all"] = None
+    refcheck_worst_abs: Annotated[float | None, "the largest error; `null` if none is known, or it is no number"] = None
+    refcheck_worst_rel: Annotated[float | None, "the largest error over its row's rms"] = None
+
+
+# Host time in a row: the object `host` of its JSON. Null without a GPU.
+
+ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
+REFERENCE_US = 20.0  # about what the fixed piece of host work takes on a server's core
+COUNTED = {ALLOCATION: "allocations", SYNCHRONISATION: "synchronisations", COPY_TO_HOST: "copies_to_host"}
+
+
+@dataclass(frozen=True)
+class HostLine:
+    """The line of Python that makes an allocation, a synchronisation or a copy; null where none could be seen."""
+
+    what: str
+    line: str | None
+    count: int
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Times in microseconds; counts are of one eager call, null where no instrument saw them.
+
+    A call that `waits` for the GPU has the time that it waits in `host_us`. `plan_us` is null where nothing is planned.
+    `rounds_us` has the fastest call of each round; the references are the fastest of a fixed piece of host work beside
+    each round and each plan.
+    """
+
+    host_us: float
+    rounds_us: tuple[float, ...]
+    waits: bool
+    plan_us: float | None = None
+    plans_us: tuple[float, ...] = ()
+    launches: int | None = None
+    allocations: int | None = None
+    allocated_bytes: int | None = None
+    synchronisations: int | None = None
+    copies_to_host: int | None = None
+    copied_bytes: int | None = None
+    lines: tuple[HostLine, ...] = ()
+    pass_s: float = 0.0
+    references_us: tuple[float, ...] = ()
+    plan_references_us: tuple[float, ...] = ()
+
+    @property
+    def comparable_us(self) -> float | None:
+        """The fastest call, as on a core that does the reference in 20 us; null in a row without references."""
+        return _comparable(self.rounds_us, self.references_us)
+
+    @property
+    def comparable_plan_us(self) -> float | None:
+        return _comparable(self.plans_us, self.plan_references_us)
+
+
+def _comparable(times: tuple[float, ...], references: tuple[float, ...]) -> float | None:
+    known = times and references and is_measured(min(times)) and is_measured(min(references))
+    return REFERENCE_US * min(times) / min(references) if known else None
+
+
+def outlasts(host: HostTime, on_device: float) -> bool:
+    """Whether the host takes longer for a call than the GPU, for so many seconds: then the GPU waits for the host."""
+    return host.host_us > 1e6 * on_device
+
+
+def places(host: HostTime, what: str) -> list[str]:
+    """How often, and by which lines of Python, a call does that."""
+    made = (line for line in host.lines if line.what == what)
+    return [f"{one.count} x {one.line or 'a line that could not be seen'}" for one in made]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How the measurement ended, and the resources that it took."""
+
+    status: Annotated[
+        Status | None,
+        "`noisy`: spread above 5 %, or by the host's clock a [median](measurement.md#noise) not known to 5 %; "
+        "`invalid`: faster than the larger of the measured and the datasheet's roof; `wrong`, where that is allowed",
+    ] = None
+    spread: Annotated[
+        float | None, "the standard deviation of the samples over their mean; `null` for a single one"
+    ] = None
+    notes: Annotated[tuple[str, ...], "where it differs from what was asked for, and other remarks"] = ()
+    peak_memory_bytes: Annotated[int | None, "allocated by torch at most, reference included"] = None
+    planted_us: Annotated[
+        float | None,
+        "extra work that [prove](gate.md#is-it-true-on-my-machine) put behind each timed call; `null` in any other run",
+    ] = None
+    host: Annotated[
+        HostTime | None, "what a call [costs the host](host.md#what-is-written): an object; `null` on a CPU"
+    ] = None
+    worker: Annotated[str | None, "xdist's name of the process, `null` without"] = None
+    case_s: Annotated[float | None, "seconds that the whole case took, inputs, building and checking included"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """pytest-benchmark's statistics of the samples, in seconds; NaN where the file has none."""
+
+    median: float
+    mean: float
+    stddev: float
+    iqr: float
+    rounds: int
+    total: float = math.nan
+    data: tuple[float, ...] = ()  # `--benchmark-save` leaves them out unless `--benchmark-save-data` is given
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One case measured in one process. A benchmark without the `perf` fixture has a name and stats alone."""
+
+    name: str
+    fullname: str
+    stats: Stats
+    identity: Identity
+    params: Mapping[str, Any] = field(default_factory=dict)
+    setup: Setup = Setup()
+    throughput: Throughput = Throughput()
+    provenance: Provenance = Provenance()
+    library: Library = Library()
+    trace: KernelTrace = KernelTrace()
+    clocks: ClockReadings = ClockReadings()
+    check: AnswerCheck = AnswerCheck()
+    execution: Execution = Execution()
+    facts: Mapping[str, Any] = field(default_factory=dict)  # a routine's own fields, and what the test itself has added
+
+    @property
+    def case(self) -> str:
+        return self.identity.case
+
+    @property
+    def median(self) -> float:
+        return self.stats.median
+
+    @property
+    def status(self) -> Status | None:
+        return self.execution.status
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.status == "wrong" or self.check.refcheck == "wrong"
+
+    @property
+    def host(self) -> HostTime | None:
+        return self.execution.host
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this plugin measured it."""
+        return self.status is not None
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of the samples over their mean; None for a single one."""
+        return self.stats.stddev / self.stats.mean if self.stats.rounds > 1 and self.stats.mean else None
+
+    def extra_info(self) -> dict[str, Any]:
+        """The fields of all parts by their names, as they stand in the file."""
+        parts = (fields.written(getattr(self, name)) for name in PARTS)
+        return {**self.facts, **{name: value for part in parts for name, value in part.items()}}
+
+
+TYPES = fields.types_of(Row)
+PARTS: dict[str, Any] = {
+    name: kind for name, kind in TYPES.items() if dataclasses.is_dataclass(kind) and kind is not Stats
+}
+NAMES = frozenset(name for kind in PARTS.values() for name in fields.types_of(kind))
+
+
+OURS = {"case", "status", "instrument"}  # a benchmark that sets a field of its own does not have all of them
+
+
+def read(record: Any, where: str) -> Row:
+    """One benchmark of pytest-benchmark's JSON."""
+    if not isinstance(record, Mapping) or not isinstance(record.get("fullname"), str):
+        raise FieldError(f"{where} lacks fullname")
+    where = f"{where} ({record['fullname']})"
+    given, params = (fields.object_in(record, name, where) for name in ("extra_info", "params"))
+    info = given if given.keys() >= OURS else {"case": record["fullname"]}
+    return Row(
+        name=str(record.get("name", "")),
+        fullname=record["fullname"],
+        stats=_stats(record.get("stats"), f"{where}: stats"),
+        params=params,
+        facts={name: value for name, value in given.items() if name not in NAMES or info is not given},
+        **{name: fields.read(kind, info, where) for name, kind in PARTS.items()},
+    )
+
+
+def _stats(values: Any, where: str) -> Stats:
+    """Null stands for NaN, which JSON does not have."""
+    if not isinstance(values, Mapping):
+        return fields.read(Stats, values, where)
+    times = {name: math.nan if value is None else value for name, value in values.items()}
+    data = values.get("data") or []
+    if isinstance(data, list):
+        data = [math.nan if value is None else value for value in data]
+    return fields.read(Stats, {**times, "data": data}, where)

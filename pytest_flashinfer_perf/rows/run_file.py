@@ -1,0 +1,288 @@
+"""Read the file of a run: pytest-benchmark's JSON, and what this plugin adds to it. The only reader."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import FileError, read_json
+from pytest_flashinfer_perf.rows import fields, row
+from pytest_flashinfer_perf.rows.fields import FieldError, shown
+from pytest_flashinfer_perf.rows.row import Identity, Row
+from pytest_flashinfer_perf.rows.step import StepPlan
+
+SCHEMA_KEY = "flashinfer_perf"
+SCHEMA = 2
+DISTRIBUTION = "pytest-flashinfer-perf"
+READABLE = (1, SCHEMA)
+LIBRARIES = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend")
+SOFTWARE = (*LIBRARIES, "gpu", "driver", "cupti", "python_version")
+FAILED = "failed"  # the outcome of a test that did not skip and did not pass
+
+
+class RunError(FlashinferPerfError):
+    """The file is not a run; the message names it and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmeasured:
+    """A case without a row: how its test ended, and why."""
+
+    identity: Identity
+    outcome: str
+    reason: str
+    test: str | None = None
+    ended: str | None = None  # how its process ended, if it ended badly
+    line: str | None = None  # of a testlist, if no case came of it
+
+    @property
+    def case(self) -> str:
+        return self.identity.case
+
+    @property
+    def headline(self) -> str:
+        return self.reason.partition("\n")[0]
+
+    def written(self) -> dict[str, Any]:
+        """Without the fields that have no value."""
+        values = fields.written(self)
+        return {name: one for name, one in {**values.pop("identity"), **values}.items() if one is not None}
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What a device can do: bytes per second, and operations per second by type."""
+
+    bytes_per_s: float
+    flops_per_s: Mapping[str, float]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOfRun:
+    """Which part of a run the file is: n of how many, and the position of each of its tests in the whole run."""
+
+    nth: int
+    of: int
+    whole: str
+    tests: tuple[tuple[int, str], ...]
+    count: int = 0
+    size: int = 0
+
+
+Roofs = Mapping[str, Mapping[str, Roof]]  # by device and by source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """The data that this plugin adds to the file beside the rows."""
+
+    schema: int = SCHEMA
+    plugin: str | None = None  # its version
+    roofs: Roofs = field(default_factory=dict)
+    unmeasured: tuple[Unmeasured, ...] = ()
+    shard: ShardOfRun | None = None
+    step: StepPlan | None = None  # of the model that was measured
+
+    def written(self) -> dict[str, Any]:
+        values: dict[str, Any] = {**fields.written(self), "unmeasured": [one.written() for one in self.unmeasured]}
+        values |= {"schema": SCHEMA, "plugin": metadata.version(DISTRIBUTION)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def brief(own: Mapping[str, Any]) -> dict[str, Any]:
+    """For a storage that copies it into the document of each row: nothing that grows with the run."""
+    left = {name: value for name, value in own.items() if name not in ("unmeasured", "shard", "step")}
+    shard = {name: value for name, value in own.get("shard", {}).items() if name != "tests"}
+    return {**left, "unmeasured_count": len(own["unmeasured"]), **({"shard": shard} if shard else {})}
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The commit of the tests' repository."""
+
+    id: str | None = None
+    dirty: bool = False
+
+    @classmethod
+    def of(cls, commit_info: Mapping[str, Any]) -> Commit:
+        known = commit_info.get("id")
+        return cls(None if known is None else str(known), bool(commit_info.get("dirty")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One process: the rows that it measured, the cases that it could not, and where it ran."""
+
+    source: str
+    when: datetime
+    rows: tuple[Row, ...] = ()
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    commit: Commit = Commit()
+    block: Block | None = None  # None if only pytest-benchmark wrote the file
+
+    @property
+    def unmeasured(self) -> tuple[Unmeasured, ...]:
+        return self.block.unmeasured if self.block else ()
+
+    @property
+    def roofs(self) -> Roofs:
+        return self.block.roofs if self.block else {}
+
+    @property
+    def step(self) -> StepPlan | None:
+        return self.block.step if self.block else None
+
+    @property
+    def name(self) -> str:
+        return Path(self.source).name
+
+    @cached_property
+    def ours(self) -> tuple[Row, ...]:
+        """The rows that this plugin measured."""
+        return tuple(row for row in self.rows if row.is_ours)
+
+    @cached_property
+    def by_case(self) -> dict[str, Row]:
+        return {row.case: row for row in self.rows}
+
+    @cached_property
+    def twice(self) -> frozenset[str]:
+        """Cases with more than one row."""
+        return frozenset(case for case, count in Counter(row.case for row in self.rows).items() if count > 1)
+
+    @property
+    def driver(self) -> str | None:
+        return self.machine.get("driver")
+
+    @property
+    def libraries(self) -> dict[str, Any]:
+        return {name: self.machine.get(name) for name in LIBRARIES}
+
+    @property
+    def gpus(self) -> frozenset[str | None]:
+        """Their UUIDs; None where rows are of a CPU."""
+        return frozenset(row.identity.gpu_uuid for row in self.rows)
+
+    def model(self, row: Row) -> str:
+        """The GPU's name; the CPU's of a plain benchmark."""
+        return str(row.identity.device_name or self.machine.get("cpu", {}).get("brand_raw", "unknown"))
+
+    @property
+    def failed(self) -> list[str]:
+        return list(dict.fromkeys(one.case for one in self.unmeasured if one.outcome == FAILED))
+
+    def ended(self, names: Iterable[str]) -> Unmeasured | None:
+        """The case that was not measured, by the first of its names that is known; a failure before other outcomes."""
+        ordered = sorted(self.unmeasured, key=lambda one: one.outcome == FAILED)
+        known = {one.case: one for one in ordered}
+        return next((known[name] for name in names if name in known), None)
+
+    @property
+    def fingerprint(self) -> object:
+        """The same for copies of a file, and for the two files of a run that was both saved and written."""
+        rows = [(row.case, row.median, row.stats.stddev, row.execution.case_s) for row in self.rows]
+        is_stamped = any(row.execution.case_s is not None for row in self.rows)
+        return frozenset(rows), None if is_stamped else self.when
+
+
+def load(path: Path) -> dict[str, Any]:
+    try:
+        document = read_json(path)
+    except FileError as error:
+        raise RunError(str(error)) from error
+    if document is None:
+        raise RunError(f"{path} is empty: pytest-benchmark writes nothing where no benchmark was run")
+    if not isinstance(document, dict):
+        raise RunError(f"{path}: not a file of pytest-benchmark, it has no benchmarks")
+    return document
+
+
+def read(path: Path) -> Run:
+    """A run of this plugin."""
+    return verified(parse(load(path), str(path)))
+
+
+def verified(run: Run) -> Run:
+    if run.block is None:
+        raise RunError(f"{run.source} is no run of this plugin: write one with pytest --benchmark-json=FILE")
+    return run
+
+
+def parse(document: Mapping[str, Any], source: str) -> Run:
+    """Any run of pytest-benchmark."""
+    if not isinstance(document.get("benchmarks"), list):
+        raise RunError(f"{source}: not a file of pytest-benchmark, it has no benchmarks")
+    try:
+        return Run(
+            source=source,
+            when=_when(document.get("datetime")),
+            rows=tuple(_rows(document["benchmarks"])),
+            machine=_machine(document),
+            commit=Commit.of(fields.object_in(document, "commit_info")),
+            block=_block(document),
+        )
+    except FieldError as error:
+        raise RunError(f"{source}: {error}") from error
+
+
+def _rows(records: Iterable[Any]) -> Iterator[Row]:
+    for nth, record in enumerate(records):
+        yield row.read(record, f"benchmark {nth}")
+
+
+def _machine(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Names and versions are text, or numbers as cuDNN's is; what pytest-benchmark writes besides may be anything."""
+    machine = fields.object_in(document, "machine_info")
+    for name in (*SOFTWARE, "node"):
+        if not isinstance(machine.get(name), (str, int, type(None))):
+            raise FieldError(f"machine_info: {name} must be text, got {shown(machine[name])}")
+    fields.object_in(machine, "cpu", "machine_info")
+    return machine
+
+
+def _block(document: Mapping[str, Any]) -> Block | None:
+    if document.get(SCHEMA_KEY) is None:
+        return None
+    own = fields.object_in(document, SCHEMA_KEY)
+    if own.get("schema") not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise FieldError(f"it has schema {shown(own.get('schema'))}, this version reads {known}: update it")
+    return fields.read(Block, own, SCHEMA_KEY)
+
+
+def _when(text: Any) -> datetime:
+    """pytest-benchmark before 5 wrote times without an offset, in UTC."""
+    if text is None:
+        return datetime.fromtimestamp(0, timezone.utc)
+    try:
+        when = datetime.fromisoformat(str(text))
+    except ValueError as error:
+        raise FieldError(f"datetime: {error}") from error
+    return when if when.tzinfo else when.replace(tzinfo=timezone.utc)
+
+
+# A row's numbers as pytest's `user_properties`, which JUnit XML and other reporters show.
+
+PREFIX = "perf_"
+PICOSECONDS = 6  # digits of microseconds
+
+
+def of(row: Row) -> list[tuple[str, object]]:
+    """Nothing of what the row does not know."""
+    work = row.throughput
+    rates = {"tflops": work.tflops, "tb_per_sec": work.tb_per_sec, "sol_pct": work.sol_pct}
+    shown = {"median_us": round(1e6 * row.median, PICOSECONDS), **rates, "status": row.status}
+    return [(f"{PREFIX}{name}", value) for name, value in shown.items() if value is not None]
+
+
+def put(row: Row, into: list[tuple[str, object]]) -> None:
+    """Instead of those of an earlier attempt."""
+    into[:] = [*(known for known in into if not known[0].startswith(PREFIX)), *of(row)]

@@ -1,0 +1,65 @@
+"""A model's step as a run stores it, and as one process hands it to another: its kernels, and the rows that time them.
+
+`models/` makes the plan, measures it and sums it up; only its data is here, since it is a part of the run's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_flashinfer_perf.rows.fields import FieldError
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepKernel:
+    """One kernel of a step on one GPU; bytes, parameters and FLOPs are those of all its `count` calls."""
+
+    name: str
+    count: int = 1
+    problems: tuple[Mapping[str, Any], ...] = ()  # a routine and its parameters: any one of them does the work
+    cases: tuple[str, ...] = ()  # of each problem, as ids have it without the backend
+    gap: str = ""  # why no case measures it
+    note: str = ""
+    stored: str = "bf16"  # the type of its weights
+    weight_bytes: float = 0.0
+    parameters: int = 0
+    flops: float = 0.0
+
+    def times(self, count: int) -> StepKernel:
+        return replace(
+            self,
+            count=self.count * count,
+            weight_bytes=self.weight_bytes * count,
+            parameters=self.parameters * count,
+            flops=self.flops * count,
+        )
+
+    def joined(self, other: StepKernel) -> StepKernel:
+        """This kernel and the calls of another layer's that is the same."""
+        return replace(
+            self,
+            count=self.count + other.count,
+            weight_bytes=self.weight_bytes + other.weight_bytes,
+            parameters=self.parameters + other.parameters,
+            flops=self.flops + other.flops,
+        )
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise FieldError(f"{self.name}: count must be at least 1, got {self.count}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """All kernels of a step; `name` is the model's, with its numbers of GPUs."""
+
+    name: str
+    title: str
+    kernels: tuple[StepKernel, ...]
+    coverage: tuple[str, ...] = ()  # what has a case and what has none, in sentences
+
+    @property
+    def gaps(self) -> list[StepKernel]:
+        return [kernel for kernel in self.kernels if kernel.gap]

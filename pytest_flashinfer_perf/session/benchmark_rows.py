@@ -1,0 +1,122 @@
+"""Record samples that another process measured as a row of pytest-benchmark.
+
+It is off under xdist and has no way to add a row: its fixture is made for a stand-in of the test. The constructor of
+that fixture and the class of its statistics are not documented; this module is all that knows them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pytest_benchmark import stats
+from pytest_benchmark.fixture import BenchmarkFixture
+from pytest_benchmark.utils import safe_dumps
+
+from pytest_flashinfer_perf.rows.row import NAMES, Row, Stats
+from pytest_flashinfer_perf.session.reports import Options
+
+
+def statistics(samples: Iterable[float]) -> Stats:
+    """Those that pytest-benchmark will write."""
+    made: Any = stats.Stats()
+    for sample in samples:
+        made.update(sample)
+    known = {name: getattr(made, name) for name in ("median", "mean", "stddev", "iqr", "rounds", "total")}
+    return Stats(**known, data=tuple(made.data))
+
+
+def finished(item: pytest.Item, row: Row, benchmark: Any) -> tuple[Row, Options]:
+    """The row as pytest-benchmark's JSON will have it, with what the test itself has added to its fixture by now."""
+    marker = item.get_closest_marker("benchmark")
+    own = {name: value for name, value in benchmark.extra_info.items() if name not in NAMES}
+    benchmark.extra_info.update(row.extra_info())  # what the test has set meanwhile of these is not what was measured
+    given = {name: value for name, value in (marker.kwargs if marker else {}).items() if name != "timer"}
+    facts, params, given = json.loads(safe_dumps([own, benchmark.params or {}, given]))
+    return replace(row, facts=facts, params=params), Options(benchmark.group, benchmark.param, given)
+
+
+def add(config: pytest.Config, row: Row, options: Options) -> None:
+    """To this session's rows."""
+    session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
+    clock = ReplayClock()
+    clock.load(row.provenance.instrument, row.stats.data)
+    given = {**session.options, **options.marker, "timer": SimpleNamespace(target=clock), "cprofile": False}
+    how = {"add_stats": session.benchmarks.append, "logger": session.logger, "warner": None, "disabled": False}
+    fixture = BenchmarkFixture(_stand_in(row, options), **how, **given)
+    fixture.group, fixture.params = options.group, dict(row.params) or None
+    fixture.extra_info.update(row.extra_info())
+    fixture.pedantic(lambda: None, rounds=row.stats.rounds, iterations=1)
+
+
+def forget(config: pytest.Config, test: str) -> None:
+    """A row of an attempt that does not count."""
+    session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
+    session.benchmarks[:] = [row for row in session.benchmarks if row.fullname != test]
+
+
+def _stand_in(row: Row, options: Options) -> SimpleNamespace:
+    of_cases = {} if options.param is None else {"callspec": SimpleNamespace(id=options.param, params=row.params)}
+    return SimpleNamespace(name=row.name, nodeid=row.fullname, **of_cases)
+
+
+# Record a measurement as a row of pytest-benchmark, through its public API.
+
+
+class ReplayClock:
+    """A pytest-benchmark timer that replays durations measured elsewhere.
+
+    Two readings per round, 0.0 and then d: their difference is d to the last bit, where a running sum would round it.
+    """
+
+    def __init__(self) -> None:
+        self.__name__ = "not loaded"  # goes to the JSON as options.timer
+        self._readings: Iterator[float] = iter(())
+
+    def load(self, instrument: str, durations: Iterable[float]) -> None:
+        self.__name__ = instrument
+        self._readings = iter([reading for d in durations for reading in (0.0, float(d))])
+
+    def __call__(self) -> float:
+        reading = next(self._readings, None)
+        if reading is None:
+            raise RuntimeError(
+                "a test with the perf fixture records through perf(...) or perf.time(...), not benchmark(...)"
+            )
+        return reading
+
+
+def write(benchmark: Any, clock: ReplayClock, row: Row) -> None:
+    """One record of exactly the row's samples."""
+    if benchmark.disabled:
+        raise RuntimeError("pytest-benchmark is off and would lose this row: unset PYTEST_XDIST_WORKER, or say -n 1")
+    benchmark.extra_info.update(checked(row))
+    clock.load(row.provenance.instrument, row.stats.data)
+    benchmark.cprofile = False  # it would be of the replay, which nobody asks about
+    benchmark.pedantic(lambda: None, rounds=row.stats.rounds, iterations=1)
+
+
+def ship(benchmark: Any, row: Row) -> None:
+    """Where pytest-benchmark is off, in a worker: the row stays with the fixture until the test's report takes it."""
+    benchmark.extra_info.update(checked(row))
+    leave_out(benchmark)
+
+
+def leave_out(benchmark: Any) -> None:
+    """The fixture counts as used, and no row is written: of a skipped or wrong case there is nothing to record."""
+    benchmark.disabled = True
+    benchmark.pedantic(lambda: None)
+
+
+def checked(row: Row) -> dict[str, Any]:
+    """Fail here, in the test that set it: at the session's end one bad value would empty the whole JSON file."""
+    written = row.extra_info()
+    try:
+        json.dumps(written, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a row holds JSON values only: {error}") from error
+    return written

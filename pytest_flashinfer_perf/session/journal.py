@@ -1,0 +1,266 @@
+"""The journal: a line for each case that is started or finished, on disk before the next one starts.
+
+Every process that runs cases adds its lines itself, so that what one of them has finished is there whoever dies next.
+A journal is of one run, and of those that resume it; its lines are JSON.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.rows import fields, run_file
+from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.rows.row import Identity
+from pytest_flashinfer_perf.session import reports
+from pytest_flashinfer_perf.session.reports import CaseReport
+from pytest_flashinfer_perf.session.stash import repeat
+
+SCHEMA = 2
+
+BEGIN = '{"journal"'
+WELL = ("passed", "skipped")  # any other outcome makes what was measured before it void
+
+
+class JournalError(FlashinferPerfError):
+    """The journal cannot be resumed; the message says why."""
+
+
+def json_of(config: pytest.Config) -> Path | None:
+    asked = config.getoption("benchmark_json", None)
+    return config.invocation_params.dir / asked if asked else None
+
+
+def path_of(config: pytest.Config) -> Path | None:
+    """Beside the JSON, else in pytest's cache; nowhere where that is switched off or cannot be made."""
+    beside = json_of(config)
+    if beside is not None:
+        return beside.with_name(f"{beside.name}.journal")
+    cache = getattr(config, "cache", None)
+    try:
+        return cache.mkdir("flashinfer-perf") / "run.journal" if cache is not None else None
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True)
+class Past:
+    """An earlier run: where it was made, and what it finished."""
+
+    path: Path
+    run: str
+    places: tuple[Mapping[str, Any], ...]
+    finished: Mapping[str, CaseReport] = field(repr=False)
+
+    @property
+    def repeats(self) -> dict[str, str]:
+        """The commands that were run: a test of that name may be another by now."""
+        return {test: report.repeat or "" for test, report in self.finished.items()}
+
+
+def read(path: Path) -> Past | None:
+    """The journal, None if there is none. Lines of another run, by a process that outlived it, are ignored."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if _never_begun(lines):
+            return None
+        entries = list(_entries(path, lines))
+        if not entries or entries[0].get("journal") != SCHEMA:
+            raise JournalError(f"{path} is no journal of this version: leave out --perf-resume, or remove it")
+        run, places = entries[0]["run"], tuple(entry["place"] for entry in entries if "journal" in entry)
+        return Past(path, run, places, _finished(entry for entry in entries if entry.get("run") == run))
+    except FileNotFoundError:
+        return None
+    except (OSError, LookupError, TypeError, FieldError) as error:
+        raise JournalError(f"{path} is no journal ({error!r}): leave out --perf-resume, or remove it") from error
+
+
+def _never_begun(lines: list[str]) -> bool:
+    """Killed before its first line was whole."""
+    first = "".join(lines)
+    return len(lines) < 2 and _parsed(first) is None and BEGIN.startswith(first[: len(BEGIN)])
+
+
+def _finished(entries: Iterable[Mapping[str, Any]]) -> dict[str, CaseReport]:
+    """The first measurement of each, where nothing failed later: its teardown, or itself when it was measured again."""
+    done: dict[str, CaseReport] = {}
+    for entry in entries:
+        if entry.get("outcome") == "passed" and entry["report"]:
+            done.setdefault(entry["finished"], reports.read(entry["report"], entry["finished"]))
+        elif "finished" in entry and entry["outcome"] not in WELL:
+            done.pop(entry["finished"], None)
+    return done
+
+
+def _entries(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
+    """A line may be torn where a run was killed: at the end, or before another run went on."""
+    for at, (line, following) in enumerate(zip(lines, [*lines[1:], BEGIN], strict=True), start=1):
+        entry = _parsed(line)
+        if entry is not None:
+            yield entry
+        elif not following.startswith(BEGIN):
+            raise JournalError(f"{path}:{at}: not a line of a journal: leave out --perf-resume, or remove that line")
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+@dataclass(frozen=True)
+class Started:
+    """A case whose test has begun, and the commands that run it again."""
+
+    identity: Identity
+    repeat: str
+
+
+def started(path: Path, test: str) -> Started | None:
+    """The last start of this test."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    found = (line for line in reversed(lines) if line.startswith('{"started"'))
+    entry = next((entry for line in found if (entry := _parsed(line)) and entry["started"] == test), None)
+    return fields.read(Started, entry, str(path)) if entry else None
+
+
+class Journal:
+    """Appends lines to the file, as other processes of the run do at the same time."""
+
+    def __init__(self, path: Path, run: str, place: Mapping[str, Any]) -> None:
+        self._path = path
+        self._run = run
+        self.lost: OSError | None = None  # why it has no line of what came last
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._begin(run, place)
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        except OSError:
+            self.close()
+            if path.stat().st_size == 0:
+                path.unlink()
+            raise
+
+    def _begin(self, run: str, place: Mapping[str, Any]) -> None:
+        """Another run's lines go; those of this one stay, and the last of them is ended where it was torn."""
+        size = os.fstat(self._file).st_size
+        first = os.pread(self._file, 1 << 16, 0).partition(b"\n")[0]
+        if f'"run": "{run}"'.encode() not in first:
+            os.ftruncate(self._file, 0)
+        elif os.pread(self._file, 1, size - 1) != b"\n":
+            os.write(self._file, b"\n")
+        self._write({"journal": SCHEMA, "run": run, "place": place})
+
+    def started(self, test: str, case: Started) -> None:
+        self._add({"started": test, **fields.written(case)})
+
+    def finished(self, report: pytest.TestReport) -> None:
+        kept = reports.written(reports.of(report))
+        self._add({"finished": report.nodeid, "run": self._run, "outcome": report.outcome, "report": kept})
+        with suppress(OSError):  # of a disk that is full, which `lost` says
+            os.fsync(self._file)
+
+    def _add(self, entry: Mapping[str, Any]) -> None:
+        """What is measured does not depend on it."""
+        try:
+            self._write(entry)
+        except OSError as error:
+            self.lost = error
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        """Append a line in one write, so that lines of several processes do not mix."""
+        line = f"{json.dumps(entry)}\n".encode()
+        try:
+            written = os.write(self._file, line)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+        if written < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+# `--perf-resume`: cases that an earlier run finished pass again with what it measured, and the rest is run.
+
+
+class SkipFinished:
+    """In the process that runs tests: finished ones pass without being set up or called.
+
+    Only once each, since the gate may measure one of them again.
+    """
+
+    def __init__(self, finished: Mapping[str, str]) -> None:
+        self._finished = dict(finished)
+        self._kept: str | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        known = self._finished.pop(item.nodeid, None)
+        self._kept = item.nodeid if known is not None and known == repeat(item) else None
+        if self._kept is not None:
+            pytest.skip("instead of setting it up")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        return True if pyfuncitem.nodeid == self._kept else None
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if item.nodeid == self._kept and report.when == "setup":
+            report.outcome, report.longrepr = "passed", None
+        if item.nodeid == self._kept and report.when == "call":
+            reports.add(report, is_kept=True)
+        return report
+
+
+class Restorer:
+    """In the process that gathers rows: the report of a finished test gets the row that was measured earlier."""
+
+    def __init__(self, past: Past, notes: list[str]) -> None:
+        self._past = past
+        self._notes = notes
+        self._kept: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if reports.of(report).is_kept:
+            self._kept.add(report.nodeid)
+            finished = replace(self._past.finished[report.nodeid], is_kept=True)
+            setattr(report, reports.NAME, finished)
+        row = self._past.finished[report.nodeid].row if report.nodeid in self._kept else None
+        if row is not None:
+            run_file.put(row, report.user_properties)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if exitstatus != pytest.ExitCode.USAGE_ERROR:
+            kept = counted(len(self._kept), "finished case")
+            self._notes.append(f"--perf-resume: {kept} of {self._past.path} not run again")
+
+
+def no_journal(path: object) -> str:
+    return f"--perf-resume: no journal at {path}, everything is run"
+
+
+def differences(places: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[str]:
+    """Between here and every place that the journal knows; nothing where one of them is as here."""
+    if not places or place in places:
+        return []
+    then = places[-1]
+    return [f"{name} was {then.get(name)}, is {place.get(name)}" for name in place if then.get(name) != place.get(name)]

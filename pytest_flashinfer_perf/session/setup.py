@@ -1,0 +1,224 @@
+"""Set up a session that measures: journal, time limits, the lock of the device, workers."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import platform
+import warnings
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.printing import write_lines
+from pytest_flashinfer_perf.session import gpu_lock, journal, progress, reports, time_limit
+from pytest_flashinfer_perf.session.gatherer import Gatherer
+from pytest_flashinfer_perf.session.journal import Journal, Past, Restorer, SkipFinished
+from pytest_flashinfer_perf.session.shards import Sharding
+from pytest_flashinfer_perf.session.stash import measures
+from pytest_flashinfer_perf.session.survival import REMEDY, Beside, Retirement, Survival
+from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
+from pytest_flashinfer_perf.session.workers import Controller, WorkerBrief, WorkerErrorRelay
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.config.settings import Settings
+    from pytest_flashinfer_perf.machine.devices import Device
+
+BRIEF = pytest.StashKey[WorkerBrief]()
+STDERR = pytest.StashKey[IO[str]]()
+
+
+def start(config: pytest.Config, notes: list[str]) -> None:
+    """When pytest is configured; a session without cases does not notice."""
+    brief = config.stash[BRIEF] = WorkerBrief.of(config) or _gathering(config, notes)
+    time_limit.know(brief.broken)
+    config.pluginmanager.register(reports.Serializer(), "flashinfer-perf-serializer")
+    stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
+    config.add_cleanup(stderr.close)
+    if config.getoption("perf_shard"):
+        config.pluginmanager.register(Sharding(config, config.getoption("perf_shard")), "flashinfer-perf-sharding")
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(WorkerErrorRelay(), "flashinfer-perf-worker-error-relay")
+    if brief.finished:
+        config.pluginmanager.register(SkipFinished(brief.finished), "flashinfer-perf-skip-finished")
+
+
+def _gathering(config: pytest.Config, notes: list[str]) -> WorkerBrief:
+    """The setup of the main process."""
+    asked = config.getoption("perf_resume") and not config.option.collectonly
+    past = _past(config, notes) if asked else None
+    brief = WorkerBrief(past.run, past.repeats, past.places) if past else WorkerBrief(uuid4().hex)
+    shown = progress.of_command()
+    if shown is not None:
+        config.add_cleanup(time_limit.tell(shown.compiles))
+        config.pluginmanager.register(shown, "flashinfer-perf-progress")
+    config.pluginmanager.register(Gatherer(config, brief.run), "flashinfer-perf-gatherer")
+    if past is not None:
+        config.pluginmanager.register(Restorer(past, notes), "flashinfer-perf-restorer")
+    if config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.register(Controller(config, brief), "flashinfer-perf-controller")
+    return brief
+
+
+def _past(config: pytest.Config, notes: list[str]) -> Past | None:
+    path = journal.path_of(config)
+    past = journal.read(path) if path else None
+    if past is None:
+        notes.append(journal.no_journal(path or "pytest's cache, which is off or cannot be written"))
+    return past
+
+
+def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
+    """Before the first case, where cases run; UsageError where none should."""
+    config = session.config
+    if not config.pluginmanager.hasplugin("benchmark"):
+        raise pytest.UsageError("rows are pytest-benchmark's: leave out -p no:benchmark")
+    brief, place = config.stash[BRIEF], _place(config, settings, device)
+    if is_timed(config, settings):
+        refuse(brief, device)
+        be_alone(config, device)
+    changed = journal.differences(brief.places, place)
+    if changed:
+        cure = "leave out --perf-resume to measure all of it here"
+        raise pytest.UsageError(f"--perf-resume: the journal is not of this run, {', '.join(changed)}: {cure}")
+    config.pluginmanager.register(
+        Survival(device, _limit(config, settings), _journal(config, brief, place)), "flashinfer-perf-survival"
+    )
+    if not hasattr(config, "workerinput") and faulthandler.is_enabled():
+        beside = Beside(config.stash[STDERR])
+        config.add_cleanup(beside.close)
+        config.pluginmanager.register(beside, "flashinfer-perf-beside")
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(Retirement(), "flashinfer-perf-retirement")
+        if not any(_is_plain_benchmark(item) for item in session.items):
+            config.pluginmanager.register(SilenceXdistWarning(), "flashinfer-perf-silence-xdist-warning")
+
+
+def _is_plain_benchmark(item: pytest.Item) -> bool:
+    return "benchmark" in getattr(item, "fixturenames", ()) and not measures(item)
+
+
+class SilenceXdistWarning:
+    """Ignores pytest-benchmark's warning that it is off in xdist's workers: the controller records their rows."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_unconfigure(self) -> None:
+        warnings.filterwarnings("ignore", message="Benchmarks are automatically disabled because xdist")
+
+
+def is_timed(config: pytest.Config, settings: Settings) -> bool:
+    return not (settings.checking.only or settings.fuzzing.on or config.getoption("benchmark_disable"))
+
+
+def refuse(brief: WorkerBrief, device: Device) -> None:
+    if brief.dist:
+        raise pytest.UsageError(brief.dist)
+    if brief.gpu and device.uuid is not None:
+        raise pytest.UsageError(brief.gpu)
+
+
+def be_alone(config: pytest.Config, device: Device) -> None:
+    """Until the session ends. Of a CPU the workers of a session take turns, see `turn`."""
+    if device.uuid is None:
+        return
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+
+    def waits(path: Path) -> None:
+        if terminal is not None:
+            write_lines(terminal, [f"waiting for {device.name}: another run holds {path}"])
+
+    stack = ExitStack()
+    with errors_of_use(OSError):
+        stack.enter_context(gpu_lock.alone_on(device.uuid, waits))
+    config.add_cleanup(stack.close)
+
+
+@contextmanager
+def turn(config: pytest.Config, settings: Settings, device: Device) -> Iterator[None]:
+    """A CPU is one device, however many workers it has."""
+    with ExitStack() as stack:
+        if hasattr(config, "workerinput") and device.uuid is None and settings.device != "cpu:any":
+            with not_counted():
+                stack.enter_context(gpu_lock.alone_on("cpu", lambda _: None))
+        yield
+
+
+def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[str, Any]:
+    """All that makes rows comparable: where they are measured, with what, and how."""
+    from pytest_flashinfer_perf.machine import provenance
+
+    commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
+    known = {**provenance.versions(), "python": platform.python_version(), "host": platform.node()}
+    checking = asdict(settings.checking)
+    known["tolerances"] = repr(checking.pop("tolerances"))
+    measuring = asdict(settings.measuring)
+    known["--benchmark-max-time"] = measuring.pop("max_time")
+    others = {"seed": settings.seed, "case_tag": settings.case_tag, "plant": dict(settings.plants)}
+    how = {**measuring, **checking, **others}
+    asked = {f"--perf-{name.replace('_', '-')}": value for name, value in how.items()}
+    return {**known, "device": device.name, "commit": commit.get("id"), **asked}
+
+
+def _journal(config: pytest.Config, brief: WorkerBrief, place: Mapping[str, Any]) -> Journal | None:
+    """A worker of another host has no file here: the controller writes what its reports say."""
+    if brief.is_elsewhere:
+        config.pluginmanager.register(ReportPlace(place), "flashinfer-perf-placed")
+        return None
+    path = journal.path_of(config)
+    try:
+        made = Journal(path, brief.run, place) if path is not None else None
+    except OSError as error:
+        if journal.json_of(config) is not None:
+            raise pytest.UsageError(str(error)) from error
+        made = None
+    if made is not None:
+        config.add_cleanup(made.close)
+    elif hasattr(config, "cache"):
+        _warn_of_no_journal(config)
+    return made
+
+
+def _warn_of_no_journal(config: pytest.Config) -> None:
+    """Only a warning, since a read-only folder is no reason not to measure."""
+    folder = config.rootpath / config.getini("cache_dir")
+    warning = f"--perf-resume could not go on with this run: {folder} cannot be written. With --benchmark-json it could"
+    with errors_of_use(pytest.PytestWarning):
+        config.issue_config_time_warning(pytest.PytestWarning(warning), stacklevel=2)
+
+
+class ReportPlace:
+    """Adds the host and the GPU to reports."""
+
+    def __init__(self, place: Mapping[str, Any]) -> None:
+        self._place = place
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if (report.when == "call" or report.failed) and measures(item):
+            reports.add(report, place=self._place)
+        return report
+
+
+def _limit(config: pytest.Config, settings: Settings) -> Limit | None:
+    brief, seconds = config.stash[BRIEF], config.getoption("perf_timeout")
+    words = config.stash[STDERR]
+    if brief.words is not None:
+        words = Path(brief.words).open("w", encoding="utf-8")  # noqa: SIM115 - open until this process ends
+        _write(words, f"{os.getpid()}\n")
+        faulthandler.enable(words)
+    if not seconds or settings.fuzzing.on:  # a search has a limit of its own for each example
+        return None
+    last = f"\nflashinfer-perf: no end within {seconds:g} s (--perf-timeout), and the run ends with it: {REMEDY}\n"
+    return Limit(seconds, words, None if hasattr(config, "workerinput") else lambda: _write(words, last))
+
+
+def _write(file: IO[str], text: str) -> None:
+    file.write(text)
+    file.flush()

@@ -1,0 +1,170 @@
+"""Wrap each case: time limit, journal, and what happens to the other cases when one ends the process."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import nullcontext, suppress
+from typing import IO, TYPE_CHECKING
+
+import pytest
+
+from pytest_flashinfer_perf.printing import write_lines
+from pytest_flashinfer_perf.session import endings, last_words, reports
+from pytest_flashinfer_perf.session.journal import WELL, Journal, Started
+from pytest_flashinfer_perf.session.stash import OUTCOME, forget, identity, measures, repeat
+from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.machine.devices import Device
+
+POISONED = 70  # a worker's exit code; why it ended is in the report that it sent before
+REMEDY = "run with -n 1, and each such case costs itself alone; --perf-resume keeps what was measured before"
+
+
+class Survival:
+    """In the process that runs the cases: applies their time limit and writes their journal."""
+
+    def __init__(self, device: Device, limit: Limit | None, journal: Journal | None) -> None:
+        self._device = device
+        self._limit = limit
+        self._journal = journal
+        self._poison: str | None = None
+        self._failed = False
+        self._repeat = ""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if not measures(item):
+            return (yield)
+        self._write_started(item)
+        with self._limit.of_one() if self._limit else nullcontext():
+            done = yield
+            if self._failed and self._poison is None:
+                self._give_back_memory()
+        self._failed = False
+        return done
+
+    def _write_started(self, item: pytest.Item) -> None:
+        self._repeat = repeat(item)
+        if self._journal is not None:
+            self._journal.started(item.nodeid, Started(identity(item), repeat(item, from_here=True)))
+
+    def _give_back_memory(self) -> None:
+        """Python keeps the last error for a debugger, and with it whatever its frames had."""
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(name, None)
+        self._device.give_back_memory()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if not measures(item):
+            return
+        forget(item)
+        if self._poison is not None:
+            pytest.fail(self._poison, pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Wait for the GPU, so that an error of a kernel is attributed to this case."""
+        done = yield
+        if measures(item):
+            self._device.synchronize()
+        return done
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if report.when == "call" and measures(item):
+            reports.add(report, repeat=self._repeat)
+        if call.excinfo is not None and report.failed and measures(item):
+            self._failed = True
+            if self._poison is None:
+                self._note_end(item, report, call.excinfo.value)
+        return report
+
+    def _note_end(self, item: pytest.Item, report: pytest.TestReport, error: BaseException) -> None:
+        outcome = item.stash.get(OUTCOME, None) or endings.of_error(error)
+        if self._is_broken(outcome):
+            outcome = outcome or endings.CUDA_ERROR
+            self._poison = (
+                f"not run: {item.nodeid} ended with {outcome}, CUDA's context in this process is lost: {REMEDY}"
+            )
+            reports.add(report, is_poisoned=True)
+        if outcome is not None:
+            reports.add(report, ended=outcome)
+            report.sections.append(("ended with", outcome))
+
+    def _is_broken(self, outcome: str | None) -> bool:
+        """A GPU is asked: not all that CUDA complains of is the end of its context."""
+        if not self._device.is_gpu:
+            return outcome in endings.STICKY
+        try:
+            self._device.touch()
+        except RuntimeError as error:
+            return endings.of_error(error) != endings.OUT_OF_MEMORY
+        return False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """The journal comes first: what other plugins keep may be lost with the process."""
+        ended = report.when == "call" or report.outcome not in WELL
+        if self._journal is not None and ended and not reports.of(report).is_kept:
+            self._journal.finished(report)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._journal is not None and self._journal.lost is not None:
+            write_lines(terminalreporter, [f"--perf-resume could not go on with this run: {self._journal.lost}"])
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_exception_interact(self, node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
+        """pytest stops faulthandler's clock here, and with it the one of the case."""
+        done = yield
+        if not node.config.getoption("usepdb"):
+            with not_counted():
+                pass
+        return done
+
+
+class Retirement:
+    """Ends a worker whose CUDA context is lost, after it has sent its report and before it takes another case."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if reports.of(report).is_poisoned:
+            os._exit(POISONED)
+
+
+# For sessions without workers: start a process that reports which case the session died of.
+
+
+class Beside:
+    """Sends the name of each starting test to a process that reads faulthandler's output until the session ends."""
+
+    def __init__(self, stderr: IO[str]) -> None:
+        command = [sys.executable, "-I", "-S", last_words.__file__, REMEDY]
+        self._reader = subprocess.Popen(  # noqa: S603 - our own module
+            command, stdin=subprocess.PIPE, stderr=stderr, bufsize=0, start_new_session=True
+        )
+        assert self._reader.stdin is not None
+        self._pipe = self._reader.stdin
+        faulthandler.enable(self._pipe, all_threads=False)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        with suppress(OSError):  # somebody has ended it
+            self._pipe.write(f"{last_words.CASE}{item.nodeid}\n".encode())
+        return (yield)
+
+    def close(self) -> None:
+        """pytest has disabled faulthandler by now, unless it was not pytest who enabled it."""
+        if faulthandler.is_enabled():
+            faulthandler.enable(2)
+        self._pipe.close()
+        self._reader.terminate()  # what a test has forked and left may keep the other end of its pipe open
+        self._reader.wait()
