@@ -38,14 +38,19 @@ class Choice:
 
 def choose_kernel(call: Callable[[], object], *, tune: bool, cache: str | None) -> Choice | None:
     """Tune the call, or load the cache file, or forget earlier cases; returns the choice for the calls that follow."""
+    with _watched(prepare(call, tune=tune, cache=cache)) as choices:
+        call()
+    return choices[-1] if choices else None
+
+
+def prepare(call: Callable[[], object], *, tune: bool, cache: str | None) -> Any:
+    """Tune the call, or load the cache file, or forget earlier cases; returns FlashInfer's tuner."""
     library = importlib.import_module("flashinfer.autotuner")
     library.AutoTuner.get().clear_cache()
     if tune or cache:
         with library.autotune(tune, cache=cache):
             call()
-    with _watched(library.AutoTuner.get()) as choices:
-        call()
-    return choices[-1] if choices else None
+    return library.AutoTuner.get()
 
 
 @contextmanager

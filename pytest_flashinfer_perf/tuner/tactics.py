@@ -1,0 +1,219 @@
+"""The tactics among which FlashInfer's tuner chooses for a call: list them, and have the call use one of them.
+
+A call asks the tuner once or several times (`cutlass_fused_moe` asks for each of its two products). What is known of a
+question comes from FlashInfer's public hooks: `choose_one` asks, `get_valid_tactics` lists, `autotune` tunes and loads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.measurement import autotune
+from pytest_flashinfer_perf.measurement.autotune import Choice
+
+DEFAULT = -1  # FlashInfer's number for what a runner does untuned
+
+
+class TacticError(FlashinferPerfError):
+    """A call does not offer the tactic that it was to use."""
+
+
+@dataclass(frozen=True)
+class Tactic:
+    """An answer to each question of a call, by the name of the operation that asks."""
+
+    answers: tuple[tuple[str, Choice], ...]
+
+    @property
+    def name(self) -> str:
+        """Runner and tactic, with the operation in front where a call asks more than once."""
+        if len(self.answers) == 1:
+            return self.answers[0][1].sentence
+        return "; ".join(f"{op.rpartition('::')[2]}: {choice.sentence}" for op, choice in self.answers)
+
+    def changed(self, op: str, choice: Choice) -> Tactic:
+        return Tactic(tuple((name, choice if name == op else old) for name, old in self.answers))
+
+    @property
+    def is_default(self) -> bool:
+        return all(choice.tactic == DEFAULT for _, choice in self.answers)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a call asks the tuner: an operation, the answer without tuning, and the answers that runners list.
+
+    `broken` has a sentence for each runner that fails to list; `rounded` says which sizes are tuned as other ones.
+    """
+
+    op: str
+    default: Choice
+    listed: tuple[Choice, ...]
+    broken: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The listed ones and the default, which a runner need not list."""
+        return tuple(dict.fromkeys((self.default, *self.listed)))
+
+
+def questions(call: Callable[[], object]) -> tuple[Question, ...]:
+    """What the call asks the tuner when nothing is tuned. An operation that asks again is listed once."""
+    tuner = importlib.import_module("flashinfer.autotuner").AutoTuner.get()
+    tuner.clear_cache()
+    seen: dict[str, Question] = {}
+    ask = tuner.choose_one
+
+    def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+        runner, tactic = ask(custom_op, runners, tuning_config, inputs, **kwargs)
+        listed, broken = _listed(runners, inputs)
+        rounded = tuple(_rounded(tuner, tuning_config, inputs))
+        seen.setdefault(custom_op, Question(custom_op, _choice(runner, tactic), listed, broken, rounded))
+        return runner, tactic
+
+    with _answering(tuner, choose_one):
+        call()
+    return tuple(seen.values())
+
+
+def default(asked: Sequence[Question]) -> Tactic:
+    return Tactic(tuple((question.op, question.default) for question in asked))
+
+
+def _choice(runner: Any, tactic: Any) -> Choice:
+    return Choice(type(runner).__name__, tuple(tactic) if isinstance(tactic, list) else tactic)
+
+
+def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice, ...], tuple[str, ...]]:
+    """What each runner lists for inputs of just this size; a runner that raises is named, not lost."""
+    answers = [_of_runner(runner, inputs, _profile(inputs)) for runner in runners]
+    found = (choice for choices in answers if not isinstance(choices, str) for choice in choices)
+    return tuple(dict.fromkeys(found)), tuple(sentence for sentence in answers if isinstance(sentence, str))
+
+
+def _of_runner(runner: Any, inputs: Sequence[Any], profile: Any) -> list[Choice] | str:
+    try:
+        return [_choice(runner, tactic) for tactic in runner.get_valid_tactics(inputs, profile)]
+    except Exception as error:  # noqa: BLE001 - whatever it raises
+        return f"{type(runner).__name__}: {type(error).__name__}: {error}"
+
+
+def _profile(inputs: Sequence[Any]) -> Any:
+    library = importlib.import_module("flashinfer.autotuner")
+    shapes = [[library.StaticDim(size) for size in getattr(tensor, "shape", ())] for tensor in inputs]
+    return library.OptimizationProfile(shapes, [None] * len(shapes))
+
+
+def _rounded(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> Iterator[str]:
+    """Sizes that the tuner takes for others: the tactic of that bucket serves them."""
+    for nth, spec in enumerate(tuning_config.dynamic_tensor_specs):
+        size = int(inputs[spec.input_idx[0]].shape[spec.dim_idx[0]])
+        bucket = tuner.get_effective_map_to_tuning_buckets(tuning_config, nth)(size)
+        if bucket != size:
+            yield f"input {spec.input_idx[0]} dimension {spec.dim_idx[0]}: {size} is tuned as {bucket}"
+
+
+@contextmanager
+def _answering(tuner: Any, choose_one: Callable[..., tuple[Any, Any]]) -> Iterator[None]:
+    """Calls ask this function in place of the tuner."""
+    tuner.choose_one = choose_one
+    try:
+        yield
+    finally:
+        del tuner.choose_one
+
+
+@contextmanager
+def using(tactic: Tactic) -> Iterator[None]:
+    """Calls use this tactic, as they would if the tuner had chosen it. Raises TacticError if they do not offer it."""
+    tuner, wanted = importlib.import_module("flashinfer.autotuner").AutoTuner.get(), dict(tactic.answers)
+
+    def choose_one(custom_op: str, runners: Any, *_others: Any, **_kwargs: Any) -> tuple[Any, Any]:
+        choice = wanted.get(custom_op)
+        offered = (runner for runner in runners if choice and type(runner).__name__ == choice.runner)
+        runner = next(offered, None)
+        if choice is None or runner is None:
+            raise TacticError(f"{custom_op} does not offer {choice.sentence if choice else 'a tactic that was listed'}")
+        return runner, choice.tactic
+
+    with _answering(tuner, choose_one):
+        yield
+
+
+def chosen(call: Callable[[], object], *, tune: bool = False, cache: str | None = None) -> Tactic:
+    """What the tuner answers to the call by itself: untuned, after tuning it, or with a cache file loaded.
+
+    The tuner keeps what it chose, so that calls that follow are replays.
+    """
+    tuner = autotune.prepare(call, tune=tune, cache=cache)
+    seen: dict[str, Choice] = {}
+    ask = tuner.choose_one
+
+    def choose_one(custom_op: str, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        runner, tactic = ask(custom_op, *args, **kwargs)
+        seen[custom_op] = _choice(runner, tactic)
+        return runner, tactic
+
+    with _answering(tuner, choose_one):
+        call()
+    return Tactic(tuple(seen.items()))
+
+
+def product(base: Tactic, among: dict[str, Sequence[Choice]]) -> list[Tactic]:
+    """Every combination of these answers, with the base's answers to other questions."""
+    made = []
+    for combination in itertools.product(*among.values()):
+        tactic = base
+        for op, choice in zip(among, combination, strict=True):
+            tactic = tactic.changed(op, choice)
+        made.append(tactic)
+    return made
+
+
+def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
+    """Add the tactic to a cache file, as FlashInfer writes it: its tuner runs, and is offered no other tactic.
+
+    Other buckets than the one of this call are offered none, and so get no entry.
+    """
+    library = importlib.import_module("flashinfer.autotuner")
+    tuner, wanted = library.AutoTuner.get(), dict(best.answers)
+    tuner.clear_cache()
+    ask = tuner.choose_one
+
+    def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+        here = _buckets(tuner, tuning_config, inputs)
+        for runner in runners:
+            runner.get_valid_tactics = _offer(runner, wanted[custom_op], here)
+        try:
+            runner, tactic = ask(custom_op, runners, tuning_config, inputs, **kwargs)
+            return runner, tactic
+        finally:
+            for runner in runners:
+                runner.__dict__.pop("get_valid_tactics", None)
+
+    with library.autotune(True, cache=cache), _answering(tuner, choose_one):
+        call()
+
+
+def _buckets(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> list[tuple[int, int, int]]:
+    """Input, dimension and bucket of each size that the tuner rounds."""
+    specs = enumerate(tuning_config.dynamic_tensor_specs)
+    mappers = ((spec, tuner.get_effective_map_to_tuning_buckets(tuning_config, nth)) for nth, spec in specs)
+    places = ((spec.input_idx[0], spec.dim_idx[0], mapper) for spec, mapper in mappers)
+    return [(nth, dim, mapper(int(inputs[nth].shape[dim]))) for nth, dim, mapper in places]
+
+
+def _offer(runner: Any, wanted: Choice, here: Sequence[tuple[int, int, int]]) -> Callable[[Any, Any], list[Any]]:
+    def get_valid_tactics(_inputs: Any, profile: Any) -> list[Any]:
+        shapes = profile.get_opt_shapes()
+        is_here = all(shapes[nth][dim] == bucket for nth, dim, bucket in here)
+        return [wanted.tactic] if is_here and type(runner).__name__ == wanted.runner else []
+
+    return get_valid_tactics
