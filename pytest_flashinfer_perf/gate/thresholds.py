@@ -51,6 +51,8 @@ class Threshold:
     max_plan_us: float | None = None
     max_launches: float | None = None
     no_sync: bool = False
+    max_regret: float | None = None  # of the tuner's choices, which `tune-report` judges
+    max_flips: float | None = None
 
     def in_log(self, median: float) -> float:
         """The least logarithm of a ratio that counts, of a case that takes `median` seconds."""
@@ -150,6 +152,8 @@ READERS: Readers = {
     "max_plan_us": number,
     "max_launches": number,
     "no_sync": _switch,
+    "max_regret": share,
+    "max_flips": number,
 }
 OF_STEPS: Readers = {"slower_step": share, "max_step_us": number}
 

@@ -148,6 +148,27 @@ def _measured(case: Case, measuring: Measuring, checking: Checking, device: Devi
     return CaseResult(measurement, cost, resolved, choice, routine.described(p, x, expected.tolerances), inputs)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A case that was built and not timed: its call, the answer to expect, and how it is to be timed."""
+
+    target: Target
+    expected: Expected
+    measuring: Measuring
+    cuda_graph: bool
+
+
+def prepared(case: Case, measuring: Measuring, checking: Checking, device: Device) -> Prepared:
+    """Build a case and compute its answer; nothing is tuned, checked or timed."""
+    x = case.routine.inputs(case.params, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
+    graph = uses_graph(measuring, device, case.routine.cuda_graph)
+    target, _, takes = _built(case, x, graph)
+    graph = graph and not (case.routine.graph_if_possible and graphs.refusal(target))
+    cost = case.routine.cost(case.params, x)
+    expected = Expected(()) if checking.off else _Expectation(case, x, cost, checking).expected(takes, device)
+    return Prepared(target, expected, measuring, graph)
+
+
 def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
     """The call to time, the backend that it resolved to, and the inputs as that backend expects them."""
     built = case.backend.build(case.params, x, LaunchOptions(case.backend_name, graph))

@@ -53,9 +53,10 @@ class Field:
 
     @functools.cached_property
     def best(self) -> tuple[str, ...]:
-        """All that cannot be told from the fastest, this one first."""
+        """All that cannot be told from the fastest, this one first; what ran in another stage was combined into it."""
         left = (name for name in self.times if name not in self.out and name != self.fastest)
-        return (self.fastest, *(name for name in left if not self.is_slower(name)))
+        met = (name for name in left if self.times[name].keys() & self.times[self.fastest].keys())
+        return (self.fastest, *(name for name in met if not self.is_slower(name)))
 
     def is_slower(self, name: str, looks: int = 1) -> bool:
         """Whether it is surely slower than the fastest, when all are compared, and in each of so many looks.
@@ -108,8 +109,8 @@ class Field:
         shared = sorted(self.times[before].keys() & self.times[after].keys())
         if len(shared) < FEWEST_ROUNDS:
             return None
-        sides = (tuple(self.times[name][n] for n in shared) for name in (before, after))
-        return Replicates("time", "cycles", *sides, paired=True)
+        sides = [tuple(self.times[name][n] for n in shared) for name in (before, after)]
+        return Replicates("time", "cycles", sides[0], sides[1], paired=True)
 
 
 def flips(field: Field, picks: Sequence[str]) -> int:

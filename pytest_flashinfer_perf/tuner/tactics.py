@@ -37,6 +37,14 @@ class Tactic:
             return self.answers[0][1].sentence
         return "; ".join(f"{op.rpartition('::')[2]}: {choice.sentence}" for op, choice in self.answers)
 
+    @property
+    def as_json(self) -> list[list[Any]]:
+        return [[op, choice.runner, choice.tactic] for op, choice in self.answers]
+
+    @classmethod
+    def from_json(cls, written: Sequence[Sequence[Any]]) -> Tactic:
+        return cls(tuple((op, Choice(runner, _frozen(tactic))) for op, runner, tactic in written))
+
     def changed(self, op: str, choice: Choice) -> Tactic:
         return Tactic(tuple((name, choice if name == op else old) for name, old in self.answers))
 
@@ -88,7 +96,12 @@ def default(asked: Sequence[Question]) -> Tactic:
 
 
 def _choice(runner: Any, tactic: Any) -> Choice:
-    return Choice(type(runner).__name__, tuple(tactic) if isinstance(tactic, list) else tactic)
+    return Choice(type(runner).__name__, _frozen(tactic))
+
+
+def _frozen(tactic: Any) -> Any:
+    """As the tuner has it: lists, which JSON knows, are tuples."""
+    return tuple(map(_frozen, tactic)) if isinstance(tactic, list | tuple) else tactic
 
 
 def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice, ...], tuple[str, ...]]:
