@@ -6,6 +6,7 @@ a way chooses stays in the race to its end, so that its regret is known.
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,6 +138,7 @@ class Searched:
 def search(contest: Contest, asked: Sequence[Question], ways: Ways, budget: float) -> Searched:
     """Race all answers to one question. To several: those to each with the others' defaults, then the best combined."""
     start, base = time.monotonic(), tactics.default(asked)
+    gc.collect()  # as before any capture, see `graphs.capture`
     race = Race(contest.known(list(ways.tactics.values())), contest.rounds(), lambda: True, _tick(contest.bench))
     stages = len(asked) + (len(asked) > 1)
 
@@ -187,6 +189,7 @@ def _replayed(contest: Contest, way: str, tactic: Tactic, cache: str | None) -> 
         return {}
     answer = tactics.chosen(contest.target, cache=cache)
     seen: dict[str, bool | None] = {"answer": answer.name == tactic.name}
+    gc.collect()  # of the graphs that the tuner left behind
     eager = contest.kernels(contest.target)
     if eager is None:
         return {**seen, "eager": None, "graph": None}

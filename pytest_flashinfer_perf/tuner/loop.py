@@ -76,7 +76,7 @@ class TunerLoop:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:  # pytest itself reports collection errors
             return None
-        cases = [case for item in session.items if (case := case_of(item)) is not None]
+        cases = list({_untuned(case): case for item in session.items if (case := case_of(item)) is not None}.values())
         if not cases:
             raise pytest.UsageError("no tuner to look at: these arguments select no test with a case")
         self._job.say("begins", versions=provenance.versions())
@@ -118,6 +118,12 @@ class TunerLoop:
 
     def _starts(self, case: Case) -> Any:
         return lambda tactic: self._job.say("tactic", case=case.identity.case, tactic=tactic)
+
+
+def _untuned(case: Case) -> tuple[Any, ...]:
+    """What a case and the same one with --autotune have in common: here both are asked untuned."""
+    params = {name: value for name, value in case.params.as_json().items() if name != "autotune"}
+    return case.routine.name, case.backend_name, repr(params), case.seed
 
 
 def _raced(case: Case, held: Contest, asked: tuple[Question, ...], job: Job) -> dict[str, Any]:

@@ -56,15 +56,14 @@ class Field:
         """All that cannot be told from the fastest, this one first; what ran in another stage was combined into it."""
         left = (name for name in self.times if name not in self.out and name != self.fastest)
         met = (name for name in left if self.times[name].keys() & self.times[self.fastest].keys())
-        return (self.fastest, *(name for name in met if not self.is_slower(name)))
+        near = (self.fastest, *(name for name in met if not self.is_slower(name)))
+        beaten = {name for name in near[1:] if any(self.is_slower(name, than=other) for other in near)}
+        return tuple(name for name in near if name not in beaten)
 
-    def is_slower(self, name: str, looks: int = 1) -> bool:
-        """Whether it is surely slower than the fastest, when all are compared, and in each of so many looks.
-
-        Half of the risk is for the set at the end, the other half for what is dropped on the way.
-        """
-        seen = self.effect(self.fastest, name)
-        return seen is not None and seen.bound(-1, self._risk / 2 / looks) > 0
+    def is_slower(self, name: str, looks: int = 1, than: str | None = None) -> bool:
+        """Whether it is surely slower than the fastest or another, when all are compared, in each of so many looks."""
+        seen = self.effect(than or self.fastest, name)
+        return seen is not None and seen.bound(-1, self._risk / looks) > 0
 
     def is_told_from(self, one: str, other: str) -> bool:
         seen = self.effect(one, other)
@@ -78,7 +77,7 @@ class Field:
             return Regret(0.0, 0.0, 0.0)
         if not seen:
             return None
-        low = max(effect.bound(-1, self._risk) for effect in seen)
+        low = 0.0 if name in self.best else max(effect.bound(-1, self._risk) for effect in seen)
         high = max(effect.bound(1) for effect in seen)
         middle = max((effect.change for effect in seen), default=0.0)
         shown = 0.0 if name == self.fastest else middle
@@ -86,7 +85,8 @@ class Field:
 
     @property
     def _risk(self) -> float:
-        return RISK / max(1, len(self.times) - 1)
+        """Of one pair: half of the risk is for the set at the end, the other half for what is dropped on the way."""
+        return RISK / 2 / max(1, len(self.times) - 1)
 
     def effect(self, before: str, after: str) -> Effect | None:
         """How much slower `after` is than `before`, of the rounds that both ran in."""

@@ -126,11 +126,18 @@ def _profile(inputs: Sequence[Any]) -> Any:
 
 def _rounded(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> Iterator[str]:
     """Sizes that the tuner takes for others: the tactic of that bucket serves them."""
-    for nth, spec in enumerate(tuning_config.dynamic_tensor_specs):
-        size = int(inputs[spec.input_idx[0]].shape[spec.dim_idx[0]])
-        bucket = tuner.get_effective_map_to_tuning_buckets(tuning_config, nth)(size)
+    for nth, dim, bucket in _buckets(tuner, tuning_config, inputs):
+        size = inputs[nth].shape[dim]
         if bucket != size:
-            yield f"input {spec.input_idx[0]} dimension {spec.dim_idx[0]}: {size} is tuned as {bucket}"
+            yield f"input {nth} dimension {dim}: {size} is tuned as {bucket}"
+
+
+def _buckets(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> Iterator[tuple[int, int, int]]:
+    """Input, dimension and bucket of each size that the tuner rounds; an optional input may not be there."""
+    for nth, spec in enumerate(tuning_config.dynamic_tensor_specs):
+        at, dim = spec.input_idx[0], spec.dim_idx[0]
+        if inputs[at] is not None:
+            yield at, dim, tuner.get_effective_map_to_tuning_buckets(tuning_config, nth)(int(inputs[at].shape[dim]))
 
 
 @contextmanager
@@ -201,7 +208,7 @@ def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
     ask = tuner.choose_one
 
     def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
-        here = _buckets(tuner, tuning_config, inputs)
+        here = list(_buckets(tuner, tuning_config, inputs))
         for runner in runners:
             runner.get_valid_tactics = _offer(runner, wanted[custom_op], here)
         try:
@@ -213,14 +220,6 @@ def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
 
     with library.autotune(True, cache=cache), _answering(tuner, choose_one):
         call()
-
-
-def _buckets(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> list[tuple[int, int, int]]:
-    """Input, dimension and bucket of each size that the tuner rounds."""
-    specs = enumerate(tuning_config.dynamic_tensor_specs)
-    mappers = ((spec, tuner.get_effective_map_to_tuning_buckets(tuning_config, nth)) for nth, spec in specs)
-    places = ((spec.input_idx[0], spec.dim_idx[0], mapper) for spec, mapper in mappers)
-    return [(nth, dim, mapper(int(inputs[nth].shape[dim]))) for nth, dim, mapper in places]
 
 
 def _offer(runner: Any, wanted: Choice, here: Sequence[tuple[int, int, int]]) -> Callable[[Any, Any], list[Any]]:

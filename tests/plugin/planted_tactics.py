@@ -60,3 +60,42 @@ FILE = """
     def test_bmm(perf, case):
         perf(case)
 """
+# A call that asks twice, as a layer of experts does: the time is the sum of what both answers cost.
+TWO = """
+    import time
+
+    import pytest
+    import torch
+    from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
+    from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+    from pytest_flashinfer_perf.spec.routine import Built
+
+    MS = {"up": {-1: 2.5, 0: 2.5, 1: 0.5, 2: 4.5}, "down": {-1: 2.0, 0: 0.5, 1: 2.0}}
+
+    class MoERunner(TunableRunner):
+        which = "up"
+
+        def get_valid_tactics(self, inputs, profile):
+            return [tactic for tactic in MS[self.which] if tactic != -1]
+
+        def forward(self, inputs, tactic=-1, **more):
+            end = time.perf_counter() + MS[self.which][tactic] * 1e-3
+            while time.perf_counter() < end:
+                pass
+
+    @bmm_fp8.backend("auto", tunes=True)
+    def _planted(p, x, how):
+        plain, always, runner = bmm_fp8.backends["torch"].build(p, x, how).launch, [torch.zeros(p.m, 8)], MoERunner()
+
+        def launch(x):
+            plain(x)
+            for runner.which in MS:
+                chosen, tactic = AutoTuner.get().choose_one(f"moe::{runner.which}", [runner], TuningConfig(), always)
+                chosen(inputs=always, tactic=tactic)
+
+        return Built(launch, "auto")
+
+    @pytest.mark.perf_cases(bmm_fp8, "--n 16 --k 32 --m 8")
+    def test_bmm(perf, case):
+        perf(case)
+"""

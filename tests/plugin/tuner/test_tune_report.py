@@ -193,6 +193,24 @@ def test_a_better_cache_is_written_and_flashinfer_loads_it(file):
     assert seen["replayed"]["cache"]["answer"] is True
 
 
+def test_a_fresh_tune_says_what_it_took(file):
+    kept = file.path / "tuned.json"
+    seen = ran(file, tune=True, cache=str(kept))
+    assert seen[M8]["picked"] == [["a_product", "CublasFp8GemmRunner", 0]]
+    assert kept.exists()
+
+
+def test_answers_to_two_questions_are_searched_one_by_one_and_then_combined(file):
+    file.makepyfile(test_planted=textwrap.dedent(planted_tactics.TWO))
+    seen = ran(file, budget=9.0)[M8]
+    assert seen["best"] == ["up: MoERunner 1; down: MoERunner 0"]
+    assert seen["ways"]["default"] == "up: MoERunner default; down: MoERunner default"
+    low, shown, _ = report.tactic(seen, seen["ways"]["default"])["regret"]
+    assert low > 1
+    assert 2 < shown < 6
+    assert seen["search"].startswith("4 of moe::up with the others' defaults, then 3 of moe::down with")
+
+
 def test_a_tactic_that_ends_the_process_costs_no_more_than_itself(file):
     words = [sys.executable, "-m", "pytest_flashinfer_perf", "tune-report", "--tunes", "1", "--budget", "2"]
     beside = ["--output", "out", "--json", "r.json", "--markdown", "r.md", "--", "-k", "m8"]
