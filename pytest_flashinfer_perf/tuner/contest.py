@@ -46,7 +46,7 @@ class Ways:
 
 @dataclass
 class Contest:
-    """A case that is ready to run, and the tactics that it offers by name; `starts` is told of each first launch."""
+    """A case that is ready to run, and the tactics that it offers by name; `starts` is told whose turn it is."""
 
     prepared: Prepared
     bench: Bench
@@ -84,10 +84,10 @@ class Contest:
     def _timed(self, placed: Target, name: str) -> float:
         if name in self.crashed:
             raise UnfitError("fails", self.crashed[name])
+        self.starts(name)
         try:
             with tactics.using(self.tactics[name]):
                 if name not in self.checked:
-                    self.starts(name)
                     self._examine(name)
                 timed = self.bench.timed(placed, stopping.CALLS, stopping.WARMUP)
                 returned = NOT_KEPT if self.bench.cuda_graph else timed.work.last.returned

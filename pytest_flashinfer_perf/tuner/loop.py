@@ -132,6 +132,7 @@ def _raced(case: Case, held: Contest, asked: tuple[Question, ...], job: Job) -> 
     ways = _ways(held, asked, job, name)
     found = contest.search(held, asked, ways, job.budget)
     best = held.tactics[found.field.best[0]] if found.field.times else None
+    job.say("replays", case=name)
     document = described(case, held, asked, ways, found)
     if job.write and best is not None:
         tactics.write(held.target, best, job.write)

@@ -16,9 +16,10 @@ from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import LINES_OF_LOG, Environment
 from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.tuner.loop import PLUGIN, TUNE, Job
+from pytest_flashinfer_perf.tuner.loop import LOST, PLUGIN, TUNE, Job
 
 MOST_RESTARTS = 50
+ENDED = {LOST: "it left the GPU unusable"}
 
 
 class TunerRunError(FlashinferPerfError):
@@ -64,6 +65,8 @@ class Runs:
         cache = str(stem.with_suffix(".cache.json").resolve())
         found = self._ran(Job(str(stem.with_suffix(".jsonl")), tune=True, cache=cache), way)
         for case in found:
+            if "failed" in case:
+                say(f"{way}: {case['case']}: {case['failed']}")
             if case.get("picked"):
                 self.picks.setdefault(case["case"], {})[way] = case["picked"]
         if Path(cache).exists():
@@ -80,7 +83,12 @@ class Runs:
             if events and events[-1]["event"] == "end":
                 say(f"{title}: {counted(len(found), 'case')}")
                 return list(found.values())
-            job = replace(job, done=tuple(found), crashed=_blamed(job.crashed, events, code, log))
+            last, why = events[-1] if events else {}, ENDED.get(code, f"it ended its process with code {code}")
+            if last.get("event") not in ("tactic", "starts", "replays"):
+                raise TunerRunError(f"{title}: exit code {code}, full log: {log}\n{processes.end(log, LINES_OF_LOG)}")
+            if last["event"] != "tactic":
+                found[last["case"]] = {"case": last["case"], "failed": why}
+            job = replace(job, done=tuple(found), crashed=_blamed(job.crashed, last, why))
         raise TunerRunError(f"{title}: {MOST_RESTARTS} processes ended before their end, the last log: {log}")
 
     def _process(self, job: Job) -> tuple[int, Path]:
@@ -97,13 +105,9 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def _blamed(
-    known: Mapping[str, Mapping[str, str]], events: Sequence[Mapping[str, Any]], code: int, log: Path
-) -> dict[str, dict[str, str]]:
-    """With the tactic that was running when the process ended."""
-    last = events[-1] if events else {}
-    if last.get("event") != "tactic":
-        raise TunerRunError(f"a process exited with code {code}, full log: {log}\n{processes.end(log, LINES_OF_LOG)}")
+def _blamed(known: Mapping[str, Mapping[str, str]], last: Mapping[str, Any], why: str) -> dict[str, dict[str, str]]:
+    """With the tactic whose turn it was when the process ended."""
     made = {case: dict(reasons) for case, reasons in known.items()}
-    made.setdefault(last["case"], {})[last["tactic"]] = f"it ended its process with code {code}"
+    if last["event"] == "tactic":
+        made.setdefault(last["case"], {})[last["tactic"]] = why
     return made
