@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.gate import noise
 from pytest_flashinfer_perf.kernel_timing import graphs, instruments, placements, stopping
 from pytest_flashinfer_perf.kernel_timing.cupti import attached
@@ -32,7 +33,7 @@ from pytest_flashinfer_perf.tuner.tactics import Question, Tactic
 MOST_OF_ONE = 8  # of the best answers to one question that are combined with those to another
 
 
-class DeviceLostError(Exception):
+class DeviceLostError(FlashinferPerfError):
     """A tactic left the GPU unusable for this process."""
 
 
