@@ -11,7 +11,7 @@ import pytest
 from pytest_flashinfer_perf import cli
 
 ROOT = Path(__file__).parents[2]
-DOCS, EVIDENCE = ROOT / "docs", ROOT / "evidence"
+DOCS, EVIDENCE, EXAMPLES = (ROOT / name for name in ("docs", "evidence", "examples"))
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 RECORDS = sorted(EVIDENCE.glob("*.md"))

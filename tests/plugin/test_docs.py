@@ -117,9 +117,9 @@ def test_the_page_of_options_is_what_is_declared():
 
 def verify_generated(page, script):
     """In a process of its own: a script may import all of FlashInfer."""
-    program = [sys.executable, ROOT / "benchmarks" / script]
+    program = [sys.executable, ROOT / "tools" / script]
     now = subprocess.run(program, capture_output=True, text=True, check=True).stdout
-    assert now == (DOCS / page).read_text(), f"out of date: python benchmarks/{script} > docs/{page}"
+    assert now == (DOCS / page).read_text(), f"out of date: python tools/{script} > docs/{page}"
 
 
 def percent(share, digits=0):

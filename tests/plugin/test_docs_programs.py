@@ -3,15 +3,19 @@
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 
 import hypothesis
 import pytest
 import torch
-from documents import DOCS, QUICK, README, ROOT, blocks, commands_of, each
+from documents import DOCS, EXAMPLES, QUICK, README, ROOT, blocks, commands_of, each
 
-from pytest_flashinfer_perf.gate import proof
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.gate import proof, thresholds
+from pytest_flashinfer_perf.gate import read as gate_read
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
 
@@ -56,7 +60,9 @@ def test_the_script_of_the_readme_runs(readme, tmp_path):
 
 def test_the_kernel_of_ones_own_is_measured_and_checked(pytester):
     page = DOCS / "own-kernel.md"
-    pytester.path.joinpath("test_norm.py").write_text(blocks(page, "python")[0])
+    program = (EXAMPLES / "test_norm.py").read_text()
+    assert blocks(page, "python")[0] == program
+    pytester.path.joinpath("test_norm.py").write_text(program)
     pytester.runpytest(*commands_of(page)[0][1:]).assert_outcomes(passed=2)
     rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
     assert {row["extra_info"]["refcheck"] for row in rows} == {"passed"}
@@ -99,6 +105,21 @@ def test_the_backend_of_the_document_stands_beside_torch(pytester, monkeypatch):
     result = pytester.runpytest(*commands_of(page)[0][1:], *QUICK)
     result.stdout.fnmatch_lines(["* mine  *", "*mine writes bfloat16 only: use torch"])
     assert result.ret == 0
+
+
+def test_a_project_gives_its_tests_a_backend_and_thresholds(pytester, monkeypatch):
+    monkeypatch.setattr(mm_bf16, "backends", dict(mm_bf16.backends))
+    shutil.copytree(EXAMPLES / "project", pytester.path, dirs_exist_ok=True)
+    result = pytester.runpytest("-k", "mine or torch", "--perf-suite=smoke", *QUICK, "--benchmark-json=run.json")
+    result.stdout.fnmatch_lines(["* mine  *", "*mine writes bfloat16 only: use torch"])
+    assert result.ret == 0
+    found = thresholds.read(project_file.read(pytester.path / "flashinfer-perf.toml"))
+    assert found.idle(gate_read.read([pytester.path / "run.json"])[0].rows) == []
+
+
+def test_the_step_of_the_examples_model_is_planned(capsys):
+    assert cli.main(["model", str(EXAMPLES / "my-model.json"), "--batch", "8", "--plan"]) == 0
+    assert "my-model: one decode step of 8 requests" in capsys.readouterr().out
 
 
 def test_the_function_of_a_routines_file_is_as_it_stands_there():

@@ -1,4 +1,4 @@
-"""The simulations of benchmarks/gate_acceptance.py, smaller; evidence/gate-simulated.md has them at full size."""
+"""The simulations of tests/acceptance/gate_acceptance.py, smaller; evidence/gate-simulated.md has them at full size."""
 
 import random
 

@@ -113,7 +113,7 @@ def test_the_reader_and_the_schema_agree_on_every_value(name, value):
 
 
 def test_the_schema_and_the_tables_are_those_of_the_type():
-    """Both are written by `python benchmarks/row_documents.py`."""
+    """Both are written by `python tools/row_documents.py`."""
     assert row_documents.schema() == SCHEMA
     text = row_documents.PAGE.read_text()
     assert row_documents.page(text) == text

@@ -1,4 +1,4 @@
-"""Each script of benchmarks/ is started, without a GPU: what it does after the GPU, or before it."""
+"""Each script beside the package is started, without a GPU: what it does after the GPU, or before it."""
 
 import json
 import os
@@ -20,20 +20,21 @@ from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "benchmarks"
+FOLDERS = ("benchmarks", "tests/acceptance", "tools")
+SCRIPTS = {path.name: path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")}
 RUN = ROOT / "evidence" / "h200-run.json"
 
 
 def started(name, *arguments, where=ROOT, **variables):
     """What the script prints."""
-    words = [sys.executable, SCRIPTS / name, *arguments]
+    words = [sys.executable, SCRIPTS[name], *arguments]
     return _done(words, where, variables)
 
 
 def measured(name, *arguments, where, **variables):
     """The rows of a script that pytest runs."""
     quick = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--perf-device=cpu", "--perf-iters=1")
-    words = [sys.executable, "-m", "pytest", SCRIPTS / name, *quick, "--benchmark-json", where / "run.json", *arguments]
+    words = [sys.executable, "-m", "pytest", SCRIPTS[name], *quick, "--benchmark-json", where / "run.json", *arguments]
     _done(words, ROOT, variables)
     return json.loads((where / "run.json").read_text())["benchmarks"]
 
@@ -49,7 +50,7 @@ def test_every_script_is_started_by_a_test():
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     used = {*re.findall(r"^import (\w+)|^from (\w+) import", tests, re.MULTILINE)}
     names = {name for pair in used for name in pair} | {*re.findall(r'"(\w+)\.py"', tests), "one_by_one"}
-    assert {path.stem for path in SCRIPTS.glob("*.py")} <= names
+    assert {path.stem for path in SCRIPTS.values()} <= names
     assert '"-p", "one_by_one"' in tests
 
 

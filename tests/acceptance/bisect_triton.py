@@ -1,4 +1,4 @@
-"""Ten commits of an RMS norm in Triton, one of them slow: python benchmarks/bisect_triton.py DIR
+"""Ten commits of an RMS norm in Triton, one of them slow: python tests/acceptance/bisect_triton.py DIR
 
 Commit 3 does not compile, commit 6 also writes a byte for each element, which is a quarter more traffic; the others
 change nothing that is timed. On a GPU, in DIR: flashinfer-perf bisect --repo . --good main~9 --bad main -- test_norm.py

@@ -1,4 +1,4 @@
-"""What bisecting is worth on planted histories: python benchmarks/bisect_acceptance.py [--clock] DIR
+"""What bisecting is worth on planted histories: python tests/acceptance/bisect_acceptance.py [--clock] DIR
 
 Twenty repositories of 64 commits each: a slow-down of 20 % at a random place, commits that do not build, changes that
 revert themselves, and changes of opposite signs. Their times are replayed, with the noise that eight processes showed

@@ -1,4 +1,4 @@
-"""What the gate's verdicts are worth, on simulated processes: python benchmarks/gate_acceptance.py
+"""What the gate's verdicts are worth, on simulated processes: python tests/acceptance/gate_acceptance.py
 
 Rows as pytest-benchmark writes them, with the noise that eight processes showed on one H200
 (evidence/method-h200.md). The tests run the same simulations, smaller. At full size they take 9 minutes on one core.
@@ -142,7 +142,7 @@ def _of_runs(found: Sequence[int]) -> float:
     return rate(sum(n > 0 for n in found), len(found))
 
 
-def power(  # noqa: PLR0913 - what is planted, and how it is looked for
+def power(
     seed: int, sessions: int, kernels: Sequence[Kernel], held_to: Rules, how: How, *, slower: float, share: float
 ) -> tuple[float, float]:
     """Of cases that did get slower the share that is found; of those called slower the share that did not."""

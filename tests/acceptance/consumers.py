@@ -1,7 +1,7 @@
 """Tools that read what this project writes, each installed into an environment of its own and run on a real file.
 
-python benchmarks/consumers.py [RUN.json]
-python benchmarks/consumers.py --dry-run [RUN.json]     # writes the files that they would read, and installs nothing
+python tests/acceptance/consumers.py [RUN.json]
+python tests/acceptance/consumers.py --dry-run [RUN.json]     # writes the files, and installs nothing
 """
 
 import subprocess
@@ -10,7 +10,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TOOLS = ("prometheus-client", "pandas", "pytest-codspeed")
 PARSES = """
 import sys

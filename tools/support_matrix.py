@@ -1,4 +1,4 @@
-"""What runs where, and what has been seen to: python benchmarks/support_matrix.py > docs/support-matrix.md
+"""What runs where, and what has been seen to: python tools/support_matrix.py > docs/support-matrix.md
 
 Where a backend runs is asked of the installed FlashInfer; what ran is read from the tables in evidence/.
 """
@@ -32,7 +32,7 @@ GPUS = {
 }
 INTRODUCTION = """# Support matrix
 
-Written by `benchmarks/support_matrix.py` with FlashInfer {version} installed; a test keeps it true.
+Written by `tools/support_matrix.py` with FlashInfer {version} installed; a test keeps it true.
 
 *Declared for*: the compute capabilities, of {asked}, for which FlashInfer's decorators name the backend,
 or our table in `capability.py` where it has none. A shape may still be refused, with a sentence.

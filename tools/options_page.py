@@ -1,4 +1,4 @@
-"""Every option and command, from their declarations: python benchmarks/options_page.py > docs/options.md"""
+"""Every option and command, from their declarations: python tools/options_page.py > docs/options.md"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.plugin import options
 
 INTRODUCTION = """# Options, commands, markers
 
-Written by `benchmarks/options_page.py` from the declarations in `plugin/options.py` and `cli/`; a test keeps it
+Written by `tools/options_page.py` from the declarations in `plugin/options.py` and `cli/`; a test keeps it
 true. Which of them answers which question is in [start](start.md#options-by-task). `flashinfer-perf COMMAND --help`
 shows each command's own options with an example.
 """

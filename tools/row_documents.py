@@ -1,4 +1,4 @@
-"""What is generated from the type of a row: python benchmarks/row_documents.py
+"""What is generated from the type of a row: python tools/row_documents.py
 
 It writes the JSON Schema of `extra_info` into the package, and the table of fields into docs/row.md.
 """

@@ -1,4 +1,4 @@
-"""A wheel in an environment that has nothing else: python benchmarks/empty_environment.py [--here]
+"""A wheel in an environment that has nothing else: python tests/acceptance/empty_environment.py [--here]
 
 Builds the wheel, installs it, and does what a newcomer would beside a test of their own; each step with its seconds.
 With --here it does that in the environment in which it runs.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KERNEL = """
 import torch
 
