@@ -86,6 +86,16 @@ def test_the_index_of_the_evidence_names_every_file():
     assert [path.name for path in EVIDENCE.iterdir() if path.name != "README.md" and path.name not in index] == []
 
 
+def test_each_record_begins_with_what_was_run_when_and_with_which_flashinfer():
+    """The date may stand in the index alone."""
+    index = dict(re.findall(r"^\| \[([\w.-]+)\].*\| ([^|]+) \|$", (EVIDENCE / "README.md").read_text(), re.MULTILINE))
+    for page in RECORDS:
+        text = page.read_text()
+        assert re.search(r"`[^`]*(pytest|flashinfer-perf|python|ncu)\b|not in the repository", text), page.name
+        assert re.search(r"\b0\.\d+\.\d+|No GPU", text), page.name
+        assert re.search(r"20\d\d-\d\d-\d\d", text.partition("\n## ")[0] + index.get(page.name, "")), page.name
+
+
 def test_every_field_of_a_row_is_documented(pytester):
     arguments = ["--import-mode=importlib", "--benchmark-json=run.json", *QUICK]
     pytester.runpytest(*(f"--perf-case={case}" for case in CASES), *arguments).assert_outcomes(passed=len(CASES))
