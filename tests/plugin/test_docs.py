@@ -91,7 +91,7 @@ def test_each_record_begins_with_what_was_run_when_and_with_which_flashinfer():
     index = dict(re.findall(r"^\| \[([\w.-]+)\].*\| ([^|]+) \|$", (EVIDENCE / "README.md").read_text(), re.MULTILINE))
     for page in RECORDS:
         text = page.read_text()
-        assert re.search(r"`[^`]*(pytest|flashinfer-perf|python|ncu)\b|not in the repository", text), page.name
+        assert re.search(r"`[^`]*(pytest|flashinfer-perf|python|ncu|--perf)\b|not in the repository", text), page.name
         assert re.search(r"\b0\.\d+\.\d+|No GPU", text), page.name
         assert re.search(r"20\d\d-\d\d-\d\d", text.partition("\n## ")[0] + index.get(page.name, "")), page.name
 
