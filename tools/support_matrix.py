@@ -34,11 +34,13 @@ INTRODUCTION = """# Support matrix
 
 Written by `tools/support_matrix.py` with FlashInfer {version} installed; a test keeps it true.
 
-*Declared for*: the compute capabilities, of {asked}, for which FlashInfer's decorators name the backend,
-or our table in `capability.py` where it has none. A shape may still be refused, with a sentence.
-*Ran on an H200*: how many rows of the tables in [evidence](../evidence/README.md) were measured with this backend
-there, each checked against the fp32 reference before and after. *CPU only*: never on a GPU of ours; its call is bound
-to the signature of the installed library, and its arguments are decoded again where a kernel has a layout of its own.
+*Declared for*: of the compute capabilities {asked} those on which the backend runs. FlashInfer's decorators name them;
+where there is none, our table in `capability.py` does. A shape may still be refused, with a sentence.
+
+*Ran on an H200*: how many rows of the tables in [evidence](../evidence/README.md) were measured with this backend,
+each checked against the fp32 reference before and after. *CPU only*: no GPU has run it for this project. Its call is
+bound to the signature of the installed library. Where a kernel has a layout of its own, its arguments are decoded again
+and compared.
 """
 
 
