@@ -1,7 +1,7 @@
 """Entry point for pytest: options, markers and the fixture `perf`.
 
 Most sessions of a project have no case. They load this module and those that declare the options, and nothing else of
-this package (`tests/plugin/test_lazy.py`). The hooks that do more are in hooks.py: they join a session when it is
+this package (`test_lazy.py`). The hooks that do more are in hooks.py: they join a session when it is
 configured, if an option or an argument asks for them, and else when the first test that needs them is collected.
 """
 

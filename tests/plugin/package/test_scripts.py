@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDERS = ("benchmarks", "tests/acceptance", "tools")
 SCRIPTS = {path.name: path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")}
 RUN = ROOT / "evidence" / "h200-run.json"
@@ -47,7 +47,7 @@ def _done(words, where, variables):
 
 
 def test_every_script_is_started_by_a_test():
-    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    tests = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
     used = {*re.findall(r"^import (\w+)|^from (\w+) import", tests, re.MULTILINE)}
     names = {name for pair in used for name in pair} | {*re.findall(r'"(\w+)\.py"', tests), "one_by_one"}
     assert {path.stem for path in SCRIPTS.values()} <= names

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_flashinfer_perf import cli
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCS, EVIDENCE, EXAMPLES = (ROOT / name for name in ("docs", "evidence", "examples"))
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]

@@ -68,13 +68,14 @@ def test_a_new_gemm_has_lines_in_testlists_and_in_the_support_matrix(pytester, d
 
 @pytest.mark.usefixtures("documented")
 def test_the_tests_of_all_gemms_plant_their_faults_in_a_new_one(pytester, monkeypatch):
-    command = next(words for words in commands_of(DOCS / "add-a-routine.md") if "tests/plugin/test_gemm.py" in words)
-    files = [word.removeprefix("tests/plugin/") for word in command if word.startswith("tests/plugin/")]
+    command = next(
+        words for words in commands_of(DOCS / "add-a-routine.md") if "tests/plugin/routines/test_gemm.py" in words
+    )
+    files = [ROOT / word for word in command if word.startswith("tests/plugin/")]
     for name in [*sys.modules]:
-        if name.rpartition(".")[2] in {"gemms", *(file.removesuffix(".py") for file in files)}:
+        if name.rpartition(".")[2] in {"gemms", *(file.stem for file in files)}:
             monkeypatch.delitem(sys.modules, name)  # their lists are made when they are imported
-    chosen = [str(TESTS / "plugin" / file) for file in files]
-    outcome = pytester.runpytest(*chosen, "-k", ADDED, "-v", "--import-mode=importlib", "-p", "no:cacheprovider")
+    outcome = pytester.runpytest(*files, "-k", ADDED, "-v", "--import-mode=importlib", "-p", "no:cacheprovider")
     assert outcome.parseoutcomes().keys() == {"passed", "deselected"}
     ran = outcome.stdout.str()
     for fault in ("dropped bias", "one tile off", "last tile lost", "bfloat16-zeros"):

@@ -134,7 +134,7 @@ def test_the_package_is_a_command():
 def test_errors_that_scripts_catch_have_public_names():
     assert issubclass(pytest_flashinfer_perf.WrongAnswerError, AssertionError)
     assert issubclass(pytest_flashinfer_perf.CannotRunError, Exception)
-    page = Path(__file__).parents[2].joinpath("docs", "api.md").read_text()
+    page = Path(__file__).parents[3].joinpath("docs", "api.md").read_text()
     named = set(re.findall(r"`(\w+Error)`", page)) - set(dir(builtins))
     assert named <= set(pytest_flashinfer_perf.__all__)
 

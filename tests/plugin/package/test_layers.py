@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGE = "pytest_flashinfer_perf"
 MOST_NAMES = 27
 DOORS = {"__init__.py", "__main__.py"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from made import CLOCKED
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "github-actions"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "github-actions"
 WORKFLOW, OWN_KERNEL = (EXAMPLES / name for name in ("performance.yml", "own-kernel.yml"))
 PROGRAM = f"""{CLOCKED}
 @pytest.mark.parametrize("name", "abcde")

@@ -24,7 +24,7 @@ LINES = """
 --routine mm_bf16 --backends tinygemm --m 4 --n 64 --k 128 --bias
 --routine mm_bf16 --backends cublaslt torch --m 16 --n 64 --k 64
 """
-BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
+BENCHMARKS = str(Path(__file__).parents[3] / "benchmarks")
 KEPT, BESIDE = (
     ("--output", "kernels"),
     ("-n", "2", "--benchmark-json=kept.json", "--junitxml", "kept.json", "-p", "no:cacheprovider"),

@@ -237,16 +237,17 @@ def test_dies(perf):
 """
 
 
-@pytest.mark.parametrize("folder", ["", "sub", "sub/deep er"])
-def test_run_it_again_works_from_where_pytest_was_started(pytester, monkeypatch, folder):
+@pytest.mark.parametrize(
+    ("folder", "options"), [("", ["-k", "wrong"]), ("sub", ["-k", "wrong"]), ("sub/deep er", ["-n1"])]
+)
+def test_run_it_again_works_from_where_pytest_was_started(pytester, monkeypatch, folder, options):
     pytester.makeini("[pytest]\nperf_gpu_workers = true\n")
     there = pytester.mkdir("sub") / "deep er"
     there.mkdir()
     (there / "test_below.py").write_text(BELOW)
     monkeypatch.chdir(pytester.path / folder)
-    done = pytester.runpytest_subprocess(*QUICK, "-n1", there / "test_below.py", "-W", "ignore")
-    done.assert_outcomes(failed=2)
+    done = pytester.runpytest(*QUICK, *options, there / "test_below.py", "-W", "ignore")
     commands = [shlex.split(line) for line in done.outlines if line.startswith("pytest ")]
-    assert len(commands) == 2
+    assert len(commands) == done.parseoutcomes()["failed"] == (2 if "-n1" in options else 1)
     for _, test in commands:
         pytester.runpytest(*QUICK, test, "--collect-only", "-q").stdout.fnmatch_lines(["1 test collected*"])

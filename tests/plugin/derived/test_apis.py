@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.routines.derived.templates import WHAT_LACKED, Api, 
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions
 
-SUITE = Path(__file__).parents[1] / "api"
+SUITE = Path(__file__).parents[2] / "api"
 QUICK = ("--perf-iters=2", "--perf-warmup=0", "-p", "no:cacheprovider", "--import-mode=importlib")
 RMSNORM = "--api flashinfer.norm.rmsnorm --backends torch --num_tokens 4 --hidden_size 64"
 

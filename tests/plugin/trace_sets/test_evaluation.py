@@ -34,12 +34,12 @@ STATUSES = {
 @pytest.mark.parametrize("isolated", [False, True])
 def test_every_status_under_both_runners(pytester, gemm, isolated):
     gemm.solve(*GEMM_SOLUTIONS.values())
-    options = (f"--perf-trace-option=use_isolated_runner={isolated}", "--perf-trace-option=timeout_seconds=10")
+    options = (f"--perf-trace-option=use_isolated_runner={isolated}", "--perf-trace-option=timeout_seconds=5")
     result = run(pytester, "set", *TRUSTED, *options, "--benchmark-json=run.json")
     result.assert_outcomes(passed=3, failed=len(STATUSES) - 3)
     assert gemm.statuses() == STATUSES
     assert {row["extra_info"]["backend"] for row in rows(pytester)} == {"right", "returning", "slow"}
-    result.stdout.fnmatch_lines_random(["TIMEOUT: no answer within 10 s*", "*its process died: SIGABRT*", "| so far"])
+    result.stdout.fnmatch_lines_random(["TIMEOUT: no answer within 5 s*", "*its process died: SIGABRT*", "| so far"])
 
 
 def test_what_one_solution_changes_is_not_what_the_next_one_meets(pytester, gemm):

@@ -108,7 +108,7 @@ def test_launches_waits_and_copies_of_one_call_are_counted_with_their_lines(cupt
     wanted = {"launches": 5, "synchronisations": 1, "copies_to_host": 1, "copied_bytes": 4}
     assert seen.fields == wanted, "neither the instrument's own waits nor the driver's part of one counts"
     first = inspect.getsourcelines(item)[1]
-    copy, wait = (f"tests/plugin/test_host_calls.py:{line} in item" for line in (first + 2, first + 3))
+    copy, wait = (f"tests/plugin/kernel_timing/test_host_calls.py:{line} in item" for line in (first + 2, first + 3))
     assert seen.lines == (HostLine("synchronisation", wait, 1), HostLine("copy to host", copy, 1, 4))
     assert cupti.is_detached
 
@@ -154,7 +154,7 @@ def test_a_line_is_the_callers_and_not_torchs():
     plain.register_forward_pre_hook(inside_torch)
     plain(torch.zeros(1))
     [line] = seen
-    assert line.startswith("tests/plugin/test_host_calls.py:")
+    assert line.startswith("tests/plugin/kernel_timing/test_host_calls.py:")
     assert line.endswith(" in test_a_line_is_the_callers_and_not_torchs")
 
 
@@ -225,7 +225,7 @@ def test_allocations_are_named_by_their_lines(monkeypatch):
     assert seen.fields == {"allocations": 5, "allocated_bytes": 587}
     first, of_inner = (inspect.getsourcelines(of)[1] for of in (call, inner))
     where = ((first + 1, "call"), (first + 3, "call"), (of_inner + 1, "inner"), (first + 5, "call"))
-    named = [f"tests/plugin/test_host_calls.py:{line} in {function}" for line, function in where]
+    named = [f"tests/plugin/kernel_timing/test_host_calls.py:{line} in {function}" for line, function in where]
     made = ((1, 512), (2, 3), (1, 8), (1, 64))
     assert seen.lines == tuple(HostLine("allocation", line, *of) for line, of in zip(named, made, strict=True))
 

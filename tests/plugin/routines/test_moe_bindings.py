@@ -12,8 +12,7 @@ from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moe_layers import ACT, UNGATED, rounded
-from test_moe_routing import by_hand
-from test_moe_trtllm import PLAIN, ROUTINES
+from trtllm_layers import PLAIN, ROUTINES, by_hand
 
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.routines.moe import _experts, _trtllm

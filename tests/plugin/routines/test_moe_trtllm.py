@@ -10,27 +10,19 @@ from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moe_layers import ACT, UNGATED, by_tiles, rounded
-from test_moe_routing import by_hand
 from torch.profiler import ProfilerActivity, profile
+from trtllm_layers import METHOD, PLAIN, ROUTINES, SIZES, by_hand
 
 from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.kernel_timing import cold
-from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe, fp4_block
-from pytest_flashinfer_perf.routines.moe.fp8_block import TrtllmFp8BlockScaleMoe, fp8_block
-from pytest_flashinfer_perf.routines.moe.fp8_tensor import TrtllmFp8PerTensorScaleMoe, fp8_tensor
+from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe
+from pytest_flashinfer_perf.routines.moe.fp8_block import TrtllmFp8BlockScaleMoe
+from pytest_flashinfer_perf.routines.moe.fp8_tensor import TrtllmFp8PerTensorScaleMoe
 
 few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
-ROUTINES = {
-    TrtllmFp4BlockScaleMoe: fp4_block,
-    TrtllmFp8BlockScaleMoe: fp8_block,
-    TrtllmFp8PerTensorScaleMoe: fp8_tensor,
-}
 drawn = st.one_of(*map(params_of, ROUTINES))
-SIZES = {"num_tokens": 33, "hidden_size": 128, "intermediate_size": 128, "num_experts": 8, "top_k": 2}
-METHOD = {"routing_method": "renormalize"}
-PLAIN = {params: params(**SIZES, **METHOD) for params in ROUTINES}
 KINDS = [
     *PLAIN.values(),
     *(TrtllmFp4BlockScaleMoe(**SIZES, **METHOD, fp4_mode=f"mxfp4_{x}") for x in ("mxfp8", "bf16")),

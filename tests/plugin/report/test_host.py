@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.row import HostLine, HostTime, Identity
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "host.md").read_text()
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "host.md").read_text()
 ITEM = HostLine("synchronisation", "flashinfer/prefill.py:12 in run", 1)
 EMPTY = HostLine("allocation", "flashinfer/prefill.py:34 in run", 2, 4096)
 
