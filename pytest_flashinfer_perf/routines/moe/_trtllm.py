@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _experts, _routing, _shared
 from pytest_flashinfer_perf.routines.moe._experts import Choices
-from pytest_flashinfer_perf.routines.moe._routing import Weights
+from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 from pytest_flashinfer_perf.routines.moe._stored import Fp8, Nvfp4, StoredExperts
 from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
 from pytest_flashinfer_perf.spec.params import Fault, autotune, flag
@@ -153,7 +153,7 @@ def inputs(p: TrtllmMoe, stored: S, dtype: torch.dtype, rand: torch.Generator) -
     return TrtllmMoeInputs(_clear_logits(p, bias, dtype, rand), bias, stored, out)
 
 
-def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, Weights, Weights]:
+def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, ExpertWeights, ExpertWeights]:
     x, first, second = _shared.drawn(p, TORCH[p.weight_dtype], rand)
     return x.to(TORCH[p.input_dtype]).float(), first, second
 
