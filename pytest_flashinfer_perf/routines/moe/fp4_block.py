@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
-from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
+from pytest_flashinfer_perf.routines.moe import _shared, _stored, _trtllm
 from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Mxfp4, Nvfp4
@@ -132,9 +132,9 @@ def _in_tiles(scales: Tensor) -> Tensor:
     return _stored.in_tiles(scales).view(torch.float8_e4m3fn)
 
 
-_tiers.declare(
+_trtllm.declare_shapes(
     fp4_block,
-    TrtllmFp4BlockScaleMoe(**_tiers.SMOKE),
+    TrtllmFp4BlockScaleMoe(**_trtllm.SMOKE),
     smoke=(
         *({"fp4_mode": mode} for mode in MODES[1:]),
         *({"activation_type": name} for name in ("Geglu", "Relu2", "Identity", "SwigluStep")),
