@@ -34,8 +34,9 @@ INTRODUCTION = """# Support matrix
 
 Written by `tools/support_matrix.py` with FlashInfer {version} installed; a test keeps it true.
 
-*Declared for*: of the compute capabilities {asked} those on which the backend runs. FlashInfer's decorators name them;
-where there is none, our table in `capability.py` does. A shape may still be refused, with a sentence.
+*Declared for*: of the compute capabilities {asked} those on which the backend runs.
+FlashInfer's decorators name them; where there is none, our table in `capability.py` does. A shape may still be
+refused, with a sentence.
 
 *Ran on an H200*: how many rows of the tables in [evidence](../evidence/README.md) were measured with this backend,
 each checked against the fp32 reference before and after. *CPU only*: no GPU has run it for this project. Its call is

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.models import kernel
 from pytest_flashinfer_perf.models.description import Grouped, Latent, Recurrent
-from pytest_flashinfer_perf.models.kernel import Weights, called, of_heads, problem, product
+from pytest_flashinfer_perf.models.kernel import ProductWeights, called, of_heads, problem, product
 from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.rows.step import StepKernel
 from pytest_flashinfer_perf.spec.presets import shared
@@ -21,10 +21,10 @@ SCAN = 6.0  # operations on each number of a state: to decay it, add to it, and 
 
 def grouped(layer: Grouped, hidden: int, stored: str, step: Step) -> Iterator[StepKernel]:
     here = layer.part(step.spread.tp)
-    yield product("qkv", step.tokens, Weights(here.qkv, hidden, stored, "qkv" in layer.biases))
+    yield product("qkv", step.tokens, ProductWeights(here.qkv, hidden, stored, "qkv" in layer.biases))
     yield from _prepared(here, step)
     yield _attention(here, step)
-    yield product("o", step.tokens, Weights(hidden, here.out, stored, "o" in layer.biases))
+    yield product("o", step.tokens, ProductWeights(hidden, here.out, stored, "o" in layer.biases))
 
 
 def _prepared(here: Grouped, step: Step) -> Iterator[StepKernel]:
@@ -70,23 +70,23 @@ def _requests(step: Step) -> dict[str, Any]:
 def latent(layer: Latent, hidden: int, stored: str, step: Step) -> Iterator[StepKernel]:
     """Decoding meets the cache of latents with absorbed queries; prefilling expands keys and values for each head."""
     here = layer.part(step.spread.tp)
-    yield product("qkv-down", step.tokens, Weights(here.down, hidden, stored))
-    yield product("q-up", step.tokens, Weights(here.heads * here.query, here.q_rank, stored))
+    yield product("qkv-down", step.tokens, ProductWeights(here.down, hidden, stored))
+    yield product("q-up", step.tokens, ProductWeights(here.heads * here.query, here.q_rank, stored))
     yield kernel.norm("q-norm", step.tokens, here.q_rank)
     yield kernel.norm("kv-norm", step.tokens, here.kv_rank)
     yield kernel.rope(here.heads, 1, here.rope_dim, step)
     yield kernel.append_latent(here.kv_rank, here.rope_dim, step)
     yield from (_expanded if step.phase == "prefill" else _absorbed)(here, stored, step)
-    yield product("o", step.tokens, Weights(hidden, here.heads * here.v_dim, stored))
+    yield product("o", step.tokens, ProductWeights(hidden, here.heads * here.v_dim, stored))
 
 
 def _absorbed(here: Latent, stored: str, step: Step) -> Iterator[StepKernel]:
     sizes = {"num_qo_heads": here.heads, "head_dim_ckv": here.kv_rank, "head_dim_kpe": here.rope_dim}
     asked = {**_requests(step), **sizes, "page_size": step.page_size}
     flops = 2.0 * step.tokens * here.heads * step.context * (2 * here.kv_rank + here.rope_dim)
-    yield of_heads("absorb-q", here.heads, step.tokens, Weights(here.kv_rank, here.nope_dim, stored))
+    yield of_heads("absorb-q", here.heads, step.tokens, ProductWeights(here.kv_rank, here.nope_dim, stored))
     yield called("attention", (problem(MLA, asked),), flops=flops)
-    yield of_heads("absorb-v", here.heads, step.tokens, Weights(here.v_dim, here.kv_rank, stored))
+    yield of_heads("absorb-v", here.heads, step.tokens, ProductWeights(here.v_dim, here.kv_rank, stored))
 
 
 def _expanded(here: Latent, stored: str, step: Step) -> Iterator[StepKernel]:
@@ -94,14 +94,14 @@ def _expanded(here: Latent, stored: str, step: Step) -> Iterator[StepKernel]:
     asked = {**_requests(step), **heads, "head_dim_qk": here.query, "head_dim_vo": here.v_dim}
     flops = float(step.tokens * here.heads * step.context * (here.query + here.v_dim))
     wide = here.heads * (here.nope_dim + here.v_dim)
-    yield product("kv-up", step.tokens, Weights(wide, here.kv_rank, stored))
+    yield product("kv-up", step.tokens, ProductWeights(wide, here.kv_rank, stored))
     yield called("attention", (problem(RAGGED, asked),), flops=flops)
 
 
 def recurrent(layer: Recurrent, hidden: int, stored: str, step: Step) -> Iterator[StepKernel]:
     wide = shared(layer.width_in, step.spread.tp, f"columns of the {layer.kind} projection")
     inner = shared(layer.width_out, step.spread.tp, f"columns of the {layer.kind} output")
-    yield product("state-in", step.tokens, Weights(wide, hidden, stored))
+    yield product("state-in", step.tokens, ProductWeights(wide, hidden, stored))
     other, flops = -(-layer.other // step.spread.tp), SCAN * step.tokens * layer.state / step.spread.tp
     yield kernel.gap("scan", f"no routine measures {layer.kind}", parameters=other, flops=flops)
-    yield product("state-out", step.tokens, Weights(hidden, inner, stored))
+    yield product("state-out", step.tokens, ProductWeights(hidden, inner, stored))

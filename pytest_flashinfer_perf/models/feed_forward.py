@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.models import kernel
 from pytest_flashinfer_perf.models.description import Dense, Experts
-from pytest_flashinfer_perf.models.kernel import Problem, Weights, called, problem, product
+from pytest_flashinfer_perf.models.kernel import Problem, ProductWeights, called, problem, product
 from pytest_flashinfer_perf.models.quantisation import COLUMNS, Stored
 from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.rows.step import StepKernel
@@ -28,14 +28,14 @@ TRTLLM: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 def dense(layer: Dense, hidden: int, stored: str, step: Step, prefix: str = "") -> Iterator[StepKernel]:
     width = shared(layer.width, step.spread.tp, "columns of a feed-forward layer")
     first = "gate-up" if layer.gated else "up"
-    yield product(f"{prefix}{first}", step.tokens, Weights(width * (1 + layer.gated), hidden, stored))
+    yield product(f"{prefix}{first}", step.tokens, ProductWeights(width * (1 + layer.gated), hidden, stored))
     yield kernel.activation(layer, width, step, prefix)
-    yield product(f"{prefix}down", step.tokens, Weights(hidden, width, stored))
+    yield product(f"{prefix}down", step.tokens, ProductWeights(hidden, width, stored))
 
 
 def experts(layer: Experts, hidden: int, stored: Stored, step: Step) -> Iterator[StepKernel]:
     """The router is replicated; a shared expert is a dense layer."""
-    yield product("router", step.tokens, Weights(layer.count, hidden, bias=layer.biases))
+    yield product("router", step.tokens, ProductWeights(layer.count, hidden, bias=layer.biases))
     if layer.shared is not None:
         yield from dense(layer.shared, hidden, stored.dense, step, "shared-")
     yield _routed(layer, hidden, stored.experts, step)

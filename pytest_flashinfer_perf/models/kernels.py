@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.models.description import (
     Layer,
     Recurrent,
 )
-from pytest_flashinfer_perf.models.kernel import Weights, add_and_norm, gap, norm, product, sampling
+from pytest_flashinfer_perf.models.kernel import ProductWeights, add_and_norm, gap, norm, product, sampling
 from pytest_flashinfer_perf.models.quantisation import BITS
 from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.rows.step import StepKernel
@@ -96,7 +96,7 @@ def _around(model: Description, step: Step) -> Iterator[StepKernel]:
     yield norm("first norm", step.tokens, model.hidden)
     table = 0 if model.tied else vocabulary * model.hidden
     yield gap("embedding", "no routine measures the lookup", parameters=table)
-    yield product("lm-head", step.requests, Weights(vocabulary, model.hidden))
+    yield product("lm-head", step.requests, ProductWeights(vocabulary, model.hidden))
     yield sampling(model.vocabulary, step)
 
 

@@ -31,7 +31,7 @@ class Baseline:
     latency_ms: float
 
 
-class Reference:
+class SetReference:
     """The reference of a definition, which runs in this process."""
 
     def __init__(self, task: Task) -> None:
@@ -88,7 +88,7 @@ class DefaultEvaluator(Evaluator):
         return inputs.drawn(task.definition, task.workload, task.root, task.seed + trial, task.device.torch)
 
     def expected(self, task: Task, given: Given) -> Answer:
-        return Reference(task).answer(given)
+        return SetReference(task).answer(given)
 
     def build_baseline(self, task: Task) -> Baseline:
         drawn = [self.inputs(task, trial) for trial in task.trials]
@@ -125,7 +125,7 @@ def latency_ms(task: Task, drawn: Sequence[Given]) -> float:
     """The mean latency of the reference over these inputs; 0 if it is not wanted."""
     if not task.config.profile_baseline:
         return 0.0
-    reference = Reference(task)
+    reference = SetReference(task)
     return 1e3 * fmean(reference.seconds(given) for given in drawn)
 
 

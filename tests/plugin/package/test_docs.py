@@ -114,6 +114,35 @@ def test_the_architecture_names_the_rooms_that_are():
         assert list(PACKAGE.rglob(name)) or list((ROOT / "tests").rglob(name)), name
 
 
+def test_the_steps_of_a_case_are_functions_of_the_modules_that_the_architecture_names():
+    [steps] = re.findall(
+        r"^## The steps of one case\n(.*?)^## ", (DOCS / "architecture.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    found = re.findall(r"\| `([\w/]+\.py)` \| `(\w+)` \|$", steps, re.MULTILINE)
+    assert len(found) > 20
+    for module, function in found:
+        assert re.search(rf"^ *def {function}\(", (PACKAGE / module).read_text(), re.MULTILINE), f"{module}: {function}"
+
+
+def too_long(page):
+    """Lines of more than 120 characters, cells of more than 25 words, sentences (to a . ! ? : or ;) of more than 30."""
+    text = page.read_text()
+    yield from (line for line in text.splitlines() if len(line) > 120 and not line.startswith("|"))
+    lines = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE).splitlines()
+    cells = [cell for line in lines if line.startswith("|") for cell in re.split(r"(?<!\\)\|", line)]
+    yield from (cell for cell in cells if len(cell.split()) > 25)
+    prose = "\n".join("" if line.startswith(("|", "#")) else line for line in lines)
+    paragraphs = re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", prose)
+    sentences = [sentence for one in paragraphs for sentence in re.split(r"(?<=[.!?:;])\s", " ".join(one.split()))]
+    yield from (sentence for sentence in sentences if len(sentence.split()) > 30)
+
+
+@pytest.mark.parametrize("page", each(lambda page: page.name not in {"options.md", "CHANGELOG.md"}))
+def test_lines_cells_and_sentences_are_short(page):
+    """The cells of options.md are what --help says."""
+    assert list(too_long(page)) == []
+
+
 def test_the_support_matrix_is_what_the_library_and_the_evidence_say():
     installed = metadata.version("flashinfer-python")
     if f"with FlashInfer {installed} installed" not in (DOCS / "support-matrix.md").read_text():

@@ -25,7 +25,7 @@ def blocks(page, language):
 
 def commands_of(page):
     """The lines of a page's shell blocks as words, with what a line's end continues."""
-    shown = re.findall(r"^\$ (.*)", "".join(blocks(page, "console")), re.MULTILINE)
+    shown = re.findall(r"^\$ ((?:.*\\\n)*.*)", "".join(blocks(page, "console")), re.MULTILINE)
     text = "\n".join([*(block for language in ("sh", "bash") for block in blocks(page, language)), *shown])
     lines = [part for line in text.replace("\\\n", " ").splitlines() for part in line.split(" && ")]
     return [words for line in lines if (words := shlex.split(line, comments=True))]
