@@ -54,7 +54,10 @@ bench: $(VENV)/bench-is-ready
 	$(BIN)/flashinfer-perf bench --perf-suite=smoke $(BENCH_OPTIONS) --benchmark-json=$(RESULTS)/smoke.json
 	@echo "wrote $(RESULTS)/smoke.json: $(BIN)/pytest-benchmark compare $(RESULTS)/smoke.json"
 
-test: lint test-gate test-plugin
+# The first two are one process each, and two cores take both at once.
+test: $(VENV)/test-is-ready
+	$(MAKE) --jobs=2 --output-sync --no-print-directory lint test-gate
+	$(MAKE) --no-print-directory test-plugin
 
 lint: $(VENV)/test-is-ready
 	$(BIN)/ruff check .

@@ -159,3 +159,9 @@ def test_each_form_of_an_import_is_read(form):
     modules = {"pytest_flashinfer_perf.gate.x": form.format(package=PACKAGE, name="cli", target=f"{PACKAGE}.cli")}
     modules[f"{PACKAGE}.cli"] = ""
     assert list(upward(modules)) == [f"gate/x.py imports cli/__init__.py, which lies above it: {PAGE} has the order"]
+
+
+def test_the_tests_have_the_rooms_of_the_package():
+    rooms = {path.parent.name for path in (ROOT / PACKAGE).glob("*/__init__.py")}
+    folders = {path.parent.name for path in (ROOT / "tests" / "plugin").rglob("test_*.py")}
+    assert folders == rooms | {"derived", "package"}

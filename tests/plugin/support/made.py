@@ -34,7 +34,8 @@ CLOCK = Clock()
 def row(case="decode/b16-fa3", us=100.0, *, stddev=0.001, rounds=30, **info):
     backend = case.rpartition("-")[2]
     extra = {"case": case, "backend": backend, "cycles": None, "sm_ghz": None, **FACTS, **CUPTI, **H200, **info}
-    extra.setdefault("placements", placements((us or 0) * 1e-6, extra["cycles"]))
+    if "placements" not in extra:
+        extra["placements"] = placements((us or 0) * 1e-6, extra["cycles"])
     stats = {"median": None if us is None else us * 1e-6, "stddev": stddev * (us or 0) * 1e-6, "rounds": rounds}
     stats |= {"iqr": 1.349 * stats["stddev"], "mean": stats["median"]}
     name = f"test_decode[{case.partition('/')[2]}]"

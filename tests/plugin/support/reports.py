@@ -1,9 +1,10 @@
-"""Runs as pytest-benchmark would write them, for tests of what is made of them."""
+"""Made-up rows and runs with all that a report shows."""
 
 import json
 import random
 
-from made import placements
+from made import document as made_up
+from made import placements, row
 
 ROUTINE = "BatchDecodeWithPagedKVCacheWrapper"
 UUID = "GPU-0a1b2c3d"
@@ -30,12 +31,13 @@ def identity(backend="fa2", batch=16, s_kv=1024, routine=ROUTINE, **changes):
 
 
 def benchmark(backend="fa2", batch=16, s_kv=1024, us=10.0, samples=30, **changes):
+    """A row with its samples and all that a report shows of it."""
     draw = random.Random(f"{backend}{batch}{s_kv}")
     data = [1e-6 * us * draw.uniform(0.99, 1.01) for _ in range(samples)]
     clocks = [draw.uniform(1.7, 1.9) for _ in range(min(samples, 30))]
     moved = 2e3 * batch * s_kv
     flops = moved * (2 * batch + s_kv / 1024)
-    extra = {
+    known = {
         **identity(backend, batch, s_kv),
         **DEVICE,
         "resolved_backend": backend,
@@ -45,33 +47,22 @@ def benchmark(backend="fa2", batch=16, s_kv=1024, us=10.0, samples=30, **changes
         "tflops": flops / (us * 1e6),
         "tb_per_sec": moved / (us * 1e6),
         "sol_pct": 50.0,
-        "bound": "memory",
         "peaks": "measured",
-        "status": "ok",
-        "instrument": "cupti",
         "fallback": None,
-        "cold_l2": "rotate",
-        "cuda_graph": True,
         "notes": [],
-        "placements": placements(1e-6 * us, us * 1.8e3),
         "kernels": [f"decode_kernel<{backend}>"],
         "cycles_per_call": [us * ghz * 1e3 for ghz in clocks],
         "sm_ghz_per_call": clocks,
         "sm_ghz": 1.8,
         "cycles": us * 1.8e3,
+        "placements": placements(1e-6 * us, us * 1.8e3),
         **changes,
     }
-    stats = {
-        "median": 1e-6 * us,
-        "mean": 1e-6 * us,
-        "stddev": 1e-8 * us,
-        "iqr": 1e-8 * us,
-        "rounds": samples,
-        "data": data,
-    }
-    params = {"routine": extra["routine"], "backend": backend, "batch_size": batch, "s_kv": s_kv, "s_qo": 1}
+    made = row(known.pop("case"), us, stddev=0.01, rounds=samples, **known)
     name = f"test_decode[{backend}]"
-    return {"name": name, "fullname": f"t.py::{name}", "params": params, "extra_info": extra, "stats": stats}
+    params = {"routine": known["routine"], "backend": backend, "batch_size": batch, "s_kv": s_kv, "s_qo": 1}
+    stats = {**made["stats"], "data": data}
+    return {**made, "name": name, "fullname": f"t.py::{name}", "params": params, "stats": stats}
 
 
 def unmeasured(outcome="skipped", reason="it needs compute capability 10.0", backend="trtllm-gen", **changes):
@@ -80,10 +71,10 @@ def unmeasured(outcome="skipped", reason="it needs compute capability 10.0", bac
 
 def document(*benchmarks, left=(), when="2026-11-20T10:00:00+00:00", **changes):
     machine = {"gpu": "NVIDIA H200", "driver": "580", "torch": "2.11", "flashinfer": "0.7.2", "python_version": "3.12"}
-    own = {"schema": 1, "roofs": ROOFS, "unmeasured": list(left)}
-    commit = {"id": "0123456789abcdef", "dirty": True}
-    whole = {"machine_info": machine, "commit_info": commit, "datetime": when, "version": "5.2.3"}
-    return {**whole, "benchmarks": list(benchmarks), "flashinfer_perf": own, **changes}
+    made = made_up(*benchmarks, when=when, machine=machine, unmeasured=left, commit="0123456789abcdef")
+    made["commit_info"]["dirty"] = True
+    made["flashinfer_perf"]["roofs"] = ROOFS
+    return {**made, **changes}
 
 
 def write(path, said):
