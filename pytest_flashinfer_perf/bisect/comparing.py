@@ -9,7 +9,7 @@ from glob import escape
 from typing import Literal, Protocol
 
 from pytest_flashinfer_perf.bisect.question import CaseFinding, Comparison, PointError, Question, Side, skipped
-from pytest_flashinfer_perf.gate import comparable, words
+from pytest_flashinfer_perf.gate import match, words
 from pytest_flashinfer_perf.gate.plan import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
@@ -95,7 +95,7 @@ def _others(judged: Judged) -> Iterable[str]:
     if before != after:
         yield f"backend {before} -> {after}"
     sides = [[run for run, _ in side] for side in (judged.case.base, judged.case.head)]
-    yield from comparable.changed_libraries(*sides)
+    yield from match.changed_libraries(*sides)
 
 
 def _backends(rows: Iterable[Row]) -> str:

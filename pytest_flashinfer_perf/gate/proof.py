@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.gate import figures, noise, words
+from pytest_flashinfer_perf.gate import effects, noise, words
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Rules, Verdict
@@ -110,7 +110,7 @@ class Proved:
     def observed(self) -> float:
         """The standard deviation between processes, of logarithms."""
         domain = self.identical[0].effects[0].seen.domain
-        values = figures.compared_by(self.plain, domain)
+        values = effects.compared_by(self.plain, domain)
         return math.sqrt(noise.variance([math.log(value) for value in values]))
 
     @property
@@ -182,7 +182,7 @@ def _by_case(judgements: Sequence[Judgement]) -> dict[str, list[Judged]]:
 def _troubles(judgements: Sequence[Judgement], cases: Sequence[Proved]) -> Iterator[str]:
     yield from dict.fromkeys(refusal for judgement in judgements for refusal in judgement.refusals)
     unjudged = [judged for judgement in judgements for judged in judgement.cases if not judged.compared]
-    worst_last = sorted(unjudged, key=lambda judged: list(Verdict).index(judged.verdict), reverse=True)
+    worst_last = sorted(unjudged, key=lambda judged: judged.verdict.rank, reverse=True)
     for name, judged in {judged.name: judged for judged in worst_last}.items():
         yield f"{name}: {judged.verdict.value}: {judged.sentence}"
     if not cases:

@@ -23,7 +23,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.gate import markdown, read
-from pytest_flashinfer_perf.gate.comparable import REQUIREMENTS
+from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.machine import requirements
 from pytest_flashinfer_perf.machine.requirements import Unmet
 from pytest_flashinfer_perf.printing import say
@@ -175,8 +175,8 @@ def unmet(where: Environment) -> list[Unmet]:
 def verify_complete(where: Environment, allowed: frozenset[str]) -> None:
     """Raise if FlashInfer lacks something there, before anything is measured: it would run other kernels, or none."""
     lacking = "; ".join(one.sentence for one in unmet(where))
-    if lacking and REQUIREMENTS not in allowed:
-        cure = f"install it, or admit it with --perf-gate-allow={REQUIREMENTS}"
+    if lacking and Reason.REQUIREMENTS not in allowed:
+        cure = f"install it, or admit it with --perf-gate-allow={Reason.REQUIREMENTS}"
         raise RunError(f"{where.name}: FlashInfer is incomplete: {lacking}: {cure}")
     if lacking:
         say(f"{where.name}: FlashInfer is incomplete: {lacking}")

@@ -25,7 +25,8 @@ from pytest_flashinfer_perf.bisect.subjects import Subject
 from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.config.option import ALLOW
 from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
-from pytest_flashinfer_perf.gate.comparable import LIBRARY
+from pytest_flashinfer_perf.gate.effects import Domain
+from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.plan import PairPlan
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import say, show
@@ -118,8 +119,8 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
         words = [ONE_CALL, *start.for_pytest]
         return Answers(Processes(subject.places, words, start.output, gpu, rules.allowed))
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu, rules.allowed)
-    quantity = options.find if options.find in ON_HOST else None
-    rules = replace(rules, quantity=quantity, allowed=rules.allowed | {LIBRARY.name})
+    quantity = Domain(options.find) if options.find in ON_HOST else None
+    rules = replace(rules, quantity=quantity, allowed=rules.allowed | {Reason.LIBRARY.value})
     return Times(instrument, rules, evidence.verdicts, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
 
 
