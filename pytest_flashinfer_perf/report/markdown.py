@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.report import host, story
-from pytest_flashinfer_perf.report.story import CaseHistory, Comparison, ShownVerdict
+from pytest_flashinfer_perf.report.story import BackendTable, CaseHistory, ShownVerdict
 from pytest_flashinfer_perf.rows.formatting import as_markdown, duration, grouped, markdown_table, named, rate, spread
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
@@ -55,17 +55,17 @@ def _undecided(undecided: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield from _table(("not decided", "why"), ((", ".join(cases), why) for why, cases in undecided.items()))
 
 
-def _wins(comparison: Comparison) -> str:
+def _wins(comparison: BackendTable) -> str:
     shared = {backend: f" ({count} shared)" for backend, count in comparison.shared.items()}
     return ", ".join(f"{name} wins {count}{shared.get(name, '')}" for name, count in comparison.wins.most_common())
 
 
-def _side_by_side(comparison: Comparison) -> Iterator[str]:
+def _side_by_side(comparison: BackendTable) -> Iterator[str]:
     yield as_markdown(comparison.title) + "\n"
     yield from _table(("shape", *comparison.backends), (_line(comparison, shape) for shape in comparison.shapes))
 
 
-def _line(comparison: Comparison, shape: str) -> tuple[str, ...]:
+def _line(comparison: BackendTable, shape: str) -> tuple[str, ...]:
     cells, best = comparison.shapes[shape], comparison.fastest(shape)
     times = (_time(cells[name], cells[name] in best) if name in cells else "" for name in comparison.backends)
     return (shape, *times)
@@ -127,7 +127,7 @@ class HeatMap:
     groups: tuple[tuple[str, tuple[tuple[int, Cells], ...]], ...]
 
 
-def heat_map(comparison: Comparison) -> HeatMap | None:
+def heat_map(comparison: BackendTable) -> HeatMap | None:
     """None of a routine without batch and sequence, or with a single one of them."""
     known = {shape: at for shape in comparison.shapes if (at := _at(comparison, shape)) and comparison.fastest(shape)}
     sequences = tuple(dict.fromkeys(_length(at) for at in sorted(known.values(), key=lambda at: at[1:])))
@@ -141,7 +141,7 @@ def _by_batch(known: Mapping[str, tuple[int, int, int]]) -> Iterator[tuple[int, 
         yield batch, {_length(known[shape]): shape for shape in shapes}
 
 
-def _at(comparison: Comparison, shape: str) -> tuple[int, int, int] | None:
+def _at(comparison: BackendTable, shape: str) -> tuple[int, int, int] | None:
     """Batch, keys and queries of a request."""
     row = next(iter(comparison.shapes[shape].values())).row
     params = row.params if row else {}

@@ -221,7 +221,7 @@ SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "p
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BackendTable:
     """Backends side by side, for shapes of one routine that were measured in one way on one device."""
 
     title: str
@@ -246,7 +246,7 @@ class Comparison:
         return Counter(one.backend for place in places if len(place) > 1 for one in place)
 
 
-def comparisons(found: Iterable[CaseHistory]) -> Iterator[Comparison]:
+def comparisons(found: Iterable[CaseHistory]) -> Iterator[BackendTable]:
     """Comparisons of backends; none for routines of which only one backend was measured."""
     rows = [(one, way(one.row)) for one in found if one.row and one.backend]
     for (_, title), alike in grouped(rows, lambda pair: (pair[0].place, pair[1])):
@@ -255,7 +255,7 @@ def comparisons(found: Iterable[CaseHistory]) -> Iterator[Comparison]:
             shape: {one.backend: one for one in side_by_side}
             for shape, side_by_side in grouped(ways, lambda one: one.shape)
         }
-        comparison = Comparison(title, ways[0].routine, _ordered(ways), shapes)
+        comparison = BackendTable(title, ways[0].routine, _ordered(ways), shapes)
         if comparison.wins:
             yield comparison
 

@@ -10,16 +10,18 @@ from pathlib import Path
 from pytest_flashinfer_perf.bisect import shown, subjects
 from pytest_flashinfer_perf.bisect.comparing import ON_HOST, SIGNS, Answers, Times
 from pytest_flashinfer_perf.bisect.places import Processes
-from pytest_flashinfer_perf.bisect.question import (
+from pytest_flashinfer_perf.bisect.search import (
     COMMAND,
     FINDINGS,
     CaseFinding,
+    CaseSearch,
     Compare,
+    NoDifferenceError,
     Question,
+    RevisionSearch,
     SearchJournal,
-    read,
+    read_journal,
 )
-from pytest_flashinfer_perf.bisect.search import CaseSearch, NoDifferenceError, RevisionSearch
 from pytest_flashinfer_perf.bisect.shown import Evidence
 from pytest_flashinfer_perf.bisect.subjects import Subject
 from pytest_flashinfer_perf.cli import judging
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     gpu = processes.gpu(start.for_pytest)
     _write(start, subject)
     with processes.alone_on(gpu):
-        trails = _searched(subject, read(start.output / FINDINGS, _compare(start, subject, gpu)))
+        trails = _searched(subject, read_journal(start.output / FINDINGS, _compare(start, subject, gpu)))
     Evidence(start.output).result(trails)
     subject.write_logs(trails, start.output)
     show(shown.results(trails, subject.history, _sought(start.options.find)))
