@@ -117,7 +117,7 @@ class Releases:
 
     def next(self, answers: Mapping[str, PointVerdict]) -> Next:
         """The middle of the releases between the last unchanged and the first changed one."""
-        changed = self._first({self.bad, *_having(answers, PointVerdict.CHANGED)})
+        changed = self._first({self.bad, *(at for at, answer in answers.items() if answer is PointVerdict.CHANGED)})
         unchanged = [at for at in range(changed) if answers.get(self.versions[at]) is PointVerdict.UNCHANGED]
         last = max(unchanged, default=0)
         open_ones = [at for at in range(last + 1, changed) if self.versions[at] not in answers]
@@ -136,10 +136,6 @@ class Releases:
 
     def origin(self, _point: str) -> str:
         return f"release of {PROJECT}"
-
-
-def _having(answers: Mapping[str, PointVerdict], wanted: PointVerdict) -> list[str]:
-    return [point for point, answer in answers.items() if answer is wanted]
 
 
 def releases_between(good: str, bad: str, available: Iterable[Version], where: str) -> Releases:

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.gate import effects, noise, words
@@ -309,26 +309,16 @@ def document(proof: Proof) -> str:
     return json.dumps(made, indent=1, allow_nan=False) + "\n"
 
 
-def _counts(judged: Sequence[Judged]) -> dict[str, int]:
-    return {verdict.value: n for verdict, n in Counter(one.verdict for one in judged).items()}
-
-
 def _tally_shown(tally: Frequency) -> dict[str, Any]:
-    return {
-        "hits": tally.hits,
-        "tries": tally.tries,
-        "independent": tally.independent,
-        "upper": tally.upper,
-        "lower": tally.lower,
-    }
+    return {**asdict(tally), "upper": tally.upper, "lower": tally.lower}
 
 
 def _case(case: Proved) -> dict[str, Any]:
     """Changes are shares, noises logarithms."""
     return {
         "case": case.name,
-        "identical": _counts(case.identical),
-        "planted": _counts(case.extended),
+        "identical": Counter(one.verdict.value for one in case.identical),
+        "planted": Counter(one.verdict.value for one in case.extended),
         "bound": case.plain[0].throughput.bound,
         "counted": case.is_large_enough,
         "threshold": math.expm1(case.threshold),

@@ -198,7 +198,14 @@ def devices(found: Iterable[CaseHistory]) -> dict[str, str]:
     return {place: f"{name} ({place[-6:]})" if name in twice else name for place, name in names.items()}
 
 
-def provenance(run: Run) -> dict[str, str]:
+def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Where the numbers of each run come from: a line for each fact that any of them has."""
+    facts = [_provenance(run) for run in runs]
+    names = dict.fromkeys(name for of_run in facts for name in of_run)
+    return {name: [of_run.get(name, "") for of_run in facts] for name in names}
+
+
+def _provenance(run: Run) -> dict[str, str]:
     """What a run says of where its numbers come from; nothing of what it does not know."""
     how = {f"{row.provenance.instrument}, {cold_l2(row)}" for row in run.ours}
     known = {
@@ -255,13 +262,10 @@ def comparisons(found: Iterable[CaseHistory]) -> Iterator[BackendTable]:
             shape: {one.backend: one for one in side_by_side}
             for shape, side_by_side in grouped(ways, lambda one: one.shape)
         }
-        comparison = BackendTable(title, ways[0].routine, _ordered(ways), shapes)
+        backends = tuple(dict.fromkeys(one.backend for one in ways))
+        comparison = BackendTable(title, ways[0].routine, backends, shapes)
         if comparison.wins:
             yield comparison
-
-
-def _ordered(ways: Sequence[CaseHistory]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.backend for one in ways))
 
 
 @dataclass(frozen=True)
@@ -295,14 +299,10 @@ def read(paths: Iterable[Path]) -> list[Run]:
 
 def _with_valid_times(run: Run) -> Run:
     for row in run.ours:
-        if not _has_valid_times(row):
+        is_valid = is_measured(row.stats.median) and is_measured(row.stats.mean)
+        if not (is_valid and all(map(math.isfinite, row.stats.data))):
             raise RunError(f"{run.source}: {row.fullname} has an invalid time: measure it again")
     return run
-
-
-def _has_valid_times(row: Row) -> bool:
-    times = (row.stats.median, row.stats.mean)
-    return all(map(is_measured, times)) and all(map(math.isfinite, row.stats.data))
 
 
 # Compare the newest run with all earlier ones, by the gate.

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         trails = _searched(subject, read_journal(start.output / FINDINGS, _compare(start, subject, gpu)))
     Evidence(start.output).result(trails)
     subject.write_logs(trails, start.output)
-    show(shown.results(trails, subject.history, _sought(start.options.find)))
+    show(shown.results(trails, subject.history, ON_HOST.get(start.options.find, start.options.find)))
     return FOUND if all(trail.found for trail in trails) else NOT_ALL_FOUND
 
 
@@ -124,10 +124,6 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     quantity = Domain(options.find) if options.find in ON_HOST else None
     rules = replace(rules, quantity=quantity, allowed=rules.allowed | {Reason.LIBRARY.value})
     return Times(instrument, rules, evidence.verdicts, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
-
-
-def _sought(find: str) -> str:
-    return ON_HOST.get(find, find)
 
 
 def _searched(subject: Subject, record: SearchJournal) -> list[CaseSearch]:

@@ -1,4 +1,8 @@
-"""Write the page as one self-contained file, with its data and JavaScript libraries."""
+"""The report as a page: one self-contained file, with its data and JavaScript libraries.
+
+A `View` is what its template reads; `View.data` is what its script reads, as JSON. What a report tells is `story.py`'s,
+its plots are `charts.py`'s.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,12 @@ from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.models.budget import Budget
 from pytest_flashinfer_perf.report import host, story
 from pytest_flashinfer_perf.report.html import charts
-from pytest_flashinfer_perf.report.markdown import HeatMap, heat_map
+from pytest_flashinfer_perf.report.html.charts import HeatMap, heat_map
 from pytest_flashinfer_perf.report.story import BackendTable, CaseHistory, ShownVerdict, Support
 from pytest_flashinfer_perf.rows import formatting
 from pytest_flashinfer_perf.rows.formatting import duration, grouped
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run, Unmeasured
-
-# --- report.html.view: The page's content, in the form that its template and its script read.
 
 # Shown elsewhere, or too long for a list of facts.
 NOT_A_FACT = ("case", "kernels", "cycles_per_call", "sm_ghz_per_call", "host", "repro", "repro_upstream")
@@ -144,10 +146,7 @@ class View:
 
     @property
     def provenance(self) -> dict[str, list[str]]:
-        """A line for each fact that any run has."""
-        facts = [story.provenance(run) for run in self.runs]
-        names = dict.fromkeys(name for of_run in facts for name in of_run)
-        return {name: [of_run.get(name, "") for of_run in facts] for name in names}
+        return story.provenance(self.runs)
 
     def verdict(self, one: CaseHistory) -> str:
         return self.judged[one.case].verdict if one.case in self.judged else "not judged"
