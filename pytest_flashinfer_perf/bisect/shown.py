@@ -6,10 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
 
-from pytest_flashinfer_perf.bisect.question import GIT_WORDS, CaseFinding, Comparison, Question
-from pytest_flashinfer_perf.bisect.search import CaseSearch
+from pytest_flashinfer_perf.bisect.search import GIT_WORDS, CaseFinding, CaseSearch, History, PointVerdict, Question
 from pytest_flashinfer_perf.files import write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown, words
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
@@ -17,62 +15,50 @@ from pytest_flashinfer_perf.gate.verdict import Judgement
 from pytest_flashinfer_perf.rows.formatting import indented
 
 
-class Titles(Protocol):
-    """A point's title, and its author and date."""
-
-    def title(self, point: str) -> str: ...
-
-    def origin(self, point: str) -> str: ...
-
-
-def step(question: Question, found: Mapping[str, CaseFinding], titles: Titles, seconds: float) -> Iterator[str]:
-    beside = f" beside {titles.title(question.base)}" if question.stage == "verify" else ""
-    yield f"{question.number:2} {question.stage}: {titles.title(question.head)}{beside} ({seconds:.0f} s)"
+def step(question: Question, found: Mapping[str, CaseFinding], history: History, seconds: float) -> Iterator[str]:
+    beside = f" beside {history.title(question.base)}" if question.stage == "verify" else ""
+    yield f"{question.number:2} {question.stage}: {history.title(question.head)}{beside} ({seconds:.0f} s)"
     for case, finding in found.items():
         yield f"     {case}"
-        yield from indented(f"{_answer(question, finding)}: {finding.sentence}", 7)
+        answer = (GIT_WORDS if question.stage == "step" else ENDS)[finding.answer]
+        yield from indented(f"{answer}: {finding.sentence}", 7)
 
 
-def _answer(question: Question, finding: CaseFinding) -> str:
-    if question.stage == "step":
-        return GIT_WORDS[finding.answer]
-    return {Comparison.CHANGED: "changed", Comparison.UNCHANGED: "not changed", Comparison.SKIP: "unclear"}[
-        finding.answer
-    ]
+ENDS = {PointVerdict.CHANGED: "changed", PointVerdict.UNCHANGED: "not changed", PointVerdict.SKIP: "unclear"}
 
 
-def results(trails: Iterable[CaseSearch], titles: Titles, wanted: str) -> Iterator[str]:
+def results(trails: Iterable[CaseSearch], history: History, wanted: str) -> Iterator[str]:
     for trail in trails:
         yield ""
         yield trail.case
-        yield from (line for sentence in _result(trail, titles, wanted) for line in indented(sentence, 2))
+        yield from (line for sentence in _result(trail, history, wanted) for line in indented(sentence, 2))
 
 
-def _result(trail: CaseSearch, titles: Titles, wanted: str) -> Iterator[str]:
+def _result(trail: CaseSearch, history: History, wanted: str) -> Iterator[str]:
     if not trail.searched:
         yield f"not searched, it is unclear whether the ends differ: {trail.ends.sentence}"
         return
     if trail.verified is None:
-        yield from _unverified(trail, titles, wanted)
+        yield from _unverified(trail, history, wanted)
         return
     if trail.found:
         [point] = trail.suspects
-        yield f"first {wanted} in {titles.title(point)} ({titles.origin(point)})"
+        yield f"first {wanted} in {history.title(point)} ({history.origin(point)})"
     else:
         yield f"first {wanted} in one of these {len(trail.suspects)}, of which only the last could be measured:"
-        yield from (titles.title(point) for point in trail.suspects)
+        yield from (history.title(point) for point in trail.suspects)
     yield f"beside what is directly before: {trail.verified.sentence}{_sure(trail.verified)}"
     yield from trail.verified.facts
     yield f"the ends: {trail.ends.sentence}"
 
 
-def _unverified(trail: CaseSearch, titles: Titles, wanted: str) -> Iterator[str]:
+def _unverified(trail: CaseSearch, history: History, wanted: str) -> Iterator[str]:
     yield (
         f"nothing is to blame: the ends differ ({trail.ends.sentence}), and none of these suspects is surely {wanted} "
         "than what is directly before it: it may have crept, or come and gone between measurements"
     )
     for point, finding in trail.cleared:
-        yield f"{titles.title(point)}: {finding.sentence}"
+        yield f"{history.title(point)}: {finding.sentence}"
 
 
 def _sure(finding: CaseFinding) -> str:

@@ -180,11 +180,7 @@ def collected(command: Sequence[str], arguments: Sequence[str]) -> int:
 
 def disk_of_trees(repo: Path, ends: Iterable[str]) -> int:
     """The size of both worktrees, from the sizes of the files at the two ends."""
-    return sum(_tree(repo, rev) for rev in ends)
-
-
-def _tree(repo: Path, rev: str) -> int:
-    listed = git(repo, "ls-tree", "-r", "--long", rev).splitlines()
+    listed = (line for rev in ends for line in git(repo, "ls-tree", "-r", "--long", rev).splitlines())
     return sum(int(size) for line in listed if (size := line.split(maxsplit=4)[3]) != "-")
 
 

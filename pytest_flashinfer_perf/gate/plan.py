@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_flashinfer_perf.gate.effects import Q_FASTER, Q_SLOWER
-from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict, confirm
+from pytest_flashinfer_perf.gate.judge import confirm, judge
+from pytest_flashinfer_perf.gate.match import Reason
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.rows.run_file import Run
 
 FEWEST = 3  # pairs before anything is certain
 AGAIN = 2  # pairs that a suspect is confirmed by
 CERTAIN = 0.001  # the risk at which SAME needs no more pairs
 LOOKS = 10  # early verdicts are made at a tenth of the error rate: each look is a chance to err
-HELPED_BY_MORE = ("not-significant", "cannot-see")
+HELPED_BY_MORE = (Reason.NOT_SIGNIFICANT, Reason.CANNOT_SEE)
 
 # Measures the n-th pair, of these cases or of all, and gives base and head.
 MeasurePair = Callable[[int, "frozenset[str] | None"], tuple[Run, Run]]

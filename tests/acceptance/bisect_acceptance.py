@@ -21,8 +21,7 @@ import gate_acceptance as simulated
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.bisect.comparing import SIGNS, Times
 from pytest_flashinfer_perf.bisect.histories import GitHistory, git
-from pytest_flashinfer_perf.bisect.question import PointError, Question, Side
-from pytest_flashinfer_perf.bisect.search import NoDifferenceError, RevisionSearch
+from pytest_flashinfer_perf.bisect.search import NoDifferenceError, PointError, Question, RevisionSearch, Side
 from pytest_flashinfer_perf.rows.run_file import Run
 
 COMMITS = 64

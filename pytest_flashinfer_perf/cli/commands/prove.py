@@ -17,8 +17,7 @@ from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.gate.proof import FEWEST, Proof, document, lines, markdown, prove, verify_enough
 from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
 from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.launch.pairs import Pairs
-from pytest_flashinfer_perf.launch.processes import Environment
+from pytest_flashinfer_perf.launch.processes import Environment, Pairs
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run, RunError

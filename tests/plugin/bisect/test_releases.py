@@ -10,7 +10,7 @@ import pytest
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.bisect import places, subjects
 from pytest_flashinfer_perf.bisect.places import Installed, Processes
-from pytest_flashinfer_perf.bisect.question import Question
+from pytest_flashinfer_perf.bisect.search import Question
 from pytest_flashinfer_perf.launch import processes
 
 # In the place of pytest: what it would write of one case that takes as long as the installed release says.

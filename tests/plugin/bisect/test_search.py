@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.bisect.comparing import Answers, Times
 from pytest_flashinfer_perf.bisect.histories import GitHistory, Releases, git
-from pytest_flashinfer_perf.bisect.question import Comparison, PointError, Question
-from pytest_flashinfer_perf.bisect.search import TRIES, NoDifferenceError, RevisionSearch
+from pytest_flashinfer_perf.bisect.search import (
+    TRIES,
+    NoDifferenceError,
+    PointError,
+    PointVerdict,
+    Question,
+    RevisionSearch,
+)
 from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.rows import run_file
 
@@ -132,7 +138,7 @@ def test_releases_narrow_down_to_the_change(place, broken):
     while (looked := VERSIONS.next(answers)).point is not None:
         assert looked.point not in answers
         number = VERSIONS.versions.index(looked.point)
-        answers[looked.point] = Comparison.SKIP if number in broken else Comparison(int(number >= place))
+        answers[looked.point] = PointVerdict.SKIP if number in broken else PointVerdict(int(number >= place))
     suspects = [VERSIONS.versions.index(point) for point in looked.suspects]
     assert place in suspects
     assert set(suspects[:-1]) <= broken
@@ -176,7 +182,7 @@ def test_answers_are_read_as_a_run_writes_them(pytester):
     found = measured(Question(1, "ends", "old", "new"))
     known = {case.rpartition("[")[2]: seen.right for (point, case), seen in measured.known.items() if point == "new"}
     assert known == {"1]": True, "2]": False, "None]": None}
-    assert [finding.answer for finding in found.values()].count(Comparison.UNCHANGED) == 1
+    assert [finding.answer for finding in found.values()].count(PointVerdict.UNCHANGED) == 1
 
 
 def test_the_first_wrong_answer_is_found():

@@ -10,10 +10,10 @@ from made import document, row, run, saved
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.judge import confirm, judge
 from pytest_flashinfer_perf.gate.plan import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
-from pytest_flashinfer_perf.gate.verdict import Rules, confirm
+from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.rows import fields, run_file
 from pytest_flashinfer_perf.rows.row import REFERENCE_US, HostLine, HostTime
 

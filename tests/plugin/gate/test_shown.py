@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from made import placements, plain, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.gate import comparable, document, markdown, terminal, words
+from pytest_flashinfer_perf.gate import document, markdown, match, terminal, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
@@ -215,7 +215,7 @@ def test_the_same_files_give_the_same_document(files):
 
 
 def test_a_refused_comparison_says_so_everywhere():
-    judgement = judge([run(row("a"))], [run(row("b"))], Rules(allowed=comparable.allowed("missing")))
+    judgement = judge([run(row("a"))], [run(row("b"))], Rules(allowed=match.allowed("missing")))
     assert "**Refused**: nothing was compared" in markdown.text(judgement)
     suite = ET.fromstring(document.junit_xml(judgement).partition("\n")[2])
     assert [test.get("name") for test in suite if test.find("error") is not None] == ["the comparison"]

@@ -6,9 +6,9 @@ import pytest
 from made import row, run
 from verdicts import CASE, rules, verdict
 
-from pytest_flashinfer_perf.gate import comparable, words
-from pytest_flashinfer_perf.gate.comparable import AllowError
+from pytest_flashinfer_perf.gate import match, words
 from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.match import AllowError
 from pytest_flashinfer_perf.gate.verdict import Verdict
 
 
@@ -244,7 +244,7 @@ def test_pairs_in_which_one_side_lacks_a_case_are_not_judged():
 
 def test_unknown_names_to_allow_say_which_are_known():
     with pytest.raises(AllowError, match=r"unknown name 'mising', did you mean missing\?.*known are model, gpu"):
-        comparable.allowed("gpu,mising")
+        match.allowed("gpu,mising")
     with pytest.raises(AllowError, match="unknown name 'zzz', known are"):
-        comparable.allowed("zzz")
-    assert comparable.allowed("gpu, driver") == {"gpu", "driver"}
+        match.allowed("zzz")
+    assert match.allowed("gpu, driver") == {"gpu", "driver"}

@@ -11,9 +11,9 @@ from made import document, plain, row, run
 from verdicts import CASE, rules, verdict
 
 from pytest_flashinfer_perf.gate import read
-from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.judge import confirm, judge
 from pytest_flashinfer_perf.gate.thresholds import Rival
-from pytest_flashinfer_perf.gate.verdict import Verdict, confirm
+from pytest_flashinfer_perf.gate.verdict import Verdict
 
 
 def several(*medians, **said):

@@ -10,6 +10,7 @@ import pytest
 from documents import DOCS, PAGES, QUICK, ROOT, blocks, commands_of, each, help_of, verify_command
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.cli.commands import SHARED
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.session import shards
@@ -50,9 +51,9 @@ def test_the_gates_commands_are_parsed():
     commands = [words[1:] for words in commands_of(DOCS / "gate.md") if words[0] == "flashinfer-perf"]
     assert len(commands) > 5
     for name, *arguments in commands:
-        module = importlib.import_module(f"pytest_flashinfer_perf.cli.commands.{name}")
+        module = importlib.import_module(f"pytest_flashinfer_perf.cli.commands.{SHARED.get(name, name)}")
         own, _ = processes.split(arguments)
-        module.parser().parse_args(own)
+        getattr(module, f"{name}_parser" if name in SHARED else "parser")().parse_args(own)
 
 
 def test_what_the_documents_select_of_the_suite_is_there(pytester):

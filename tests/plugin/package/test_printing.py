@@ -49,7 +49,6 @@ COMMANDS = {
     "history runs": 1,
     "export a.json --to csv": 0,
     "export a.json --to openmetrics": 0,
-    "export a.json --to bencher": 0,
     "export a.json --to github-action-benchmark": 0,
     "report --markdown a.json b.json": 0,
     "merge a.json b.json -o c.json": 2,

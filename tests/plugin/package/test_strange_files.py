@@ -18,7 +18,7 @@ from made import document, row
 from mutations import changed, mutated
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.bisect import question as findings_of_a_search
+from pytest_flashinfer_perf.bisect import search as findings_of_a_search
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFileError
 from pytest_flashinfer_perf.errors import FlashinferPerfError
@@ -93,7 +93,6 @@ COMMANDS = (
     "compare --base strange.json base.json --head other.json again.json --paired",
     "report --markdown strange.json base.json",
     "export strange.json --to csv",
-    "export strange.json --to bencher",
     "export strange.json --to openmetrics",
     "export strange.json --to github-action-benchmark",
     "merge strange.json other.json -o merged.json",
@@ -249,7 +248,7 @@ READERS = {
     "journal": (resumed, as_lines, JOURNAL, 2500),
     "durations of shards": (shards.seconds, as_json, run(), 500),
     "settings": (read_settings, as_text, SETTINGS, 3000),
-    "findings of bisect": (functools.partial(findings_of_a_search.read, compare=None), as_json, [FOUND], 500),
+    "findings of bisect": (functools.partial(findings_of_a_search.read_journal, compare=None), as_json, [FOUND], 500),
     "slowdowns": (project_file.read_planting, as_json, {"t.py::a": 1e-6, "t.py::b": 2}, 300),
     "testlist": (testlist.read, as_text, TESTLIST, 700),
 }

@@ -60,20 +60,6 @@ def test_github_action_benchmark_gets_entries_of_which_smaller_is_better(exporte
     assert SKIPPED["reason"] in without["extra"]
 
 
-def test_bencher_gets_measures_by_name_and_none_of_what_has_no_time(exported):
-    """Its format: lib/bencher_adapter/src/adapters/json/v0.rs of https://github.com/bencherdev/bencher"""
-    said = json.loads(exported("bencher"))
-    for measures in said.values():
-        for measure, metric in measures.items():
-            assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", measure)  # a slug
-            assert {"value"} <= set(metric) <= {"value", "lower_value", "upper_value"}
-    assert said[SKIPPED["case"]] == {}
-    assert said["flashinfer-perf"] == {"schema": {"value": 1}, "without-time": {"value": 1}, "noisy": {"value": 1}}
-    assert said[NOISY]["median-us"] == {"value": 20.0, "lower_value": 19.8, "upper_value": 20.2}
-    assert said[NOISY]["ok"] == {"value": 0}
-    assert "tflops" not in said[NOISY]
-
-
 LABEL = r'\w+="(?:[^"\\\n]|\\[\\"n])*"'
 SAMPLE = re.compile(rf"(\w+)\{{({LABEL}(?:,{LABEL})*)\}} (\S+)")
 

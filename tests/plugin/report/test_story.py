@@ -4,7 +4,7 @@ import pytest
 from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
 
 from pytest_flashinfer_perf.report import story
-from pytest_flashinfer_perf.report.markdown import heat_map
+from pytest_flashinfer_perf.report.html.charts import heat_map
 from pytest_flashinfer_perf.report.story import ShownVerdict
 from pytest_flashinfer_perf.rows.run_file import RunError
 

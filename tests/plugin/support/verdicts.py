@@ -2,7 +2,7 @@
 
 from made import run
 
-from pytest_flashinfer_perf.gate import comparable
+from pytest_flashinfer_perf.gate import match
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
@@ -12,7 +12,7 @@ CASE = "decode/b16-fa3"
 
 def rules(*, allow="", strict=False, paired=False, glob="*", **asked):
     entries = ((glob, asked),) if asked else ()
-    return Rules(Thresholds(entries), comparable.allowed(allow), strict, paired)
+    return Rules(Thresholds(entries), match.allowed(allow), strict, paired)
 
 
 def verdict(base, head, held_to=None):
