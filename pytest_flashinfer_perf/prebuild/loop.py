@@ -24,7 +24,8 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.prebuild import building, modules
-from pytest_flashinfer_perf.prebuild.modules import Needed, pretend_cudnn
+from pytest_flashinfer_perf.prebuild.modules import Needed
+from pytest_flashinfer_perf.prebuild.patches import pretend_cudnn
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.session.stash import SETTINGS, case_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dis
 import importlib
 import importlib.util
 import inspect
@@ -20,12 +19,11 @@ from typing import Any
 
 from pytest_flashinfer_perf.machine.capability import HARDWARE
 from pytest_flashinfer_perf.routines.derived.by_hand import completed
+from pytest_flashinfer_perf.routines.derived.special_cases import ONE_MORE, UNREAD, special
 from pytest_flashinfer_perf.routines.derived.templates import PART, WHAT_LACKED, Api, Axis, Declared, Default, Registry
 
 DECORATED = re.compile(r"flashinfer_api\s*\([^)]*trace\s*=")
 BESIDE_AXES = ("device", "seed")
-SIZE_ONE = ("one", "scalar", "zero")  # axes of a tensor with one element, or none
-ONE_MORE = "_plus_1"  # ends the name of an axis that follows from another one
 ONLY = "flashinfer"  # the backend of an API that has no choice
 
 
@@ -73,7 +71,7 @@ def described(path: str, label: str, found: tuple[Callable[..., Any], Any], coun
     absent = _absent(template)
     if absent:
         return _replace(known, missing=f"its template has no {' and no '.join(absent)}")
-    axes = tuple(_axes(template))
+    axes = tuple(_axes(template, {*UNREAD, *special(known).unread}))
     return _replace(
         known,
         axes=axes,
@@ -119,16 +117,14 @@ def _unread(init: Callable[..., Any], axes: set[str]) -> Iterator[str]:
             yield name
 
 
-def _axes(template: Any) -> Iterator[Axis]:
-    """A default of 0 is worked out by `init` from the other axes; some others it takes and does not look at."""
-    made_by = (template.init, *_passes_on(template.init))
-    read = {step.argval for init in made_by for step in dis.get_instructions(init) if step.opname.startswith("LOAD")}
+def _axes(template: Any, unread: set[str]) -> Iterator[Axis]:
+    """A default of 0 is worked out by `init` from the other axes."""
     words = getattr(template, "words", {})
     for name, default in _arguments(template.init).items():
         required = default is inspect.Parameter.empty
         given = None if required else default
         numeric = isinstance(given, (int, float)) and not isinstance(given, bool)
-        free = name in read and name not in SIZE_ONE and not name.endswith(ONE_MORE)
+        free = name not in unread and not name.endswith(ONE_MORE)
         if free and (required or (numeric and given != 0) or name in words):
             marker = template.axes.get(name)
             sentence = " ".join((getattr(marker, "description", "") or "").split())

@@ -16,7 +16,7 @@ from typing import Any
 
 Function = Callable[..., Any]
 Key = tuple[str, str]  # an API's path and a template's label
-MODULES = ("attention", "gdn", "gemm", "mamba", "moe", "norm", "rope", "sparse", "topk")
+MODULES = ("attention", "mended", "norm", "recurrent")
 
 
 @dataclass(frozen=True)
