@@ -14,13 +14,14 @@ import typing
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.machine.capability import HARDWARE
 from pytest_flashinfer_perf.routines.derived.by_hand import completed
 from pytest_flashinfer_perf.routines.derived.special_cases import ONE_MORE, UNREAD, special
-from pytest_flashinfer_perf.routines.derived.templates import PART, WHAT_LACKED, Api, Axis, Declared, Default, Registry
+from pytest_flashinfer_perf.routines.derived.templates import PART, WHAT_LACKED, Api, Axis, Declared, Registry
 
 DECORATED = re.compile(r"flashinfer_api\s*\([^)]*trace\s*=")
 BESIDE_AXES = ("device", "seed")
@@ -70,9 +71,9 @@ def described(path: str, label: str, found: tuple[Callable[..., Any], Any], coun
     known = Api(path, label, path.split(".")[1], template.op_type, templates=count, by_hand=by_hand)
     absent = _absent(template)
     if absent:
-        return _replace(known, missing=f"its template has no {' and no '.join(absent)}")
+        return replace(known, missing=f"its template has no {' and no '.join(absent)}")
     axes = tuple(_axes(template, {*UNREAD, *special(known).unread}))
-    return _replace(
+    return replace(
         known,
         axes=axes,
         unused=tuple(_unread(template.init, {axis.name for axis in axes})),
@@ -91,10 +92,6 @@ def _by_hand(theirs: tuple[Callable[..., Any], Any] | None, found: tuple[Callabl
     if theirs is None or _absent(theirs[1]):
         return WHAT_LACKED if not _absent(found[1]) else ""
     return PART if theirs != found else ""
-
-
-def _replace(api: Api, **changes: Any) -> Api:
-    return type(api)(**{**vars(api), **changes})
 
 
 def _arguments(init: Callable[..., Any]) -> dict[str, Any]:
@@ -129,9 +126,7 @@ def _axes(template: Any, unread: set[str]) -> Iterator[Axis]:
             marker = template.axes.get(name)
             sentence = " ".join((getattr(marker, "description", "") or "").split())
             short = getattr(marker, "abbrev", "") or ""
-            yield Axis(
-                name, typing.cast("Default", given), sentence, short, tuple(words.get(name, ())), int(name not in words)
-            )
+            yield Axis(name, given, sentence, short, tuple(words.get(name, ())), int(name not in words))
 
 
 def _declared(described: dict[str, Any]) -> Iterator[Declared]:
@@ -175,13 +170,8 @@ def located(path: str) -> Any:
     raise ModuleNotFoundError(path)
 
 
-def main() -> int:
+def main() -> None:
     warnings.simplefilter("ignore")
     with contextlib.redirect_stdout(io.StringIO()):  # what an import prints is no JSON
         found = describe()
-    json.dump(found.as_json(), sys.stdout)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    json.dump(asdict(found), sys.stdout)

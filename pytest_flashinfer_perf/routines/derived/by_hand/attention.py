@@ -173,10 +173,7 @@ def _sink_init(
     q, cache, table = _batch(batch_size, qo_len, kv_len, heads, page_size, device)
     sinks = torch.randn(num_qo_heads, dtype=torch.float32, device=device)
     further = (sinks, 1.0 / math.sqrt(head_dim))
-    return {
-        "plan": _prefill_plan(table, heads, page_size),
-        "run": {"q": q, "paged_kv_cache": cache, "args": further},
-    }
+    return {"plan": _prefill_plan(table, heads, page_size), "run": {"q": q, "paged_kv_cache": cache, "args": further}}
 
 
 def _prefill(
