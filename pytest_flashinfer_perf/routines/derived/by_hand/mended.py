@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.routines import _narrow
-from pytest_flashinfer_perf.routines.derived.by_hand import Mended, Output, Template
+from pytest_flashinfer_perf.routines.derived.by_hand import Mended, Output, Template, sized
 
 Init = Callable[..., dict[str, Any]]
 INTERLEAVED = 32  # columns of `up`, then as many of `gate`
@@ -20,10 +20,10 @@ CHOSEN = ("batch_size", "top_k")
 # Products whose templates make operands that no kernel takes on Hopper, or in another layout.
 
 
-def _fp8_init(*, M: int, N: int = 1536, K: int = 7168, device: str = "cuda", seed: int = 0) -> dict[str, Any]:
+@sized(M=None, N=1536, K=7168)
+def _fp8_init(at: Any, device: str) -> dict[str, Any]:
     """Weights [N, K] as they are; FlashInfer's template prepares them for its low-latency kernel."""
-    torch.manual_seed(seed)
-    a, b = (_narrow.per_tensor(torch.randn(rows, K, dtype=torch.bfloat16, device=device)) for rows in (M, N))
+    a, b = (_narrow.per_tensor(torch.randn(rows, at.K, dtype=torch.bfloat16, device=device)) for rows in (at.M, at.N))
     return {"a": a.values, "b": b.values, "alpha": torch.tensor(a.scale * b.scale, device=device)}
 
 
@@ -31,10 +31,10 @@ def _fp8(a: Tensor, b: Tensor, alpha: Tensor) -> Tensor:
     return a.float() @ b.float().mT * alpha
 
 
-def _router_init(*, M: int, K: int = 6144, N: int = 256, device: str = "cuda", seed: int = 0) -> dict[str, Any]:
-    torch.manual_seed(seed)
-    a, b = (torch.randn(rows, K, dtype=torch.bfloat16, device=device) for rows in (M, N))
-    return {"mat_a": a, "mat_b": b.mT, "out": torch.empty(M, N, dtype=torch.float32, device=device)}
+@sized(M=None, K=6144, N=256)
+def _router_init(at: Any, device: str) -> dict[str, Any]:
+    a, b = (torch.randn(rows, at.K, dtype=torch.bfloat16, device=device) for rows in (at.M, at.N))
+    return {"mat_a": a, "mat_b": b.mT, "out": torch.empty(at.M, at.N, dtype=torch.float32, device=device)}
 
 
 def _scales_by_columns(usual: Init) -> Init:
@@ -53,32 +53,23 @@ def _scales_by_columns(usual: Init) -> Init:
 # Experts whose templates have no inputs, or a reference of another order of the weights.
 
 
-def _bf16_init(
-    *,
-    num_tokens: int,
-    hidden_size: int = 2048,
-    intermediate_size: int = 768,
-    num_experts: int = 128,
-    top_k: int = 8,
-    device: str = "cuda",
-    seed: int = 0,
-) -> dict[str, Any]:
+@sized(num_tokens=None, hidden_size=2048, intermediate_size=768, num_experts=128, top_k=8)
+def _bf16_init(at: Any, device: str) -> dict[str, Any]:
     """The layer of Qwen3-30B-A3B; each token's experts are drawn with equal chances."""
-    torch.manual_seed(seed)
 
     def drawn(*shape: int) -> Tensor:
         return torch.randn(*shape, dtype=torch.bfloat16, device=device)
 
-    chances = torch.rand(num_tokens, num_experts, device=device)
-    shares, chosen = chances.topk(top_k)
+    chances = torch.rand(at.num_tokens, at.num_experts, device=device)
+    shares, chosen = chances.topk(at.top_k)
     return {
-        "x": drawn(num_tokens, hidden_size),
+        "x": drawn(at.num_tokens, at.hidden_size),
         "token_selected_experts": chosen.int(),
         "token_final_scales": shares / shares.sum(-1, keepdim=True),
-        "w1_weight": drawn(num_experts, 2 * intermediate_size, hidden_size) / hidden_size**0.5,
-        "w2_weight": drawn(num_experts, hidden_size, intermediate_size) / intermediate_size**0.5,
-        "num_experts": num_experts,
-        "top_k": top_k,
+        "w1_weight": drawn(at.num_experts, 2 * at.intermediate_size, at.hidden_size) / at.hidden_size**0.5,
+        "w2_weight": drawn(at.num_experts, at.hidden_size, at.intermediate_size) / at.intermediate_size**0.5,
+        "num_experts": at.num_experts,
+        "top_k": at.top_k,
     }
 
 
@@ -134,11 +125,9 @@ def _into_caches(usual: Init) -> Init:
 # `top_k`, which has no template in FlashInfer 0.7.2.
 
 
-def _top_init(
-    *, batch_size: int, vocab_size: int = 128256, top_k: int = 50, device: str = "cuda", seed: int = 0
-) -> dict[str, Any]:
-    torch.manual_seed(seed)
-    return {"input": torch.randn(batch_size, vocab_size, device=device), "k": top_k}
+@sized(batch_size=None, vocab_size=128256, top_k=50)
+def _top_init(at: Any, device: str) -> dict[str, Any]:
+    return {"input": torch.randn(at.batch_size, at.vocab_size, device=device), "k": at.top_k}
 
 
 def _top(input: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.routines.derived.by_hand import Mended, Output
+from pytest_flashinfer_perf.routines.derived.by_hand import Mended, Output, sized
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 
 EPSILON = 1e-6  # of the kernels' normalisation
@@ -104,42 +104,39 @@ IN_PLACE = {"output": Output(dtype="bfloat16"), "new_state": Output(param="state
 LEAST_STATES, STATES_EACH = 384, 10  # of upstream's cache
 
 
-def _mamba_init(
-    *,
-    batch_size: int,
-    nheads: int = 64,
-    dim: int = 128,
-    dstate: int = 128,
-    ngroups: int = 8,
-    cache_steps: int = 0,
-    state_dtype: str = "bfloat16",
-    weight_dtype: str = "float32",
-    has_z: bool = False,
-    dt_softplus: bool = False,
-    device: str = "cuda",
-    seed: int = 0,
-) -> dict[str, Any]:
+@sized(
+    batch_size=None,
+    nheads=64,
+    dim=128,
+    dstate=128,
+    ngroups=8,
+    cache_steps=0,
+    state_dtype="bfloat16",
+    weight_dtype="float32",
+    has_z=False,
+    dt_softplus=False,
+)
+def _mamba_init(at: Any, device: str) -> dict[str, Any]:
     """Weights that are one number a head are views without a stride, which selects the kernel for them."""
-    torch.manual_seed(seed)
-    states = max(LEAST_STATES, STATES_EACH * batch_size)
-    rows = (batch_size, cache_steps) if cache_steps else (batch_size,)
+    states = max(LEAST_STATES, STATES_EACH * at.batch_size)
+    rows = (at.batch_size, at.cache_steps) if at.cache_steps else (at.batch_size,)
     inputs = partial(torch.randn, dtype=torch.bfloat16, device=device)
-    weights = partial(torch.randn, dtype=TORCH[weight_dtype], device=device)
-    decay, bias = -torch.rand(nheads, device=device) - 1.0, torch.rand(nheads, device=device) - 4.0
+    weights = partial(torch.randn, dtype=TORCH[at.weight_dtype], device=device)
+    decay, bias = -torch.rand(at.nheads, device=device) - 1.0, torch.rand(at.nheads, device=device) - 4.0
     call = {
-        "state": torch.randn(states, nheads, dim, dstate, dtype=TORCH[state_dtype], device=device),
-        "x": inputs((*rows, nheads, dim)),
-        "dt": weights((*rows, nheads))[..., None].expand(*rows, nheads, dim),
-        "A": decay[:, None, None].expand(nheads, dim, dstate),
-        "B": inputs((*rows, ngroups, dstate)),
-        "C": inputs((*rows, ngroups, dstate)),
-        "D": weights((nheads,))[:, None].expand(nheads, dim),
-        "dt_bias": bias.to(TORCH[weight_dtype])[:, None].expand(nheads, dim),
-        "dt_softplus": dt_softplus,
-        "state_batch_indices": torch.randperm(states, device=device)[:batch_size],
-        "cache_steps": cache_steps,
+        "state": torch.randn(states, at.nheads, at.dim, at.dstate, dtype=TORCH[at.state_dtype], device=device),
+        "x": inputs((*rows, at.nheads, at.dim)),
+        "dt": weights((*rows, at.nheads))[..., None].expand(*rows, at.nheads, at.dim),
+        "A": decay[:, None, None].expand(at.nheads, at.dim, at.dstate),
+        "B": inputs((*rows, at.ngroups, at.dstate)),
+        "C": inputs((*rows, at.ngroups, at.dstate)),
+        "D": weights((at.nheads,))[:, None].expand(at.nheads, at.dim),
+        "dt_bias": bias.to(TORCH[at.weight_dtype])[:, None].expand(at.nheads, at.dim),
+        "dt_softplus": at.dt_softplus,
+        "state_batch_indices": torch.randperm(states, device=device)[: at.batch_size],
+        "cache_steps": at.cache_steps,
     }
-    return {**call, "z": inputs((*rows, nheads, dim))} if has_z else call
+    return {**call, "z": inputs((*rows, at.nheads, at.dim))} if at.has_z else call
 
 
 def _mamba_updated(
