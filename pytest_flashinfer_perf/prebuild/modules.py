@@ -1,4 +1,8 @@
-"""Find the FlashInfer modules of cases: call each with a pretended GPU, and record the modules that it loads."""
+"""Find the FlashInfer modules of cases: call each with a pretended GPU, and record the modules that it loads.
+
+Each case is built and launched once, as its measurement would be; `patches.py` has all that is replaced meanwhile. A
+call that fails is listed with its error, and the modules that it met are compiled nevertheless.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,7 @@ def test_apis_are_measured_and_checked_as_any_case(pytester):
         row = rows[f"flashinfer.{name}"]["extra_info"]
         assert (row["derived"], row["reference"], row["no_reference"]) == (True, "float64", None), name
         assert row["refcheck"] == "passed"
+        assert "faults_missed" not in row, "faults are planted where a check is judged, not where a kernel is measured"
         assert row["family"] == name.partition(".")[0]
         assert row["repro"].startswith(f"pytest '--perf-case=--api flashinfer.{name} --backends torch")
 
@@ -174,6 +176,25 @@ def test_products_of_a_reference_are_flops():
     x = api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu"))
     api.backends["torch"].build(params, x, LaunchOptions("torch", cuda_graph=False))
     assert api.cost(params, x).flops == 2 * 2 * 4 * 8 * 16
+
+
+def test_the_reference_answers_once_for_cost_and_check_and_once_more_for_changed_inputs(monkeypatch):
+    api = all_apis()["flashinfer.norm.rmsnorm"]
+    params = api.params(batch_size=4, hidden_size=64)
+    x = api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu"))
+    api.backends["torch"].build(params, x, LaunchOptions("torch", cuda_graph=False))
+    answer, answered = truth.answer, []
+    monkeypatch.setattr(truth, "answer", lambda *of: answered.append(1) or answer(*of))
+    api.cost(params, x)
+    prepared = x.shared.prepared
+    [first] = api.reference(params, x)
+    assert (len(answered), prepared.outputs) == (1, ("output",))
+    x.call["input"].neg_()
+    [second] = api.reference(params, x)
+    assert len(answered) == 2
+    assert torch.equal(second, -first)
+    with pytest.raises(FrozenInstanceError):
+        prepared.cost = None
 
 
 def test_a_backend_that_is_wrong_is_seen():

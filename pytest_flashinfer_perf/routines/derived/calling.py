@@ -1,4 +1,8 @@
-"""Call an API: a function itself, or the `run` of a wrapper that is made and planned beforehand."""
+"""Call an API: a function itself, or the `run` of a wrapper that is made and planned beforehand.
+
+A first call on copies tells what the library refuses here, which is a skip with the library's sentence, and what a
+right call answers and changes. An output that no kernel wrote is found there, too: new memory is marked meanwhile.
+"""
 
 from __future__ import annotations
 

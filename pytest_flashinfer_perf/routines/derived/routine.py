@@ -1,4 +1,8 @@
-"""A `Routine` made from an API's template instead of a file of its own."""
+"""A `Routine` made from an API's template instead of a file of its own.
+
+`of` puts together what the other modules here derive: flags and tiers, inputs, backends, the answer and its cost. What
+an API needs to run, and the memory that it takes, are estimated below before anything is called.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The axes of a template as Params: a flag for each, with small sizes for tests and sizes of models."""
+"""The axes of a template as Params: a flag for each, with small sizes for tests and sizes of models.
+
+An axis with a default keeps it. Those without one are sized by their names (`special_cases.COUNTS`), and in the other
+tiers by the models whose layers have such axes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The expected answer of an API: its template's reference on copies of the inputs in wider types."""
+"""The expected answer of an API: its template's reference on copies of the inputs in wider types.
+
+The reference is FlashInfer's own: what it answers is taken as it is, but for outputs that `special_cases.py` excludes.
+How an answer is decoded before it is compared, and how far it may be off, follows from the type of each output.
+"""
 
 from __future__ import annotations
 
