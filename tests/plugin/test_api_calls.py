@@ -113,6 +113,16 @@ def built(name):
     return api.backends[backend].build(params, x, LaunchOptions(backend, cuda_graph=False)), x
 
 
+def test_a_call_that_is_built_again_where_the_answer_is_held_knows_what_the_first_one_changed():
+    _, x = built("doubled_to")
+    x.call["out"].copy_(2 * x.call["x"])
+    before = x.shared.first
+    api, backend = planted("doubled_to")
+    api.backends[backend].build(api.params(rows=4), x, LaunchOptions(backend, cuda_graph=False))
+    assert x.shared.first is before
+    assert list(before.changed) == ["out"]
+
+
 def test_a_wrapper_can_be_planned_once_more():
     wrapper, _ = built("DoubleWrapper.run")
     before = planted_apis.DoubleWrapper.plans

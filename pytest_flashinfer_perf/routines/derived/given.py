@@ -232,10 +232,14 @@ def in_a_sentence(error: Exception) -> str:
 
 
 def first_call(given: Given, trial: Given, outputs: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Note what a call on the copy `trial` has shown; `outputs` names them, once it is known what the call changed."""
-    shares = {
-        name: tuple(map(_changed_rows, tensors(value), tensors(trial.call[name]))) for name, value in given.call.items()
-    }
+    """Note what a call on the copy `trial` has shown; `outputs` names them, once it is known what the call changed.
+
+    The first one counts: one that is built again later may find inputs that hold the answer, and change less.
+    """
+    if given.shared.first.outputs:
+        return outputs()
+    pairs = {name: zip(tensors(value), tensors(trial.call[name]), strict=True) for name, value in given.call.items()}
+    shares = {name: tuple(_changed_rows(*pair) for pair in of_tensors) for name, of_tensors in pairs.items()}
     changed = {name: of_tensors for name, of_tensors in shares.items() if any(of_tensors)}
     given.shared.first = FirstCall(changed=changed)
     named = outputs()
