@@ -1,22 +1,22 @@
 """Templates by hand: their references against others that are written in another way, and each case to its end."""
 
-import json
 import shlex
-from pathlib import Path
 
 import pytest
 import torch
 from flashinfer.trace.templates.gdn import gated_delta_rule_decode_trace, gdn_mtp_trace, gdn_prefill_trace
 from flashinfer.trace.templates.mamba import selective_state_update_trace
+from planted_faults import missed
 from torch.nn.functional import layer_norm, normalize, scaled_dot_product_attention, silu
 
+from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
 from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.routines.derived import all_apis, by_hand, calling, work
-from pytest_flashinfer_perf.routines.derived.by_hand import attention, gdn, mamba, moe, norm, sparse
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.derived import all_apis, by_hand, calling, prepare
+from pytest_flashinfer_perf.routines.derived.by_hand import attention, mended, norm, recurrent
 from pytest_flashinfer_perf.routines.derived.given import Given
 from pytest_flashinfer_perf.routines.derived.routine import requirements
 
-QUICK = ("--perf-iters=2", "--perf-warmup=0", "-p", "no:cacheprovider", "--import-mode=importlib")
 BIG_ON_A_CPU = ("fp8_blockscale", "mono_moe", "cute_dsl_fused_moe", "selective_state_update", "mm_fp8")
 HEADS = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 16}
 
@@ -70,9 +70,9 @@ def test_a_sink_is_a_token_whose_value_is_zero():
 
 
 def test_blocks_that_a_mask_keeps_are_all_that_is_seen():
-    made = sparse._blocks_init(qo_len=40, kv_len=48, block_size=16, **HEADS, device="cpu", seed=1)
+    made = attention._blocks_init(qo_len=40, kv_len=48, block_size=16, **HEADS, device="cpu", seed=1)
     plan, run = made["plan"], made["run"]
-    out = sparse._blocks(**run, indptr=plan["indptr"], indices=plan["indices"], R=16, C=16)
+    out = attention._blocks(**run, indptr=plan["indptr"], indices=plan["indices"], R=16, C=16)
     mask = torch.zeros(40, 48, dtype=torch.bool)
     for row, (start, end) in enumerate(zip(plan["indptr"], plan["indptr"][1:], strict=False)):
         for column in plan["indices"][start:end].tolist():
@@ -82,12 +82,12 @@ def test_blocks_that_a_mask_keeps_are_all_that_is_seen():
 
 
 def test_blocks_of_many_sizes_are_other_ones_for_each_head():
-    made = sparse._uneven_blocks_init(qo_len=20, kv_len=31, num_blocks=4, **HEADS, device="cpu", seed=1)
+    made = attention._uneven_blocks_init(qo_len=20, kv_len=31, num_blocks=4, **HEADS, device="cpu", seed=1)
     plan, (q, k, v) = made["plan"], (made["run"][name] for name in "qkv")
     sizes = {name: plan[name] for name in ("block_mask_map", "block_row_sz", "block_col_sz")}
     assert (sizes["block_row_sz"].sum(1) == 20).all()
     assert (sizes["block_col_sz"].sum(1) == 31).all()
-    out = sparse._uneven_blocks(q, k, v, **sizes)
+    out = attention._uneven_blocks(q, k, v, **sizes)
     for head in range(4):
         kept, rows, columns = (size[head // 2] for size in sizes.values())
         mask = kept.repeat_interleave(rows.long(), 0).repeat_interleave(columns.long(), 1)
@@ -104,7 +104,7 @@ def delta_rule(tokens, **changes):
 def test_decoding_answers_as_flashinfers_recurrence_of_more_tokens_does():
     """The reference of `gated_delta_rule_mtp` is in fp64, normalises its queries and knows a pool of states."""
     made = delta_rule(3)
-    out, state = gdn._decoded(**made)
+    out, state = recurrent._decoded(**made)
     theirs = {name: value for name, value in made.items() if name != "state"}
     pool = {"initial_state": made["state"], "initial_state_indices": torch.arange(2)}
     expected, after = gdn_mtp_trace.reference(**theirs, **pool, disable_state_update=False)
@@ -116,11 +116,11 @@ def test_flashinfers_reference_of_decoding_is_ours_of_queries_that_are_normalise
     """So the kernels, which normalise by default, differ from it by the length of a query: 11 for 128 numbers."""
     made = delta_rule(1)
     before = {**made, "q": normalize(made["q"].float(), dim=-1), "k": normalize(made["k"].float(), dim=-1)}
-    ours, state = gdn._decoded(**made)
+    ours, state = recurrent._decoded(**made)
     near(ours.bfloat16(), gated_delta_rule_decode_trace.reference(**before, scale=None)[0], 0.01)
     raw = gated_delta_rule_decode_trace.reference(**made, scale=None)[0]
     assert (raw.float() / ours).median() == pytest.approx(16**0.5, rel=0.2)
-    by_columns, other = gdn._decoded_by_columns(**{**made, "state": made["state"].transpose(-1, -2).contiguous()})
+    by_columns, other = recurrent._decoded_by_columns(**{**made, "state": made["state"].transpose(-1, -2).contiguous()})
     near(by_columns, ours)
     near(other.transpose(-1, -2), state)
 
@@ -130,18 +130,18 @@ def test_prefill_takes_gates_where_flashinfers_reference_computes_them():
         total_seq_len=9, num_seqs=2, num_q_heads=2, num_k_heads=2, num_v_heads=4, head_size=16, device="cpu"
     )
     raw = {"A_log": torch.randn(4), "a": torch.randn(9, 4), "dt_bias": torch.randn(4), "b": torch.randn(9, 4)}
-    decay, beta = gdn._gates(*raw.values())
+    decay, beta = recurrent._gates(*raw.values())
     rows = {name: made[name] for name in ("q", "k", "v", "cu_seqlens")}
     expected, _ = gdn_prefill_trace.reference(**rows, state=None, **raw, scale=None)
-    near(gdn._prefilled(**rows, a=decay, b=beta).bfloat16(), expected, 0.01)
+    near(recurrent._prefilled(**rows, a=decay, b=beta).bfloat16(), expected, 0.01)
 
 
 def test_a_state_with_heads_is_updated_as_flashinfers_reference_updates_each():
     sizes = {"batch_size": 2, "nheads": 4, "dim": 8, "dstate": 16, "ngroups": 2, "has_z": True, "device": "cpu"}
-    made = mamba._init(**sizes, state_dtype="float32", dt_softplus=True)
+    made = recurrent._mamba_init(**sizes, state_dtype="float32", dt_softplus=True)
     made = {name: value for name, value in made.items() if name != "cache_steps"}
     state = made["state"].clone()
-    out = mamba._updated(**{**made, "state": state})
+    out = recurrent._mamba_updated(**{**made, "state": state})
     slots = made["state_batch_indices"]
     for head in range(4):
         own = made["state"][slots, head].clone()
@@ -157,18 +157,18 @@ def test_a_state_with_heads_is_updated_as_flashinfers_reference_updates_each():
 
 def test_more_tokens_are_one_after_the_other():
     sizes = {"batch_size": 2, "nheads": 2, "dim": 4, "dstate": 8, "ngroups": 1, "device": "cpu"}
-    made = mamba._init(**sizes, cache_steps=3, state_dtype="float32", dt_softplus=True)
+    made = recurrent._mamba_init(**sizes, cache_steps=3, state_dtype="float32", dt_softplus=True)
     del made["cache_steps"]
     whole, one_by_one = made["state"].clone(), made["state"].clone()
-    out = mamba._updated(**{**made, "state": whole})
+    out = recurrent._mamba_updated(**{**made, "state": whole})
     for t in range(3):
         token = {name: made[name][:, t] for name in ("x", "dt", "B", "C")}
-        near(out[:, t], mamba._updated(**{**made, **token, "state": one_by_one}), 0.02)
+        near(out[:, t], recurrent._mamba_updated(**{**made, **token, "state": one_by_one}), 0.02)
     near(whole, one_by_one)
 
 
 def test_experts_have_32_rows_of_up_then_32_of_gate():
-    made = moe._bf16_init(num_tokens=5, hidden_size=32, intermediate_size=64, num_experts=4, top_k=2, device="cpu")
+    made = mended._bf16_init(num_tokens=5, hidden_size=32, intermediate_size=64, num_experts=4, top_k=2, device="cpu")
     gate, up = torch.randn(2, 4, 64, 32).bfloat16() * 0.2
     made["w1_weight"] = torch.stack([up.unflatten(1, (-1, 32)), gate.unflatten(1, (-1, 32))], 2).flatten(1, 3)
     del made["num_experts"], made["top_k"]
@@ -179,7 +179,7 @@ def test_experts_have_32_rows_of_up_then_32_of_gate():
             between = (silu(row @ gate[expert].float().T) * (row @ up[expert].float().T)).bfloat16().float()
             share = made["token_final_scales"][token, slot]
             expected[token] += share * (between @ made["w2_weight"][expert].float().T)
-    near(moe._bf16(**made), expected, 1e-3)
+    near(mended._bf16(**made), expected, 1e-3)
 
 
 def test_norms_of_video_models_are_torchs():
@@ -225,8 +225,8 @@ def test_scales_by_columns_are_the_same_numbers_in_rows_of_four():
 
 
 def test_what_an_expanded_tensor_has_once_counts_once():
-    assert work._size(torch.ones(4, 1).expand(4, 8)) == 16
-    assert work._size(torch.ones(4, 8).mT) == 128
+    assert prepare._size(torch.ones(4, 1).expand(4, 8)) == 16
+    assert prepare._size(torch.ones(4, 8).mT) == 128
 
 
 def test_arguments_without_a_name_follow_those_before_them():
@@ -255,15 +255,14 @@ def small_lines():
             yield shlex.join(["--api", name, "--backends", "torch", *sizes])
 
 
-def test_every_fault_is_found_by_the_references_by_hand(pytester):
-    pytester.path.joinpath("lines.txt").write_text("\n".join(small_lines()))
-    result = pytester.runpytest("lines.txt", "--benchmark-json=run.json", *QUICK)
-    rows = json.loads(Path("run.json").read_text())["benchmarks"]
-    result.assert_outcomes(passed=len(list(small_lines())))
-    assert len(rows) >= 17
-    missed = {row["extra_info"]["routine"]: row["extra_info"]["faults_missed"] for row in rows}
-    quantised = {name for name in missed if "quantize" in name}  # 2 % are less than a step of fp8
-    assert {name for name, faults in missed.items() if faults} <= quantised
+def test_every_fault_is_found_by_the_references_by_hand(cpu):
+    found = {}
+    for line in small_lines():
+        [case] = cases_of_line(shlex.split(line), all_routines())
+        found[case.routine.name] = missed(case, cpu)
+    assert len(found) >= 17
+    quantised = {name for name in found if "quantize" in name}  # 2 % are less than a step of fp8
+    assert {name for name, faults in found.items() if faults} <= quantised
 
 
 def test_a_template_of_a_newer_flashinfer_is_left_out():

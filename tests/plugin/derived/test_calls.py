@@ -113,6 +113,16 @@ def built(name):
     return api.backends[backend].build(params, x, LaunchOptions(backend, cuda_graph=False)), x
 
 
+def test_a_call_that_is_built_again_where_the_answer_is_held_knows_what_the_first_one_changed():
+    _, x = built("doubled_to")
+    x.call["out"].copy_(2 * x.call["x"])
+    before = x.shared.first
+    api, backend = planted("doubled_to")
+    api.backends[backend].build(api.params(rows=4), x, LaunchOptions(backend, cuda_graph=False))
+    assert x.shared.first is before
+    assert list(before.changed) == ["out"]
+
+
 def test_a_wrapper_can_be_planned_once_more():
     wrapper, _ = built("DoubleWrapper.run")
     before = planted_apis.DoubleWrapper.plans
@@ -205,7 +215,7 @@ def test_what_exchanges_data_between_gpus_is_a_skip_on_one(hopper):
 def test_the_scale_that_an_api_takes_by_default_is_of_its_queries():
     api = all_apis()["flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run"]
     x = api.inputs(api.params(batch_size=2), torch.Generator().manual_seed(1), torch.device("cpu"))
-    answer, _ = truth.answer(api.api, x, torch.device("cpu"))
+    answer, _ = truth.answer(api.api, x)
     q, (k, v) = x.call["q"], x.call["paged_kv_cache"]
     keys, values = (t[:4].flatten(0, 1).repeat_interleave(4, 1).transpose(0, 1).float() for t in (k, v))
     first = torch.nn.functional.scaled_dot_product_attention(q[0, :, None].float(), keys, values)[:, 0]
@@ -216,7 +226,7 @@ def test_an_output_whose_reference_answers_otherwise_is_not_compared():
     api = all_apis()["flashinfer.rope.rope_quantize_fp8_append_paged_kv_cache"]
     x = api.inputs(api.params(nnz=4), torch.Generator().manual_seed(1), torch.device("cpu"))
     api.backends["torch"].build(api.params(nnz=4), x, LaunchOptions("torch", cuda_graph=False))
-    answer, _ = truth.answer(api.api, x, torch.device("cpu"))
+    answer, _ = truth.answer(api.api, x)
     assert set(answer) == {"q_rope_out", "q_nope_out", "paged_kv_cache[1]"}
 
 

@@ -11,7 +11,8 @@ from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
 from pytest_flashinfer_perf.measurement import one_case
 from pytest_flashinfer_perf.routines import all_routines, upstream
-from pytest_flashinfer_perf.routines.derived import upstream_names
+from pytest_flashinfer_perf.routines.derived.special_cases import LINES as SPECIAL_LINES
+from pytest_flashinfer_perf.routines.derived.special_cases import LineSpecial
 from pytest_flashinfer_perf.spec.routine import CannotRunError
 
 LINES = {
@@ -189,7 +190,8 @@ def test_each_of_mains_lines_that_wants_what_this_flashinfer_lacks_is_a_sentence
         lacking = flags.split()[-2:] if flags else ["template"]
         assert not entry.case, (name, flags)
         assert any(word.removeprefix("--") in entry.missing for word in lacking), entry.missing
-        assert ("compute capability" in entry.missing) == (name in upstream_names.WHY_NOT)
+        has_reason = bool(SPECIAL_LINES.get(name, LineSpecial()).why_not)
+        assert ("compute capability" in entry.missing) == has_reason
 
 
 def least_of(routine):

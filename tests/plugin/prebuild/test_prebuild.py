@@ -11,9 +11,10 @@ import torch
 from toolkit import Toolkit
 
 from pytest_flashinfer_perf.prebuild import building, loop
-from pytest_flashinfer_perf.prebuild.modules import HERE, NOWHERE, PRETENDED, Anything, Pretence
+from pytest_flashinfer_perf.prebuild.patches import HERE, NOWHERE, PRETENDED, Anything, Pretence, recording
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.session.time_limit import CompileError
+from pytest_flashinfer_perf.spec.routine import CannotRunError
 
 flashinfer = pytest.importorskip("flashinfer", exc_type=ImportError)
 PLUGIN = f"-p{loop.PLUGIN}"
@@ -213,10 +214,16 @@ def test_the_gpu_that_is_not_there_has_shapes_and_small_contents():
     assert [t.device for t in (large, small, mixed, grown)] == [NOWHERE, HERE, NOWHERE, NOWHERE]
 
 
+def test_a_flashinfer_that_loads_modules_in_another_way_is_said(monkeypatch):
+    monkeypatch.delattr("flashinfer.jit.core.JitSpec.build_and_load")
+    with pytest.raises(CannotRunError, match=r"no JitSpec\.build_and_load, by which prebuild finds"), recording({}):
+        pass
+
+
 def test_anything_is_whatever_is_made_of_it():
     one, (two, three) = Anything(1).plan(3)[0], Anything(1)
     with Anything(1).stream as stream:
-        assert (one, two, three, stream, list(Anything(1))) == (1, 1, 1, 1, [])
+        assert (one, two, three, stream, list(Anything(1))) == (1, 1, 1, 1, [1, 1])
     assert not hasattr(Anything(1), "__dlpack__")
 
 

@@ -1,43 +1,62 @@
-"""The bytes and FLOPs of an API's call, from its template's declarations and its reference."""
+"""Prepare a case after its first call: the answer to compare with, and the bytes and FLOPs of the call.
+
+Both come from one call of the reference, whose products are counted on the way; the bytes from what the template
+declares, and from what the first call was seen to change.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_flashinfer_perf.routines.derived.given import Given, flat, write_only, written
+from pytest_flashinfer_perf.routines.derived import sampling, truth
+from pytest_flashinfer_perf.routines.derived.given import Given, Prepared, flat, write_only, written
+from pytest_flashinfer_perf.routines.derived.special_cases import GATHERED
 from pytest_flashinfer_perf.routines.derived.templates import Api
 from pytest_flashinfer_perf.spec import dtypes
 from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.routine import Cost
 
-# The first axis of what is read through indices, and the axes of the indices that say which of it.
-GATHERED = {"num_pages": ("num_kv_indices", "max_pages_per_seq"), "max_seq_len": ("nnz",), "vocab": ("num_tokens",)}
+
+def prepared(api: Api, given: Given) -> Prepared:
+    if sampling.is_sampler(api):
+        probabilities, drafts = sampling.probabilities(api, given.all), sampling.proposed(api, given.all)
+        no_difference = (torch.zeros(1),)
+        return Prepared(cost(api, given), (), no_difference, "float64", probabilities=probabilities, drafts=drafts)
+    answer: dict[str, Tensor] = {}
+    computed_in, missing = "nothing", ""
+    known = given.shared.prepared.outputs if given.shared.prepared else ()
+    with FlopCounterMode(display=False) as products:
+        try:
+            answer, computed_in = truth.answer(api, given, known)
+        except truth.NoReferenceError as error:
+            missing = str(error)
+    outputs = tuple(name for name in given.shared.first.outputs if name in answer)
+    undecided = sampling.undecided(given.all, given.call["probs"]) if _has_nucleus(given) else None
+    reference = tuple(truth.meant(api, name, answer[name], given.all, undecided) for name in outputs)
+    whole = cost(api, given, {name: answer[name] for name in outputs}, products.get_total_flops())
+    return Prepared(whole, outputs, reference, computed_in, missing, undecided=undecided)
 
 
-def counted(run: Callable[[], object]) -> int:
-    """How many FLOPs its products take."""
-    with FlopCounterMode(display=False) as counter:
-        run()
-    flops: int = counter.get_total_flops()
-    return flops
+def _has_nucleus(given: Given) -> bool:
+    return given.all.get("top_p") is not None and "probs" in given.call
 
 
-def cost(api: Api, given: Given) -> Cost:
+def cost(api: Api, given: Given, answer: Mapping[str, Tensor] = {}, flops: int = 0) -> Cost:
     """What is changed in place counts by the rows that the call changes, also as read, unless products may read all."""
-    known, shares, held = given.kept, dict(_changed(api, given)), dict(flat(written(api, given)))
+    shares, held = dict(_changed(api, given)), dict(flat(written(api, given)))
     read = list(_read(api, given))
-    reads = {} if known.flops else shares
+    reads = {} if flops else shares
     moved = sum(reads.get(tensor, _used(api, given, dims)) * _size(tensor) for dims, tensor in read)
-    returned = [name for name in known.compared if name not in held]
+    types = given.shared.first.outputs
     stored = sum(shares.get(tensor, 1.0) * tensor.nbytes for tensor in held.values())
-    stored += sum(known.answer[name].numel() * known.dtypes[name].itemsize for name in returned)
+    stored += sum(value.numel() * types[name].itemsize for name, value in answer.items() if name not in held)
     inputs = [tensor for _, tensor in read if tensor.is_floating_point()]
-    return Cost(known.flops, round(moved + stored), dtypes.computed_in(None, inputs), inferred=True)
+    return Cost(flops, round(moved + stored), dtypes.computed_in(None, inputs), inferred=True)
 
 
 def _size(tensor: Tensor) -> int:
@@ -49,7 +68,7 @@ def _size(tensor: Tensor) -> int:
 def _changed(api: Api, given: Given) -> Iterator[tuple[Tensor, float]]:
     """Of what is changed in place, as a cache to which a step appends, the share of rows that the call changes."""
     whole = list(write_only(api, given))
-    for name, shares in given.kept.changed.items():
+    for name, shares in given.shared.first.changed.items():
         for tensor, share in zip(tensors(given.call[name]), shares, strict=True):
             if share and not any(tensor is one for one in whole):
                 yield tensor, share
@@ -58,7 +77,8 @@ def _changed(api: Api, given: Given) -> Iterator[tuple[Tensor, float]]:
 def _read(api: Api, given: Given) -> Iterator[tuple[tuple[str, ...], Tensor]]:
     """Each argument once, with the names of its axes, but for those that are only written."""
     dims = {one.argument: one.dims for one in api.inputs}
-    outputs = {one.argument for one in api.outputs} - set(dims) | (given.kept.unfilled & set(given.kept.changed))
+    filled = given.shared.unfilled & set(given.shared.first.changed)
+    outputs = {one.argument for one in api.outputs} - set(dims) | filled
     for name, value in given.call.items():
         if name not in outputs:
             yield from ((dims.get(name, ()), tensor) for tensor in tensors(value))
