@@ -103,7 +103,7 @@ def print_table(faults: str, *paths: str) -> None:
     """One line for each API, by family."""
     rows, without = entries(list(paths))
     planted = json.loads(Path(faults).read_text())
-    rows = [{**row, "faults_missed": planted.get(row["case"], list(FAULTS))} for row in rows]
+    rows = [{"faults_missed": planted.get(row["case"], list(FAULTS)), **row} for row in rows]  # earlier rows have them
     of_api: dict[str, list[str]] = {name: [] for name in sorted(all_apis())}
     for row in sorted(rows, key=lambda row: row["case"]):
         of_api[row["routine"]].append(measured(row))

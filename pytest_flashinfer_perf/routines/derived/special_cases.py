@@ -89,7 +89,8 @@ def special(api: Api) -> ApiSpecial:
 # The axis that counts a call's rows has many names: each of them is understood where an API has one of them.
 ROWS = ("num_tokens", "batch_size", "num_rows", "nnz", "M", "m", "seq_len", "total_q", "num_qo_tokens")
 SYNONYMS = {"N": ("n",), "K": ("k",), "head_size": ("head_dim",), "k": ("top_k",), "topk": ("top_k",)}
-# Axes of one element or none, and such as follow from others: `init` takes them and does not look at them.
+# Axes of one element or none, and such as follow from others: `init` takes them and does not look at them. These are
+# all of 0.6.18 and 0.7.2; one more of a newer FlashInfer becomes a flag without effect.
 UNREAD = ("one", "scalar", "zero", "num_heads_broadcast", "head_dim_half")
 ONE_MORE = "_plus_1"  # ends the name of an axis that follows from another one
 # How many, in the smoke tier and in the default tier, of an axis without a default.

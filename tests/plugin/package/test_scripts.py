@@ -60,7 +60,11 @@ def test_the_smallest_cases_of_all_apis(tmp_path):
     lines = [line for path in (tmp_path / "lines").iterdir() for line in path.read_text().splitlines()]
     assert {line.split()[1] for line in lines if line} >= {"flashinfer.norm.rmsnorm"}
     empty = write(tmp_path / "run.json", document())
-    assert "0 APIs right and timed" in started("api_evidence.py", "table", empty)
+    line, faults = tmp_path / "line.txt", tmp_path / "faults.json"
+    line.write_text("--api flashinfer.norm.rmsnorm --backends torch --batch_size 4 --hidden_size 64")
+    faults.write_text(started("api_evidence.py", "faults", line))
+    assert json.loads(faults.read_text()) == {"flashinfer.norm.rmsnorm/bs4-h64-torch": []}
+    assert "0 APIs right and timed" in started("api_evidence.py", "table", faults, empty)
 
 
 def test_a_history_of_triton_kernels(tmp_path):
