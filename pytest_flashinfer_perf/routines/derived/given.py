@@ -23,6 +23,7 @@ from pytest_flashinfer_perf.routines.derived.special_cases import (
     BY_COLUMNS,
     ONE_MORE,
     PROBABILITIES,
+    SCALES,
     SCRATCH,
     WRITE_ONLY,
     special,
@@ -124,7 +125,7 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     unused = {name: axes.get(name.removesuffix(ONE_MORE), 0) + 1 for name in api.unused}
     try:
         with _Unfilled() as unfilled:
-            made = dict(live(api).trace.init(**axes, **unused, device=device, seed=seed))
+            made = dict(live(api).trace.init(**_enough(api, axes), **unused, device=device, seed=seed))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -138,6 +139,11 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     scratch = {name: value for name, value in arguments.items() if _is_scratch(name, value)}
     kept = {name: value for name, value in arguments.items() if name not in scratch}
     return Given(kept, dict(plan), Shared(scratch, allocated, params.given_arguments))
+
+
+def _enough(api: Api, axes: Mapping[str, int]) -> dict[str, int]:
+    """The axes, none of them smaller than what is indexed by another one."""
+    return {**axes, **{name: max(axes[name], axes[of]) for name, of in special(api).at_least.items()}}
 
 
 class _Unfilled(TorchDispatchMode):
@@ -221,8 +227,9 @@ def _with_arguments(api: Api, call: dict[str, Any], arguments: Mapping[str, Any]
 
 
 def _as_asked(made: object, value: Any, parameter: inspect.Parameter) -> object:
-    """The number itself, as upstream's script gives it; `init`'s tensor filled with it if the API takes no number."""
-    takes_numbers = re.search(r"\b(int|float)\b", str(parameter.annotation))
+    """The number itself, as upstream's script gives it; `init`'s tensor filled with it for a scale, or if the API takes
+    no number."""
+    takes_numbers = re.search(r"\b(int|float)\b", str(parameter.annotation)) and parameter.name not in SCALES
     return made.fill_(value) if isinstance(made, Tensor) and not takes_numbers else value
 
 

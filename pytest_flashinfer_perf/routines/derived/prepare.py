@@ -6,6 +6,7 @@ declares, and from what the first call was seen to change.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Mapping
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_flashinfer_perf.routines.derived import sampling, truth
-from pytest_flashinfer_perf.routines.derived.given import Given, Prepared, flat, write_only, written
+from pytest_flashinfer_perf.routines.derived.given import Given, Prepared, flat, live, write_only, written
 from pytest_flashinfer_perf.routines.derived.special_cases import GATHERED
 from pytest_flashinfer_perf.routines.derived.templates import Api
 from pytest_flashinfer_perf.spec import dtypes
@@ -54,9 +55,16 @@ def cost(api: Api, given: Given, answer: Mapping[str, Tensor] = {}, flops: int =
     moved = sum(reads.get(tensor, _used(api, given, dims)) * _size(tensor) for dims, tensor in read)
     types = given.shared.first.outputs
     stored = sum(shares.get(tensor, 1.0) * tensor.nbytes for tensor in held.values())
-    stored += sum(value.numel() * types[name].itemsize for name, value in answer.items() if name not in held)
+    returned = {name: value for name, value in answer.items() if name not in held}
+    if returned and _returns(api):
+        stored += sum(value.numel() * types[name].itemsize for name, value in returned.items())
     inputs = [tensor for _, tensor in read if tensor.is_floating_point()]
     return Cost(flops, round(moved + stored), dtypes.computed_in(None, inputs), inferred=True)
+
+
+def _returns(api: Api) -> bool:
+    """False of a function that returns None: its outputs are arguments, also where the template does not say which."""
+    return inspect.signature(live(api).function).return_annotation not in (None, "None")
 
 
 def _size(tensor: Tensor) -> int:

@@ -28,6 +28,7 @@ class ApiSpecial:
     unread: tuple[str, ...] = ()  # what `init` takes and does not look at
     arguments: Mapping[str, bool] = field(default_factory=dict)  # what a reference takes for granted
     taken_as: Mapping[str, str] = field(default_factory=dict)  # tensors taken in another layout or type than made
+    at_least: Mapping[str, str] = field(default_factory=dict)  # axes, and the axis that each must not be below
     smoke: Sizes = field(default_factory=dict)  # sizes of the smoke tier that the common ones do not fit
     usual: Sizes = field(default_factory=dict)  # those of the default tier: a kernel's only or largest ones
 
@@ -56,8 +57,8 @@ APIS: Mapping[str, ApiSpecial] = {
     " bmm_": ApiSpecial(taken_as={"B": BY_COLUMNS}),
     "mm_M1_16_K7168_N256": ApiSpecial(taken_as={"mat_b": BY_COLUMNS, "out": "float32"}),
     " top_k ": ApiSpecial(unordered=("values",)),
-    # Its reference reads one state for each request, of which `init` makes 8.
-    "gdn_mtp": ApiSpecial(smoke={"batch_size": 4}),
+    # Each request has a state of its own in a pool, and `init` makes 8: the kernel would read beyond them.
+    "gdn_mtp": ApiSpecial(smoke={"batch_size": 4}, at_least={"pool_size": "batch_size"}),
     # One page for each request, of which `init` makes as many as the smoke tier has, or 8.
     "gdn_fused_decode": ApiSpecial(smoke={"batch_size": 4}, usual={"batch_size": 8}),
     "batch_deepgemm_fp8_nt_groupwise": ApiSpecial(smoke={"batch_size": 1, "N": 512, "K": 512}),  # a loop over blocks
@@ -123,6 +124,7 @@ SCRATCH = ("workspace", "semaphore")  # parts of the names of memory to work in
 # Arguments that are written and not read, also where a template lists them among its inputs.
 WRITE_ONLY = ("out", "output", "topk_values", "topk_indices")
 SAME_ANSWER = {"enable_pdl"}  # arguments that change how, not what
+SCALES = {"scale"}  # tensors although a number is taken: of a number FlashInfer makes a tensor, in each call
 
 
 # Lines of `flashinfer_benchmark.py`: what a routine of upstream's script calls, takes for granted, or cannot have here.

@@ -222,6 +222,15 @@ def test_the_scale_that_an_api_takes_by_default_is_of_its_queries():
     assert torch.allclose(answer["output"][0].float(), first, atol=2e-2)
 
 
+@pytest.mark.parametrize(("requests", "states"), [(4, 8), (64, 64)])
+def test_there_are_as_many_states_as_requests_index(requests, states):
+    """`init` makes 8 for any number of requests; on a GPU the kernel would read beyond them."""
+    api = all_apis()["flashinfer.gdn_decode.gated_delta_rule_mtp"]
+    x = api.inputs(api.params(batch_size=requests), torch.Generator().manual_seed(1), torch.device("cpu")).call
+    assert len(x["initial_state"]) == states
+    assert x["initial_state_indices"].max() < states
+
+
 def test_an_output_whose_reference_answers_otherwise_is_not_compared():
     api = all_apis()["flashinfer.rope.rope_quantize_fp8_append_paged_kv_cache"]
     x = api.inputs(api.params(nnz=4), torch.Generator().manual_seed(1), torch.device("cpu"))

@@ -114,6 +114,16 @@ def test_a_samplers_probabilities_are_upstreams_in_its_lines_and_the_templates_i
     assert 1.9 < largest[1] < 2.1
 
 
+@pytest.mark.parametrize("routine", ["rmsnorm_quant", "fused_add_rmsnorm_quant"])
+def test_a_lines_scale_is_a_tensor_as_in_upstreams_script(routine):
+    """Of a number FlashInfer would make a tensor in each call, which takes ten times as long as the kernel."""
+    words = f"--routine {routine} --batch_size 2 --hidden_size 64 --scale 2.5 --backends torch"
+    [case] = cases_of_line(shlex.split(words), all_routines())
+    scale = case.routine.inputs(case.params, torch.Generator(), torch.device("cpu")).call["scale"]
+    assert isinstance(scale, torch.Tensor)
+    assert scale.item() == 2.5
+
+
 def test_an_api_without_probabilities_cannot_draw_others():
     [case] = cases_of_line(
         shlex.split("--api flashinfer.norm.rmsnorm --batch_size 4 --backends torch --probabilities uniform"),
