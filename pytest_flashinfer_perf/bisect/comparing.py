@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from pytest_flashinfer_perf.bisect.search import CaseFinding, PointError, PointVerdict, Question, Side, skipped
 from pytest_flashinfer_perf.gate import match, words
-from pytest_flashinfer_perf.gate.plan import PairPlan
+from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.launch.processes import Pairs

@@ -20,7 +20,7 @@ from pytest_flashinfer_perf.bisect.histories import GitHistory, Releases, git
 from pytest_flashinfer_perf.bisect.places import DoesNotImportError, Installed, Worktrees
 from pytest_flashinfer_perf.bisect.search import CaseSearch
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.gate.plan import PairPlan
+from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.machine.requirements import PROJECT
 from pytest_flashinfer_perf.printing import say

@@ -60,9 +60,6 @@ class Noise:
     def sd(self) -> float:
         return math.sqrt(self.variance)
 
-    def scaled(self, factor: float) -> Noise:
-        return Noise(self.variance * factor, self.df, self.source)
-
     def blended(self, variance: float, df: float) -> Noise:
         """With what `df` degrees of freedom of this very comparison say."""
         total = self.df + df

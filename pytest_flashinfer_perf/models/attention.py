@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_flashinfer_perf.models import kernel
+from pytest_flashinfer_perf.models.deployment import Step
 from pytest_flashinfer_perf.models.description import Grouped, Latent, Recurrent
 from pytest_flashinfer_perf.models.kernel import ProductWeights, called, of_heads, problem, product
-from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.rows.step import StepKernel
 from pytest_flashinfer_perf.spec.presets import shared
 

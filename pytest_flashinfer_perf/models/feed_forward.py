@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_flashinfer_perf.models import kernel
+from pytest_flashinfer_perf.models.deployment import Step
 from pytest_flashinfer_perf.models.description import Dense, Experts
 from pytest_flashinfer_perf.models.kernel import Problem, ProductWeights, called, problem, product
 from pytest_flashinfer_perf.models.quantisation import COLUMNS, Stored
-from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.rows.step import StepKernel
 from pytest_flashinfer_perf.spec.presets import shared
 

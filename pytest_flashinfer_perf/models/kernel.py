@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pytest_flashinfer_perf.models.deployment import Step
 from pytest_flashinfer_perf.models.description import Dense
 from pytest_flashinfer_perf.models.quantisation import BITS, COLUMNS
-from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.rows.step import StepKernel
 
 NORM = "flashinfer.norm.rmsnorm"

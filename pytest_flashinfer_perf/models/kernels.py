@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pytest_flashinfer_perf.models import attention, feed_forward
 from pytest_flashinfer_perf.models.config_json import ConfigError
+from pytest_flashinfer_perf.models.deployment import Step
 from pytest_flashinfer_perf.models.description import (
     Dense,
     Description,
@@ -19,7 +20,6 @@ from pytest_flashinfer_perf.models.description import (
 )
 from pytest_flashinfer_perf.models.kernel import ProductWeights, add_and_norm, gap, norm, product, sampling
 from pytest_flashinfer_perf.models.quantisation import BITS
-from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.rows.step import StepKernel
 
 QUANTISED = ("mm_fp8", "gemm_fp8_nt_groupwise", "mm_fp4")  # they take activations that a kernel before them quantised

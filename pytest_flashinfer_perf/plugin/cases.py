@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import TestlistLine
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.models import shipped
-from pytest_flashinfer_perf.models.step import parse
+from pytest_flashinfer_perf.models.deployment import parse
 from pytest_flashinfer_perf.routines import all_backends, all_routines, upstream
 from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.rows.step import StepPlan

@@ -15,8 +15,8 @@ from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring, M
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import peaks, row
 from pytest_flashinfer_perf.measurement.autotune import CacheError
+from pytest_flashinfer_perf.measurement.measure import Measurement, Reference, measure
 from pytest_flashinfer_perf.measurement.one_case import OutOfMemoryError, run_case
-from pytest_flashinfer_perf.measurement.own_call import Measurement, Reference, measure
 from pytest_flashinfer_perf.measurement.verification import Outputs
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.row import Identity, Row

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.rows.formatting import last_lines
-from pytest_flashinfer_perf.session.endings import NOT_COMPILED
+from pytest_flashinfer_perf.session.case_endings import NOT_COMPILED
 
 SOON = 0.001
 LAST_WORDS = 0.5  # before the end: where the GIL is free, there is time for a sentence

@@ -17,8 +17,8 @@ import pytest
 
 from pytest_flashinfer_perf.config.option import GPU_WORKERS
 from pytest_flashinfer_perf.rows.row import Identity
-from pytest_flashinfer_perf.session import endings, journal, reports, stash, time_limit
-from pytest_flashinfer_perf.session.endings import Death
+from pytest_flashinfer_perf.session import case_endings, journal, reports, stash, time_limit
+from pytest_flashinfer_perf.session.case_endings import Death
 from pytest_flashinfer_perf.session.journal import Started
 from pytest_flashinfer_perf.spec import flags
 
@@ -217,12 +217,12 @@ class Controller:
     def _death(self, gateway: Any) -> Death | None:
         """How a worker died; None for one without cases, for which xdist's message is enough."""
         if not _is_here(gateway.spec):
-            return endings.ELSEWHERE if self._opted_in else None
+            return case_endings.ELSEWHERE if self._opted_in else None
         words = self._words / f"{gateway.id}.txt"
         if not words.exists():
             return None
         process, _, last = words.read_text(errors="replace").partition("\n")
-        return endings.of_death(last, self._config.getoption("perf_timeout"), endings.exit_code(int(process)))
+        return case_endings.of_death(last, self._config.getoption("perf_timeout"), case_endings.exit_code(int(process)))
 
 
 def _verify_host(gateways: Any, host: str | None) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.kernel_timing.run import Timing, run
 from pytest_flashinfer_perf.kernel_timing.target import Target
-from pytest_flashinfer_perf.trace_sets import inputs, outside
+from pytest_flashinfer_perf.trace_sets import inputs, outside_clock
 from pytest_flashinfer_perf.trace_sets.config import Resolved
 from pytest_flashinfer_perf.trace_sets.solution import Answer, Given, Solution, SolutionError, Task
 
@@ -117,7 +117,7 @@ class DefaultEvaluator(Evaluator):
             if answer is not None:
                 self.judged(task, given, answer, self.expected(task, given))
             timings.append(timing)
-        outside.confirm(self, task, solution, min(timing.median for timing in timings))
+        outside_clock.confirm(self, task, solution, min(timing.median for timing in timings))
         return timings
 
 

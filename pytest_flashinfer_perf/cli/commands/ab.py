@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.files import write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown
-from pytest_flashinfer_perf.gate.plan import PairPlan
+from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.verdict import Judgement
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Done, Environment, Pairs

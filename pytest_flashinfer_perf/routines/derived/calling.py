@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines.derived import given as made
-from pytest_flashinfer_perf.routines.derived import registry, sampling, truth
+from pytest_flashinfer_perf.routines.derived import registry, samplers, truth
 from pytest_flashinfer_perf.routines.derived.given import Given, LiveTemplate
 from pytest_flashinfer_perf.routines.derived.templates import Api
 from pytest_flashinfer_perf.session.time_limit import CompileError
@@ -80,7 +80,7 @@ def _is_marked(tensor: torch.Tensor) -> bool:
 
 def by_reference(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
     """Call the template's reference as a backend of its own; its changed inputs are returned too."""
-    answer = sampling.drawn if sampling.is_sampler(api) else truth.returned
+    answer = samplers.drawn if samplers.is_sampler(api) else truth.returned
     trial = cold.clone(given, set())
     try:
         returned = answer(api, trial)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_flashinfer_perf.routines.derived import sampling, truth
+from pytest_flashinfer_perf.routines.derived import samplers, truth
 from pytest_flashinfer_perf.routines.derived.given import Given, Prepared, flat, live, write_only, written
 from pytest_flashinfer_perf.routines.derived.special_cases import GATHERED
 from pytest_flashinfer_perf.routines.derived.templates import Api
@@ -24,8 +24,8 @@ from pytest_flashinfer_perf.spec.routine import Cost
 
 
 def prepared(api: Api, given: Given) -> Prepared:
-    if sampling.is_sampler(api):
-        probabilities, drafts = sampling.probabilities(api, given.all), sampling.proposed(api, given.all)
+    if samplers.is_sampler(api):
+        probabilities, drafts = samplers.probabilities(api, given.all), samplers.proposed(api, given.all)
         no_difference = (torch.zeros(1),)
         return Prepared(cost(api, given), (), no_difference, "float64", probabilities=probabilities, drafts=drafts)
     answer: dict[str, Tensor] = {}
@@ -37,7 +37,7 @@ def prepared(api: Api, given: Given) -> Prepared:
         except truth.NoReferenceError as error:
             missing = str(error)
     outputs = tuple(name for name in given.shared.first.outputs if name in answer)
-    undecided = sampling.undecided(given.all, given.call["probs"]) if _has_nucleus(given) else None
+    undecided = samplers.undecided(given.all, given.call["probs"]) if _has_nucleus(given) else None
     reference = tuple(truth.meant(api, name, answer[name], given.all, undecided) for name in outputs)
     whole = cost(api, given, {name: answer[name] for name in outputs}, products.get_total_flops())
     return Prepared(whole, outputs, reference, computed_in, missing, undecided=undecided)

@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.capability import Requirement
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines.derived import calling, given, prepare, registry, sampling, shapes, truth
+from pytest_flashinfer_perf.routines.derived import calling, given, prepare, registry, samplers, shapes, truth
 from pytest_flashinfer_perf.routines.derived.given import Given, Prepared
 from pytest_flashinfer_perf.routines.derived.shapes import ApiParams
 from pytest_flashinfer_perf.routines.derived.special_cases import ONE_RANK, special
@@ -46,7 +46,7 @@ class ApiRoutine(Routine[Any, Given]):
     def read(self, _params: Any, inputs: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         known = _prepared(inputs)
         if known.probabilities is not None:
-            return (sampling.excess(outputs[0], known.probabilities, known.drafts),)
+            return (samplers.excess(outputs[0], known.probabilities, known.drafts),)
         # A reference that changes its inputs returns them, too.
         named = dict(zip(inputs.shared.first.outputs, outputs, strict=False))
         return tuple(truth.meant(self.api, name, named[name], inputs.all, known.undecided) for name in known.outputs)
@@ -54,7 +54,7 @@ class ApiRoutine(Routine[Any, Given]):
     def allowed(self, _params: Any, inputs: Given, _backend: str) -> tuple[Tolerance, ...]:
         known, types = _prepared(inputs), inputs.shared.first.outputs
         if known.probabilities is not None:
-            return (sampling.ALLOWED,)
+            return (samplers.ALLOWED,)
         return tuple(truth.tolerance(self.api, name, types[name]) for name in known.outputs)
 
     def described(self, _params: Any, inputs: Given, _bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:

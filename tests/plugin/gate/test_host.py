@@ -11,7 +11,7 @@ from made import document, row, run, saved
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.judge import confirm, judge
-from pytest_flashinfer_perf.gate.plan import PairPlan
+from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.rows import fields, run_file

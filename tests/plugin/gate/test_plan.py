@@ -6,7 +6,7 @@ import random
 import pytest
 from made import row, run
 
-from pytest_flashinfer_perf.gate.plan import PairPlan
+from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 

@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking
 from pytest_flashinfer_perf.kernel_timing import cold, graphs
 from pytest_flashinfer_perf.kernel_timing.graphs import Replay
-from pytest_flashinfer_perf.measurement import own_call
+from pytest_flashinfer_perf.measurement import measure
 
 CHANGED = r"^of one more call with its input \(8,\) of float32 negated in place, output 0"
 ONLY = Checking(refcheck="only")
@@ -112,7 +112,7 @@ def captured(monkeypatch):
         return (Replay(first, first.returned), *map(Replay, others))
 
     monkeypatch.setattr(graphs, "capture", capture)
-    monkeypatch.setattr(own_call, "uses_graph", lambda *_arguments, **_how: True)
+    monkeypatch.setattr(measure, "uses_graph", lambda *_arguments, **_how: True)
     monkeypatch.setattr(cold, "rotations", lambda *_: 3)
     return made
 

@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.kernel_timing.instruments import BenchGpuTime, Instr
 from pytest_flashinfer_perf.kernel_timing.run import Observations, Timing
 from pytest_flashinfer_perf.kernel_timing.trace import trace
 from pytest_flashinfer_perf.measurement import row
-from pytest_flashinfer_perf.measurement.own_call import Measurement
+from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.rows.row import Identity
 
@@ -281,7 +281,7 @@ def test_a_call_that_launches_nothing_fails_its_test_in_its_own_line(gpu, pytest
 def test_a_full_trace_has_all_lines(pytester):
     pytester.makepyfile(test_own=FAILING)
     result = pytester.runpytest(*QUICK, "-k", "test_function", "--full-trace")
-    result.stdout.fnmatch_lines(["*own_call.py:*", "*verification.py:*", "*test_own.py:*"])
+    result.stdout.fnmatch_lines(["*measure.py:*", "*verification.py:*", "*test_own.py:*"])
 
 
 def test_the_lines_of_a_backend_are_its_authors(pytester):

@@ -5,7 +5,7 @@ import torch
 
 from pytest_flashinfer_perf.kernel_timing.run import Timing
 from pytest_flashinfer_perf.measurement import peaks, row
-from pytest_flashinfer_perf.measurement.own_call import Measurement
+from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.rows import scatter
 from pytest_flashinfer_perf.rows.row import Identity, Throughput
 from pytest_flashinfer_perf.spec.routine import Cost, Peaks

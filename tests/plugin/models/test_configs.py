@@ -11,8 +11,8 @@ from mutations import mutated
 
 from pytest_flashinfer_perf.models import architectures, config_json, kernels, shipped
 from pytest_flashinfer_perf.models.config_json import ConfigError, Fields
+from pytest_flashinfer_perf.models.deployment import Step
 from pytest_flashinfer_perf.models.description import Dense, Experts, Grouped, Latent, Recurrent
-from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.spec.presets import Spread, UnevenError
 
 PUBLISHED = [name for name in shipped.names() if shipped.record(name)["published_parameters"]]

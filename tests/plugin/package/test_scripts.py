@@ -15,7 +15,7 @@ from reports import benchmark, document, write
 from step_runs import TIMES, recorded
 
 from pytest_flashinfer_perf.models import plan as plans
-from pytest_flashinfer_perf.models.step import Step
+from pytest_flashinfer_perf.models.deployment import Step
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
 

@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.kernel_timing.run import Observations, Timing
 from pytest_flashinfer_perf.measurement import row as rows
-from pytest_flashinfer_perf.measurement.own_call import Measurement
+from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.report import host, markdown, story
 from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.rows import fields

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sessions import OPTED_IN
 
-from pytest_flashinfer_perf.session import endings
+from pytest_flashinfer_perf.session import case_endings
 
 FATAL = """Fatal Python error: Segmentation fault
 
@@ -36,11 +36,14 @@ Extension modules: numpy (total: 1)
 )
 def test_a_death_without_words_is_known_by_its_code_which_stays(end, outcome, sentence):
     with subprocess.Popen(["sh", "-c", end]) as process:
-        death = endings.of_death("", 4.0, endings.exit_code(process.pid))
+        death = case_endings.of_death("", 4.0, case_endings.exit_code(process.pid))
         assert death.outcome == outcome
         assert fnmatch.fnmatch(death.sentence, sentence)
-        assert endings.exit_code(process.pid) == process.wait() == process.returncode
-    assert endings.of_death("", 4.0, endings.exit_code(process.pid)).sentence == "its process ended without a word"
+        assert case_endings.exit_code(process.pid) == process.wait() == process.returncode
+    assert (
+        case_endings.of_death("", 4.0, case_endings.exit_code(process.pid)).sentence
+        == "its process ended without a word"
+    )
 
 
 def test_a_case_that_exits_says_with_which_code(pytester):
@@ -72,7 +75,7 @@ def test_a_case_that_exits_says_with_which_code(pytester):
     ],
 )
 def test_a_death_is_known_by_its_last_words(words, outcome, frames):
-    death = endings.of_death(words, 4.0, None)
+    death = case_endings.of_death(words, 4.0, None)
     assert (death.outcome, death.words) == (outcome, frames)
 
 
@@ -98,4 +101,4 @@ def test_a_death_is_known_by_its_last_words(words, outcome, frames):
     ],
 )
 def test_an_error_is_known_by_its_text(error, outcome):
-    assert endings.of_error(error) == outcome
+    assert case_endings.of_error(error) == outcome
