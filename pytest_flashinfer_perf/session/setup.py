@@ -18,8 +18,7 @@ import pytest
 from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.session import gpu_lock, journal, progress, reports, time_limit
-from pytest_flashinfer_perf.session.gatherer import Gatherer
-from pytest_flashinfer_perf.session.journal import Journal, Past, Restorer, SkipFinished
+from pytest_flashinfer_perf.session.journal import Gatherer, Journal, Past, Restorer, SkipFinished
 from pytest_flashinfer_perf.session.shards import Sharding
 from pytest_flashinfer_perf.session.stash import measures
 from pytest_flashinfer_perf.session.survival import REMEDY, Beside, Retirement, Survival

@@ -169,7 +169,7 @@ def test_a_step_is_measured_where_no_run_is_given(tiny, capfd, monkeypatch, tmp_
     assert case in told
     assert told.splitlines()[-1] == "12 cases done"
     lines = [" ".join(line.split()[:4]) for line in text.splitlines()]
-    assert {f"attention 3 {kernels.attention.DECODE}: torch", f"add-norm 6 {ADD_AND_NORM}: torch"} <= set(lines)
+    assert {f"attention 3 {kernels.DECODE}: torch", f"add-norm 6 {ADD_AND_NORM}: torch"} <= set(lines)
     assert (
         "though a case measures it: append (0.0% of the weights): torch: skipped: " in text
     )  # its template is on a GPU
