@@ -3,6 +3,7 @@
 import ast
 import functools
 import graphlib
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -159,3 +160,9 @@ def test_each_form_of_an_import_is_read(form):
     modules = {"pytest_flashinfer_perf.gate.x": form.format(package=PACKAGE, name="cli", target=f"{PACKAGE}.cli")}
     modules[f"{PACKAGE}.cli"] = ""
     assert list(upward(modules)) == [f"gate/x.py imports cli/__init__.py, which lies above it: {PAGE} has the order"]
+
+
+@pytest.mark.parametrize("facade", ["pytest_flashinfer_perf", "pytest_flashinfer_perf.spec"])
+def test_each_name_that_a_facade_promises_can_be_imported(facade):
+    module = importlib.import_module(facade)
+    assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
