@@ -1,8 +1,13 @@
-"""Set up a session that measures: journal, time limits, the lock of the device, workers."""
+"""Set up a session that measures: journal, time limits, the lock of the device, workers.
+
+`start` is called when pytest is configured, and `ready` before the first case, where the device is known. Both register
+plugins, each of which does one thing; nothing here measures.
+"""
 
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import platform
 import warnings
@@ -17,8 +22,8 @@ import pytest
 
 from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.printing import write_lines
-from pytest_flashinfer_perf.session import gpu_lock, journal, progress, reports, time_limit
-from pytest_flashinfer_perf.session.journal import Gatherer, Journal, Past, Restorer, SkipFinished
+from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, journal, progress, reports, time_limit
+from pytest_flashinfer_perf.session.journal import Journal, Past, Restorer, SkipFinished
 from pytest_flashinfer_perf.session.shards import Sharding
 from pytest_flashinfer_perf.session.stash import measures
 from pytest_flashinfer_perf.session.survival import REMEDY, Beside, Retirement, Survival
@@ -192,7 +197,7 @@ def _warn_of_no_journal(config: pytest.Config) -> None:
 
 
 class ReportPlace:
-    """Adds the host and the GPU to reports."""
+    """In a worker on another host: adds the host and the GPU to reports, for `Gatherer` to write down."""
 
     def __init__(self, place: Mapping[str, Any]) -> None:
         self._place = place
@@ -203,6 +208,36 @@ class ReportPlace:
         if (report.when == "call" or report.failed) and measures(item):
             reports.add(report, place=self._place)
         return report
+
+
+class Gatherer:
+    """In the main process: adds the rows of workers and of a resumed run to pytest-benchmark's."""
+
+    def __init__(self, config: pytest.Config, run: str) -> None:
+        self._config = config
+        self._run = run
+        self._journals: dict[str, Journal] = {}
+        self._added: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if reports.begins_attempt(report) and report.nodeid in self._added:
+            benchmark_rows.forget(self._config, report.nodeid)
+        carried = reports.of(report)
+        if carried.row and (carried.is_kept or hasattr(report, "node")):
+            self._added.add(report.nodeid)
+            benchmark_rows.add(self._config, carried.row, carried.options)
+        if carried.place and not carried.is_kept:
+            self._write_down(report, carried.place)
+
+    def _write_down(self, report: pytest.TestReport, place: Mapping[str, Any]) -> None:
+        """Write the journal of a worker on another host, which has no file here."""
+        path, known_as = journal.path_of(self._config), json.dumps(place)
+        if path is not None:
+            if known_as not in self._journals:
+                self._journals[known_as] = Journal(path, self._run, place)
+                self._config.add_cleanup(self._journals[known_as].close)
+            self._journals[known_as].finished(report)
 
 
 def _limit(config: pytest.Config, settings: Settings) -> Limit | None:

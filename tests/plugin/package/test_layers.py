@@ -3,6 +3,7 @@
 import ast
 import functools
 import graphlib
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -165,3 +166,9 @@ def test_the_tests_have_the_rooms_of_the_package():
     rooms = {path.parent.name for path in (ROOT / PACKAGE).glob("*/__init__.py")}
     folders = {path.parent.name for path in (ROOT / "tests" / "plugin").rglob("test_*.py")}
     assert folders == rooms | {"derived", "package"}
+
+
+@pytest.mark.parametrize("facade", ["pytest_flashinfer_perf", "pytest_flashinfer_perf.spec"])
+def test_each_name_that_a_facade_promises_can_be_imported(facade):
+    module = importlib.import_module(facade)
+    assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
