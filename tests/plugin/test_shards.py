@@ -11,7 +11,7 @@ from sessions import document, sameness
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.rows import merging, run_file
-from pytest_flashinfer_perf.rows.merging import MergeError, ShardFile
+from pytest_flashinfer_perf.rows.merging import MergeError, ShardPart
 from pytest_flashinfer_perf.session import shards
 from pytest_flashinfer_perf.session.shards import Shard, ShardError
 
@@ -165,7 +165,7 @@ def part(nth, tests, **changed):
         for step in steps:
             inner = inner[int(step) if step.isdecimal() else step]
         inner[last] = value
-    return ShardFile(said, run_file.parse(said, f"{nth}.json"))
+    return ShardPart(said, run_file.parse(said, f"{nth}.json"))
 
 
 GOOD = [part(1, ["a", "c"]), part(2, ["b"])]
