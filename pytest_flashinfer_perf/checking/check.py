@@ -307,7 +307,7 @@ def budget(*, on_gpu: bool) -> float:
 
 
 def within(allowed: float, flops: float, rows: Rows, seed: int) -> Sample | None:
-    """As many rows as the allowed work permits, including the first and the last; None if that is all rows."""
+    """A sample of as many rows as the work permits, with the first and the last; None if that is all rows."""
     wanted = max(2, int(rows.count * min(1.0, allowed / flops))) if flops else rows.count
     if wanted >= rows.count:
         return None

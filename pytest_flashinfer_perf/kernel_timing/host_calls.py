@@ -124,7 +124,7 @@ class Place(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        """With its file relative to site-packages or to the working directory."""
+        """The place with its file relative to site-packages or to the working directory."""
         _, installed, inside = self.file.rpartition("/site-packages/")
         path = Path(inside if installed else self.file)
         here = Path.cwd()

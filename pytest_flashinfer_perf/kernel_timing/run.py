@@ -134,7 +134,7 @@ class Bench:
         return Placed(target, work, sets, warmup, PlacedSamples(samples, clocked, placements.addresses(target)))
 
     def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[float]:
-        """In parts where a call changes its inputs: before each of them they are as they were, outside the time."""
+        """Sample the calls, in parts if they change inputs: before each part these are restored, outside the time."""
         if restore is None:
             yield from self.instrument.sample(work, calls, warmup)
             return

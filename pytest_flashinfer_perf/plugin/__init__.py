@@ -84,7 +84,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _remove_json(path: Path) -> None:
-    """Nothing of another kind, which was named by mistake. A link stays, without what it leads to."""
+    """Remove a file of JSON, and nothing that was named by mistake. A link stays, without what it leads to."""
     if path.is_file():
         with path.open("rb") as file:
             begins_as_json = file.read(1) in (b"{", b"")

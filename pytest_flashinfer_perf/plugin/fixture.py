@@ -81,7 +81,7 @@ class Perf:
         self._measuring = settings.measuring
 
     def _asked(self, measuring: Measuring) -> Measuring:
-        """With what is asked for this test alone, whoever else asks for something."""
+        """The way to measure, with what is asked for this test alone."""
         planted = replace(measuring, plant=self._settings.plants.get(self._node.nodeid, measuring.plant))
         return replace(planted, iters=1, warmup=0) if self._only_once else planted
 

@@ -84,11 +84,11 @@ class Board:
             self._rows.pop(test, None)
 
     def reasons(self, outcome: str) -> list[str]:
-        """Which are the same wherever in a file they are met."""
+        """The reasons of this outcome, without the line of a file where each was met."""
         return [case.reason.removeprefix(f"{case.line}: ") for case in self.unmeasured if case.outcome == outcome]
 
     def _not_understood(self) -> list[str]:
-        """Lines of testlists."""
+        """The errors of testlists' lines that could not be understood."""
         failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
         return [case.reason.removeprefix("Failed: ") for case in failed]
 

@@ -41,7 +41,7 @@ class Identity:
 
     @property
     def place(self) -> str:
-        """Which device it is: times of two cards of one model are not the same measurement."""
+        """The name of the one device: times of two cards of one model are not the same measurement."""
         return self.gpu_uuid or self.device or ""
 
     def on(self, device: Device) -> Identity:

@@ -64,7 +64,7 @@ def exit_code(process: int) -> int | None:
 
 
 def of_death(words: str, limit: float, code: int | None) -> Death:
-    """From what Python's faulthandler wrote while the process died, or else its exit code."""
+    """The death that faulthandler's words describe, which it wrote while the process died, or else the exit code."""
     where = "\n".join(last_words.frames(_of_the_case(words)))
     if "Timeout (" in words:
         return Death(TIMEOUT, f"no end within {limit:g} s (--perf-timeout), its process was ended", where)
@@ -87,7 +87,7 @@ def _of_code(code: int | None) -> tuple[str, str]:
 
 
 def _of_the_case(words: str) -> list[str]:
-    """The thread that ran it is the one that died, or the last."""
+    """The lines of the thread that ran the case: the one that died, or the last."""
     threads = re.split(r"^(?:Current thread|Thread) .*\n", words, flags=re.MULTILINE)
     current = re.search(r"^Current thread .*\n((?:  .*\n)*)", words, flags=re.MULTILINE)
     return (current[1] if current else threads[-1]).splitlines()

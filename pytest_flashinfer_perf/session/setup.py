@@ -39,7 +39,7 @@ STDERR = pytest.StashKey[IO[str]]()
 
 
 def start(config: pytest.Config, notes: list[str]) -> None:
-    """When pytest is configured; a session without cases does not notice."""
+    """Register what a session needs from the start, when pytest is configured."""
     brief = config.stash[BRIEF] = WorkerBrief.of(config) or _gathering(config, notes)
     time_limit.know(brief.broken)
     config.pluginmanager.register(reports.Serializer(), "flashinfer-perf-serializer")
@@ -79,7 +79,7 @@ def _past(config: pytest.Config, notes: list[str]) -> Past | None:
 
 
 def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
-    """Before the first case, where cases run; UsageError where none should."""
+    """Prepare the process that runs cases before the first of them; raise UsageError where none should run."""
     config = session.config
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError("rows are pytest-benchmark's: leave out -p no:benchmark")
@@ -128,7 +128,7 @@ def refuse(brief: WorkerBrief, device: Device) -> None:
 
 
 def be_alone(config: pytest.Config, device: Device) -> None:
-    """Until the session ends. Of a CPU the workers of a session take turns, see `turn`."""
+    """Lock the GPU until the session ends. Workers on a CPU take turns instead, see `turn`."""
     if device.uuid is None:
         return
     terminal = config.pluginmanager.get_plugin("terminalreporter")
@@ -189,7 +189,7 @@ def _journal(config: pytest.Config, brief: WorkerBrief, place: Mapping[str, Any]
 
 
 def _warn_of_no_journal(config: pytest.Config) -> None:
-    """Only a warning, since a read-only folder is no reason not to measure."""
+    """Warn, and do not fail: a read-only folder is no reason not to measure."""
     folder = config.rootpath / config.getini("cache_dir")
     warning = f"--perf-resume could not go on with this run: {folder} cannot be written. With --benchmark-json it could"
     with errors_of_use(pytest.PytestWarning):

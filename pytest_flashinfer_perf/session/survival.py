@@ -26,7 +26,7 @@ REMEDY = "run with -n 1, and each such case costs itself alone; --perf-resume ke
 
 
 class Survival:
-    """In the process that runs the cases: applies their time limit and writes their journal."""
+    """Applies the time limit of cases and writes their journal, in the process that runs them."""
 
     def __init__(self, device: Device, limit: Limit | None, journal: Journal | None) -> None:
         self._device = device

@@ -47,7 +47,7 @@ class Limit:
 
     @contextmanager
     def halted(self) -> Iterator[None]:
-        """For whatever is not the case's own time."""
+        """Stop the clock for whatever is not the case's own time."""
         if self._since is None:
             yield
             return
