@@ -33,13 +33,15 @@ class KeepsWhatIsInstalled(_pytest.pytester.SysModulesSnapshot):
     """After a session that a test started in this process, of what it imported only files of the test go.
 
     pytester would let all go. But then a class of this package is another one in the next test; torch and what is C++
-    in FlashInfer end a process that imports them twice; and importing them takes eight seconds.
+    in FlashInfer end a process that imports them twice; and importing them takes eight seconds. What was there before
+    is as it was before, also if the session has imported it anew.
     """
 
     INSTALLED = (sys.prefix, sys.base_prefix, site.getusersitepackages(), str(Path(package.__file__).parent))
 
     def __init__(self, preserve=None):  # noqa: ARG002, it keeps less
-        super().__init__(self._is_installed)
+        self._before = set(sys.modules)
+        super().__init__(lambda name: name not in self._before and self._is_installed(name))
 
     def _is_installed(self, name):
         """A module that has no file, like one of a compiled module, is where the whole package is."""

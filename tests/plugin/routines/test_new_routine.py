@@ -3,6 +3,7 @@
 import json
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import support_matrix
@@ -19,6 +20,9 @@ TESTS = ROOT / "tests"
 def added(tmp_path, monkeypatch):
     """Adds a file to a family's folder, which is the package's own and one of this test."""
     made = []
+    for module, file in [(name, getattr(one, "__file__", None)) for name, one in sys.modules.items()]:
+        if file and Path(file).is_relative_to(TESTS) and not Path(file).is_relative_to(TESTS / "plugin"):
+            monkeypatch.delitem(sys.modules, module)  # a suite's file has a test for each routine that was there
 
     def add(family, name, source):
         (tmp_path / f"{name}.py").write_text(source)
