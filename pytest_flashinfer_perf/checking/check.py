@@ -1,4 +1,8 @@
-"""Compare a call's outputs with the fp32 reference, and collect what helps to explain a difference."""
+"""Compare a call's outputs with the fp32 reference, and say in a sentence how they differ.
+
+`compare` gives a `Check` for each output; mismatch.py adds the lines that explain it. `poison` fills outputs before a
+call, and `within` chooses the rows to compare where a reference of all of them would take too long.
+"""
 
 from __future__ import annotations
 

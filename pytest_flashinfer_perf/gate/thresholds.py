@@ -1,4 +1,7 @@
-"""[thresholds] and [models] of the settings file: how much slower is too slow, and absolute limits."""
+"""`[thresholds]` and `[models]` of the settings file: how much slower is too slow, and limits without a baseline.
+
+First the sections are read, by globs of cases; `broken` then names each limit that a case does not keep.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""All kernels that one GPU of a deployment runs in a step, from the description of its model."""
+"""All kernels that one GPU of a deployment runs in a step, from the description of its model.
+
+`of_step` adds up the layers: first what all have in common, then attention of each kind, then feed-forward, dense or
+with experts. kernel.py makes a single one.
+"""
 
 from __future__ import annotations
 

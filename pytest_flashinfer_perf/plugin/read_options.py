@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.config import planting, project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
 from pytest_flashinfer_perf.gate import match
@@ -86,7 +86,7 @@ def _is_config(given: str) -> bool:
 
 def _plants(config: pytest.Config) -> dict[str, float]:
     named = config.getoption("perf_plant")
-    return project_file.read_planting(config.invocation_params.dir / named) if named else {}
+    return planting.read(config.invocation_params.dir / named) if named else {}
 
 
 def _trace(config: pytest.Config) -> TraceSets:

@@ -1,4 +1,8 @@
-"""Gather what a session measured from its test reports, and show it at the end."""
+"""What a session measured: gathered from its test reports, shown at its end, and written to files.
+
+`Board` reads the reports of all processes, and `add` puts onto each report what it reads. `ResultFiles` writes
+pytest-benchmark's file whole, and `verify` tries each output before anything is measured.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a report tells about runs: the newest row of each case, the fastest backends, failures, changes."""
+"""What a report tells about runs: the newest row of each case, the fastest backends, failures, changes.
+
+Terminal, Markdown and page show the same: here is what, and with them how. The gate compares the newest run with the
+earlier ones (`of`); backends that are not surely slower than the fastest share its place (`fastest`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Evaluators check the answers of solutions and time them; DefaultEvaluator is that of most operations."""
+"""Evaluators draw a workload's inputs, check the answers of solutions and time them.
+
+`DefaultEvaluator` is that of most operations; those of low precision and of DeepSeek's sparse attention follow it, and
+then how inputs are made. Token samplers have theirs in samplers.py.
+"""
 
 from __future__ import annotations
 

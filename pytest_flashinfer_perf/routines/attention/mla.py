@@ -1,4 +1,8 @@
-"""BatchMLAPagedAttentionWrapper and the native MLA decode API: multi-head latent attention on the absorbed queries."""
+"""BatchMLAPagedAttentionWrapper and the native MLA decode API: multi-head latent attention on the absorbed queries.
+
+The problem, its reference and its cost come first, then the wrapper's calls, what each backend cannot do, the other
+backends, and the tiers.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.config import planting
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.kernel_timing import planted_work
 
@@ -47,7 +47,7 @@ def measured(pytester):
 def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, arguments):
     before = measured(*arguments)
     planted = {test: 0.02 for test in before if not test.endswith("test_other")}
-    project_file.write(measured.path / "plants.json", planted)
+    planting.write(measured.path / "plants.json", planted)
     after = measured(*arguments, "--perf-plant=plants.json")
     assert set(after) == set(before)
     seen = {test: row.execution.planted_us for test, row in after.items()}
@@ -87,7 +87,7 @@ def test_what_cannot_be_planted_is_said(pytester, text, sentence):
 
 def test_rows_with_planted_work_are_not_resumed_without(pytester):
     pytester.makepyfile(test_own=OWN)
-    project_file.write(pytester.path / "plants.json", {"test_own.py::test_own": 1e-4})
+    planting.write(pytester.path / "plants.json", {"test_own.py::test_own": 1e-4})
     few = ("-k", "test_own", "--perf-iters=3", "--perf-device=cpu")
     pytester.runpytest(*few, "--perf-plant=plants.json").assert_outcomes(passed=3)
     done = pytester.runpytest(*few, "--perf-resume")

@@ -19,7 +19,7 @@ from mutations import changed, mutated
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.bisect import search as findings_of_a_search
-from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.config import planting, project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFileError
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
@@ -155,7 +155,7 @@ def put(path, text):
 
 def test_a_run_is_judged_or_refused(folder):
     rand, seen = random.Random(1), set()
-    for nth, text in enumerate(texts(rand, run(150.0), 1500)):
+    for nth, text in enumerate(texts(rand, run(150.0), 3000)):
         line = COMMANDS[nth % len(COMMANDS)]
         put(folder / PLACES.get(line, "strange.json"), text)
         seen.add((line.split()[0], read_by_a_command(line)))
@@ -249,7 +249,7 @@ READERS = {
     "durations of shards": (shards.seconds, as_json, run(), 500),
     "settings": (read_settings, as_text, SETTINGS, 3000),
     "findings of bisect": (functools.partial(findings_of_a_search.read_journal, compare=None), as_json, [FOUND], 500),
-    "slowdowns": (project_file.read_planting, as_json, {"t.py::a": 1e-6, "t.py::b": 2}, 300),
+    "slowdowns": (planting.read, as_json, {"t.py::a": 1e-6, "t.py::b": 2}, 300),
     "testlist": (testlist.read, as_text, TESTLIST, 700),
 }
 
