@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import verify_writable
+from pytest_flashinfer_perf.machine import patches
 
 
 class CacheError(FlashinferPerfError):
@@ -38,37 +38,20 @@ class Choice:
 
 def choose_kernel(call: Callable[[], object], *, tune: bool, cache: str | None) -> Choice | None:
     """Tune the call, or load the cache file, or forget earlier cases; returns the choice for the calls that follow."""
-    with _watched(prepare(call, tune=tune, cache=cache)) as choices:
+    prepare(call, tune=tune, cache=cache)
+    choices: list[Choice] = []
+    with patches.tuner_choices(lambda _, runner, tactic: choices.append(Choice(type(runner).__name__, tactic))):
         call()
     return choices[-1] if choices else None
 
 
-def prepare(call: Callable[[], object], *, tune: bool, cache: str | None) -> Any:
-    """Tune the call, or load the cache file, or forget earlier cases; returns FlashInfer's tuner."""
+def prepare(call: Callable[[], object], *, tune: bool, cache: str | None) -> None:
+    """Tune the call, or load the cache file, or forget earlier cases."""
     library = importlib.import_module("flashinfer.autotuner")
     library.AutoTuner.get().clear_cache()
     if tune or cache:
         with library.autotune(tune, cache=cache):
             call()
-    return library.AutoTuner.get()
-
-
-@contextmanager
-def _watched(tuner: Any) -> Iterator[list[Choice]]:
-    """Record the answers of the tuner's `choose_one`."""
-    choices: list[Choice] = []
-    ask = tuner.choose_one
-
-    def choose_one(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        runner, tactic = ask(*args, **kwargs)
-        choices.append(Choice(type(runner).__name__, tactic))
-        return runner, tactic
-
-    tuner.choose_one = choose_one
-    try:
-        yield choices
-    finally:
-        del tuner.choose_one
 
 
 def verify(cache: str, *, tune: bool) -> None:

@@ -21,10 +21,10 @@ from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import autotune, verification
 from pytest_flashinfer_perf.measurement.autotune import Choice
-from pytest_flashinfer_perf.measurement.own_call import Measurement, measure_target
+from pytest_flashinfer_perf.measurement.measure import Measurement, measure_target
 from pytest_flashinfer_perf.measurement.verification import Expected
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.session import endings, time_limit
+from pytest_flashinfer_perf.session import case_endings, time_limit
 from pytest_flashinfer_perf.session.time_limit import CompileError
 from pytest_flashinfer_perf.spec.case import Case, backend_named, routine_named
 from pytest_flashinfer_perf.spec.nested import named_tensors
@@ -38,7 +38,7 @@ STAND_IN_FLOPS = check.BUDGET_CPU
 class OutOfMemoryError(FlashinferPerfError):
     """Out of memory, although the case was estimated to fit."""
 
-    outcome = endings.OUT_OF_MEMORY
+    outcome = case_endings.OUT_OF_MEMORY
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def run_case(
     except CompileError:
         raise
     except (RuntimeError, MemoryError) as error:
-        if endings.of_error(error) != endings.OUT_OF_MEMORY:
+        if case_endings.of_error(error) != case_endings.OUT_OF_MEMORY:
             raise
         ran_out = str(error).partition("\n")[0]
         traceback.clear_frames(error.__traceback__)  # they hold tensors
@@ -128,45 +128,45 @@ def run_case(
 
 
 def _measured(case: Case, measuring: Measuring, checking: Checking, device: Device) -> CaseResult:
-    routine, p = case.routine, case.params
     if device.is_gpu:
         torch.cuda.reset_peak_memory_stats(device.torch)
-    x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
-    graph = uses_graph(measuring, device, routine.cuda_graph)
-    target, resolved, takes = _built(case, x, graph)
-    graph = graph and not (routine.graph_if_possible and graphs.refusal(target))
-    choice = _tune(case, target)
-    cost = routine.cost(p, x)
-    if too_long := _too_long(case, device, cost.flops):
-        raise CannotRunError(too_long)
-    expected = Expected(()) if checking.off else _Expectation(case, x, cost, checking).expected(takes, device)
-    measurement = measure_target(target, expected, measuring, checking, device, cuda_graph=graph)
+    made = prepared(case, measuring, checking, device)
+    measurement = measure_target(made.target, made.expected, measuring, checking, device, cuda_graph=made.cuda_graph)
+    choice, resolved = made.choice, made.resolved
     if choice and resolved == "auto":
-        resolved = choice.backend(routine.backends)
-    inputs = tuple(_described(x)) if case.options.verbose > 1 else None
-    measurement = replace(measurement, flops=cost.flops, bytes=cost.bytes)
-    return CaseResult(measurement, cost, resolved, choice, routine.described(p, x, expected.tolerances), inputs)
+        resolved = choice.backend(case.routine.backends)
+    inputs = tuple(_described(made.x)) if case.options.verbose > 1 else None
+    measurement = replace(measurement, flops=made.cost.flops, bytes=made.cost.bytes)
+    facts = case.routine.described(case.params, made.x, made.expected.tolerances)
+    return CaseResult(measurement, made.cost, resolved, choice, facts, inputs)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case that was built and not timed: its call, the answer to expect, and how it is to be timed."""
+    """A case that is built and not timed: its inputs and call, the answer to expect, and the tuner's choice, if any."""
 
+    x: Any
     target: Target
-    expected: Expected
-    measuring: Measuring
+    resolved: str
     cuda_graph: bool
+    choice: Choice | None
+    cost: Cost
+    expected: Expected
 
 
-def prepared(case: Case, measuring: Measuring, checking: Checking, device: Device) -> Prepared:
-    """Build a case and compute its answer; nothing is tuned, checked or timed."""
-    x = case.routine.inputs(case.params, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
-    graph = uses_graph(measuring, device, case.routine.cuda_graph)
-    target, _, takes = _built(case, x, graph)
-    graph = graph and not (case.routine.graph_if_possible and graphs.refusal(target))
-    cost = case.routine.cost(case.params, x)
+def prepared(case: Case, measuring: Measuring, checking: Checking, device: Device, *, tuned: bool = True) -> Prepared:
+    """Build a case, let the tuner choose unless it is not to be asked, and compute the answer."""
+    routine, p = case.routine, case.params
+    x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
+    graph = uses_graph(measuring, device, routine.cuda_graph)
+    target, resolved, takes = _built(case, x, graph)
+    graph = graph and not (routine.graph_if_possible and graphs.refusal(target))
+    choice = _tune(case, target) if tuned else None
+    cost = routine.cost(p, x)
+    if too_long := _too_long(case, device, cost.flops):
+        raise CannotRunError(too_long)
     expected = Expected(()) if checking.off else _Expectation(case, x, cost, checking).expected(takes, device)
-    return Prepared(target, expected, measuring, graph)
+    return Prepared(x, target, resolved, graph, choice, cost, expected)
 
 
 def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:

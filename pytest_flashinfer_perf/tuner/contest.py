@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.gate import noise
 from pytest_flashinfer_perf.kernel_timing import graphs, instruments, placements, stopping
@@ -175,9 +176,9 @@ def _tick(bench: Bench) -> float:
     return noise.TICK_S if bench.instrument.name == "cupti" else 0.0
 
 
-def bench_of(prepared: Prepared, device: Device) -> Bench:
-    chosen = instruments.choose(prepared.measuring.instrument, device)
-    return Bench(chosen.instrument, prepared.measuring, device, prepared.cuda_graph)
+def bench_of(prepared: Prepared, measuring: Measuring, device: Device) -> Bench:
+    chosen = instruments.choose(measuring.instrument, device)
+    return Bench(chosen.instrument, measuring, device, prepared.cuda_graph)
 
 
 def fidelity(contest: Contest, ways: Ways) -> dict[str, dict[str, bool | None]]:

@@ -107,14 +107,15 @@ class TunerLoop:
             return {"skipped": reason}
         time_limit.watch()
         measuring = case.options.applied_to(settings.measuring, device)
-        prepared = one_case.prepared(case, measuring, settings.checking, device)
+        prepared = one_case.prepared(case, measuring, settings.checking, device, tuned=False)
         if self._job.tune:
             picked = tactics.chosen(prepared.target, tune=True, cache=self._job.cache)
             return {"picked": picked.as_json}
         asked = tactics.questions(prepared.target)
         if not any(question.listed for question in asked):
             return {"skipped": "it asks FlashInfer's tuner nothing"}
-        return _raced(case, Contest(prepared, contest.bench_of(prepared, device), self._starts(case)), asked, self._job)
+        held = Contest(prepared, contest.bench_of(prepared, measuring, device), self._starts(case))
+        return _raced(case, held, asked, self._job)
 
     def _starts(self, case: Case) -> Any:
         return lambda tactic: self._job.say("tactic", case=case.identity.case, tactic=tactic)

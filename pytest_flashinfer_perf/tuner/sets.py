@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_flashinfer_perf.gate import noise
-from pytest_flashinfer_perf.gate.effects import RISK, Effect, Replicates
+from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.noise import Noise
 
 FEWEST_ROUNDS = 2  # a single one says nothing of its noise
@@ -110,7 +110,7 @@ class Field:
         if len(shared) < FEWEST_ROUNDS:
             return None
         sides = [tuple(self.times[name][n] for n in shared) for name in (before, after)]
-        return Replicates("time", "cycles", sides[0], sides[1], paired=True)
+        return Replicates(Domain.TIME, "cycles", sides[0], sides[1], paired=True)
 
 
 def flips(field: Field, picks: Sequence[str]) -> int:

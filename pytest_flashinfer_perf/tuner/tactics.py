@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.machine import patches
+from pytest_flashinfer_perf.machine.patches import Function
 from pytest_flashinfer_perf.measurement import autotune
 from pytest_flashinfer_perf.measurement.autotune import Choice
 
@@ -74,21 +76,27 @@ class Question:
 
 def questions(call: Callable[[], object]) -> tuple[Question, ...]:
     """What the call asks the tuner when nothing is tuned. An operation that asks again is listed once."""
-    tuner = importlib.import_module("flashinfer.autotuner").AutoTuner.get()
+    tuner = _tuner()
     tuner.clear_cache()
     seen: dict[str, Question] = {}
-    ask = tuner.choose_one
 
-    def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
-        runner, tactic = ask(custom_op, runners, tuning_config, inputs, **kwargs)
-        listed, broken = _listed(runners, inputs)
-        rounded = tuple(_rounded(tuner, tuning_config, inputs))
-        seen.setdefault(custom_op, Question(custom_op, _choice(runner, tactic), listed, broken, rounded))
-        return runner, tactic
+    def wrapped(ask: Function) -> Function:
+        def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+            runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
+            listed, broken = _listed(runners, inputs)
+            rounded = tuple(_rounded(tuner, tuning_config, inputs))
+            seen.setdefault(op, Question(op, _choice(runner, tactic), listed, broken, rounded))
+            return runner, tactic
 
-    with _answering(tuner, choose_one):
+        return choose_one
+
+    with patches.tuner_asked(wrapped):
         call()
     return tuple(seen.values())
+
+
+def _tuner() -> Any:
+    return importlib.import_module("flashinfer.autotuner").AutoTuner.get()
 
 
 def default(asked: Sequence[Question]) -> Tactic:
@@ -141,29 +149,19 @@ def _buckets(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> Iterator[
 
 
 @contextmanager
-def _answering(tuner: Any, choose_one: Callable[..., tuple[Any, Any]]) -> Iterator[None]:
-    """Calls ask this function in place of the tuner."""
-    tuner.choose_one = choose_one
-    try:
-        yield
-    finally:
-        del tuner.choose_one
-
-
-@contextmanager
 def using(tactic: Tactic) -> Iterator[None]:
     """Calls use this tactic, as they would if the tuner had chosen it. Raises TacticError if they do not offer it."""
-    tuner, wanted = importlib.import_module("flashinfer.autotuner").AutoTuner.get(), dict(tactic.answers)
+    wanted = dict(tactic.answers)
 
-    def choose_one(custom_op: str, runners: Any, *_others: Any, **_kwargs: Any) -> tuple[Any, Any]:
-        choice = wanted.get(custom_op)
+    def choose_one(op: str, runners: Any, *_others: Any, **_kwargs: Any) -> tuple[Any, Any]:
+        choice = wanted.get(op)
         offered = (runner for runner in runners if choice and type(runner).__name__ == choice.runner)
         runner = next(offered, None)
         if choice is None or runner is None:
-            raise TacticError(f"{custom_op} does not offer {choice.sentence if choice else 'a tactic that was listed'}")
+            raise TacticError(f"{op} does not offer {choice.sentence if choice else 'a tactic that was listed'}")
         return runner, choice.tactic
 
-    with _answering(tuner, choose_one):
+    with patches.tuner_asked(lambda _: choose_one):
         yield
 
 
@@ -172,16 +170,9 @@ def chosen(call: Callable[[], object], *, tune: bool = False, cache: str | None 
 
     The tuner keeps what it chose, so that calls that follow are replays.
     """
-    tuner = autotune.prepare(call, tune=tune, cache=cache)
+    autotune.prepare(call, tune=tune, cache=cache)
     seen: dict[str, Choice] = {}
-    ask = tuner.choose_one
-
-    def choose_one(custom_op: str, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        runner, tactic = ask(custom_op, *args, **kwargs)
-        seen[custom_op] = _choice(runner, tactic)
-        return runner, tactic
-
-    with _answering(tuner, choose_one):
+    with patches.tuner_choices(lambda op, runner, tactic: seen.update({op: _choice(runner, tactic)})):
         call()
     return Tactic(tuple(seen.items()))
 
@@ -202,23 +193,24 @@ def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
 
     Other buckets than the one of this call are offered none, and so get no entry.
     """
-    library = importlib.import_module("flashinfer.autotuner")
-    tuner, wanted = library.AutoTuner.get(), dict(best.answers)
+    tuner, wanted = _tuner(), dict(best.answers)
     tuner.clear_cache()
-    ask = tuner.choose_one
 
-    def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
-        here = list(_buckets(tuner, tuning_config, inputs))
-        for runner in runners:
-            runner.get_valid_tactics = _offer(runner, wanted[custom_op], here)
-        try:
-            runner, tactic = ask(custom_op, runners, tuning_config, inputs, **kwargs)
-            return runner, tactic
-        finally:
+    def wrapped(ask: Function) -> Function:
+        def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+            here = list(_buckets(tuner, tuning_config, inputs))
             for runner in runners:
-                runner.__dict__.pop("get_valid_tactics", None)
+                runner.get_valid_tactics = _offer(runner, wanted[op], here)
+            try:
+                runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
+                return runner, tactic
+            finally:
+                for runner in runners:
+                    runner.__dict__.pop("get_valid_tactics", None)
 
-    with library.autotune(True, cache=cache), _answering(tuner, choose_one):
+        return choose_one
+
+    with importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache), patches.tuner_asked(wrapped):
         call()
 
 
