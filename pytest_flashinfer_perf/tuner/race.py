@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.tuner.sets import Field
@@ -21,22 +22,38 @@ BUDGET_IS_UP = "the budget was up before its turn"
 class UnfitError(FlashinferPerfError):
     """A tactic cannot take part: its answer is wrong, or it fails to run. `kind` is its state in the report."""
 
-    def __init__(self, kind: str, reason: str) -> None:
+    def __init__(self, kind: Literal["wrong", "fails"], reason: str) -> None:
         super().__init__(reason)
         self.kind = kind
 
 
+class Lap(NamedTuple):
+    """A tactic's seconds in one round, and the SM clock meanwhile, where it is known."""
+
+    seconds: float
+    ghz: float | None = None
+
+
 @dataclass
 class Lane:
-    """A tactic in a race: its seconds by round, its state once it is out of the race, and why it is."""
+    """A tactic in a race: its laps by round, its state once it is out of the race, and why it is."""
 
     name: str
-    times: dict[int, float] = field(default_factory=dict)
-    state: str = ""
+    laps: dict[int, Lap] = field(default_factory=dict)
+    state: Literal["", "slower", "wrong", "fails", "untimed"] = ""
     why: str = ""
 
+    @property
+    def times(self) -> dict[int, float]:
+        return {nth: lap.seconds for nth, lap in self.laps.items()}
 
-Timed = Callable[[str], float]
+    @property
+    def cycles(self) -> dict[int, float]:
+        """Time multiplied by the SM clock, by which a tactic is not slower because the card was."""
+        return {nth: lap.seconds * lap.ghz for nth, lap in self.laps.items() if lap.ghz}
+
+
+Timed = Callable[[str], Lap]
 
 
 @dataclass
@@ -77,10 +94,10 @@ class Race:
                 lane.state, lane.why = "untimed", BUDGET_IS_UP
                 continue
             try:
-                lane.times[self.round] = timed(name)
+                lane.laps[self.round] = timed(name)
                 fit.append(name)
             except UnfitError as error:
-                lane.state, lane.why, lane.times = error.kind, str(error), {}
+                lane.state, lane.why, lane.laps = error.kind, str(error), {}
         return fit
 
     def _look(self, running: list[str]) -> list[str]:
@@ -113,3 +130,11 @@ class Race:
         ran = [name for name, lane in self.lanes.items() if lane.times]
         out = frozenset(name for name in ran if self.lanes[name].state == "slower")
         return Field({name: self.lanes[name].times for name in ran}, out, self.tick_s)
+
+    @property
+    def field_in_cycles(self) -> Field | None:
+        """The same in SM cycles; None where some of them are not known."""
+        ran = [lane for lane in self.lanes.values() if lane.laps]
+        if not ran or any(len(lane.cycles) < len(lane.laps) for lane in ran):
+            return None
+        return Field({lane.name: lane.cycles for lane in ran}, self.field.out)

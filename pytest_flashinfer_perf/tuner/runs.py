@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import LINES_OF_LOG, Environment
 from pytest_flashinfer_perf.printing import say
+from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.tuner.loop import LOST, PLUGIN, TUNE, Job
+from pytest_flashinfer_perf.tuner.found import TUNE, CaseFound, LeftOut
+from pytest_flashinfer_perf.tuner.loop import LOST, PLUGIN, Job
 
 MOST_RESTARTS = 50
 ENDED = {LOST: "it left the GPU unusable"}
@@ -27,12 +29,13 @@ class TunerRunError(FlashinferPerfError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Command:
     """What the command was asked for: pytest's arguments, seconds for a case, fresh tunes, and cache files."""
 
     arguments: Sequence[str]
     budget: float
     tunes: int
+    tuner: str
     cache: Path | None = None
     write: Path | None = None
 
@@ -41,14 +44,14 @@ class Asked:
 class Runs:
     """Everything that processes said, in a folder with their logs."""
 
-    asked: Asked
+    asked: Command
     folder: Path
     picks: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str | None] = field(default_factory=dict)
 
-    def cases(self) -> list[dict[str, Any]]:
-        """Tune as often as asked, then race; each case with what was found, skipped ones with the reason."""
+    def cases(self) -> tuple[list[CaseFound], list[LeftOut]]:
+        """Tune as often as asked, then race: the cases with what was found, and those that were left out."""
         for nth in range(1, self.asked.tunes + 1):
             self._tune(f"{TUNE}{nth}", self.folder / f"tune-{nth}")
         job = Job(
@@ -59,11 +62,14 @@ class Runs:
             picks=self.picks,
             files=self.files,
         )
-        return self._ran(job, "race")
+        events = self._ran(job, "race")
+        where = job.output
+        cases = [fields.read(CaseFound, event["found"], where) for event in events if "found" in event]
+        return cases, [left for event in events for left in _left_out(event)]
 
     def _tune(self, way: str, stem: Path) -> None:
         cache = str(stem.with_suffix(".cache.json").resolve())
-        found = self._ran(Job(str(stem.with_suffix(".jsonl")), tune=True, cache=cache), way)
+        found = self._ran(Job(str(stem.with_suffix(".jsonl")), tune=self.asked.tuner, cache=cache), way)
         for case in found:
             if "failed" in case:
                 say(f"{way}: {case['case']}: {case['failed']}")
@@ -98,6 +104,13 @@ class Runs:
             write_whole(told, job.text)
             words = (sys.executable, "-m", "pytest", "-p", PLUGIN, f"--tuner-job={told}")
             return processes.started(Environment("tuner", words), self.asked.arguments, log), log
+
+
+def _left_out(event: Mapping[str, Any]) -> Iterator[LeftOut]:
+    outcomes: tuple[Literal["skipped", "failed"], ...] = ("skipped", "failed")
+    for outcome in outcomes:
+        if outcome in event:
+            yield LeftOut(event["case"], outcome, event[outcome])
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

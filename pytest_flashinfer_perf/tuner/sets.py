@@ -30,6 +30,11 @@ class Regret:
     seen: float
     high: float
 
+    @property
+    def sentence(self) -> str:
+        low, seen, high = (100 * share for share in (self.low, self.seen, self.high))
+        return f"+{seen:.1f} % ({low:.1f} to {high:.1f})"
+
 
 @dataclass(frozen=True)
 class Field:

@@ -9,17 +9,21 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.machine import patches
+from pytest_flashinfer_perf.files import read_json
+from pytest_flashinfer_perf.machine import capability, patches
 from pytest_flashinfer_perf.machine.patches import Function
 from pytest_flashinfer_perf.measurement import autotune
 from pytest_flashinfer_perf.measurement.autotune import Choice
+from pytest_flashinfer_perf.tuner.found import TUNERS
 
-DEFAULT = -1  # FlashInfer's number for what a runner does untuned
+UNTUNED = -1  # FlashInfer's number for what a runner does by default
+V1, V2 = TUNERS
 
 
 class TacticError(FlashinferPerfError):
@@ -52,7 +56,7 @@ class Tactic:
 
     @property
     def is_default(self) -> bool:
-        return all(choice.tactic == DEFAULT for _, choice in self.answers)
+        return all(choice.tactic == UNTUNED for _, choice in self.answers)
 
 
 @dataclass(frozen=True)
@@ -165,12 +169,35 @@ def using(tactic: Tactic) -> Iterator[None]:
         yield
 
 
-def chosen(call: Callable[[], object], *, tune: bool = False, cache: str | None = None) -> Tactic:
-    """What the tuner answers to the call by itself: untuned, after tuning it, or with a cache file loaded.
+def chosen(call: Callable[[], object], *, cache: str | None = None) -> Tactic:
+    """What the tuner answers to the call by itself: untuned, or with a cache file loaded.
 
-    The tuner keeps what it chose, so that calls that follow are replays.
+    The tuner keeps what it loaded, so that calls that follow are replays.
     """
-    autotune.prepare(call, tune=tune, cache=cache)
+    autotune.prepare(call, tune=False, cache=cache)
+    return _answers(call)
+
+
+def tuned(call: Callable[[], object], tuner: str, cache: str) -> Tactic:
+    """What the tuner answers after it has tuned the call afresh; `autotune` writes the cache file."""
+    if tuner == V1:
+        autotune.prepare(call, tune=True, cache=cache)
+    else:
+        _tuner().clear_cache()
+        with autotune_v2()(mode="tune", persistent_cache=False):
+            call()
+    return _answers(call)
+
+
+def autotune_v2() -> Callable[..., AbstractContextManager[None]]:
+    """FlashInfer's second tuner, which 0.7 has as an experiment. Its files are left alone: they stay attached."""
+    found: Any = getattr(importlib.import_module("flashinfer"), V2, None)
+    if found is None or not capability.accepts(found, "persistent_cache"):
+        raise TacticError(f"this flashinfer has no {V2}: use --tuner={V1}, or flashinfer 0.7.2")
+    return found  # type: ignore[no-any-return]
+
+
+def _answers(call: Callable[[], object]) -> Tactic:
     seen: dict[str, Choice] = {}
     with patches.tuner_choices(lambda op, runner, tactic: seen.update({op: _choice(runner, tactic)})):
         call()
@@ -221,3 +248,12 @@ def _offer(runner: Any, wanted: Choice, here: Sequence[tuple[int, int, int]]) ->
         return [wanted.tactic] if is_here and type(runner).__name__ == wanted.runner else []
 
     return get_valid_tactics
+
+
+def verify_cache(cache: str) -> None:
+    """Raise TacticError for a cache file of another environment, whose entries FlashInfer does not use."""
+    autotune.verify(cache, tune=False)
+    if not _tuner().load_configs(cache):
+        written = read_json(Path(cache)).get("_metadata", {})
+        of = ", ".join(f"{name} {written.get(name)}" for name in ("gpu", "flashinfer_version", "cudnn_version"))
+        raise TacticError(f"{cache}: FlashInfer does not use it here, as it is of another environment: {of}")

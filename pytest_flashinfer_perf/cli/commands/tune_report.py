@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.option import SECONDS, whole
-from pytest_flashinfer_perf.files import read_json, verify_outputs, write_json, write_whole
+from pytest_flashinfer_perf.files import verify_outputs, write_json, write_whole
 from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.rows.run_file import RunError
-from pytest_flashinfer_perf.tuner import report
-from pytest_flashinfer_perf.tuner.report import Finding
-from pytest_flashinfer_perf.tuner.runs import Asked, Runs
+from pytest_flashinfer_perf.tuner import found, judge, page, report
+from pytest_flashinfer_perf.tuner.found import TUNERS, Report
+from pytest_flashinfer_perf.tuner.runs import Command, Runs
 
-FORMAT = "flashinfer-perf tune-report 1"
-MOST_TRANSFERS = 5
 EXAMPLE = "example: flashinfer-perf tune-report --tunes 10 -- tests/gemm -k 'mm_bf16 and cublaslt'"
 
 
@@ -30,56 +27,37 @@ def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = parser().parse_args(own)
     limits = thresholds.read(project_file.find(Path.cwd(), args.perf_config))
-    outputs = {"--json": args.json, "--markdown": args.markdown, "--write-cache": args.write_cache}
-    verify_outputs(outputs, [path for path in (args.cache, args.base) if path])
+    outputs = {f"--{name}": getattr(args, name) for name in ("json", "markdown", "html")}
+    verify_outputs({**outputs, "--write-cache": args.write_cache}, [path for path in (args.cache, args.base) if path])
     if args.write_cache and args.write_cache.exists():
         raise RunError(f"--write-cache={args.write_cache}: the file is there, name a new one")
-    before = _cases_of(args.base) if args.base else []
+    before = found.read(args.base, "--base").cases if args.base else ()
     folder, gpu, start = processes.folder(args.output, "tune-report"), processes.gpu(for_pytest), time.monotonic()
-    asked = Asked(for_pytest, args.budget, args.tunes, args.cache, args.write_cache)
-    runs = Runs(asked, folder)
+    runs = Runs(Command(for_pytest, args.budget, args.tunes, args.tuner, args.cache, args.write_cache), folder)
     with processes.alone_on(gpu):
-        seen = runs.cases()
-    cases = [case for case in seen if "tactics" in case]
-    found = [*report.findings(cases, limits), *report.grown(cases, before)]
-    document = {
-        "format": FORMAT,
-        "versions": runs.versions,
-        "seconds": round(time.monotonic() - start, 1),
-        "cases": seen,
-        "transfers": report.transfers(cases),
-        "findings": [vars(one) for one in found],
-    }
-    for path in (folder / "tune-report.json", args.json):
-        if path:
-            write_json(path, document)
-    for path in (folder / "tune-report.md", args.markdown):
-        if path:
-            write_whole(path, report.markdown(cases, found))
-    show(_shown(seen, document, found, folder))
-    return report.exit_code(seen, found)
+        cases, left_out = runs.cases()
+    made = Report(
+        found.FORMAT,
+        args.tuner,
+        round(time.monotonic() - start, 1),
+        runs.versions,
+        tuple(cases),
+        tuple(left_out),
+        tuple(judge.transfers(cases)),
+        (*judge.findings(cases, limits), *judge.grown(cases, before)),
+    )
+    _write(made, args, folder)
+    show([*report.lines(made), f"{counted(len(cases), 'case')} in {made.seconds:.0f} s, results and logs in {folder}"])
+    return judge.exit_code(cases, left_out, made.findings)
 
 
-def _cases_of(path: Path) -> list[dict[str, Any]]:
-    document = read_json(path)
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise RunError(f"--base={path}: is no file of tune-report --json")
-    return [case for case in document["cases"] if "tactics" in case]
-
-
-def _shown(
-    seen: Sequence[dict[str, Any]], document: dict[str, Any], found: Sequence[Finding], folder: Path
-) -> Iterator[str]:
-    yield from report.lines([case for case in seen if "tactics" in case])
-    for case in seen:
-        for why in ("skipped", "failed"):
-            if why in case:
-                yield f"{why} {case['case']}: {case[why]}"
-    for one in document["transfers"][:MOST_TRANSFERS]:
-        cost = report.percent(one["regret"])
-        yield f"the best tactic of {one['best_of']} used in {one['used_in']} ({one['flag']} differs): {cost}"
-    yield from ("", *(one.line for one in found))
-    yield f"{counted(len(seen), 'case')} in {document['seconds']:.0f} s, results and logs in {folder}"
+def _write(made: Report, args: argparse.Namespace, folder: Path) -> None:
+    for path in filter(None, (folder / "tune-report.json", args.json)):
+        write_json(path, made.as_json)
+    for path in filter(None, (folder / "tune-report.md", args.markdown)):
+        write_whole(path, report.markdown(made))
+    for path in filter(None, (folder / "tune-report.html", args.html)):
+        write_whole(path, page.html(made))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -102,6 +80,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--tunes", type=whole(0), default=5, metavar="N", help="Fresh processes that tune. Default: %(default)s."
     )
+    made.add_argument(
+        "--tuner",
+        choices=TUNERS,
+        default=TUNERS[0],
+        help="FlashInfer's function that fresh processes tune with. Default: %(default)s.",
+    )
     made.add_argument("--cache", type=Path, metavar="FILE", help="Judge the entries of this file of autotune(cache=).")
     made.add_argument(
         "--write-cache", type=Path, metavar="FILE", help="Write the best tactics to a new file of autotune(cache=)."
@@ -111,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="Write the report as JSON.")
     made.add_argument("--markdown", type=Path, metavar="FILE", help="Write the report as Markdown.")
+    made.add_argument("--html", type=Path, metavar="FILE", help="Write the report as a page: a strip for each case.")
     judging.add_output(made, "tune-report")
     judging.add_settings(made)
     return made

@@ -99,3 +99,31 @@ TWO = """
     def test_bmm(perf, case):
         perf(case)
 """
+# No tuner: `auto` stands for one of two backends, and takes the slower one.
+HEURISTIC = """
+    import time
+
+    import pytest
+    from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+    from pytest_flashinfer_perf.spec.routine import Built
+
+    def planted(name, milliseconds):
+        @bmm_fp8.backend(name)
+        def _planted(p, x, how):
+            plain = bmm_fp8.backends["torch"].build(p, x, how).launch
+
+            def launch(x):
+                end = time.perf_counter() + milliseconds * 1e-3
+                plain(x)
+                while time.perf_counter() < end:
+                    pass
+
+            return Built(launch, name)
+
+    for name, milliseconds in {"auto": 8.0, "cublas": 2.0, "cudnn": 8.0}.items():
+        planted(name, milliseconds)
+
+    @pytest.mark.perf_cases(bmm_fp8, "--n 16 --k 32 --m 8")
+    def test_bmm(perf, case):
+        perf(case)
+"""

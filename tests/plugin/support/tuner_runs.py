@@ -2,7 +2,7 @@
 
 import math
 
-from pytest_flashinfer_perf.tuner.race import UnfitError
+from pytest_flashinfer_perf.tuner.race import Lap, UnfitError
 
 BEST, ALSO_BEST, SECOND, SLOW, SLOWEST, ONLY_UNIFORM, WRONG, RAISES = map(str, range(8))
 COST_US = {BEST: 100.0, ALSO_BEST: 100.0, SECOND: 106.0, SLOW: 125.0, SLOWEST: 300.0, ONLY_UNIFORM: 140.0}
@@ -11,7 +11,7 @@ ALL = (*COST_US, WRONG, RAISES)
 BETWEEN_ROUNDS, WITHIN, OUTLIER = 0.03, 0.008, 0.02
 
 
-def rounds(rng, costs=COST_US, made=None):
+def rounds(rng, costs=COST_US, made=None, ghz=None):
     """A round's level is shared by its tactics; each has noise of its own, and now and then a call is disturbed."""
     while True:
         level = rng.gauss(0, BETWEEN_ROUNDS)
@@ -24,6 +24,7 @@ def rounds(rng, costs=COST_US, made=None):
             if name == RAISES:
                 raise UnfitError("fails", "RuntimeError: no such kernel")
             disturbed = 0.1 if rng.random() < OUTLIER else 0.0
-            return costs[name] * 1e-6 * math.exp(level + rng.gauss(0, WITHIN) + disturbed)
+            seconds = costs[name] * 1e-6 * math.exp(level + rng.gauss(0, WITHIN) + disturbed)
+            return Lap(seconds, ghz and ghz(name))
 
         yield timed
