@@ -126,11 +126,10 @@ class TunerLoop:
         if reason:
             return {"skipped": reason}
         time_limit.watch()
-        measuring = case.options.applied_to(settings.measuring, device)
         if self._job.tune:
-            target = one_case.prepared(case, measuring, settings.checking, device, tuned=False).target
+            target = one_case.prepared(case, settings.measuring, settings.checking, device, tuned=False).target
             return {"picked": tactics.tuned(target, self._job.tune, str(self._job.cache)).as_json}
-        found = search.look_at(case, measuring, settings.checking, device, self._job.asked(case.identity.case))
+        found = search.look_at(case, settings, device, self._job.asked(case.identity.case))
         return {"skipped": NOTHING_TO_CHOOSE} if found is None else {"found": asdict(found)}
 
 

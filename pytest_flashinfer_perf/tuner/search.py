@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import one_case
@@ -53,17 +53,17 @@ class Asked:
     replays: Callable[[], None] = lambda: None
 
 
-def look_at(case: Case, measuring: Measuring, checking: Checking, device: Device, asked: Asked) -> CaseFound | None:
+def look_at(case: Case, settings: Settings, device: Device, asked: Asked) -> CaseFound | None:
     """Race all that could be chosen; None where there is nothing to choose."""
-    start = time.monotonic()
-    made = one_case.prepared(case, measuring, checking, device, tuned=False)
+    start, measuring = time.monotonic(), case.options.applied_to(settings.measuring, device)
+    made = one_case.prepared(case, measuring, settings.checking, device, tuned=False)
     bench = contest.bench_of(made, measuring, device)
     held = Contest(bench, asked.starts, asked.crashed)
     questions = tactics.questions(made.target)
     if any(question.listed for question in questions):
         found = _tactics(case, held, CheckedCall(made, bench), questions, asked)
     else:
-        rivals = heuristics.rivals(case, CheckedCall(made, bench), measuring, checking)
+        rivals = heuristics.rivals(case, CheckedCall(made, bench), settings)
         if len(rivals) == 1:
             return None
         found = _heuristic(case, held, rivals, asked)

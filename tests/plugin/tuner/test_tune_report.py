@@ -274,6 +274,17 @@ def test_a_heuristic_is_judged_by_all_that_it_could_have_chosen(file):
     assert seen.search == "auto against 3 others"
 
 
+def test_any_run_can_have_all_tactics_in_its_rows(file):
+    options = ("--perf-backends=auto", "--perf-device=cpu", "--perf-tactics=2", "-k", "m8", "--benchmark-json=run.json")
+    file.runpytest(*options).assert_outcomes(passed=1)
+    [row] = json.loads(file.path.joinpath("run.json").read_text())["benchmarks"]
+    states = {one["tactic"]: one["state"] for one in row["extra_info"]["tactics"]}
+    assert {states[name(0)], states[name(1)]} == {"best"}
+    assert (states[name(4)], states[name(6)], states[name(7)]) == ("slower", "wrong", "fails")
+    [note] = [one for one in row["extra_info"]["notes"] if one.startswith("of 9 choices the best: {")]
+    assert "; the default: +" in note
+
+
 def test_a_tactic_that_ends_the_process_costs_no_more_than_itself(file):
     words = [sys.executable, "-m", "pytest_flashinfer_perf", "tune-report", "--tunes", "1", "--budget", "2"]
     beside = ["--output", "out", "--json", "r.json", "--markdown", "r.md", "--html", "r.html", "--", "-k", "m8"]
