@@ -203,8 +203,8 @@ TIMING = (
         "--perf-tactics",
         metavar="SECONDS",
         type=BOUNDS["max_time"],
-        help="Race all that FlashInfer's tuner, or the heuristic behind auto, could choose for a case, for so long after "
-        "it. Its row gets `tactics`. Default: do not.",
+        help="Race all that FlashInfer's tuner, or the heuristic behind auto, could choose for a case, for so long, "
+        "after it was timed. Its row gets `tactics`. Default: do not.",
     ),
     option("--perf-case-tag", metavar="TAG", help="Text to record in every row, such as nightly."),
 )

@@ -6,6 +6,8 @@ share one call, each backend has its own.
 
 from __future__ import annotations
 
+import gc
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -109,9 +111,10 @@ class Contest:
         return list(names)
 
     def rounds(self) -> Iterator[Timed]:
-        nth = 0
-        while True:
-            nth += 1
+        """Garbage is collected between them alone: a graph that is freed during a capture would end it."""
+        for nth in itertools.count(1):
+            if self.bench.device.is_gpu:
+                gc.collect()
             yield partial(self._timed, nth)
 
     def _timed(self, nth: int, name: str) -> Lap:

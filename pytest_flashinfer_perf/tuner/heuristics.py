@@ -27,7 +27,8 @@ def rivals(case: Case, call: CheckedCall, settings: Settings) -> list[Entrant]:
     chosen = Entrant(case.backend_name, call)
     if case.backend_name == AUTO:
         return [chosen, *_backends(case, call, settings)]
-    variable, values = ALGORITHMS.get(case.routine.name.rpartition(".")[2], ("", ()))
+    known = ALGORITHMS if case.backend.api else {}
+    variable, values = known.get(case.routine.name.rpartition(".")[2], ("", ()))
     return [chosen, *(Entrant(value, call, partial(_set, variable, value)) for value in values)]
 
 

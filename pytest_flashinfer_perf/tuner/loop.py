@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.files import append_whole, as_json, read_json
-from pytest_flashinfer_perf.machine import provenance
+from pytest_flashinfer_perf.machine import devices, provenance
 from pytest_flashinfer_perf.measurement import one_case
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, case_of
@@ -126,6 +126,8 @@ class TunerLoop:
         if reason:
             return {"skipped": reason}
         time_limit.watch()
+        if device.is_gpu:
+            devices.freeze_imports()
         if self._job.tune:
             target = one_case.prepared(case, settings.measuring, settings.checking, device, tuned=False).target
             return {"picked": tactics.tuned(target, self._job.tune, str(self._job.cache)).as_json}

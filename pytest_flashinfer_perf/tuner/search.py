@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.kernel_timing.instruments import without_gc
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import one_case
@@ -60,13 +61,14 @@ def look_at(case: Case, settings: Settings, device: Device, asked: Asked) -> Cas
     bench = contest.bench_of(made, measuring, device)
     held = Contest(bench, asked.starts, asked.crashed)
     questions = tactics.questions(made.target)
-    if any(question.listed for question in questions):
-        found = _tactics(case, held, CheckedCall(made, bench), questions, asked)
-    else:
-        rivals = heuristics.rivals(case, CheckedCall(made, bench), settings)
-        if len(rivals) == 1:
+    call = CheckedCall(made, bench)
+    with without_gc():
+        if any(question.listed for question in questions):
+            found = _tactics(case, held, call, questions, asked)
+        elif len(rivals := heuristics.rivals(case, call, settings)) > 1:
+            found = _heuristic(case, held, rivals, asked)
+        else:
             return None
-        found = _heuristic(case, held, rivals, asked)
     return replace(found, took_s=round(time.monotonic() - start, 2))
 
 
@@ -103,7 +105,6 @@ def _tactics(case: Case, held: Contest, call: CheckedCall, questions: Sequence[Q
 
 
 def _race(held: Contest, kept: Sequence[Entrant]) -> Race:
-    gc.collect()  # as before any capture, see `graphs.capture`
     return Race(held.enter(kept), held.rounds(), lambda: True, held.tick_s)
 
 
