@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.tuner.sets import Field
 
-FIRST_LOOK, MOST_ROUNDS = 4, 24
+FIRST_LOOK, MOST_ROUNDS = 2, 24
 ENOUGH = 0.005  # all that is left and all that is asked for are known this well: another round changes nothing
 BUDGET_IS_UP = "the budget was up before its turn"
 
