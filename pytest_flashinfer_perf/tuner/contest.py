@@ -111,7 +111,7 @@ class Contest:
         return list(names)
 
     def rounds(self) -> Iterator[Timed]:
-        """Garbage is collected between them alone: a graph that is freed during a capture would end it."""
+        """Before each garbage is collected, as captures need it: see `graphs.capture`."""
         for nth in itertools.count(1):
             if self.bench.device.is_gpu:
                 gc.collect()

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from pytest_flashinfer_perf.config.settings import Settings
-from pytest_flashinfer_perf.kernel_timing.instruments import without_gc
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import one_case
@@ -62,13 +61,12 @@ def look_at(case: Case, settings: Settings, device: Device, asked: Asked) -> Cas
     held = Contest(bench, asked.starts, asked.crashed)
     questions = tactics.questions(made.target)
     call = CheckedCall(made, bench)
-    with without_gc():
-        if any(question.listed for question in questions):
-            found = _tactics(case, held, call, questions, asked)
-        elif len(rivals := heuristics.rivals(case, call, settings)) > 1:
-            found = _heuristic(case, held, rivals, asked)
-        else:
-            return None
+    if any(question.listed for question in questions):
+        found = _tactics(case, held, call, questions, asked)
+    elif len(rivals := heuristics.rivals(case, call, settings)) > 1:
+        found = _heuristic(case, held, rivals, asked)
+    else:
+        return None
     return replace(found, took_s=round(time.monotonic() - start, 2))
 
 
@@ -164,9 +162,8 @@ def _written(
     if cache is None or not race.field.times:
         return None
     name = race.field.fastest
-    known = [*ways.values(), *tactics.product(tactics.default(questions), {q.op: q.choices for q in questions})]
-    best = next(one for one in known if one.name == name)
-    tactics.write(call, best, cache)
+    offered = tactics.product(tactics.default(questions), {question.op: question.choices for question in questions})
+    tactics.write(call, next(one for one in (*ways.values(), *offered) if one.name == name), cache)
     return tactics.chosen(call, cache=cache).name == name
 
 
