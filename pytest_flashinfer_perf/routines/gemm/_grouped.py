@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines._offsets import edges, indptr, slices
 from pytest_flashinfer_perf.routines.gemm import _shared
-from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Operands, Product, drawn
-from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine
-
-CUDNN = 92100  # the first with these products
 
 
 @dataclass(frozen=True)
@@ -80,23 +74,26 @@ def routine(
 ) -> Routine[P, X]:
     """Like a dense routine, with operands of all rows [rows, k] and all weights [groups, n, k]."""
     made = _shared.routine(name, params, inputs, operands, dtype)
-    made.reference = partial(_reference, operands)
     made.rows = lambda _p, x: edges(x.m_indptr)
     made.cost = lambda p, x: Cost(2 * x.out.numel() * p.k, _bytes(x), dtype)
     made.footprint = lambda p: _shared.footprint(p, p.group_size)
 
+    def reference(p: P, x: X, rows: Tensor | None = None) -> tuple[Tensor]:
+        of_groups = operands(p, x).of_each(slices(x.m_indptr), rows)
+        return (torch.cat([of_group.product() for _, of_group in of_groups]),)
+
     @made.backend("torch")
     def _torch(p: P, x: X, _options: LaunchOptions) -> Built[X]:
         groups = slices(x.m_indptr)  # on the host before anything is captured
-        return Built(lambda x: _by_torch(x.out, operands(p, x), groups), "torch")
 
+        def launch(x: X) -> None:
+            for rows, of_group in operands(p, x).of_each(groups):
+                _shared.by_torch(x.out[rows], of_group)
+
+        return Built(launch, "torch")
+
+    made.reference = reference
     return made
-
-
-def cudnn_limits(_p: GroupedParams, _backend: str, _device: Device) -> Iterator[str]:
-    version = torch.backends.cudnn.version() or 0
-    if version < CUDNN:
-        yield f"cuDNN has grouped products from {CUDNN} on, this is {version}: pip install -U nvidia-cudnn-cu13"
 
 
 def _bytes(x: GroupedInputs) -> int:
@@ -104,86 +101,3 @@ def _bytes(x: GroupedInputs) -> int:
     empty = int((x.m_indptr.diff() == 0).sum())
     unused = sum(t[0].nbytes for t in x.weights) * empty
     return sum(t.nbytes for t in tensors(x)) - unused
-
-
-def _reference(operands: Callable[[P, X], Operands], p: P, x: X, rows: Tensor | None = None) -> tuple[Tensor]:
-    of_groups = operands(p, x).of_each(slices(x.m_indptr), rows)
-    return (torch.cat([of_group.product() for _, of_group in of_groups]),)
-
-
-def _by_torch(out: Tensor, operands: Operands, groups: list[slice]) -> None:
-    for rows, of_group in operands.of_each(groups):
-        _shared.by_torch(out[rows], of_group)
-
-
-# FP8 with a scale for each 1x128 of the activations and each 128x128 of the weights: flags, operands, meaning.
-
-
-@dataclass(frozen=True)
-class Tiled(Product):
-    """Scales for tiles of the operands."""
-
-    tile_size: int = flag("rows and columns that share a scale", default=_narrow.GROUP, letter="t", minimum=1)
-    scale_major_mode: str = flag("order of the scales", default="MN", choices=("MN", "K"))
-    mma_sm: int = flag("cutlass: SMs that share a tile, 1 or 2", default=1, letter="sm", minimum=1)
-
-    @classmethod
-    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
-        return {**super().fitted(drawn), "k": -(-drawn["k"] // _narrow.GROUP) * _narrow.GROUP}
-
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
-        if self.tile_size != _narrow.GROUP:
-            yield "tile_size", f"the kernels have scales for {_narrow.GROUP} columns, not {self.tile_size}"
-        if self.k % _narrow.GROUP:
-            yield "k", f"{self.k} is not a multiple of {_narrow.GROUP}"
-        if self.mma_sm > 2:
-            yield "mma_sm", f"must be 1 or 2, got {self.mma_sm}"
-
-
-@dataclass(frozen=True)
-class GroupwiseParams(Fp8Product, Tiled):
-    """The flags of both routines."""
-
-
-def limits(p: GroupwiseParams, backend: str) -> Iterator[str]:
-    if backend == "cutile" and p.scale_major_mode != "K":
-        yield "cutile takes K-major scales only: set scale_major_mode to K"
-
-
-def activations(p: GroupwiseParams, rows: int, rand: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Values [rows, k], and their scales in the order asked for."""
-    return _in_order(p, _drawn(rand, (rows, p.k), 1, p.input_dtype))
-
-
-def weights(p: GroupwiseParams, rand: torch.Generator, *groups: int) -> tuple[Tensor, Tensor]:
-    """Values [..., n, k], and their scales in the order asked for."""
-    return _in_order(p, _drawn(rand, (*groups, p.n, p.k), _narrow.GROUP, p.mat2_dtype))
-
-
-def _in_order(p: GroupwiseParams, q: _narrow.Groupwise) -> tuple[Tensor, Tensor]:
-    return q.values, _narrow.mn_major(q.scales) if p.scale_major_mode == "MN" else q.scales
-
-
-def _drawn(rand: torch.Generator, shape: tuple[int, ...], tile_rows: int, dtype: str) -> _narrow.Groupwise:
-    """Draw tiles of different magnitudes, so that a wrong scale is found."""
-    *groups, rows, k = shape
-    tiles = (*groups, -(-rows // tile_rows), k // _narrow.GROUP)
-    sizes = torch.randint(-2, 3, tiles, device=rand.device, generator=rand).float().exp2()
-    by_row = sizes.repeat_interleave(tile_rows, -2)[..., :rows, :]
-    values = drawn(rand, *shape) * by_row.repeat_interleave(_narrow.GROUP, -1)[..., :k]
-    return _narrow.groupwise(values, tile_rows, TORCH[dtype])
-
-
-def meant_activations(p: GroupwiseParams, values: Tensor, scales: Tensor) -> Tensor:
-    """The values that the kernel multiplies."""
-    return _narrow.Groupwise(values, linear(p, scales), 1).dequantised()
-
-
-def meant_weights(p: GroupwiseParams, values: Tensor, scales: Tensor) -> Tensor:
-    return _narrow.Groupwise(values, linear(p, scales), _narrow.GROUP).dequantised()
-
-
-def linear(p: GroupwiseParams, scales: Tensor) -> Tensor:
-    """A view of the scales [..., rows, k / 128], whatever their order."""
-    return scales.mT if p.scale_major_mode == "MN" else scales

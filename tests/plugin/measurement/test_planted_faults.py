@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.measurement.one_case import run_case
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.decode import BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.prefill_paged import PagedPrefill, paged_prefill
-from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import BmmFp8, bmm_fp8
+from pytest_flashinfer_perf.routines.gemm.bmm import BmmFp8, bmm_fp8
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import MmBf16, mm_bf16
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
 from pytest_flashinfer_perf.spec.case import Case
