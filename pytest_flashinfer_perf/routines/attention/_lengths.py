@@ -75,22 +75,13 @@ def average(lengths: Tensor) -> int:
 # Normally distributed tensors, FP8 ones scaled by their own largest magnitude.
 
 
-class Scaled(NamedTuple):
-    """The stored values, and the scale that restores the drawn ones."""
-
-    values: Tensor
-    scale: float
-
-
 def unquantised(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> Tensor:
     """Draw in bfloat16 if the values are quantised to FP8 afterwards."""
     made_in = torch.bfloat16 if is_fp8(dtype) else TORCH[dtype]
     return torch.randn(shape, dtype=made_in, device=rand.device, generator=rand)
 
 
-def normal(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> Scaled:
+def normal(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> _narrow.PerTensor:
+    """The stored values, and the scale that restores the drawn ones."""
     drawn = unquantised(shape, dtype, rand)
-    if not is_fp8(dtype):
-        return Scaled(drawn, 1.0)
-    quantised = _narrow.per_tensor(drawn, TORCH[dtype])
-    return Scaled(quantised.values, quantised.scale)
+    return _narrow.per_tensor(drawn, TORCH[dtype]) if is_fp8(dtype) else _narrow.PerTensor(drawn, 1.0)

@@ -122,9 +122,3 @@ class PrefillParams(GroupedQueries):
 def whole_groups(num_qo_heads: int, num_kv_heads: int) -> Iterator[Fault]:
     if num_qo_heads % num_kv_heads:
         yield "num_qo_heads", f"{num_qo_heads} is not a multiple of num_kv_heads {num_kv_heads}"
-
-
-def one_head_size(p: GroupedQueries) -> Iterator[Fault]:
-    """Keys and values must have one size to share a page of the cache."""
-    if p.head_dim_out != p.head_dim_qk:
-        yield "head_dim_vo", f"{p.head_dim_vo} differs from head_dim_qk {p.head_dim_qk}: a KV page holds both"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.routines._offsets import edges
 from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._params import PrefillParams
+from pytest_flashinfer_perf.routines.attention._problems import PagedInputs, RaggedInputs
 from pytest_flashinfer_perf.routines.attention._reference import Request
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.presets import Model
@@ -31,31 +32,9 @@ SMOKE_CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-class Prefill(Protocol):
-    """The inputs that both routines have."""
-
-    @property
-    def q(self) -> Tensor: ...
-    @property
-    def k(self) -> Tensor: ...
-    @property
-    def v(self) -> Tensor: ...
-    @property
-    def q_scale(self) -> float: ...
-    @property
-    def k_scale(self) -> float: ...
-    @property
-    def v_scale(self) -> float: ...
-    @property
-    def lens(self) -> _lengths.Lengths: ...
-    @property
-    def out(self) -> Tensor: ...
-    @property
-    def lse(self) -> Tensor | None: ...
-
-
 P = TypeVar("P", bound=PrefillParams)
-X = TypeVar("X", bound=Prefill)
+Prefill = PagedInputs | RaggedInputs
+X = TypeVar("X", PagedInputs, RaggedInputs)
 Reader = Callable[[X, int, slice], tuple[Tensor, Tensor]]  # of the nth request: its keys and values, heads first
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines._narrow import largest
 from pytest_flashinfer_perf.routines._offsets import indptr
 from pytest_flashinfer_perf.routines.attention import _lengths
@@ -39,20 +38,13 @@ def rows_bytes(rows: int, head_dim_in: int, head_dim_out: int) -> int:
     return rows * (2 * head_dim_in + 24 * head_dim_out) + WORKSPACE_BYTES
 
 
-class Heads(Protocol):
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def num_qo_heads(self) -> int: ...
-
-
-def counters(api: Any, p: Heads, q: Tensor) -> dict[str, Tensor]:
+def counters(api: Any, batch: int, q: Tensor) -> dict[str, Tensor]:
     """The counter buffer of trtllm-gen, if the API accepts one; otherwise it allocates one in every call."""
     if not capability.accepts(api, "multi_ctas_kv_counter_buffer"):
         return {}
     from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes as counter_bytes
 
-    size = counter_bytes(p.batch_size, p.num_qo_heads, devices.device_of(q).processors)
+    size = counter_bytes(batch, q.shape[1], devices.device_of(q).processors)
     return {"multi_ctas_kv_counter_buffer": torch.zeros(size, dtype=torch.uint8, device=q.device)}
 
 
@@ -151,38 +143,6 @@ def folded_sdpa(q: Tensor, kv: Gathered, ends: Tensor, scale: float) -> Tensor:
     return unfolded.flatten(2, 3)
 
 
-# nvfp4 outputs: packed values, and the swizzled scales of their blocks.
-
-O_SF_SCALE = 500.0  # as in vLLM's benchmark: scales are in units of its reciprocal
-
-
-def empty(q: Tensor) -> tuple[Tensor, Tensor]:
-    """Buffers for queries [batch, heads, dim]: values, two to a byte, and scales."""
-    batch, heads, dim = q.shape
-    packed = torch.empty(batch, heads, dim // 2, dtype=torch.uint8, device=q.device)
-    padded = _narrow.padded_128x4(batch, heads * dim // _narrow.NV_BLOCK)
-    return packed, torch.empty(padded, dtype=torch.float8_e4m3fn, device=q.device)
-
-
-def as_the_api_takes_it(packed: Tensor, swizzled: Tensor) -> Any:
-    from flashinfer.utils import FP4Tensor
-
-    return FP4Tensor(packed, swizzled)
-
-
-def write(packed: Tensor, swizzled: Tensor, out: Tensor) -> None:
-    quantised = _narrow.nvfp4(out.flatten(1), O_SF_SCALE)
-    packed.copy_(quantised.values.view(packed.shape))
-    swizzled.copy_(_narrow.swizzled_128x4(quantised.scales))
-
-
-def meant(packed: Tensor, swizzled: Tensor) -> Tensor:
-    batch, heads, half = packed.shape
-    scales = _narrow.linear_128x4(swizzled, batch, heads * half * 2 // _narrow.NV_BLOCK)
-    rows = _narrow.Blocked(packed.flatten(1), scales, _narrow.NV_BLOCK, 1.0 / O_SF_SCALE)
-    return rows.dequantised().view(batch, heads, half * 2)
-
-
 # Paged KV caches: page tables and quantised pages, made on the device from one generator.
 
 
@@ -193,6 +153,10 @@ class PageTable(NamedTuple):
     indptr: Tensor
     indices: Tensor
     last_page_len: Tensor
+
+    @property
+    def csr(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.indptr, self.indices, self.last_page_len
 
     def copy(self) -> PageTable:
         """Copies for a wrapper, which keeps its arguments and may overwrite them."""

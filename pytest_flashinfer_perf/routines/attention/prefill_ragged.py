@@ -14,9 +14,8 @@ from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines.attention import _lengths, _prefill, _prefill_limits, _prims, _shared
 from pytest_flashinfer_perf.routines.attention._prefill_limits import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
 from pytest_flashinfer_perf.routines.attention._problems import RaggedInputs, RaggedPrefill
+from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Shape
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Shape
 
 
 def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> RaggedInputs:
@@ -70,7 +69,9 @@ ragged_prefill = _prefill.routine(RAGGED, RaggedPrefill, inputs, reference, cost
 def _wrapper(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     wrapper, plan = _planned(p, x, options, x.lens.q_indptr, x.lens.kv_indptr)
     all_fp8, some_fp8 = is_fp8(p.q_dtype), is_fp8(p.kv_dtype)
-    in_kernel = _per_head_scales(p, x) if all_fp8 else ()
+    heads = ((p.num_qo_heads, x.q_scale), (p.num_kv_heads, x.k_scale), (p.num_kv_heads, x.v_scale))
+    per_head = [torch.full((count,), scale, device=x.q.device) for count, scale in heads]
+    in_kernel = per_head if all_fp8 else []  # as fa3's fp8 kernels need scales
     beside = {"k_scale": x.k_scale, "v_scale": x.v_scale} if some_fp8 and not all_fp8 else {}
 
     def launch(x: RaggedInputs) -> object:
@@ -78,12 +79,6 @@ def _wrapper(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built
         return wrapper.run(x.q, x.k, x.v, *in_kernel, **keywords)
 
     return Built(launch, _shared.resolved(wrapper), plan=plan)
-
-
-def _per_head_scales(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, ...]:
-    """Scales as fa3's fp8 kernels need them: one for each head of queries, keys and values."""
-    heads = ((p.num_qo_heads, x.q_scale), (p.num_kv_heads, x.k_scale), (p.num_kv_heads, x.v_scale))
-    return tuple(torch.full((count,), scale, device=x.q.device) for count, scale in heads)
 
 
 def _planned(
@@ -171,14 +166,10 @@ def _deepseek(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Buil
 @ragged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.ragged_fmha_v2)
 def _fmha_v2(p: RaggedPrefill, x: RaggedInputs, _options: LaunchOptions) -> Built[RaggedInputs]:
     if is_fp8(p.q_dtype) or not _prefill_limits.reads_separately(devices.device_of(x.q)):
-        return _prefill.build_fmha_v2(p, _joined(x), "CONTIGUOUS_Q_KV", lambda x: (x.q, x.kv), lambda _x: {})
+        kv = torch.stack([x.k, x.v], dim=1)  # [tokens, 2, heads, dim]
+        joined = x._replace(kv=kv, k=kv[:, 0], v=kv[:, 1])
+        return _prefill.build_fmha_v2(p, joined, "CONTIGUOUS_Q_KV", lambda x: (x.q, x.kv), lambda _x: {})
     return _prefill.build_fmha_v2(p, x, "SEPARATE_Q_K_V", lambda x: (x.q, x.k, x.v), lambda _x: {})
-
-
-def _joined(x: RaggedInputs) -> RaggedInputs:
-    """Keys and values as [tokens, 2, heads, dim]."""
-    kv = torch.stack([x.k, x.v], dim=1)
-    return x._replace(kv=kv, k=kv[:, 0], v=kv[:, 1])
 
 
 ragged_prefill.backend("prims-ts", api=RAGGED_PRIMS, limits=_prefill_limits.prims_ts)(_prims.build_ragged)

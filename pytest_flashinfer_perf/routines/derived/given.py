@@ -29,9 +29,8 @@ from pytest_flashinfer_perf.routines.derived.special_cases import (
     special,
 )
 from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
+from pytest_flashinfer_perf.spec import CannotRunError, Cost, tensors
 from pytest_flashinfer_perf.spec.dtypes import TORCH
-from pytest_flashinfer_perf.spec.nested import tensors
-from pytest_flashinfer_perf.spec.routine import CannotRunError, Cost
 
 
 @dataclass(frozen=True)
@@ -122,10 +121,11 @@ def live(api: Api) -> LiveTemplate:
 
 def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     axes = params.axes
+    enough = {name: max(axes[name], axes[of]) for name, of in special(api).at_least.items()}
     unused = {name: axes.get(name.removesuffix(ONE_MORE), 0) + 1 for name in api.unused}
     try:
         with _Unfilled() as unfilled:
-            made = dict(live(api).trace.init(**_enough(api, axes), **unused, device=device, seed=seed))
+            made = dict(live(api).trace.init(**{**axes, **enough}, **unused, device=device, seed=seed))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -136,14 +136,10 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     drawn = _uniform(api, typed) if params.probabilities else typed
     further = {**special(api).arguments, **params.given_arguments}
     arguments = _with_arguments(api, {**_left_out(api, axes, call), **drawn}, further)
-    scratch = {name: value for name, value in arguments.items() if _is_scratch(name, value)}
+    memory = {name for name in arguments if any(word in name for word in SCRATCH)}
+    scratch = {name: value for name, value in arguments.items() if name in memory and isinstance(value, Tensor)}
     kept = {name: value for name, value in arguments.items() if name not in scratch}
     return Given(kept, dict(plan), Shared(scratch, allocated, params.given_arguments))
-
-
-def _enough(api: Api, axes: Mapping[str, int]) -> dict[str, int]:
-    """The axes, none of them smaller than what is indexed by another one."""
-    return {**axes, **{name: max(axes[name], axes[of]) for name, of in special(api).at_least.items()}}
 
 
 class _Unfilled(TorchDispatchMode):
@@ -167,11 +163,8 @@ def _left_out(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dic
     """Arguments that the call requires and `init` leaves out: the axis of that name, or None where that is allowed."""
     taken = inspect.signature(live(api).function).parameters.values()
     absent = [p for p in taken if p.default is p.empty and p.name not in call]
-    return {p.name: axes.get(p.name) for p in absent if p.name in axes or _may_be_none(p)}
-
-
-def _may_be_none(parameter: inspect.Parameter) -> bool:
-    return any(word in str(parameter.annotation) for word in ("Optional[", "None"))
+    optional = [p for p in absent if any(word in str(p.annotation) for word in ("Optional[", "None"))]
+    return {p.name: axes.get(p.name) for p in absent if p.name in axes or p in optional}
 
 
 def _as_taken(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -196,10 +189,6 @@ def _uniform(api: Api, call: Mapping[str, Any]) -> dict[str, Any]:
         raise CannotRunError(f"{api.path} is given no probabilities: leave out --probabilities")
     drawn = {name: torch.rand(value.shape, device=value.device) for name, value in own.items()}
     return {**call, **{name: (x / x.sum(-1, keepdim=True)).to(own[name].dtype) for name, x in drawn.items()}}
-
-
-def _is_scratch(name: str, value: Any) -> bool:
-    return isinstance(value, Tensor) and any(word in name for word in SCRATCH)
 
 
 def _of_dtype(call: Mapping[str, Any], dtype: str | None, unfilled: Collection[str]) -> dict[str, Any]:

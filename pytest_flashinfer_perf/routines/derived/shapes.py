@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,10 +27,9 @@ from pytest_flashinfer_perf.routines.derived.special_cases import (
     special,
 )
 from pytest_flashinfer_perf.routines.derived.templates import Api, Axis
+from pytest_flashinfer_perf.spec import Model, Presets, Shape, Spread
 from pytest_flashinfer_perf.spec.dtypes import HALF
 from pytest_flashinfer_perf.spec.params import Fault, Params, Value, flag
-from pytest_flashinfer_perf.spec.presets import Model, Presets, Spread
-from pytest_flashinfer_perf.spec.routine import Shape
 
 # How many, of what a call is given any number of: in the smoke tier, and in the default tier.
 SMOKE, USUAL = 16, (64, 1024)
@@ -103,15 +102,11 @@ def _flag(axis: Axis, letter: str, api: Api) -> Any:
     drawn = DRAWN if axis.default is None else (axis.default,)
     facts = {"minimum": axis.least} if _type(axis) is int else {"choices": axis.choices}
     sentence = axis.help or axis.name.replace("_", " ")
-    spellings = _spellings(axis.name, api)
+    names = {one.name for one in api.axes}
+    counts_rows = axis.name in ROWS and len(names & set(ROWS)) == 1
+    others = (*(ROWS if counts_rows else ()), *SYNONYMS.get(axis.name, ()))
+    spellings = tuple(dict.fromkeys((axis.name, *(other for other in others if other not in names))))
     return flag(sentence, default=default, letter=letter, draw=drawn, spellings=spellings, **facts)
-
-
-def _spellings(name: str, api: Api) -> tuple[str, ...]:
-    names = {axis.name for axis in api.axes}
-    counts_rows = name in ROWS and len(names & set(ROWS)) == 1
-    others = (*(ROWS if counts_rows else ()), *SYNONYMS.get(name, ()))
-    return tuple(dict.fromkeys((name, *(other for other in others if other not in names))))
 
 
 def _letters(axes: Iterable[Axis]) -> dict[str, str]:
@@ -121,12 +116,7 @@ def _letters(axes: Iterable[Axis]) -> dict[str, str]:
     return {name: letter if count[letter.lower()] == 1 else f"{name}=" for name, letter in short.items()}
 
 
-def tiers(api: Api, params: type[ApiParams]) -> dict[str, Callable[[], Iterator[Shape[Any]]]]:
-    known = partial(_shapes, api, params)
-    return {"smoke": lambda: known("smoke"), "default": lambda: known("default")}
-
-
-def _shapes(api: Api, params: type[ApiParams], tier: str) -> Iterator[Shape[Any]]:
+def of_tier(api: Api, params: type[ApiParams], tier: str) -> Iterator[Shape[Any]]:
     """The template's own sizes; beside them, those of one model."""
     smoke = tier == "smoke"
     own = {**_small_experts(api), **special(api).smoke} if smoke else special(api).usual
@@ -145,7 +135,8 @@ def _counts(api: Api, *, smoke: bool) -> list[Sizes]:
     """Sizes for all axes without a default."""
     open_axes = [axis.name for axis in api.axes if axis.default is None]
     cached = OF_CACHES & {axis.name for axis in api.axes} and api.family not in ROW_BY_ROW
-    usual = SAMPLED if _is_sampled(api) else CACHED if cached else (SMOKE, USUAL)
+    sampled = any(output.name == "samples" for output in api.outputs)
+    usual = SAMPLED if sampled else CACHED if cached else (SMOKE, USUAL)
     known = {name: COUNTS.get(name, usual) for name in open_axes}
     if smoke:
         return [{name: first for name, (first, _) in known.items()}]
@@ -157,10 +148,6 @@ def _one_token_each(api: Api, counts: Sizes) -> Sizes:
     """Of the requests of a decoding step: what has more is speculative, and is called with a mask."""
     has_both = {"num_tokens", "batch_size"} <= {axis.name for axis in api.axes}
     return {"batch_size": counts["num_tokens"]} if has_both and api.family == "decode" else {}
-
-
-def _is_sampled(api: Api) -> bool:
-    return any(output.name == "samples" for output in api.outputs)
 
 
 def _small_experts(api: Api) -> Sizes:
@@ -179,9 +166,15 @@ def presets(api: Api) -> Presets[Any] | None:
 
 def _settled(api: Api, model: Description, over: Spread) -> Sizes:
     """A grouped-query model's heads; of a latent one, its widths alone."""
-    sizes, attention = dict(_widths(api, model, over)), layers.attention_of(model).part(over.tp)
-    if isinstance(attention, Grouped):
-        sizes |= _heads(attention)
+    sizes, here = dict(_widths(api, model, over)), layers.attention_of(model).part(over.tp)
+    if isinstance(here, Grouped):
+        sizes |= {
+            **dict.fromkeys(("num_qo_heads", "num_q_heads"), here.heads),
+            **dict.fromkeys(("num_kv_heads", "num_k_heads"), here.kv_heads),
+            **dict.fromkeys(("head_dim", "head_size"), here.head_dim),
+            "num_q_heads_x_head_size": here.heads * here.head_dim,
+            "num_k_heads_x_head_size": here.kv_heads * here.head_dim,
+        }
     names = {axis.name for axis in api.axes}
     return {name: size for name, size in sizes.items() if name in names}
 
@@ -194,16 +187,3 @@ def _widths(api: Api, model: Description, over: Spread) -> Iterator[tuple[str, i
         return
     yield "hidden_size", model.hidden
     yield "vocab_size", model.vocabulary // over.tp
-
-
-def _heads(here: Grouped) -> Sizes:
-    return {
-        "num_qo_heads": here.heads,
-        "num_q_heads": here.heads,
-        "num_kv_heads": here.kv_heads,
-        "num_k_heads": here.kv_heads,
-        "head_dim": here.head_dim,
-        "num_q_heads_x_head_size": here.heads * here.head_dim,
-        "num_k_heads_x_head_size": here.kv_heads * here.head_dim,
-        "head_size": here.head_dim,
-    }

@@ -177,8 +177,5 @@ def _listed_api(api: Api) -> Iterator[str]:
         yield from wrapped(f"    {api.missing}", 14)
         return
     yield from wrapped(f"    backends  {' '.join((*api.backends, 'torch'))}", 14)
-    yield from wrapped(f"    flags     {' '.join(map(_flag, api.axes))}", 14)
-
-
-def _flag(axis: Axis) -> str:
-    return f"--{axis.name}" if axis.default is None else f"--{axis.name}={axis.default}"
+    flags = (f"--{axis.name}" if axis.default is None else f"--{axis.name}={axis.default}" for axis in api.axes)
+    yield from wrapped(f"    flags     {' '.join(flags)}", 14)

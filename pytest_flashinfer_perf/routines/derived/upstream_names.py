@@ -46,14 +46,18 @@ class _Line:
     def words(self) -> list[str]:
         axes = dict(self._axes())
         words = {axis.name for axis in self.api.axes if isinstance(axis.default, (str, bool))}
-        sizes = {axis: self.flags[axis] if axis in words else self._size(names) for axis, names in axes.items()}
+        sizes = {axis: self.flags[axis] if axis in words else _size(names, self.flags) for axis, names in axes.items()}
         taken = {name for axis in axes for name in (axis, *self._names(axis))}
         others = {name: value for name, value in self.flags.items() if name not in taken}
-        dtype = others.pop("input_dtype", None)
+        dtype = others.pop("input_dtype", "")
+        if dtype == _special(self.routine).own_type:
+            dtype = ""
+        if dtype and dtype not in FLOATS:
+            raise NotAnApiError(f"{self.routine}: {self.api.path}: its template makes no inputs of {dtype}")
         arguments = ",".join(word for name, value in others.items() for word in self._argument(name, value))
         flags = {
             **sizes,
-            **({"dtype": self._known(dtype)} if dtype and dtype != _special(self.routine).own_type else {}),
+            **({"dtype": dtype} if dtype else {}),
             **({"arguments": arguments} if arguments else {}),
             **({"probabilities": UNIFORM} if {*PROBABILITIES} & {*self.api.arguments} else {}),
         }
@@ -71,14 +75,6 @@ class _Line:
             if found:
                 yield axis.name, found
 
-    def _size(self, names: list[str]) -> int:
-        return math.prod(_number(name, self.flags) for name in names)
-
-    def _known(self, dtype: str) -> str:
-        if dtype not in FLOATS:
-            raise NotAnApiError(f"{self.routine}: {self.api.path}: its template makes no inputs of {dtype}")
-        return dtype
-
     def _argument(self, name: str, value: str) -> Iterator[str]:
         options = ARGUMENTS.get(name, {name: value or "True"}).items()
         found = next((f"{argument}={fixed}" for argument, fixed in options if argument in self.api.arguments), None)
@@ -88,6 +84,10 @@ class _Line:
             raise NotAnApiError(
                 f"{self.routine}: {self.api.path}: its template has no --{name}{_why_not(self.routine)}"
             )
+
+
+def _size(names: list[str], flags: Mapping[str, str]) -> int:
+    return math.prod(_number(name, flags) for name in names)
 
 
 def _number(name: str, flags: Mapping[str, str]) -> int:

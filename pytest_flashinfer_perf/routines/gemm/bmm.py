@@ -13,9 +13,8 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Batched, Fp8Product, Operands, Product
+from pytest_flashinfer_perf.spec import Built, LaunchOptions, autotune
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.spec.params import autotune
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 CAKE_K = (64, 256, 1024)
 

@@ -15,12 +15,10 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
-from pytest_flashinfer_perf.routines.gemm import _grouped, _shared, _tiers
-from pytest_flashinfer_perf.routines.gemm._grouped import GroupedParams
-from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Operands, Product
+from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
+from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, GroupedParams, Operands, Product
+from pytest_flashinfer_perf.spec import Built, Fault, LaunchOptions, flag
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 SM90 = "fp8_blockscale_gemm_sm90"
 
@@ -109,17 +107,10 @@ def _limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str]:
 def _gemm(p: Fp8Groupwise, _x: Fp8GroupwiseInputs, options: LaunchOptions) -> Built[Fp8GroupwiseInputs]:
     from flashinfer.gemm import gemm_fp8_nt_groupwise
 
+    keywords = {"scale_major_mode": p.scale_major_mode, "mma_sm": p.mma_sm, "backend": options.backend}
+
     def launch(x: Fp8GroupwiseInputs) -> object:
-        return gemm_fp8_nt_groupwise(
-            x.a,
-            x.b,
-            x.a_scale,
-            x.b_scale,
-            scale_major_mode=p.scale_major_mode,
-            mma_sm=p.mma_sm,
-            out=x.out,
-            backend=options.backend,
-        )
+        return gemm_fp8_nt_groupwise(x.a, x.b, x.a_scale, x.b_scale, out=x.out, **keywords)
 
     return Built(launch, options.backend)
 
@@ -182,7 +173,7 @@ class Fp8GroupInputs(NamedTuple):
 
 
 def _group_inputs(p: Fp8Group, rand: torch.Generator, device: torch.device) -> Fp8GroupInputs:
-    m_indptr = _grouped.starts(p, rand)
+    m_indptr = _shared.starts(p, rand)
     total = int(m_indptr[-1])
     a, a_scale = _drawn(p, rand, 1, p.input_dtype, total, p.k)
     b, b_scale = _drawn(p, rand, _narrow.GROUP, p.mat2_dtype, p.group_size, p.n, p.k)
@@ -190,7 +181,7 @@ def _group_inputs(p: Fp8Group, rand: torch.Generator, device: torch.device) -> F
     return Fp8GroupInputs(a, b, a_scale, b_scale, m_indptr, out)
 
 
-fp8_group = _grouped.routine("group_gemm_fp8_nt_groupwise", Fp8Group, _group_inputs, _operands, FP8[0])
+fp8_group = _shared.grouped_routine("group_gemm_fp8_nt_groupwise", Fp8Group, _group_inputs, _operands, FP8[0])
 fp8_group.aliases = {"trtllm": "cutlass"}
 
 
@@ -207,19 +198,10 @@ def _group_gemm(p: Fp8Group, _x: Fp8GroupInputs, options: LaunchOptions) -> Buil
     from flashinfer.gemm import group_gemm_fp8_nt_groupwise
 
     library_name = {"cutlass": "trtllm"}.get(options.backend, options.backend)
+    keywords = {"scale_major_mode": p.scale_major_mode, "mma_sm": p.mma_sm, "backend": library_name}
 
     def launch(x: Fp8GroupInputs) -> object:
-        return group_gemm_fp8_nt_groupwise(
-            x.a,
-            x.b,
-            x.a_scale,
-            x.b_scale,
-            x.m_indptr,
-            scale_major_mode=p.scale_major_mode,
-            mma_sm=p.mma_sm,
-            out=x.out,
-            backend=library_name,
-        )
+        return group_gemm_fp8_nt_groupwise(x.a, x.b, x.a_scale, x.b_scale, x.m_indptr, out=x.out, **keywords)
 
     return Built(launch, options.backend)
 

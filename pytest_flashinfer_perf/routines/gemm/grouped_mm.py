@@ -14,9 +14,8 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
-from pytest_flashinfer_perf.routines.gemm import _grouped, _shared, _tiers
-from pytest_flashinfer_perf.routines.gemm._grouped import GroupedParams
-from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Operands
+from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
+from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, GroupedParams, Operands
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
@@ -46,13 +45,13 @@ class GroupedMmBf16Inputs(NamedTuple):
 
 
 def _bf16_inputs(p: GroupedMmBf16, rand: torch.Generator, device: torch.device) -> GroupedMmBf16Inputs:
-    m_indptr = _grouped.starts(p, rand)
+    m_indptr = _shared.starts(p, rand)
     total = int(m_indptr[-1])
     a, b = _shared.drawn(rand, total, p.k).bfloat16(), _shared.drawn(rand, p.group_size, p.n, p.k).bfloat16()
     return GroupedMmBf16Inputs(a, b, m_indptr, torch.empty(total, p.n, dtype=TORCH[p.out_dtype], device=device))
 
 
-grouped_mm_bf16 = _grouped.routine(
+grouped_mm_bf16 = _shared.grouped_routine(
     "grouped_mm_bf16", GroupedMmBf16, _bf16_inputs, lambda _p, x: Operands(x.a, x.b), "bfloat16"
 )
 
@@ -82,7 +81,7 @@ class GroupedMmFp8Inputs(NamedTuple):
 
 
 def _fp8_inputs(p: GroupedMmFp8, rand: torch.Generator, device: torch.device) -> GroupedMmFp8Inputs:
-    m_indptr = _grouped.starts(p, rand)
+    m_indptr = _shared.starts(p, rand)
     total = int(m_indptr[-1])
     a = _narrow.per_tensor(_shared.drawn(rand, total, p.k), TORCH[p.input_dtype])
     b = _narrow.per_tensor(_shared.drawn(rand, p.group_size, p.n, p.k), TORCH[p.mat2_dtype])
@@ -91,7 +90,7 @@ def _fp8_inputs(p: GroupedMmFp8, rand: torch.Generator, device: torch.device) ->
     return GroupedMmFp8Inputs(a.values, b.values, m_indptr, alpha, out)
 
 
-grouped_mm_fp8 = _grouped.routine(
+grouped_mm_fp8 = _shared.grouped_routine(
     "grouped_mm_fp8", GroupedMmFp8, _fp8_inputs, lambda _p, x: Operands(x.a, x.b, x.alpha), FP8[0]
 )
 

@@ -132,16 +132,13 @@ class _Computation(Generic[M, X]):
     def chosen(self, p: M, x: X) -> list[ChosenExpert]:
         return list(_experts.chosen(self.choices(p, x).selected, p.here.start, len(p.here)))
 
-    def answer(self, p: M, x: X, here: list[ChosenExpert], dtype: torch.dtype) -> Tensor:
-        return _experts.answer(x.stored.layer(), p.activation_type, self.choices(p, x), here, dtype)
-
     def reference(self, p: M, x: X, rows: Tensor | None = None) -> tuple[Tensor]:
         """The answer; with `rows` only for these tokens."""
-        if rows is None:
-            return (self.answer(p, x, self.chosen(p, x), torch.float32),)
-        layer, choices = x.stored.layer(), self.choices(p, x).of(rows)
+        layer, choices = x.stored.layer(), self.choices(p, x)
+        if rows is not None:
+            layer = layer._replace(tokens=layer.tokens[rows])
+            choices = choices._replace(selected=choices.selected[rows], weights=choices.weights[rows])
         here = list(_experts.chosen(choices.selected, p.here.start, len(p.here)))
-        layer = layer._replace(tokens=layer.tokens[rows])
         return (_experts.answer(layer, p.activation_type, choices, here, torch.float32),)
 
     def rows(self, p: M, x: X) -> Rows:
@@ -186,7 +183,12 @@ class _Computation(Generic[M, X]):
         """The products in fp32 where intermediate values are rounded; in 16 bits they would be rounded differently."""
         here = self.chosen(p, x)  # on the host before anything is captured
         dtype = TORCH[self.precision(p).dtype] if self.precision(p).dtype in HALF else torch.float32
-        return Built(lambda x: x.out.copy_(self.answer(p, x, here, dtype)), "torch")
+
+        def launch(x: X) -> Tensor:
+            layer, choices = x.stored.layer(), self.choices(p, x)
+            return x.out.copy_(_experts.answer(layer, p.activation_type, choices, here, dtype))
+
+        return Built(launch, "torch")
 
 
 def routine(

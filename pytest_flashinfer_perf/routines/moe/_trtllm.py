@@ -17,10 +17,8 @@ from pytest_flashinfer_perf.routines.moe import _experts, _routing, _shared
 from pytest_flashinfer_perf.routines.moe._experts import Choices
 from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 from pytest_flashinfer_perf.routines.moe._stored import Fp8, Nvfp4, StoredExperts
+from pytest_flashinfer_perf.spec import Fault, Model, ParamError, Routine, Shape, autotune, flag
 from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
-from pytest_flashinfer_perf.spec.params import Fault, ParamError, autotune, flag
-from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Routine, Shape
 
 CLEAR = 1e-4  # a margin that no rounding of scores decides
 GROUPED = "deepseek_v3"
