@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines.attention import _lengths, _prefill, _prefill_limits, _prims, _reference, _shared
-from pytest_flashinfer_perf.routines.attention._prefill_limits import CONTEXT, CUDNN, FMHA_V2, PAGED, PAGED_PRIMS
+from pytest_flashinfer_perf.routines.attention import _lengths, _prefill, _prims, _reference, _shared
+from pytest_flashinfer_perf.routines.attention._prefill import CONTEXT, CUDNN, FMHA_V2, PAGED, PAGED_PRIMS
 from pytest_flashinfer_perf.routines.attention._problems import Paged, PagedInputs, PagedPrefill
 from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Shape
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of
@@ -51,7 +51,7 @@ def cost(p: PagedPrefill, x: PagedInputs) -> Cost:
 paged_prefill = _prefill.routine(PAGED, PagedPrefill, inputs, reference, cost, Paged.footprint)
 
 
-@paged_prefill.backend("fa2", "fa3", "auto", "trtllm-gen", api=PAGED, limits=_prefill_limits.paged_wrapper)
+@paged_prefill.backend("fa2", "fa3", "auto", "trtllm-gen", api=PAGED, limits=_prefill.paged_wrapper_limits)
 def _wrapper(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
     wrapper, plan = _planned(p, x, options, x.lens.q_indptr)
     scales = {"q_scale": x.q_scale, "k_scale": x.k_scale, "v_scale": x.v_scale} if p.quantised else {}
@@ -83,7 +83,7 @@ def _planned(
     return wrapper, _shared.planned(wrapper, q_indptr, *table.csr, *heads, **keywords)
 
 
-@paged_prefill.backend("cudnn", api=PAGED, limits=_prefill_limits.cudnn)
+@paged_prefill.backend("cudnn", api=PAGED, limits=_prefill.cudnn_limits)
 def _cudnn(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
@@ -101,7 +101,7 @@ def _cudnn(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[Pag
     return Built(launch, "cudnn", plan=plan)
 
 
-@paged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
+@paged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill.cudnn_limits)
 def _cudnn_native(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
     return _prefill.build_cudnn_native(p, x, options, _dense_table)
 
@@ -110,7 +110,7 @@ def _dense_table(x: PagedInputs) -> dict[str, Tensor]:
     return {"block_tables": x.table.block_tables}
 
 
-@paged_prefill.backend("trtllm-native", api=CONTEXT, limits=_prefill_limits.context)
+@paged_prefill.backend("trtllm-native", api=CONTEXT, limits=_prefill.context_limits)
 def _context(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     from flashinfer.prefill import trtllm_batch_context_with_kv_cache
 
@@ -142,12 +142,12 @@ def _context(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[
     return Built(launch, "trtllm-gen")
 
 
-@paged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.fmha_v2)
+@paged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill.fmha_v2_limits)
 def _fmha_v2(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     return _prefill.build_fmha_v2(p, x, "Q_PAGED_KV_HND", lambda x: (x.q, x.kv.pages), _dense_table)
 
 
-paged_prefill.backend("prims-ts", api=PAGED_PRIMS, limits=_prefill_limits.paged_prims_ts)(_prims.build_paged)
+paged_prefill.backend("prims-ts", api=PAGED_PRIMS, limits=_prefill.paged_prims_ts_limits)(_prims.build_paged)
 
 
 @paged_prefill.backend("torch", limits=_shared.no_lse)

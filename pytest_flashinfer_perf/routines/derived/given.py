@@ -17,17 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_flashinfer_perf.routines.derived import registry
+from pytest_flashinfer_perf.routines.derived import registry, special_cases
 from pytest_flashinfer_perf.routines.derived.shapes import ApiParams
-from pytest_flashinfer_perf.routines.derived.special_cases import (
-    BY_COLUMNS,
-    ONE_MORE,
-    PROBABILITIES,
-    SCALES,
-    SCRATCH,
-    WRITE_ONLY,
-    special,
-)
+from pytest_flashinfer_perf.routines.derived.special_cases import special
 from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
 from pytest_flashinfer_perf.spec import CannotRunError, Cost, tensors
 from pytest_flashinfer_perf.spec.dtypes import TORCH
@@ -122,7 +114,7 @@ def live(api: Api) -> LiveTemplate:
 def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     axes = params.axes
     enough = {name: max(axes[name], axes[of]) for name, of in special(api).at_least.items()}
-    unused = {name: axes.get(name.removesuffix(ONE_MORE), 0) + 1 for name in api.unused}
+    unused = {name: axes.get(name.removesuffix(special_cases.ONE_MORE), 0) + 1 for name in api.unused}
     try:
         with _Unfilled() as unfilled:
             made = dict(live(api).trace.init(**{**axes, **enough}, **unused, device=device, seed=seed))
@@ -136,7 +128,7 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     drawn = _uniform(api, typed) if params.probabilities else typed
     further = {**special(api).arguments, **params.given_arguments}
     arguments = _with_arguments(api, {**_left_out(api, axes, call), **drawn}, further)
-    memory = {name for name in arguments if any(word in name for word in SCRATCH)}
+    memory = {name for name in arguments if any(word in name for word in special_cases.SCRATCH)}
     scratch = {name: value for name, value in arguments.items() if name in memory and isinstance(value, Tensor)}
     kept = {name: value for name, value in arguments.items() if name not in scratch}
     return Given(kept, dict(plan), Shared(scratch, allocated, params.given_arguments))
@@ -171,7 +163,7 @@ def _as_taken(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors that the API takes in another layout or type than `init` makes them."""
 
     def taken(tensor: Tensor, how: str) -> Tensor:
-        return tensor.mT.contiguous().mT if how == BY_COLUMNS else tensor.to(TORCH[how])
+        return tensor.mT.contiguous().mT if how == special_cases.BY_COLUMNS else tensor.to(TORCH[how])
 
     return {name: taken(call[name], how) for name, how in special(api).taken_as.items()}
 
@@ -184,7 +176,7 @@ def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
 
 def _uniform(api: Api, call: Mapping[str, Any]) -> dict[str, Any]:
     """With other probabilities of the same shape and type; `init` has seeded torch's generator."""
-    own = {name: value for name, value in call.items() if name in PROBABILITIES}
+    own = {name: value for name, value in call.items() if name in special_cases.PROBABILITIES}
     if not own:
         raise CannotRunError(f"{api.path} is given no probabilities: leave out --probabilities")
     drawn = {name: torch.rand(value.shape, device=value.device) for name, value in own.items()}
@@ -218,7 +210,9 @@ def _with_arguments(api: Api, call: dict[str, Any], arguments: Mapping[str, Any]
 def _as_asked(made: object, value: Any, parameter: inspect.Parameter) -> object:
     """The number itself, as upstream's script gives it; `init`'s tensor filled with it for a scale, or if the API takes
     no number."""
-    takes_numbers = re.search(r"\b(int|float)\b", str(parameter.annotation)) and parameter.name not in SCALES
+    takes_numbers = (
+        re.search(r"\b(int|float)\b", str(parameter.annotation)) and parameter.name not in special_cases.SCALES
+    )
     return made.fill_(value) if isinstance(made, Tensor) and not takes_numbers else value
 
 
@@ -260,7 +254,7 @@ def written(api: Api, given: Given) -> dict[str, Any]:
 def write_only(api: Api, given: Given) -> tuple[Tensor, ...]:
     """The arguments that hold the whole answer and nothing that is read; none where any output is another one."""
     read = {one.argument for one in api.inputs}
-    names = [o.argument for o in api.outputs if o.argument not in read or o.argument in WRITE_ONLY]
+    names = [o.argument for o in api.outputs if o.argument not in read or o.argument in special_cases.WRITE_ONLY]
     whole = len(names) == len(api.outputs) and set(names) == set(given.shared.first.changed)
     held = [given.call.get(name) for name in names]
     return tuple(one for one in held if isinstance(one, Tensor)) if whole else ()

@@ -162,23 +162,20 @@ def declared(api: Api, backend: str) -> Requirement:
             function = registry.located(api.path)
         except (ImportError, AttributeError) as error:
             return f"{api.path} cannot be imported: {error}"
-        return _refusal(function, api.path, backend, device)
+        if device.capability is None:
+            return None
+        here = device.capability[0] * 10 + device.capability[1]
+        chosen = backend not in (registry.ONLY, "auto") and getattr(function, "has_backend_choices", bool)()
+        with suppress(AttributeError, ValueError):  # one that declares nothing of this
+            asked = (backend, here) if chosen else (here,)
+            ask = function.is_backend_supported if chosen else function.is_compute_capability_supported
+            if not ask(*asked):
+                subject = f"{api.path} with backend {backend}" if chosen else api.path
+                where = ".".join(map(str, device.capability))
+                return f"flashinfer declares no support of {subject} on compute capability {where}"
+        return None
 
     return require
-
-
-def _refusal(function: Any, path: str, backend: str, device: Device) -> str | None:
-    if device.capability is None:
-        return None
-    here = device.capability[0] * 10 + device.capability[1]
-    chosen = backend not in (registry.ONLY, "auto") and getattr(function, "has_backend_choices", bool)()
-    with suppress(AttributeError, ValueError):  # one that declares nothing of this
-        ask = partial(function.is_backend_supported, backend) if chosen else function.is_compute_capability_supported
-        if not ask(here):
-            subject = f"{path} with backend {backend}" if chosen else path
-            where = ".".join(map(str, device.capability))
-            return f"flashinfer declares no support of {subject} on compute capability {where}"
-    return None
 
 
 def on_a_cpu(_params: Params, _backend: str, device: Device) -> Iterator[str]:
@@ -192,18 +189,14 @@ def on_a_cpu(_params: Params, _backend: str, device: Device) -> Iterator[str]:
 TIMES = 8
 
 
-def footprint(api: Api, params: ApiParams) -> int:
-    return TIMES * _inputs(api, params)
-
-
 @functools.cache
-def _inputs(api: Api, params: ApiParams) -> int:
-    """By making them where nothing is stored; by what the template declares where its `init` looks at values."""
+def footprint(api: Api, params: ApiParams) -> int:
+    """By making the inputs where nothing is stored; by what the template declares where its `init` looks at values."""
     try:
         made = given.make(api, params, "meta", 0)
-        return sum(tensor.nbytes for tensor in tensors(made.all))
+        return TIMES * sum(tensor.nbytes for tensor in tensors(made.all))
     except CannotRunError:
-        return sum(_declared(one.dims, params.axes) for one in (*api.inputs, *api.outputs))
+        return TIMES * sum(_declared(one.dims, params.axes) for one in (*api.inputs, *api.outputs))
 
 
 def _declared(dims: tuple[str, ...], axes: Mapping[str, Any]) -> int:

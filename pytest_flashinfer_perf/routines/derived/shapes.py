@@ -17,15 +17,8 @@ from typing import Any
 
 from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.models.description import Dense, Description, Grouped
-from pytest_flashinfer_perf.routines.derived.special_cases import (
-    COUNTS,
-    OF_CACHES,
-    ROW_BY_ROW,
-    ROWS,
-    SMALL_EXPERTS,
-    SYNONYMS,
-    special,
-)
+from pytest_flashinfer_perf.routines.derived import special_cases
+from pytest_flashinfer_perf.routines.derived.special_cases import special
 from pytest_flashinfer_perf.routines.derived.templates import Api, Axis
 from pytest_flashinfer_perf.spec import Model, Presets, Shape, Spread
 from pytest_flashinfer_perf.spec.dtypes import HALF
@@ -103,8 +96,8 @@ def _flag(axis: Axis, letter: str, api: Api) -> Any:
     facts = {"minimum": axis.least} if _type(axis) is int else {"choices": axis.choices}
     sentence = axis.help or axis.name.replace("_", " ")
     names = {one.name for one in api.axes}
-    counts_rows = axis.name in ROWS and len(names & set(ROWS)) == 1
-    others = (*(ROWS if counts_rows else ()), *SYNONYMS.get(axis.name, ()))
+    counts_rows = axis.name in special_cases.ROWS and len(names & set(special_cases.ROWS)) == 1
+    others = (*(special_cases.ROWS if counts_rows else ()), *special_cases.SYNONYMS.get(axis.name, ()))
     spellings = tuple(dict.fromkeys((axis.name, *(other for other in others if other not in names))))
     return flag(sentence, default=default, letter=letter, draw=drawn, spellings=spellings, **facts)
 
@@ -134,10 +127,10 @@ def of_model(api: Api, params: type[ApiParams], model: Model) -> Iterator[Shape[
 def _counts(api: Api, *, smoke: bool) -> list[Sizes]:
     """Sizes for all axes without a default."""
     open_axes = [axis.name for axis in api.axes if axis.default is None]
-    cached = OF_CACHES & {axis.name for axis in api.axes} and api.family not in ROW_BY_ROW
+    cached = special_cases.OF_CACHES & {axis.name for axis in api.axes} and api.family not in special_cases.ROW_BY_ROW
     sampled = any(output.name == "samples" for output in api.outputs)
     usual = SAMPLED if sampled else CACHED if cached else (SMOKE, USUAL)
-    known = {name: COUNTS.get(name, usual) for name in open_axes}
+    known = {name: special_cases.COUNTS.get(name, usual) for name in open_axes}
     if smoke:
         return [{name: first for name, (first, _) in known.items()}]
     most = max((len(usual) for _, usual in known.values()), default=1)
@@ -154,7 +147,7 @@ def _small_experts(api: Api) -> Sizes:
     names = {axis.name for axis in api.axes}
     experts = names & {"num_experts", "num_routed_experts"}
     wide = {"num_experts", "hidden_size"} <= names or "num_routed_experts" in names
-    return {name: size for name, size in SMALL_EXPERTS.items() if experts and wide and name in names}
+    return {name: size for name, size in special_cases.SMALL_EXPERTS.items() if experts and wide and name in names}
 
 
 def presets(api: Api) -> Presets[Any] | None:

@@ -6,23 +6,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.routines.derived import NotAnApiError
+from pytest_flashinfer_perf.routines.derived import NotAnApiError, special_cases
 from pytest_flashinfer_perf.routines.derived.shapes import FLOATS, UNIFORM
-from pytest_flashinfer_perf.routines.derived.special_cases import (
-    ANYWAY,
-    ARGUMENTS,
-    AXES,
-    DEFAULTS,
-    LINES,
-    PROBABILITIES,
-    LineSpecial,
-)
+from pytest_flashinfer_perf.routines.derived.special_cases import LineSpecial
 from pytest_flashinfer_perf.routines.derived.templates import Api, installed
 from pytest_flashinfer_perf.spec.params import ParamError
 
 
 def _special(routine: str) -> LineSpecial:
-    return LINES.get(routine, LineSpecial())
+    return special_cases.LINES.get(routine, LineSpecial())
 
 
 @dataclass(frozen=True)
@@ -36,10 +28,10 @@ class _Line:
     @classmethod
     def read(cls, routine: str, api: Api, flags: Mapping[str, str]) -> _Line:
         """With what upstream takes for granted: `enable_pdl` is off unless it is asked for."""
-        defaults = {"enable_pdl": "False", **(_special(routine).defaults or DEFAULTS.get(api.family, {}))}
+        defaults = {"enable_pdl": "False", **(_special(routine).defaults or special_cases.DEFAULTS.get(api.family, {}))}
         axes = {axis.name for axis in api.axes}
         known = {*api.arguments, *axes, "input_dtype"}
-        known |= {name for axis in axes for name in AXES.get(axis, "").split("*")}
+        known |= {name for axis in axes for name in special_cases.AXES.get(axis, "").split("*")}
         given = {**{name: defaults[name] for name in defaults if name in known}, **flags}
         return cls(routine, api, _turned(routine, given) if "rope_dim" in axes else given)
 
@@ -59,13 +51,13 @@ class _Line:
             **sizes,
             **({"dtype": dtype} if dtype else {}),
             **({"arguments": arguments} if arguments else {}),
-            **({"probabilities": UNIFORM} if {*PROBABILITIES} & {*self.api.arguments} else {}),
+            **({"probabilities": UNIFORM} if {*special_cases.PROBABILITIES} & {*self.api.arguments} else {}),
         }
         return [word for name, value in flags.items() for word in (f"--{name}", str(value)) if word]
 
     def _names(self, axis: str) -> list[str]:
         """The flags whose product is as long as the axis; none if it has no others than its own."""
-        product = _special(self.routine).axes.get(axis) or AXES.get(axis)
+        product = _special(self.routine).axes.get(axis) or special_cases.AXES.get(axis)
         return product.split("*") if product else []
 
     def _axes(self) -> Iterator[tuple[str, list[str]]]:
@@ -76,11 +68,11 @@ class _Line:
                 yield axis.name, found
 
     def _argument(self, name: str, value: str) -> Iterator[str]:
-        options = ARGUMENTS.get(name, {name: value or "True"}).items()
+        options = special_cases.ARGUMENTS.get(name, {name: value or "True"}).items()
         found = next((f"{argument}={fixed}" for argument, fixed in options if argument in self.api.arguments), None)
         if found:
             yield found
-        elif value not in ANYWAY.get(name, ()):
+        elif value not in special_cases.ANYWAY.get(name, ()):
             raise NotAnApiError(
                 f"{self.routine}: {self.api.path}: its template has no --{name}{_why_not(self.routine)}"
             )

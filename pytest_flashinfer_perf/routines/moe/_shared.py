@@ -20,17 +20,12 @@ from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine
 
+OF_ADAPTERS = ("rank", "num_loras", "num_slices")
+
 
 @dataclass(frozen=True)
 class Moe(Params):
-    ignores: ClassVar[tuple[str, ...]] = (
-        "tile_tokens_dim",
-        "use_functional_api",
-        "b12x_quant_mode",
-        "rank",
-        "num_loras",
-        "num_slices",
-    )
+    ignores: ClassVar[tuple[str, ...]] = ("tile_tokens_dim", "use_functional_api", "b12x_quant_mode", *OF_ADAPTERS)
 
     num_tokens: int = flag("tokens", letter="t", minimum=1, draw=(1, 7, 33), most=1024, tiles=(8, 64, 128))
     hidden_size: int = flag("width of a token", letter="h", minimum=16, draw=(128, 160), most=2048, step=128)
