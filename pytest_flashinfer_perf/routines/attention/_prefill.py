@@ -12,10 +12,10 @@ from torch import Tensor
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._offsets import edges
-from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
-from pytest_flashinfer_perf.routines.attention._params import GroupedQueries, PrefillParams
+from pytest_flashinfer_perf.routines.attention import _reference, _requests, _shared
 from pytest_flashinfer_perf.routines.attention._problems import PagedInputs, PagedPrefill, RaggedInputs, RaggedPrefill
 from pytest_flashinfer_perf.routines.attention._reference import Request
+from pytest_flashinfer_perf.routines.attention._requests import GroupedQueries, PrefillParams
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
 from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Reference, Routine
@@ -70,7 +70,7 @@ def routine(  # noqa: PLR0913, PLR0917 - the functions in which paged and ragged
         tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
         footprint=footprint,
         cuda_graph=True,
-        facts=lambda p, x: _lengths.facts(p, x.lens.q, x.lens.kv),
+        facts=lambda p, x: _requests.facts(p, x.lens.q, x.lens.kv),
         rows=lambda _p, x: edges(x.lens.q_indptr),
         activations=lambda x: x.q,
         aliases=_shared.ALIASES,
@@ -89,7 +89,7 @@ def reference(p: PrefillParams, x: X, read: Reader[X], rows: Tensor | None = Non
 
 def cost(p: PrefillParams, x: Prefill, *read: Tensor | int) -> Cost:
     """The cost of reading queries, writing outputs, and reading `read`: tensors, or numbers of bytes."""
-    pairs = _lengths.pairs(x.lens.q, x.lens.kv, causal=p.causal)
+    pairs = _requests.pairs(x.lens.q, x.lens.kv, causal=p.causal)
     moved = (x.q, *_shared.written(x.out, x.lse), x.lens.q_indptr, *read)
     return Cost(
         flops=2 * pairs * p.num_qo_heads * (p.head_dim_qk + p.head_dim_out),

@@ -6,7 +6,6 @@ from typing import Any
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines.attention import _shared
-from pytest_flashinfer_perf.routines.attention._params import GroupedQueries
 from pytest_flashinfer_perf.routines.attention._problems import (
     BatchDecode,
     BatchMLA,
@@ -17,6 +16,7 @@ from pytest_flashinfer_perf.routines.attention._problems import (
     RaggedInputs,
     RaggedPrefill,
 )
+from pytest_flashinfer_perf.routines.attention._requests import GroupedQueries
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 

@@ -9,8 +9,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from pytest_flashinfer_perf.routines.attention import _lengths, _shared
-from pytest_flashinfer_perf.routines.attention._params import (
+from pytest_flashinfer_perf.routines.attention import _requests, _shared
+from pytest_flashinfer_perf.routines.attention._requests import (
     AttentionParams,
     GroupedQueries,
     PrefillParams,
@@ -128,7 +128,7 @@ class PagedInputs(NamedTuple):
     q_scale: float
     kv: _shared.KVCache
     table: _shared.PageTable
-    lens: _lengths.Lengths
+    lens: _requests.Lengths
     out: Tensor
     lse: Tensor | None
 
@@ -165,7 +165,7 @@ class RaggedInputs(NamedTuple):
     q_scale: float
     k_scale: float
     v_scale: float
-    lens: _lengths.Lengths
+    lens: _requests.Lengths
     out: Tensor
     lse: Tensor | None
     kv: Tensor | None = None  # keys and values in one, for a backend that takes them so

@@ -15,8 +15,8 @@ from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._narrow import largest
 from pytest_flashinfer_perf.routines._offsets import indptr
-from pytest_flashinfer_perf.routines.attention import _lengths
-from pytest_flashinfer_perf.routines.attention._params import AttentionParams
+from pytest_flashinfer_perf.routines.attention import _requests
+from pytest_flashinfer_perf.routines.attention._requests import AttentionParams
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH, bytes_of, is_fp8
 
 WORKSPACE_BYTES = 512 << 20
@@ -195,7 +195,7 @@ def page_table(lens: Tensor, s_kv: int, page_size: int, rand: torch.Generator, p
 def kv_cache(shape: tuple[int, int, int, int], dtype: str, rand: torch.Generator) -> KVCache:
     """Normally distributed keys and values of [pages, heads, page, dim]; FP8 ones by their own largest magnitude."""
     pages, *rest = shape
-    cache = _lengths.unquantised((pages, 2, *rest), dtype, rand)
+    cache = _requests.unquantised((pages, 2, *rest), dtype, rand)
     if not is_fp8(dtype):
         return KVCache(cache, cache[:, 0], cache[:, 1], 1.0, 1.0)
     k_scale, v_scale = (largest(cache[:, i]) / torch.finfo(TORCH[dtype]).max for i in (0, 1))

@@ -12,7 +12,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines.attention import _lengths, _prims, _reference, _shared
+from pytest_flashinfer_perf.routines.attention import _prims, _reference, _requests, _shared
 from pytest_flashinfer_perf.routines.attention._problems import BatchDecode, DecodeInputs
 from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Routine, Shape
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
@@ -24,9 +24,9 @@ PRIMS = "attention.prims_ts.BatchDecodePagedTSWrapper"
 
 
 def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> DecodeInputs:
-    lens = _lengths.decode(p, rand)
+    lens = _requests.decode(p, rand)
     rows = (p.batch_size * p.s_qo, p.num_qo_heads)
-    q = _lengths.unquantised((*rows, p.head_dim_qk), p.q_dtype, rand).to(TORCH[p.q_dtype])
+    q = _requests.unquantised((*rows, p.head_dim_qk), p.q_dtype, rand).to(TORCH[p.q_dtype])
     pages = p.batch_size * _shared.pages_per_request(p.s_kv, p.page_size)
     return DecodeInputs(
         q=q,
@@ -51,7 +51,7 @@ def cost(p: BatchDecode, x: DecodeInputs) -> Cost:
     kv = int(x.seq_lens.sum()) * p.num_kv_heads * (p.head_dim_qk + p.head_dim_out) * bytes_of(p.kv_dtype)
     around = (x.q, *_shared.written(x.out, x.lse), x.table.indices, x.table.indptr, x.seq_lens)
     return Cost(
-        flops=2 * _lengths.pairs(queries, x.seq_lens, causal=p.masked) * p.num_qo_heads * 2 * p.head_dim_qk,
+        flops=2 * _requests.pairs(queries, x.seq_lens, causal=p.masked) * p.num_qo_heads * 2 * p.head_dim_qk,
         bytes=kv + sum(t.nbytes for t in around),
         dtype=p.matmul_dtype,
     )
@@ -68,7 +68,7 @@ decode = Routine(
     tolerances=lambda p, backend: _shared.tolerances(p, rounds_queries=backend == "trtllm-native"),
     footprint=BatchDecode.footprint,
     cuda_graph=True,
-    facts=lambda p, x: _lengths.facts(p, x.seq_lens),
+    facts=lambda p, x: _requests.facts(p, x.seq_lens),
     rows=lambda p, x: _reference.ends(p.s_qo, x.seq_lens),
     activations=lambda x: x.q,
     aliases=_shared.ALIASES,

@@ -17,17 +17,17 @@ from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines._offsets import indptr
-from pytest_flashinfer_perf.routines.attention import _lengths, _prims, _reference, _shared
+from pytest_flashinfer_perf.routines.attention import _prims, _reference, _requests, _shared
 from pytest_flashinfer_perf.routines.attention._problems import QK_NOPE, BatchMLA, LatentInputs
 from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Routine, Shape, Tolerance
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 
 
 def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> LatentInputs:
-    lens = _lengths.decode(p, rand)
-    q = _lengths.normal((p.batch_size * p.s_qo, p.num_qo_heads, p.head_dim), p.q_dtype, rand)
+    lens = _requests.decode(p, rand)
+    q = _requests.normal((p.batch_size * p.s_qo, p.num_qo_heads, p.head_dim), p.q_dtype, rand)
     pages = p.batch_size * _shared.pages_per_request(p.s_kv, p.page_size)
-    kv = _lengths.normal((pages, p.page_size, p.head_dim), p.kv_dtype, rand)
+    kv = _requests.normal((pages, p.page_size, p.head_dim), p.kv_dtype, rand)
     return LatentInputs(
         q=q.values,
         kv=kv.values,
@@ -55,7 +55,10 @@ def cost(p: BatchMLA, x: LatentInputs) -> Cost:
     kv = int(x.seq_lens.sum()) * p.head_dim * bytes_of(p.kv_dtype)
     around = (x.q, *_shared.written(x.out, x.lse), x.table.indices, x.table.indptr, x.seq_lens, x.q_indptr)
     return Cost(
-        flops=2 * _lengths.pairs(queries, x.seq_lens, causal=p.masked) * p.num_qo_heads * (p.head_dim + p.head_dim_ckv),
+        flops=2
+        * _requests.pairs(queries, x.seq_lens, causal=p.masked)
+        * p.num_qo_heads
+        * (p.head_dim + p.head_dim_ckv),
         bytes=kv + sum(t.nbytes for t in around),
         dtype=p.matmul_dtype,
     )
@@ -152,7 +155,7 @@ mla = Routine(
     tolerances=tolerances,
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda p, x: _lengths.facts(p, x.seq_lens),
+    facts=lambda p, x: _requests.facts(p, x.seq_lens),
     rows=lambda p, x: _reference.ends(p.s_qo, x.seq_lens),
     activations=lambda x: x.q,
     aliases=_shared.ALIASES,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines.attention import _lengths, _prefill, _prims, _reference, _shared
+from pytest_flashinfer_perf.routines.attention import _prefill, _prims, _reference, _requests, _shared
 from pytest_flashinfer_perf.routines.attention._prefill import CONTEXT, CUDNN, FMHA_V2, PAGED, PAGED_PRIMS
 from pytest_flashinfer_perf.routines.attention._problems import Paged, PagedInputs, PagedPrefill
 from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Shape
@@ -19,8 +19,8 @@ from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of
 
 
 def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> PagedInputs:
-    lens = _lengths.prefill(p, rand)
-    q = _lengths.normal((int(lens.q.sum()), p.num_qo_heads, p.head_dim_qk), p.q_dtype, rand)
+    lens = _requests.prefill(p, rand)
+    q = _requests.normal((int(lens.q.sum()), p.num_qo_heads, p.head_dim_qk), p.q_dtype, rand)
     pages = p.batch_size * _shared.pages_per_request(p.s_kv, p.page_size)
     return PagedInputs(
         q=q.values,

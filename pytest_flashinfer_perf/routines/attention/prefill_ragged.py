@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines.attention import _lengths, _prefill, _prims, _shared
+from pytest_flashinfer_perf.routines.attention import _prefill, _prims, _requests, _shared
 from pytest_flashinfer_perf.routines.attention._prefill import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
 from pytest_flashinfer_perf.routines.attention._problems import RaggedInputs, RaggedPrefill
 from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Shape
@@ -19,10 +19,10 @@ from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 
 
 def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> RaggedInputs:
-    lens = _lengths.prefill(p, rand)
+    lens = _requests.prefill(p, rand)
     rows, tokens = int(lens.q.sum()), int(lens.kv.sum())
     q, k, v = (
-        _lengths.normal(shape, dtype, rand)
+        _requests.normal(shape, dtype, rand)
         for shape, dtype in (
             ((rows, p.num_qo_heads, p.head_dim_qk), p.q_dtype),
             ((tokens, p.num_kv_heads, p.head_dim_qk), p.kv_dtype),

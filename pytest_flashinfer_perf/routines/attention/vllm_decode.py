@@ -13,9 +13,8 @@ from torch import Tensor
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
-from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
-from pytest_flashinfer_perf.routines.attention._lengths import unquantised
-from pytest_flashinfer_perf.routines.attention._params import whole_groups
+from pytest_flashinfer_perf.routines.attention import _reference, _requests, _shared
+from pytest_flashinfer_perf.routines.attention._requests import unquantised, whole_groups
 from pytest_flashinfer_perf.routines.attention.decode import NATIVE, WRAPPER, native_kernels
 from pytest_flashinfer_perf.spec import Built, Cost, Fault, LaunchOptions, Params, Routine, Shape, Tolerance, flag
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
@@ -195,7 +194,7 @@ vllm_decode = Routine(
     decoded=decoded,
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda _p, x: {"avg_actual_seq_len": _lengths.average(x.seq_lens)},
+    facts=lambda _p, x: {"avg_actual_seq_len": _requests.average(x.seq_lens)},
     rows=lambda _p, x: _reference.ends(1, x.seq_lens),
     activations=lambda x: x.q,
 )

@@ -10,7 +10,7 @@ import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -108,7 +108,7 @@ def _function(
     if template.owner is None:
         return template.function, None
     known = inspect.signature(template.owner).parameters
-    wrapper = template.owner(**dict(_constructed_with(list(known.values()), chosen, given.device)))
+    wrapper = template.owner(**dict(_constructed_with(known.values(), chosen, given.device)))
     method = _positional(getattr(wrapper, template.function.__name__), given)
     if not hasattr(wrapper, "plan"):
         return method, None
@@ -132,7 +132,7 @@ def _positional(method: Callable[..., Any], given: Given) -> Callable[..., Any]:
 
 
 def _constructed_with(
-    parameters: list[inspect.Parameter], chosen: dict[str, Any], device: torch.device
+    parameters: Iterable[inspect.Parameter], chosen: dict[str, Any], device: torch.device
 ) -> Iterator[tuple[str, Any]]:
     for parameter in parameters:
         if parameter.name in chosen:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_flashinfer_perf.routines.derived import registry, special_cases
 from pytest_flashinfer_perf.routines.derived.shapes import ApiParams
 from pytest_flashinfer_perf.routines.derived.special_cases import special
-from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
+from pytest_flashinfer_perf.routines.derived.templates import Api
 from pytest_flashinfer_perf.spec import CannotRunError, Cost, tensors
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 
@@ -161,11 +161,9 @@ def _left_out(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dic
 
 def _as_taken(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors that the API takes in another layout or type than `init` makes them."""
-
-    def taken(tensor: Tensor, how: str) -> Tensor:
-        return tensor.mT.contiguous().mT if how == special_cases.BY_COLUMNS else tensor.to(TORCH[how])
-
-    return {name: taken(call[name], how) for name, how in special(api).taken_as.items()}
+    asked = special(api).taken_as
+    by_columns = {name: call[name].mT.contiguous().mT for name, how in asked.items() if how == special_cases.BY_COLUMNS}
+    return {**{name: call[name].to(TORCH[how]) for name, how in asked.items() if how in TORCH}, **by_columns}
 
 
 def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
@@ -266,8 +264,9 @@ def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
     A call returns either all outputs or those that it does not write to an argument. If it returns None, an output that
     is no argument is taken from the first changed argument that the template does not list as an output.
     """
-    names = [output.name for output in api.outputs]
-    results, in_place = list(_top(returned)), written(api, given)
+    parts = tuple(returned.values()) if isinstance(returned, dict) else returned
+    results = [one for one in (parts if isinstance(parts, (tuple, list)) else (parts,)) if one is not None]
+    names, in_place = [output.name for output in api.outputs], written(api, given)
     expected = names if len(results) == len(names) else [name for name in names if name not in in_place]
     by_name = dict(zip(expected, results, strict=False))
     nameless = [name for name in in_place if name not in names]
@@ -282,18 +281,7 @@ def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in flat({**named, **in_place}) if tensor.numel()}
 
 
-def _top(returned: object) -> Iterator[object]:
-    if isinstance(returned, dict):
-        returned = tuple(returned.values())
-    parts = returned if isinstance(returned, (tuple, list)) else (returned,)
-    yield from (part for part in parts if part is not None)
-
-
 def flat(named: Mapping[str, object]) -> Iterator[tuple[str, Tensor]]:
     for name, value in named.items():
         found = list(tensors(value))
         yield from ((name if len(found) == 1 else f"{name}[{nth}]", tensor) for nth, tensor in enumerate(found))
-
-
-def declared(api: Api, name: str) -> Declared | None:
-    return next((output for output in api.outputs if output.name == name.partition("[")[0]), None)

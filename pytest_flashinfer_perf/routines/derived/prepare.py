@@ -93,8 +93,9 @@ def _used(api: Api, given: Given, dims: tuple[str, ...]) -> float:
     for one in api.inputs:
         named = given.all.get(one.argument)
         if set(one.dims) & set(indices) and isinstance(named, Tensor) and named.dtype in INDICES:
-            size = _first_size(api, given, dims[0])
-            return min(1.0, len(named.unique()) / size) if size else 1.0
+            holders = [given.call.get(holder.argument) for holder in api.inputs if holder.dims[:1] == dims[:1]]
+            first = next(tensors(holders), None)
+            return 1.0 if first is None or not len(first) else min(1.0, len(named.unique()) / len(first))
     return 1.0
 
 
@@ -105,9 +106,3 @@ def _chosen(api: Api, given: Given) -> float:
     sizes = {axis: size for shape in shapes for axis, size in shape}
     tokens, experts, each = sizes.get("seq_len"), sizes.get("num_experts"), given.all.get("top_k")
     return 1 - (1 - each / experts) ** tokens if tokens and experts and each else 1.0
-
-
-def _first_size(api: Api, given: Given, axis: str) -> int:
-    holders = (given.call.get(one.argument) for one in api.inputs if one.dims[:1] == (axis,))
-    first = next((tensor for holder in holders for tensor in tensors(holder)), None)
-    return 0 if first is None else first.shape[0]

@@ -144,16 +144,13 @@ def requirements(api: Api, backend: str) -> tuple[Requirement, ...]:
     # Of APIs without a decorator, whose kernels would be downloaded before they are refused.
     runs_as = special(api).runs_as
     hardware = (capability.compute_capability(api.path, *capability.HARDWARE[runs_as]),) if runs_as else ()
-    known = (capability.gpu(api.path), several_gpus(api), *hardware, capability.flashinfer())
-    return (*known, *packages, *compilers, declared(api, backend))
 
-
-def several_gpus(api: Api) -> Requirement:
-    def require(_device: Device) -> str | None:
+    def several_gpus(_device: Device) -> str | None:
         alone = special(api).weak == ONE_RANK
         return f"{api.path} exchanges data between GPUs, and its template makes one rank alone" if alone else None
 
-    return require
+    known = (capability.gpu(api.path), several_gpus, *hardware, capability.flashinfer())
+    return (*known, *packages, *compilers, declared(api, backend))
 
 
 def declared(api: Api, backend: str) -> Requirement:
