@@ -117,28 +117,23 @@ def of_output(dtype: str, *, fp8_inside: bool, coarse: bool = True) -> Tolerance
     return Tolerance(rtol=2e-3, atol=5e-3, scale=1e-3)
 
 
-class Gathered(NamedTuple):
+def gathered(k: Tensor, v: Tensor, block_tables: Tensor, compute: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values [batch, KV heads, tokens, dim] from their pages, in the type of the computation."""
-
-    k: Tensor
-    v: Tensor
-
-
-def gathered(k: Tensor, v: Tensor, block_tables: Tensor, compute: torch.dtype) -> Gathered:
-    return Gathered(*(side[block_tables].transpose(1, 2).flatten(2, 3).to(compute) for side in (k, v)))
+    keys, values = (side[block_tables].transpose(1, 2).flatten(2, 3).to(compute) for side in (k, v))
+    return keys, values
 
 
-def folded_sdpa(q: Tensor, kv: Gathered, ends: Tensor, scale: float) -> Tensor:
+def folded_sdpa(q: Tensor, kv: tuple[Tensor, Tensor], ends: Tensor, scale: float) -> Tensor:
     """scaled_dot_product_attention where row r of request b of q [batch, rows, heads, dim] sees `ends[b, r]` tokens.
 
     The query heads of one KV head ride as rows, so that keys and values are not copied for each of them.
     """
-    rows, group = q.shape[1], q.shape[2] // kv.k.shape[1]
-    folded = q.to(kv.k.dtype).unflatten(2, (-1, group)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    tokens = kv.k.shape[2]
+    (k, v), rows = kv, q.shape[1]
+    group, tokens = q.shape[2] // k.shape[1], k.shape[2]
+    folded = q.to(k.dtype).unflatten(2, (-1, group)).permute(0, 2, 3, 1, 4).flatten(2, 3)
     visible = torch.arange(tokens, device=q.device) < ends[:, None, :, None]
     mask = visible.expand(-1, -1, -1, tokens).repeat(1, 1, group, 1)
-    out = torch.nn.functional.scaled_dot_product_attention(folded, kv.k, kv.v, attn_mask=mask, scale=scale)
+    out = torch.nn.functional.scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=scale)
     unfolded: Tensor = out.unflatten(2, (group, rows)).permute(0, 3, 1, 2, 4)
     return unfolded.flatten(2, 3)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import Rows, Tolerance
-from pytest_flashinfer_perf.routines.moe import _experts, _routing
+from pytest_flashinfer_perf.routines.moe import _experts, _routing, _stored
 from pytest_flashinfer_perf.routines.moe._experts import Choices, ChosenExpert
 from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 from pytest_flashinfer_perf.routines.moe._stored import StoredExperts
@@ -113,10 +113,6 @@ def drawn(p: Moe, dtype: torch.dtype, rand: torch.Generator) -> tuple[Tensor, Ex
     return x, first, ExpertWeights(len(p.here), p.hidden_size, p.local_intermediate, dtype, rand)
 
 
-def output(p: Moe, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.empty(p.num_tokens, p.hidden_size, dtype=dtype, device=device)
-
-
 @dataclass(frozen=True)
 class _Computation(Generic[M, X]):
     """The functions of a routine, derived from `choices` and `precision`."""
@@ -147,7 +143,7 @@ class _Computation(Generic[M, X]):
 
     def cost(self, p: M, x: X) -> Cost:
         """Products of the choices that fall on experts here; these experts' weights once, and all the rest."""
-        of_experts = sum(t.nbytes for t in x.stored.of_experts)
+        of_experts = sum(t.nbytes for t in _stored.of_experts(x.stored))
         around = sum(t.nbytes for t in tensors(x)) - of_experts
         seen, per_choice = self.facts(p, x), 2 * (p.columns + p.local_intermediate) * p.hidden_size
         used = seen["active_experts"] / len(p.here)

@@ -153,7 +153,7 @@ def inputs(p: TrtllmMoe, stored: S, dtype: torch.dtype, rand: torch.Generator) -
     would be right.
     """
     bias = _routing.bias(p.num_experts, rand) if p.use_routing_bias else None
-    out = _shared.output(p, torch.bfloat16, rand.device)
+    out = torch.empty(p.num_tokens, p.hidden_size, dtype=torch.bfloat16, device=rand.device)
     popular = _routing.popularity(p.expert_load, p.num_experts, p.favourites, rand)
     popular -= _routing.AVERSION * (p.routing_method in _routing.SIGMOIDS)
     logits = _routing.logits(popular, p.num_tokens, rand).to(dtype)

@@ -82,7 +82,7 @@ def inputs(p: CutlassFusedMoe, rand: torch.Generator, device: torch.device) -> C
     first = min(p.here.start, p.num_experts - p.top_k)
     popular = _routing.popularity(p.expert_load, p.num_experts, range(first, first + p.top_k), rand)
     largest, selected = _routing.logits(popular, p.num_tokens, rand).topk(p.top_k)
-    out = _shared.output(p, TORCH[p.input_dtype], device)
+    out = torch.empty(p.num_tokens, p.hidden_size, dtype=TORCH[p.input_dtype], device=device)
     return CutlassMoeInputs(selected.int(), largest.softmax(-1), _stored_as(p, rand), out)
 
 

@@ -194,7 +194,7 @@ def test_a_causal_mask_that_is_off_by_one_is_caught():
                 count, tokens = rows.stop - rows.start, keys.stop - keys.start
                 k, v = (_pages(side, x.table.block_tables[i], tokens) for side in (x.k, x.v))
                 ends = torch.arange(tokens - count, tokens)[None] + 2
-                gathered = _shared.Gathered(k[None].float(), v[None].float())
+                gathered = (k[None].float(), v[None].float())
                 x.out[rows] = _shared.folded_sdpa(x.q[rows][None], gathered, ends, PREFILL.scale)[0].to(x.out.dtype)
 
         return launch
