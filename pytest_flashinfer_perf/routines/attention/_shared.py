@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._narrow import largest
 from pytest_flashinfer_perf.routines._offsets import indptr
 from pytest_flashinfer_perf.routines.attention import _requests
 from pytest_flashinfer_perf.routines.attention._requests import AttentionParams
+from pytest_flashinfer_perf.spec import Routine, Shape, Tolerance
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH, bytes_of, is_fp8
 
+P = TypeVar("P", bound=AttentionParams)
 WORKSPACE_BYTES = 512 << 20
 PAGES = (16, 32, 64, 128)  # that kernels of trtllm-gen, xqa and prims-ts have
 PAGES_LISTED = "16, 32, 64 or 128"
@@ -46,6 +47,11 @@ def counters(api: Any, batch: int, q: Tensor) -> dict[str, Tensor]:
 
     size = counter_bytes(batch, q.shape[1], devices.device_of(q).processors)
     return {"multi_ctas_kv_counter_buffer": torch.zeros(size, dtype=torch.uint8, device=q.device)}
+
+
+def declare_plans(routine: Routine[P, Any], backends: tuple[str, ...], of: Callable[[int], Shape[P]]) -> None:
+    """Declare the tier `plan`: batches of every size, for what planning them costs."""
+    routine.tier("plan")(lambda: (replace(of(batch), backends=backends) for batch in PLANNED_BATCHES))
 
 
 def element_offsets(indptr: Tensor, heads: int, dim: int) -> Tensor:

@@ -290,11 +290,9 @@ def _default() -> Iterator[Shape[BatchDecode]]:
     yield _of(llama, 64, 4096, return_lse=True)
 
 
-@decode.tier("plan")
-def _plans() -> Iterator[Shape[BatchDecode]]:
-    """Batches of every size, for what planning them costs."""
-    for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(layers.attention("llama-3.1-70b", 8), batch, 1024), backends=("fa2", "fa2_tc", "fa3"))
+_shared.declare_plans(
+    decode, ("fa2", "fa2_tc", "fa3"), lambda batch: _of(layers.attention("llama-3.1-70b", 8), batch, 1024)
+)
 
 
 @decode.sweep(layers.attention)

@@ -347,11 +347,7 @@ def _default() -> Iterator[Shape[BatchMLA]]:
     yield from (_of(deepseek, 16, 4096, s_qo=s_qo) for s_qo in (2, 4))
 
 
-@mla.tier("plan")
-def _plans() -> Iterator[Shape[BatchMLA]]:
-    """Batches of every size, for what planning them costs."""
-    for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(layers.latent("deepseek-v3", 8), batch, 1024), backends=("fa2", "fa3"))
+_shared.declare_plans(mla, ("fa2", "fa3"), lambda batch: _of(layers.latent("deepseek-v3", 8), batch, 1024))
 
 
 @mla.sweep(layers.latent)

@@ -199,11 +199,9 @@ def _default() -> Iterator[Shape[PagedPrefill]]:
         yield _of(layers.attention(name, tp), 4, 2048, 2048)
 
 
-@paged_prefill.tier("plan")
-def _plans() -> Iterator[Shape[PagedPrefill]]:
-    """Batches of every size, for what planning them costs."""
-    for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(layers.attention("llama-3.1-70b", 8), batch, 16, 1024), backends=("fa2", "fa3", "cudnn"))
+_shared.declare_plans(
+    paged_prefill, ("fa2", "fa3", "cudnn"), lambda batch: _of(layers.attention("llama-3.1-70b", 8), batch, 16, 1024)
+)
 
 
 @paged_prefill.sweep(layers.attention)

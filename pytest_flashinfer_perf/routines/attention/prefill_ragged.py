@@ -218,11 +218,9 @@ def _default() -> Iterator[Shape[RaggedPrefill]]:
         yield _of(layers.expanded(name, tp), 4, 2048, 2048)
 
 
-@ragged_prefill.tier("plan")
-def _plans() -> Iterator[Shape[RaggedPrefill]]:
-    """Batches of every size, for what planning them costs."""
-    for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(layers.expanded("llama-3.1-70b", 8), batch, 16, 16), backends=("fa2", "fa3", "cudnn"))
+_shared.declare_plans(
+    ragged_prefill, ("fa2", "fa3", "cudnn"), lambda batch: _of(layers.expanded("llama-3.1-70b", 8), batch, 16, 16)
+)
 
 
 @ragged_prefill.sweep(layers.expanded)

@@ -128,14 +128,12 @@ def _takes(p: MmFp4, x: MmFp4Inputs, backend: str) -> MmFp4Inputs:
     b, b_scale = x.b, x.b_scale
     if backend == "trtllm":
         b, b_scale = _narrow.shuffled_rows(b), _narrow.shuffled_rows(b_scale.view(torch.uint8)).view(b_scale.dtype)
-    return MmFp4Inputs(x.a, b, in_tiles(x.a_scale), _narrow.swizzled_128x4(b_scale), _alpha(p, x, backend), x.out)
-
-
-def _alpha(p: MmFp4, x: MmFp4Inputs, backend: str) -> Tensor | None:
-    """cute-dsl and b12x want one for MXFP4 too, cake one for each row."""
-    if backend in ("cute-dsl", "b12x") and x.alpha is None:
-        return torch.ones(1, device=x.a.device)
-    return x.alpha.repeat(p.m) if backend == "cake" and x.alpha is not None else x.alpha
+    alpha = x.alpha
+    if alpha is None and backend in ("cute-dsl", "b12x"):  # which want one for MXFP4 too
+        alpha = torch.ones(1, device=x.a.device)
+    elif alpha is not None and backend == "cake":  # which wants one for each row
+        alpha = alpha.repeat(p.m)
+    return MmFp4Inputs(x.a, b, in_tiles(x.a_scale), _narrow.swizzled_128x4(b_scale), alpha, x.out)
 
 
 TILED = {"use_128x4_sf_layout": True}
