@@ -216,17 +216,13 @@ class GroupedParams(Product, Groups):
             yield "m", f"{self.m} is not a multiple of {self.row_step}, as rows of a group must be"
 
 
-class GroupedInputs(Protocol):
-    """A routine's tensors: rows of all groups, all groups' weights, where each group starts, the output."""
+class GroupedInputs(GemmInputs, Protocol):
+    """The rows of all groups, all groups' weights, where each group starts, the output."""
 
-    @property
-    def a(self) -> Tensor: ...
     @property
     def weights(self) -> tuple[Tensor, ...]: ...
     @property
     def m_indptr(self) -> Tensor: ...
-    @property
-    def out(self) -> Tensor: ...
 
 
 G = TypeVar("G", bound=GroupedParams)
