@@ -287,7 +287,7 @@ def test_a_full_trace_has_all_lines(pytester):
 def test_the_lines_of_a_backend_are_its_authors(pytester):
     pytester.makeconftest(
         """
-        from pytest_flashinfer_perf.routines.gemm.bmm_bf16 import bmm_bf16
+        from pytest_flashinfer_perf.routines.gemm.bmm import bmm_bf16
 
         @bmm_bf16.backend("planted")
         def _planted(p, x, how):

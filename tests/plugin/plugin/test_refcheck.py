@@ -14,7 +14,7 @@ QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "-p", "no:cac
 PLANTED = """
 import pytest, torch
 from pytest_flashinfer_perf.spec.routine import Built
-from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
 
 @bmm_fp8.backend("planted")
 def _planted(p, x, how):
@@ -33,7 +33,7 @@ def suite(pytester):
     pytester.makeconftest(backend)
     pytester.makepyfile(test_bmm="import pytest\n@pytest" + test)
     yield pytester
-    from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
 
     bmm_fp8.backends.pop("planted", None)
 

@@ -12,8 +12,11 @@ from pytest_flashinfer_perf.fuzz.strategies import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.moe import _routing, _trtllm
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe
-from pytest_flashinfer_perf.routines.moe.fp8_block import TrtllmFp8BlockScaleMoe
-from pytest_flashinfer_perf.routines.moe.fp8_tensor import TrtllmFp8PerTensorScaleMoe, fp8_tensor
+from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import (
+    TrtllmFp8BlockScaleMoe,
+    TrtllmFp8PerTensorScaleMoe,
+    fp8_tensor,
+)
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.params import ParamError
