@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from pytest_flashinfer_perf.errors import unknown
@@ -43,7 +42,10 @@ def describe(config: Fields, name: str) -> Description:
     architecture = _architecture(config)
     inner, quantised = config.language(), quantisation.read(config.language())
     count = inner.number("num_hidden_layers", most=MOST_LAYERS)
-    layers = Counter(_layer(architecture, inner, index, quantised) for index in range(count))
+    layers: Counter[Layer] = Counter()
+    for index in range(count):
+        mixer, feed, norms = ARCHITECTURES[architecture](inner, index)
+        layers[Layer(mixer, feed, quantised.of(index), norms)] += 1
     return Description(
         name=name,
         architecture=architecture,
@@ -65,38 +67,26 @@ def _architecture(config: Fields) -> str:
     return listed[0]
 
 
-def _layer(architecture: str, config: Fields, index: int, quantised: quantisation.Quantisation) -> Layer:
-    mixer, feed, norms = ARCHITECTURES[architecture](config, index)
-    return Layer(mixer, feed, quantised.of(index), norms)
-
-
 def _heads(config: Fields, **more: object) -> Grouped:
     heads = config.number("num_attention_heads")
     kv_heads = config.number("num_key_value_heads", default=heads)
     if heads % kv_heads:
         raise config.fault("num_attention_heads", f"{heads} is no multiple of num_key_value_heads {kv_heads}")
     size = config.number("head_dim", "attention_head_dim", default=max(1, config.number("hidden_size") // heads))
-    return Grouped(heads, kv_heads, size, **more)  # type: ignore[arg-type] # of its fields
-
-
-def _biases(config: Fields, *names: str) -> tuple[str, ...]:
-    return names if config.switch("attention_bias") else ()
-
-
-def _dense(config: Fields) -> Dense:
-    return Dense(config.number("intermediate_size"))
+    biased = config.switch("attention_bias")
+    return Grouped(heads, kv_heads, size, biased, **more)  # type: ignore[arg-type] # of its fields
 
 
 Parts = tuple[Mixer, Feed, int]  # of a layer: what it mixes tokens with, what follows, and how many norms
 
 
 def _llama(config: Fields, _index: int) -> Parts:
-    return _heads(config, biases=_biases(config, "qkv", "o")), _dense(config), 2
+    return _heads(config), Dense(config.number("intermediate_size")), 2
 
 
 def _qwen3(config: Fields, _index: int) -> Parts:
     size = config.number("head_dim")
-    return _heads(config, biases=_biases(config, "qkv", "o"), normed=2 * size), _dense(config), 2
+    return _heads(config, normed=2 * size), Dense(config.number("intermediate_size")), 2
 
 
 def _qwen3_moe(config: Fields, index: int) -> Parts:
@@ -128,9 +118,8 @@ def _minimax(config: Fields, _index: int) -> Parts:
 
 def _gpt_oss(config: Fields, index: int) -> Parts:
     window = config.optional("sliding_window") if _kind(config, index) == "sliding_attention" else None
-    attention = _heads(config, window=window, sinks=True, biases=_biases(config, "qkv", "o"))
-    routing = Routing("renormalize")
-    return attention, _experts(config, "num_local_experts", "intermediate_size", routing, biases=True), 2
+    experts = _experts(config, "num_local_experts", "intermediate_size", Routing("renormalize"), biases=True)
+    return _heads(config, window=window, sinks=True), experts, 2
 
 
 def _kind(config: Fields, index: int) -> str:
@@ -144,7 +133,7 @@ def _llama4(config: Fields, index: int) -> Parts:
     """Layers without RoPE see all tokens, the others those of their chunk."""
     whole = (index + 1) % config.number("no_rope_layer_interval", default=4) == 0
     window = None if whole else config.optional("attention_chunk_size")
-    attention = _heads(config, window=window, biases=_biases(config, "qkv", "o"), rotated=not whole)
+    attention = _heads(config, window=window, rotated=not whole)
     every = config.number("interleave_moe_layer_step")
     if (index + 1) % every:
         return attention, Dense(config.number("intermediate_size_mlp")), 2
@@ -154,34 +143,21 @@ def _llama4(config: Fields, index: int) -> Parts:
 
 def _deepseek(config: Fields, index: int) -> Parts:
     frequent = config.number("moe_layer_freq", default=1)
-    sparse = index >= config.number("first_k_dense_replace", default=0, least=0) and index % frequent == 0
-    return _latent(config), _deepseek_experts(config) if sparse else _dense(config), 2
-
-
-def _latent(config: Fields) -> Latent:
     sizes = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    return Latent(config.number("num_attention_heads"), *(config.number(name) for name in sizes))
-
-
-def _deepseek_experts(config: Fields) -> Experts:
+    latent = Latent(config.number("num_attention_heads"), *(config.number(name) for name in sizes))
+    if index < config.number("first_k_dense_replace", default=0, least=0) or index % frequent:
+        return latent, Dense(config.number("intermediate_size")), 2
     groups, chosen = config.number("n_group", default=1), config.number("topk_group", default=1)
+    grouped = {"groups": groups, "groups_chosen": chosen} if groups > 1 else {}
     scaling = config.factor("routed_scaling_factor", 1.0)
-    routing = Routing("deepseek_v3", scaling=scaling, biased=True)
-    if groups > 1:
-        routing = replace(routing, groups=groups, groups_chosen=chosen)
-    width = config.number("moe_intermediate_size")
-    shared = config.number("n_shared_experts", default=0, least=0)
-    return _experts(
-        config,
-        "n_routed_experts",
-        "moe_intermediate_size",
-        routing,
-        shared=Dense(shared * width) if shared else None,
-    )
+    routing = Routing("deepseek_v3", scaling=scaling, biased=True, **grouped)
+    width = "moe_intermediate_size"
+    shared = config.number("n_shared_experts", default=0, least=0) * config.number(width)
+    return latent, _experts(config, "n_routed_experts", width, routing, shared=Dense(shared) if shared else None), 2
 
 
 def _qwen3_5(config: Fields, index: int) -> Parts:
-    return _qwen3_5_mixer(config, index), _dense(config), 2
+    return _qwen3_5_mixer(config, index), Dense(config.number("intermediate_size")), 2
 
 
 def _qwen3_5_moe(config: Fields, index: int) -> Parts:
@@ -192,13 +168,9 @@ def _qwen3_5_moe(config: Fields, index: int) -> Parts:
 
 
 def _qwen3_5_mixer(config: Fields, index: int) -> Mixer:
-    if _kind(config, index) == "linear_attention":
-        return _gated_delta_net(config)
-    return _heads(config, gated=config.switch("attn_output_gate"), normed=2 * config.number("head_dim"))
-
-
-def _gated_delta_net(config: Fields) -> Recurrent:
-    """Queries, keys, values, an output gate, and two numbers for each value head."""
+    if _kind(config, index) != "linear_attention":
+        return _heads(config, gated=config.switch("attn_output_gate"), normed=2 * config.number("head_dim"))
+    # A gated delta net has queries, keys, values, an output gate, and two numbers for each value head.
     heads, size = config.number("linear_num_value_heads"), config.number("linear_value_head_dim")
     keys = config.number("linear_num_key_heads") * config.number("linear_key_head_dim")
     values = heads * size

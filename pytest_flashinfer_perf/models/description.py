@@ -20,9 +20,9 @@ class Grouped:
     heads: int
     kv_heads: int
     head_dim: int
+    biased: bool = False  # its projections
     window: int | None = None
     sinks: bool = False
-    biases: tuple[str, ...] = ()  # of these projections: qkv, o
     normed: int = 0  # parameters of norms of queries and keys
     rotated: bool = True  # by RoPE
     gated: bool = False  # a gate as wide as the queries, applied to the output

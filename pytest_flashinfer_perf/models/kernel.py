@@ -34,10 +34,6 @@ PRODUCTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 Problem = Mapping[str, Any]
 
 
-def problem(routine: str, params: Mapping[str, Any]) -> Problem:
-    return {"routine": routine, **params}
-
-
 def called(
     name: str, problems: tuple[Problem, ...], parameters: int = 0, flops: float = 0.0, stored: str = "bf16"
 ) -> StepKernel:
@@ -68,10 +64,9 @@ def product(name: str, m: int, weights: ProductWeights) -> StepKernel:
         return gap(name, cut(stored, k), parameters=parameters, flops=flops, stored=stored)
     added = {"bias": True} if bias and stored == "bf16" else {}
     note = "without its bias" if bias and not added else ""
-    problems = (
-        problem(routine, {"m": m, "n": n, "k": k, **more, **added}) for routine, more in PRODUCTS[stored].items()
-    )
-    return replace(called(name, tuple(problems), parameters, flops, stored), note=note)
+    sizes = {"m": m, "n": n, "k": k, **added}
+    problems = tuple({"routine": routine, **sizes, **more} for routine, more in PRODUCTS[stored].items())
+    return replace(called(name, problems, parameters, flops, stored), note=note)
 
 
 def cut(stored: str, columns: int) -> str:
@@ -82,20 +77,16 @@ def cut(stored: str, columns: int) -> str:
 def of_heads(name: str, heads: int, m: int, weights: ProductWeights) -> StepKernel:
     """A product for each head, of weights that are bf16 when they are multiplied."""
     n, k, stored, _ = weights
-    sizes = {"batch_size": heads, "m": m, "n": n, "k": k}
-    return called(name, (problem("bmm_bf16", sizes),), heads * n * k, 2.0 * heads * m * n * k, stored)
+    asked = {"routine": "bmm_bf16", "batch_size": heads, "m": m, "n": n, "k": k}
+    return called(name, (asked,), heads * n * k, 2.0 * heads * m * n * k, stored)
 
 
-def _api(name: str, api: str, sizes: Mapping[str, Any], parameters: int = 0) -> StepKernel:
-    return called(name, (problem(api, sizes),), parameters)
+def of_api(name: str, api: str, sizes: Mapping[str, Any], parameters: int = 0) -> StepKernel:
+    return called(name, ({"routine": api, **sizes},), parameters)
 
 
-def norm(name: str, rows: int, width: int) -> StepKernel:
-    return _api(name, NORM, {"batch_size": rows, "hidden_size": width}, parameters=width)
-
-
-def add_and_norm(rows: int, width: int) -> StepKernel:
-    return _api("add-norm", ADD_AND_NORM, {"batch_size": rows, "hidden_size": width}, parameters=width)
+def norm(name: str, rows: int, width: int, kind: str = NORM) -> StepKernel:
+    return of_api(name, kind, {"batch_size": rows, "hidden_size": width}, parameters=width)
 
 
 def rope(heads: int, kv_heads: int, size: int, step: Step) -> StepKernel:
@@ -108,33 +99,20 @@ def rope(heads: int, kv_heads: int, size: int, step: Step) -> StepKernel:
         "rotary_dim": size,
         "max_seq_len": step.context,
     }
-    return _api("rope", ROPE, sizes)
+    return of_api("rope", ROPE, sizes)
 
 
-def append(kv_heads: int, size: int, step: Step) -> StepKernel:
-    return _appended(APPEND, {"num_kv_heads": kv_heads, "head_dim": size}, step)
-
-
-def append_latent(kv_rank: int, rope_dim: int, step: Step) -> StepKernel:
-    return _appended(APPEND_LATENT, {"head_dim_ckv": kv_rank, "head_dim_kpe": rope_dim}, step)
-
-
-def _appended(api: str, widths: Mapping[str, int], step: Step) -> StepKernel:
+def append(api: str, widths: Mapping[str, int], step: Step) -> StepKernel:
     """A token of each request, to a page of its own."""
     if step.kv_dtype != "bfloat16":
         return gap("append", f"no API that knows its answer appends to a cache of {step.kv_dtype}")
     if step.phase == "prefill":
         return gap("append", "the reference of its API goes token by token, which takes minutes for a prompt")
     pages = {"page_size": step.page_size, "num_pages": step.requests}
-    return _api("append", api, {"nnz_kv": step.tokens, "batch_size": step.requests, **widths, **pages})
+    return of_api("append", api, {"nnz_kv": step.tokens, "batch_size": step.requests, **widths, **pages})
 
 
 def activation(layer: Dense, width: int, step: Step, prefix: str) -> StepKernel:
     if not layer.gated:
         return gap(f"{prefix}activation", "no API applies an activation without a gate")
-    return _api(f"{prefix}activation", ACTIVATION, {"num_tokens": step.tokens, "hidden_size": 2 * width})
-
-
-def sampling(vocabulary: int, step: Step) -> StepKernel:
-    """Each GPU has the logits of the whole vocabulary by then."""
-    return _api("sampling", SAMPLING, {"batch_size": step.requests, "vocab_size": vocabulary})
+    return of_api(f"{prefix}activation", ACTIVATION, {"num_tokens": step.tokens, "hidden_size": 2 * width})
