@@ -95,16 +95,11 @@ def _about(row: Row, verbose: int) -> Iterator[str]:
         yield f"[VVERBOSE] gpu_name = {str(row.identity.device_name).replace(' ', '_')!r}"
     command = row.setup.repro_upstream or row.identity.repro
     yield f"[INFO] To reproduce this test case, run the following command: {command}"
-    yield from _lengths(row)
-    for described in row.setup.inputs or ():
-        yield f"[VVERBOSE] {described}"
-
-
-def _lengths(row: Row) -> Iterator[str]:
-    labels = PREFILL if PREFILL.keys() <= row.facts.keys() else DECODE
-    for name, label in labels.items():
+    for name, label in (PREFILL if PREFILL.keys() <= row.facts.keys() else DECODE).items():
         if name in row.facts:
             yield f"[VERBOSE] Average actual {label}: {row.facts[name]}"
+    for described in row.setup.inputs or ():
+        yield f"[VVERBOSE] {described}"
 
 
 def performance(row: Row) -> str:

@@ -106,14 +106,12 @@ class SearchRun:
 
     def report(self, files: Mapping[str, Path], versions: Mapping[str, Any]) -> dict[str, Any]:
         seconds = max(monotonic() - self._started, 1e-9)
-        search = {"routine": self._search.routine.name, "backend": self._search.backend_name}
-        asked = {"wanted": self._profile.max_examples, "flags": list(self._settings.fuzzing.flags)}
-        found = {kind: str(path) for kind, path in files.items()}
         return {
-            **search,
-            **asked,
+            **self._search.marks,
+            "wanted": self._profile.max_examples,
+            "flags": list(self._settings.fuzzing.flags),
             "stopped": self.stopped,
-            "findings": found,
+            "findings": {kind: str(path) for kind, path in files.items()},
             **self.tally.as_json(seconds),
             **versions,
         }
@@ -145,15 +143,12 @@ class SearchRun:
         if known:
             self.tally.quarantined[known.sentence] += 1
             return False
-        reason = obstacle(case, self._device) or self._beyond_budget(case)
+        most = BYTES_GPU if self._device.is_gpu else BYTES_CPU
+        large = case.routine.footprint(params) - self._least > most
+        reason = obstacle(case, self._device) or (f"beyond the search's {most >> 20} MiB" if large else None)
         if reason:
             self.tally.skipped[reason] += 1
         return not reason
-
-    def _beyond_budget(self, case: Case) -> str | None:
-        most = BYTES_GPU if self._device.is_gpu else BYTES_CPU
-        large = case.routine.footprint(case.params) - self._least > most
-        return f"beyond the search's {most >> 20} MiB" if large else None
 
     def _try(self, case: Case) -> None:
         spent = monotonic() - self._started
@@ -179,11 +174,10 @@ class SearchRun:
 
     def _why_not(self) -> str:
         reasons = self.tally.skipped + self.tally.refused + self.tally.quarantined
-        counts = [f"{count} x {reason}" for reason, count in reasons.most_common(5)] or [
-            "no valid shape has these flags"
-        ]
+        counts = [f"{count} x {reason}" for reason, count in reasons.most_common(5)]
+        said = counts or ["no valid shape has these flags"]
         name, backend = self._search.routine.name, self._search.backend_name
-        return "\n  ".join((f"no example of {name} was launched and checked with {backend}:", *counts))
+        return "\n  ".join((f"no example of {name} was launched and checked with {backend}:", *said))
 
 
 def write_findings(

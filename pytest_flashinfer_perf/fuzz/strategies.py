@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hypothesis import strategies as st
 
@@ -11,10 +11,6 @@ from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import routine_named
 from pytest_flashinfer_perf.spec.params import Field, ParamError, Params, Value, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
-
-if TYPE_CHECKING:
-    pass
-
 
 P = TypeVar("P", bound=Params)
 Values = st.SearchStrategy[Value]
@@ -36,7 +32,7 @@ def strategies_for(routine: str | AnyRoutine, **fixed: Value) -> st.SearchStrate
 def _drawn(params: type[P], values: Callable[[Field], Values], fixed: Mapping[str, Value]) -> st.SearchStrategy[P]:
     fields = {f.name: st.just(fixed[f.name]) if f.name in fixed else values(f) for f in fields_of(params)}
     made = st.fixed_dictionaries(fields).map(lambda drawn: _valid(params, {**params.fitted(drawn), **fixed}))
-    return made.filter(bool).map(_present)
+    return cast("st.SearchStrategy[P]", made.filter(bool))
 
 
 def _small(field: Field) -> Values:
@@ -70,8 +66,3 @@ def _valid(params: type[P], drawn: dict[str, Any]) -> P | None:
         return params(**drawn)
     except ParamError:
         return None
-
-
-def _present(made: P | None) -> P:
-    assert made is not None
-    return made

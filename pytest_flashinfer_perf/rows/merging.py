@@ -12,7 +12,6 @@ from typing import Any
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.rows import run_file
-from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import SCHEMA_KEY, Block, Run, ShardOfRun
 
 VERSIONS = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend", "cupti", "driver", "python_version")
@@ -73,16 +72,13 @@ def merged(parts: Sequence[ShardPart], allowed: Iterable[str] = ()) -> dict[str,
     ]
     if wrong:
         raise MergeError("\n".join(wrong))
-    records = {row.fullname: record for part in parts for row, record in _records(part)}
+    pairs = (pair for part in parts for pair in zip(part.run.rows, part.document["benchmarks"], strict=True))
+    records = {row.fullname: record for row, record in pairs}
     places = {test: at for part in parts for at, test in part.tests}
     ordered = [records[test] for test in sorted(records, key=lambda test: places.get(test, len(places)))]
     first = min(parts, key=lambda part: part.run.when).document
     own = _block(parts, set(records)).written()
     return {**first, "machine_info": _machine(parts), "benchmarks": ordered, SCHEMA_KEY: own}
-
-
-def _records(part: ShardPart) -> Iterator[tuple[Row, dict[str, Any]]]:
-    return zip(part.run.rows, part.document["benchmarks"], strict=True)
 
 
 def _block(parts: Sequence[ShardPart], measured: set[str]) -> Block:

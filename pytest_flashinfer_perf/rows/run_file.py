@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
@@ -224,18 +224,13 @@ def parse(document: Mapping[str, Any], source: str) -> Run:
         return Run(
             source=source,
             when=_when(document.get("datetime")),
-            rows=tuple(_rows(document["benchmarks"])),
+            rows=tuple(row.read(record, f"benchmark {nth}") for nth, record in enumerate(document["benchmarks"])),
             machine=_machine(document),
             commit=Commit.of(fields.object_in(document, "commit_info")),
             block=_block(document),
         )
     except FieldError as error:
         raise RunError(f"{source}: {error}") from error
-
-
-def _rows(records: Iterable[Any]) -> Iterator[Row]:
-    for nth, record in enumerate(records):
-        yield row.read(record, f"benchmark {nth}")
 
 
 def _machine(document: Mapping[str, Any]) -> Mapping[str, Any]:

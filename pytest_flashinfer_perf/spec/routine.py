@@ -78,14 +78,6 @@ def _no_limits(_params: Any, _backend: str, _device: Device) -> Iterator[str]:
     yield from ()
 
 
-def _as_written(_params: Any, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return outputs
-
-
-def _no_facts(_params: Any, _inputs: Any) -> Mapping[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Backend(Generic[P, X]):
     """One way to run a routine, the FlashInfer API that it calls, and its requirements."""
@@ -116,8 +108,8 @@ class Routine(Generic[P, X]):
     tolerances: Callable[[P, str], tuple[Tolerance, ...]]
     footprint: Callable[[P], int]
     cuda_graph: bool
-    decoded: Callable[[P, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] = _as_written
-    facts: Callable[[P, X], Mapping[str, Any]] = _no_facts
+    decoded: Callable[[P, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] | None = None
+    facts: Callable[[P, X], Mapping[str, Any]] | None = None
     rows: Callable[[P, X], Rows] | None = None
     activations: Callable[[X], torch.Tensor] | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -136,14 +128,14 @@ class Routine(Generic[P, X]):
 
     def read(self, params: P, _inputs: X, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """The outputs in the form that the reference's answer has."""
-        return self.decoded(params, outputs)
+        return self.decoded(params, outputs) if self.decoded else outputs
 
     def allowed(self, params: P, _inputs: X, backend: str) -> tuple[Tolerance, ...]:
         return self.tolerances(params, backend)
 
     def described(self, params: P, inputs: X, _bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:
         """More fields of the row; `bounds` are the tolerances that the answer was compared by."""
-        return self.facts(params, inputs)
+        return self.facts(params, inputs) if self.facts else {}
 
     def changed(self, _inputs: X) -> tuple[torch.Tensor, ...]:
         """Tensors that a call both reads and writes: they are restored between timed calls."""

@@ -145,8 +145,8 @@ class Runner:
         self._child = ChildProcess(Judging(isolated=isolated))
 
     def evaluate(self, job: Job) -> EvaluationResult:
-        outcome = self._answer(job)
-        return replace(outcome, log=_end(self._child.output()))
+        outcome, output = self._answer(job), self._child.output()
+        return replace(outcome, log=output if len(output) <= MOST_LOG else f"[...]\n{output[-MOST_LOG:]}")
 
     def _answer(self, job: Job) -> EvaluationResult:
         try:
@@ -163,7 +163,3 @@ class Runner:
 
     def close(self) -> None:
         self._child.close()
-
-
-def _end(output: str) -> str:
-    return output if len(output) <= MOST_LOG else f"[...]\n{output[-MOST_LOG:]}"

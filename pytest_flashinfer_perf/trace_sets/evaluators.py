@@ -156,14 +156,14 @@ def compared(name: str, got: Tensor, want: Tensor, config: Resolved, required: f
     same = (x == y) | (x.isnan() & y.isnan())
     strange = ~x.isfinite() & ~same
     if bool(strange.any()):
-        return _wrong(f"{name}: {int(strange.sum())} elements are NaN or infinite", x[strange][0].abs().item())
+        raise wrong(f"{name}: {int(strange.sum())} elements are NaN or infinite", x[strange][0].abs().item())
     error = torch.where(same, 0.0, torch.where(y.isfinite(), (x - y).abs(), math.inf))
     relative = torch.where(same, 0.0, torch.where(y.isfinite(), error / (y.abs() + 1e-8), math.inf))
     matched = 1.0 - ((error > config.atol) & (relative > config.rtol)).double().mean().item() if x.numel() else 1.0
     seen = Correctness(
         max_relative_error=relative.max().item() if x.numel() else 0.0,
         max_absolute_error=error.max().item() if x.numel() else 0.0,
-        extra={"matched_ratio": matched, **_hidden(name, y, config)},
+        extra={"matched_ratio": matched, **_unchecked(name, y, config)},
     )
     if matched < required:
         share = f"{100 * matched:.4g} % of elements match, {100 * required:g} % must"
@@ -171,20 +171,17 @@ def compared(name: str, got: Tensor, want: Tensor, config: Resolved, required: f
     return seen
 
 
-def _wrong(message: str, error: float) -> Correctness:
+def wrong(message: str, error: float = math.inf) -> SolutionError:
     seen = Correctness(max_relative_error=error, max_absolute_error=error)
-    raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
+    return SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
 
 
-def _hidden(name: str, want: Tensor, config: Resolved) -> dict[str, str]:
+def _unchecked(name: str, want: Tensor, config: Resolved) -> dict[str, str]:
     """A note if atol exceeds the size of the answers, so that the check would accept zeros."""
     finite = want[want.isfinite()]
     size = finite.square().mean().sqrt().item() if finite.numel() else math.inf
-    if 0.0 < size < config.atol:
-        return {
-            "unchecked": f"{name}: answers of rms {size:.2g} are smaller than atol {config.atol:g}: zeros would pass"
-        }
-    return {}
+    note = f"{name}: answers of rms {size:.2g} are smaller than atol {config.atol:g}: zeros would pass"
+    return {"unchecked": note} if 0.0 < size < config.atol else {}
 
 
 # Evaluators for DeepSeek's sparse attention: attention over chosen tokens, and the indexer that chooses them.
@@ -223,7 +220,8 @@ class TopkIndexerEvaluator(DefaultEvaluator):
         name, chosen, expected = next(iter(task.definition.outputs)), got[0], want[0]
         if chosen.shape == expected.shape and chosen.dtype == expected.dtype:
             _valid(chosen.long(), named)
-            chosen, expected = _ranked(chosen, named), _ranked(expected, named)
+            ranked = (scores(t.long(), named).sort(-1, descending=True).values for t in (chosen, expected))
+            chosen, expected = ranked
         required = task.config.required_matched_ratio or self.required_matched_ratio
         return compared(name, chosen, expected, task.config, required)
 
@@ -253,10 +251,6 @@ def scores(tokens: Tensor, named: dict[str, Any]) -> Tensor:
     return summed.masked_fill(tokens < 0, -math.inf)
 
 
-def _ranked(tokens: Tensor, named: dict[str, Any]) -> Tensor:
-    return scores(tokens.long(), named).sort(-1, descending=True).values
-
-
 def _valid(tokens: Tensor, named: dict[str, Any]) -> None:
     page = named["k_index_cache_fp8"].shape[1]
     table, lengths = named["block_table"].long(), named["seq_lens"].long().reshape(-1, 1)
@@ -267,9 +261,7 @@ def _valid(tokens: Tensor, named: dict[str, Any]) -> None:
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
     for what, rows in (("tokens that are not its own", strange.any(-1)), ("a token twice", twice.any(-1))):
         if bool(rows.any()):
-            seen = Correctness(max_relative_error=math.inf, max_absolute_error=math.inf)
-            message = f"request {int(rows.nonzero()[0])} has {what}"
-            raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
+            raise wrong(f"request {int(rows.nonzero()[0])} has {what}")
 
 
 # Make the inputs of a workload in the order of its definition: random, given, or loaded from safetensors.

@@ -21,14 +21,18 @@ VERSIONS_OF = ("flashinfer-python", "cupti-python", "pytest-flashinfer-perf")
 
 
 def trace_of(job: Job, outcome: EvaluationResult) -> Trace:
-    passed = outcome.status == EvaluationStatus.PASSED
+    performance = None
+    if outcome.status == EvaluationStatus.PASSED:
+        latency, reference = latency_ms(outcome), outcome.reference_ms
+        ratio = reference / latency
+        performance = Performance(latency_ms=latency, reference_latency_ms=reference, speedup_factor=ratio)
     evaluation = Evaluation(
         status=outcome.status,
         environment=_environment(job, outcome),
         timestamp=datetime.now().astimezone().isoformat(),
         log="\n".join(filter(None, (outcome.log.rstrip(), outcome.message))),
         correctness=outcome.correctness,
-        performance=_performance(outcome) if passed else None,
+        performance=performance,
     )
     named = {"definition": job.definition.name, "solution": job.solution.name}
     return Trace(**named, workload=job.workload, evaluation=evaluation)
@@ -36,12 +40,6 @@ def trace_of(job: Job, outcome: EvaluationResult) -> Trace:
 
 def latency_ms(outcome: EvaluationResult) -> float:
     return 1e3 * fmean(timing.median for timing in outcome.timings)
-
-
-def _performance(outcome: EvaluationResult) -> Performance:
-    latency = latency_ms(outcome)
-    speedup = outcome.reference_ms / latency
-    return Performance(latency_ms=latency, reference_latency_ms=outcome.reference_ms, speedup_factor=speedup)
 
 
 def _environment(job: Job, outcome: EvaluationResult) -> Any:
@@ -62,11 +60,8 @@ def evaluated(folder: Path | None, traces: Iterable[Trace] = ()) -> frozenset[tu
     """The definition, workload and solution of each trace, of these and of those in the folder."""
     files = sorted(folder.rglob("*.jsonl")) if folder else []
     lines = [line for file in files for line in file.read_text(errors="replace").splitlines()]
-    return frozenset(_identity(trace) for trace in (*traces, *filter(None, map(_read, lines))) if trace.evaluation)
-
-
-def _identity(trace: Trace) -> tuple[str, str, str]:
-    return trace.definition, trace.workload.uuid, trace.solution or ""
+    known = (trace for trace in (*traces, *filter(None, map(_read, lines))) if trace.evaluation)
+    return frozenset((trace.definition, trace.workload.uuid, trace.solution or "") for trace in known)
 
 
 def _read(line: str) -> Trace | None:
