@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +20,10 @@ from hypothesis.errors import Flaky, Unsatisfiable
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.fuzz import findings, profiles
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.fuzz import profiles
 from pytest_flashinfer_perf.fuzz.child import ExampleRunner
-from pytest_flashinfer_perf.fuzz.findings import FINDINGS, Finding, Outcome
+from pytest_flashinfer_perf.fuzz.findings import FINDINGS, Outcome
 from pytest_flashinfer_perf.fuzz.strategies import SEEDS, strategies_for
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement.one_case import obstacle
@@ -123,7 +124,10 @@ class SearchRun:
         # Part of what hypothesis keys its database by: each search has examples of its own.
         holds.__name__ = f"{self._search.routine.name}_{self._search.backend_name}".replace("-", "_")
         drawn = hypothesis.given(params=self._params(), seed=SEEDS)(holds)
-        for before in self._left_running():
+        if self._running.is_file():  # what an interrupted search had launched last is tried first
+            line = json.loads(self._running.read_text())["line"]
+            routines = {**all_routines(), self._search.routine.name: self._search.routine}
+            (before,) = testlist.cases_of_line(line, routines)
             drawn = hypothesis.example(params=before.params, seed=before.seed)(drawn)
         phases = [phase for phase in self._profile.phases if phase is not Phase.explain]
         run: Callable[[], None] = hypothesis.settings(self._profile, phases=phases)(drawn)
@@ -164,28 +168,12 @@ class SearchRun:
             self.findings[outcome.kind] = (case, outcome)
             raise FOUND[outcome.kind](outcome.sentence)
 
-    def _left_running(self) -> Iterator[Case]:
-        """The example that an interrupted search had launched last, which is tried first."""
-        from pytest_flashinfer_perf.flashinfer_benchmark import testlist
-
-        if self._running.is_file():
-            line = json.loads(self._running.read_text())["line"]
-            yield from testlist.cases_of_line(line, {**all_routines(), self._search.routine.name: self._search.routine})
-
     def _why_not(self) -> str:
         reasons = self.tally.skipped + self.tally.refused + self.tally.quarantined
         counts = [f"{count} x {reason}" for reason, count in reasons.most_common(5)]
         said = counts or ["no valid shape has these flags"]
         name, backend = self._search.routine.name, self._search.backend_name
         return "\n  ".join((f"no example of {name} was launched and checked with {backend}:", *said))
-
-
-def write_findings(
-    run: SearchRun, folder: Path, versions: Mapping[str, Any], *, steady: bool
-) -> dict[str, tuple[Finding, Path]]:
-    """Write the last, shrunk example of each kind of finding; returns findings and files."""
-    made = {kind: findings.describe(*example, versions, steady=steady) for kind, example in run.findings.items()}
-    return {kind: (finding, finding.write(folder)) for kind, finding in made.items()}
 
 
 @dataclass

@@ -28,12 +28,6 @@ class Sum:
     seconds: float
     error: float
 
-    def change_from(self, base: Sum) -> Sum:
-        """As a share of the base; both errors are taken for independent."""
-        ratio = self.seconds / base.seconds
-        relative = math.hypot(self.error / self.seconds, base.error / base.seconds)
-        return Sum(ratio - 1, ratio * relative)
-
 
 @dataclass(frozen=True)
 class KernelTime:
@@ -78,9 +72,13 @@ class Budget:
 
     @property
     def change(self) -> Sum | None:
-        """From the base, of the kernels that both have; None without any."""
+        """As a share of the base, of the kernels that both have; both errors are taken for independent."""
         both = [(now, then) for now, then in self.beside if now.row and then.row]
-        return _sum(now for now, _ in both).change_from(_sum(then for _, then in both)) if both else None
+        if not both:
+            return None
+        now, then = _sum(now for now, _ in both), _sum(then for _, then in both)
+        ratio = now.seconds / then.seconds
+        return Sum(ratio - 1, ratio * math.hypot(now.error / now.seconds, then.error / then.seconds))
 
 
 def of_run(plan: StepPlan, run: Run, base: Run | None = None) -> Budget:

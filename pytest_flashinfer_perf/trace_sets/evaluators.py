@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -38,30 +38,10 @@ class Baseline:
     latency_ms: float
 
 
-class SetReference:
+def _reference(task: Task) -> Callable[..., Any]:
     """The reference of a definition, which runs in this process."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._runnable = BuilderRegistry.get_instance().build_reference(task.definition)
-
-    def answer(self, given: Given) -> Answer:
-        returned = self._runnable(*cold.clone(list(given), set()))
-        self._task.device.synchronize()
-        values = returned if isinstance(returned, (tuple, list)) else (returned,)
-        return tuple(
-            value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype, device=self._task.device.torch)
-            for value, (_, dtype) in zip(values, self._task.outputs(), strict=True)
-        )
-
-    def seconds(self, given: Given) -> float:
-        """The median time of a call."""
-        target = Target(self._runnable, tuple(cold.clone(list(given), set())))
-        return run(target, self._task.counts, self._task.device, cuda_graph=False, verify=_nothing).median
-
-
-def _nothing(_target: Target, _work: object) -> None:
-    pass
+    built: Callable[..., Any] = BuilderRegistry.get_instance().build_reference(task.definition)
+    return built
 
 
 class Evaluator(ABC):
@@ -95,7 +75,13 @@ class DefaultEvaluator(Evaluator):
         return drawn(task.definition, task.workload, task.root, task.seed + trial, task.device.torch)
 
     def expected(self, task: Task, given: Given) -> Answer:
-        return SetReference(task).answer(given)
+        returned = _reference(task)(*cold.clone(list(given), set()))
+        task.device.synchronize()
+        values = returned if isinstance(returned, (tuple, list)) else (returned,)
+        return tuple(
+            value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype, device=task.device.torch)
+            for value, (_, dtype) in zip(values, task.outputs(), strict=True)
+        )
 
     def build_baseline(self, task: Task) -> Baseline:
         drawn = [self.inputs(task, trial) for trial in task.trials]
@@ -132,8 +118,9 @@ def latency_ms(task: Task, drawn: Sequence[Given]) -> float:
     """The mean latency of the reference over these inputs; 0 if it is not wanted."""
     if not task.config.profile_baseline:
         return 0.0
-    reference = SetReference(task)
-    return 1e3 * fmean(reference.seconds(given) for given in drawn)
+    targets = (Target(_reference(task), tuple(cold.clone(list(given), set()))) for given in drawn)
+    how: dict[str, Any] = {"cuda_graph": False, "verify": lambda _target, _work: None}
+    return 1e3 * fmean(run(target, task.counts, task.device, **how).median for target in targets)
 
 
 class LowBitEvaluator(DefaultEvaluator):

@@ -20,7 +20,7 @@ from pytest_flashinfer_perf.rows.formatting import last_lines
 from pytest_flashinfer_perf.rows.row import Identity, Row, Setup
 from pytest_flashinfer_perf.session.stash import IDENTITY, measures
 from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.trace_sets import benchmark, data, records
+from pytest_flashinfer_perf.trace_sets import benchmark, data
 from pytest_flashinfer_perf.trace_sets.benchmark import Runner
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, EvaluationConfigError
 from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job
@@ -56,13 +56,13 @@ class Evaluations:
 
     def _done(self, root: Path) -> frozenset[tuple[str, str, str]]:
         """What has a trace already, if that is not to be evaluated again."""
-        return records.evaluated(self.settings.trace.traces(root)) if self.config.resume else frozenset()
+        return benchmark.evaluated(self.settings.trace.traces(root)) if self.config.resume else frozenset()
 
     def outcome(self, job: Job) -> EvaluationResult:
         """Evaluate a job, and write a trace unless it failed for reasons outside of the solution."""
         outcome, folder = self.runner.evaluate(job), self.settings.trace.traces(job.root)
         if outcome.status is not None and folder is not None:
-            records.append(records.trace_of(job, outcome), job, folder)
+            benchmark.recorded(job, outcome, folder)
         return outcome
 
 
@@ -158,7 +158,7 @@ def _passed(outcome: EvaluationResult, device: Device) -> Measurement:
         status = f"{outcome.status.value}: " if outcome.status else ""
         log = "".join(f"| {line}\n" for line in last_lines(outcome.log, LINES_OF_LOG).splitlines())
         pytest.fail(f"{status}{outcome.message}\n{log}", pytrace=False)
-    return Measurement(records.merged(outcome.timings), device, peak_memory_bytes=outcome.peak_memory_bytes)
+    return Measurement(benchmark.merged(outcome.timings), device, peak_memory_bytes=outcome.peak_memory_bytes)
 
 
 def _described(job: Job, outcome: EvaluationResult, name: str, repeat: str, row: Row) -> Row:
@@ -183,7 +183,7 @@ def _described(job: Job, outcome: EvaluationResult, name: str, repeat: str, row:
 
 
 def _facts(job: Job, outcome: EvaluationResult) -> dict[str, Any]:
-    latency, correctness = records.latency_ms(outcome), cast("Any", outcome.correctness)
+    latency, correctness = benchmark.latency_ms(outcome), cast("Any", outcome.correctness)
     return {
         "author": job.solution.author,
         "workload": job.workload.uuid,
