@@ -150,7 +150,8 @@ def compare(
     )
     where = locate or partial(index, shape=actual.shape)
     relative = error / size.clamp_min(1e-30)
-    found = Check(rule, _worst(error, got, want, where), _worst(relative, got, want, where), _share(matches))
+    matched = matches.double().mean().item()
+    found = Check(rule, _worst(error, got, want, where), _worst(relative, got, want, where), matched)
     if not rule:
         return found
     seen = mismatch.Observed(got, bare, solid, bound, relative, ~matches)
@@ -185,10 +186,6 @@ def _worst(error: Tensor, got: Tensor, want: Tensor, where: Locate) -> Worst:
     at = int(error.nan_to_num(nan=math.inf).argmax())
     seen, actual, expected = (t.flatten()[at].item() for t in (error, got, want))
     return Worst(seen, where(at), actual, expected)
-
-
-def _share(matches: Tensor) -> float:
-    return matches.double().mean().item()
 
 
 NARROW, FLOOR = 16, 0.25

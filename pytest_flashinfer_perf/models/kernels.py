@@ -65,7 +65,13 @@ def _all(model: Description, step: Step) -> Iterator[StepKernel]:
         if quantised:
             yield gap("quantising of activations", "no routine measures it").times(count * quantised)
     yield from _around(model, step)
-    yield from _between_gpus(model, step)
+    mixers = sum(count for layer, count in model.layers if layer.mixer is not None)
+    feeds = sum(count for layer, count in model.layers if layer.feed is not None)
+    routed = sum(count for layer, count in model.layers if isinstance(layer.feed, Experts))
+    if step.spread.tp > 1:
+        yield gap("all-reduce", "cases run on one GPU").times(mixers + feeds)
+    if step.spread.ep > 1:
+        yield gap("all-to-all", "cases run on one GPU").times(2 * routed)
 
 
 def _of_layer(model: Description, layer: Layer, step: Step) -> Iterator[StepKernel]:
@@ -97,16 +103,6 @@ def _around(model: Description, step: Step) -> Iterator[StepKernel]:
     yield kernel.of_api("sampling", kernel.SAMPLING, logits)
 
 
-def _between_gpus(model: Description, step: Step) -> Iterator[StepKernel]:
-    mixers = sum(count for layer, count in model.layers if layer.mixer is not None)
-    feeds = sum(count for layer, count in model.layers if layer.feed is not None)
-    routed = sum(count for layer, count in model.layers if isinstance(layer.feed, Experts))
-    if step.spread.tp > 1:
-        yield gap("all-reduce", "cases run on one GPU").times(mixers + feeds)
-    if step.spread.ep > 1:
-        yield gap("all-to-all", "cases run on one GPU").times(2 * routed)
-
-
 class Coverage(NamedTuple):
     """Which part of the weights, and of the operations on them, has a case."""
 
@@ -134,13 +130,7 @@ SCAN = 6.0  # operations on each number of a state: to decay it, add to it, and 
 def grouped(layer: Grouped, hidden: int, stored: str, step: Step) -> Iterator[StepKernel]:
     here = layer.part(step.spread.tp)
     yield product("qkv", step.tokens, ProductWeights(here.qkv, hidden, stored, layer.biased))
-    yield from _prepared(here, step)
-    yield _attention(here, step)
-    yield product("o", step.tokens, ProductWeights(hidden, here.out, stored, layer.biased))
-
-
-def _prepared(here: Grouped, step: Step) -> Iterator[StepKernel]:
-    """Queries and keys, by head or whole, normed and rotated; keys and values put into the cache."""
+    # Queries and keys are normed, by head or whole, and rotated; keys and values are put into the cache.
     size = here.head_dim
     for name, heads in (("q-norm", here.heads), ("k-norm", here.kv_heads)):
         if here.normed == 2 * size:
@@ -150,6 +140,8 @@ def _prepared(here: Grouped, step: Step) -> Iterator[StepKernel]:
     if here.rotated:
         yield kernel.rope(here.heads, here.kv_heads, size, step)
     yield kernel.append(kernel.APPEND, {"num_kv_heads": here.kv_heads, "head_dim": size}, step)
+    yield _attention(here, step)
+    yield product("o", step.tokens, ProductWeights(hidden, here.out, stored, layer.biased))
 
 
 def _attention(here: Grouped, step: Step) -> StepKernel:

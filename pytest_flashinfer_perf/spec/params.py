@@ -114,18 +114,17 @@ SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8_e4m3": "
 
 def fields_of(params: type[Params]) -> tuple[Field, ...]:
     if params not in _FIELDS:
-        hints = typing.get_type_hints(params)
-        _FIELDS[params] = tuple(_field(f, hints[f.name]) for f in dataclasses.fields(params))
+        hints, found = typing.get_type_hints(params), []
+        for declared in dataclasses.fields(params):
+            hint = hints[declared.name]
+            alternatives = [a for a in typing.get_args(hint) if a is not type(None)]
+            base = alternatives[0] if alternatives else hint
+            found.append(Field(declared.name, base, bool(alternatives), declared.metadata["flag"]))
+        _FIELDS[params] = tuple(found)
     return _FIELDS[params]
 
 
 _FIELDS: dict[type[Params], tuple[Field, ...]] = {}
-
-
-def _field(declared: dataclasses.Field[Any], hint: Any) -> Field:
-    alternatives = [a for a in typing.get_args(hint) if a is not type(None)]
-    base = alternatives[0] if alternatives else hint
-    return Field(declared.name, base, bool(alternatives), declared.metadata["flag"])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from queue import Queue
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from flashinfer_bench.data import (
     Definition,
@@ -151,21 +151,20 @@ class Runner:
         self._child = ChildProcess(Judging(isolated=isolated))
 
     def evaluate(self, job: Job) -> EvaluationResult:
-        outcome, output = self._answer(job), self._child.output()
-        return replace(outcome, log=output if len(output) <= MOST_LOG else f"[...]\n{output[-MOST_LOG:]}")
-
-    def _answer(self, job: Job) -> EvaluationResult:
         try:
-            answer = self._child.ask(job, FOR_BOTH * self._timeout)
+            outcome = self._child.ask(job, FOR_BOTH * self._timeout)
         except StartError as error:
             raise RunnerError(f"the process that judges did not start: {error}") from None
-        if not isinstance(answer, Ended):
-            result: EvaluationResult = answer
-            return result
-        if answer.status is None:
-            sentence = f"the reference gave no answer within {self._timeout:g} s (timeout_seconds)"
-            return EvaluationResult(None, sentence)
-        return EvaluationResult(EvaluationStatus.RUNTIME_ERROR, f"the process that judges died: {cause(answer.status)}")
+        match outcome:
+            case Ended(None):
+                sentence = f"the reference gave no answer within {self._timeout:g} s (timeout_seconds)"
+                outcome = EvaluationResult(None, sentence)
+            case Ended(int(status)):
+                sentence = f"the process that judges died: {cause(status)}"
+                outcome = EvaluationResult(EvaluationStatus.RUNTIME_ERROR, sentence)
+        output = self._child.output()
+        log = output if len(output) <= MOST_LOG else f"[...]\n{output[-MOST_LOG:]}"
+        return cast("EvaluationResult", replace(outcome, log=log))
 
     def close(self) -> None:
         self._child.close()
