@@ -44,8 +44,7 @@ def describe(config: Fields, name: str) -> Description:
     count = inner.number("num_hidden_layers", most=MOST_LAYERS)
     layers: Counter[Layer] = Counter()
     for index in range(count):
-        mixer, feed, norms = ARCHITECTURES[architecture](inner, index)
-        layers[Layer(mixer, feed, quantised.of(index), norms)] += 1
+        layers[Layer(*ARCHITECTURES[architecture](inner, index), quantised.of(index))] += 1
     return Description(
         name=name,
         architecture=architecture,
@@ -77,24 +76,24 @@ def _heads(config: Fields, **more: object) -> Grouped:
     return Grouped(heads, kv_heads, size, biased, **more)  # type: ignore[arg-type] # of its fields
 
 
-Parts = tuple[Mixer, Feed, int]  # of a layer: what it mixes tokens with, what follows, and how many norms
+Parts = tuple[Mixer, Feed]  # of a layer: what it mixes tokens with, and what follows
 
 
 def _llama(config: Fields, _index: int) -> Parts:
-    return _heads(config), Dense(config.number("intermediate_size")), 2
+    return _heads(config), Dense(config.number("intermediate_size"))
 
 
 def _qwen3(config: Fields, _index: int) -> Parts:
     size = config.number("head_dim")
-    return _heads(config, normed=2 * size), Dense(config.number("intermediate_size")), 2
+    return _heads(config, normed=2 * size), Dense(config.number("intermediate_size"))
 
 
 def _qwen3_moe(config: Fields, index: int) -> Parts:
-    attention, dense, norms = _qwen3(config, index)
+    attention, dense = _qwen3(config, index)
     frequent = (index + 1) % config.number("decoder_sparse_step", default=1) == 0
     if not frequent or index in config.numbers("mlp_only_layers"):
-        return attention, dense, norms
-    return attention, _experts(config, "num_experts", "moe_intermediate_size", Routing("renormalize")), norms
+        return attention, dense
+    return attention, _experts(config, "num_experts", "moe_intermediate_size", Routing("renormalize"))
 
 
 def _experts(config: Fields, count: str, width: str, routing: Routing, **more: object) -> Experts:
@@ -106,20 +105,20 @@ def _experts(config: Fields, count: str, width: str, routing: Routing, **more: o
 
 def _mixtral(config: Fields, _index: int) -> Parts:
     experts = _experts(config, "num_local_experts", "intermediate_size", Routing("renormalize"))
-    return _heads(config, window=config.optional("sliding_window")), experts, 2
+    return _heads(config, window=config.optional("sliding_window")), experts
 
 
 def _minimax(config: Fields, _index: int) -> Parts:
     heads = _heads(config)
     normed = (heads.heads + heads.kv_heads) * heads.head_dim * config.switch("use_qk_norm")
     routing = Routing("deepseek_v3", scaling=1.0, biased=config.switch("use_routing_bias"))
-    return _heads(config, normed=normed), _experts(config, "num_local_experts", "intermediate_size", routing), 2
+    return _heads(config, normed=normed), _experts(config, "num_local_experts", "intermediate_size", routing)
 
 
 def _gpt_oss(config: Fields, index: int) -> Parts:
     window = config.optional("sliding_window") if _kind(config, index) == "sliding_attention" else None
     experts = _experts(config, "num_local_experts", "intermediate_size", Routing("renormalize"), biases=True)
-    return _heads(config, window=window, sinks=True), experts, 2
+    return _heads(config, window=window, sinks=True), experts
 
 
 def _kind(config: Fields, index: int) -> str:
@@ -136,9 +135,9 @@ def _llama4(config: Fields, index: int) -> Parts:
     attention = _heads(config, window=window, rotated=not whole)
     every = config.number("interleave_moe_layer_step")
     if (index + 1) % every:
-        return attention, Dense(config.number("intermediate_size_mlp")), 2
+        return attention, Dense(config.number("intermediate_size_mlp"))
     shared = Dense(config.number("intermediate_size"))
-    return attention, _experts(config, "num_local_experts", "intermediate_size", Routing("llama4"), shared=shared), 2
+    return attention, _experts(config, "num_local_experts", "intermediate_size", Routing("llama4"), shared=shared)
 
 
 def _deepseek(config: Fields, index: int) -> Parts:
@@ -146,25 +145,25 @@ def _deepseek(config: Fields, index: int) -> Parts:
     sizes = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     latent = Latent(config.number("num_attention_heads"), *(config.number(name) for name in sizes))
     if index < config.number("first_k_dense_replace", default=0, least=0) or index % frequent:
-        return latent, Dense(config.number("intermediate_size")), 2
+        return latent, Dense(config.number("intermediate_size"))
     groups, chosen = config.number("n_group", default=1), config.number("topk_group", default=1)
     grouped = {"groups": groups, "groups_chosen": chosen} if groups > 1 else {}
     scaling = config.factor("routed_scaling_factor", 1.0)
     routing = Routing("deepseek_v3", scaling=scaling, biased=True, **grouped)
     width = "moe_intermediate_size"
     shared = config.number("n_shared_experts", default=0, least=0) * config.number(width)
-    return latent, _experts(config, "n_routed_experts", width, routing, shared=Dense(shared) if shared else None), 2
+    return latent, _experts(config, "n_routed_experts", width, routing, shared=Dense(shared) if shared else None)
 
 
 def _qwen3_5(config: Fields, index: int) -> Parts:
-    return _qwen3_5_mixer(config, index), Dense(config.number("intermediate_size")), 2
+    return _qwen3_5_mixer(config, index), Dense(config.number("intermediate_size"))
 
 
 def _qwen3_5_moe(config: Fields, index: int) -> Parts:
     shared = Dense(config.number("shared_expert_intermediate_size"))
     routing = Routing("renormalize")
     experts = _experts(config, "num_experts", "moe_intermediate_size", routing, shared=shared, shared_gate=True)
-    return _qwen3_5_mixer(config, index), experts, 2
+    return _qwen3_5_mixer(config, index), experts
 
 
 def _qwen3_5_mixer(config: Fields, index: int) -> Mixer:
@@ -186,10 +185,10 @@ def _nemotron(config: Fields, index: int) -> Parts:
     if letter not in ("M", "*", "-", "E") or not letter:
         raise config.fault("hybrid_override_pattern", f"has {letter!r} for layer {index}: M, *, - and E are known")
     if letter == "M":
-        return _mamba(config), None, 1
+        return _mamba(config), None
     if letter == "*":
-        return _heads(config, rotated=False), None, 1
-    return None, _nemotron_experts(config) if letter == "E" else Dense(config.number("intermediate_size"), False), 1
+        return _heads(config, rotated=False), None
+    return None, _nemotron_experts(config) if letter == "E" else Dense(config.number("intermediate_size"), False)
 
 
 def _mamba(config: Fields) -> Recurrent:

@@ -121,7 +121,10 @@ class Layer:
     mixer: Mixer
     feed: Feed
     stored: Stored
-    norms: int = 2
+
+    @property
+    def norms(self) -> int:
+        return (self.mixer is not None) + (self.feed is not None)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class Case:
 
     @property
     def words(self) -> list[str]:
-        """The case as flags in upstream's syntax, which `read` parses."""
+        """The case as flags in upstream's syntax, which `parse` reads."""
         return [self.routine.option, self.routine.name, "--backends", self.backend_name, *self.words_beside]
 
     @property
@@ -171,11 +171,6 @@ class FlagLine(NamedTuple):
     def cases(self) -> list[Case]:
         """A case per backend: those that the line names, or all."""
         return [self.case(name) for name in self.backends or self.routine.backends]
-
-
-def read(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
-    """The cases of a line, one for each of its backends."""
-    return parse(line, routines).cases()
 
 
 def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> FlagLine:

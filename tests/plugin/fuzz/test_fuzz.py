@@ -74,7 +74,7 @@ def test_a_planted_bug_is_found_shrunk_and_seen_again(bug, child, cpu, tmp_path)
     command = shlex.split(printed.pytest)
     assert command[:2] == ["pytest", "--perf-fuzz"]
     again = shlex.split(command[2].removeprefix("--perf-case="))
-    assert cases.read(again, ROUTINES) == [case]
+    assert cases.parse(again, ROUTINES).cases() == [case]
     assert child.attempt(again).kind == "wrong"
 
 
