@@ -148,7 +148,7 @@ def _deepseek(config: Fields, index: int) -> Parts:
         return latent, Dense(config.number("intermediate_size"))
     groups, chosen = config.number("n_group", default=1), config.number("topk_group", default=1)
     grouped = {"groups": groups, "groups_chosen": chosen} if groups > 1 else {}
-    scaling = config.factor("routed_scaling_factor", 1.0)
+    scaling = config.factor("routed_scaling_factor")
     routing = Routing("deepseek_v3", scaling=scaling, biased=True, **grouped)
     width = "moe_intermediate_size"
     shared = config.number("n_shared_experts", default=0, least=0) * config.number(width)
@@ -203,7 +203,7 @@ def _mamba(config: Fields) -> Recurrent:
 def _nemotron_experts(config: Fields) -> Experts:
     if "moe_latent_size" in config:
         raise config.fault("moe_latent_size", "is of experts behind a projection, which is not described here")
-    routing = Routing("deepseek_v3", scaling=config.factor("routed_scaling_factor", 1.0), biased=True)
+    routing = Routing("deepseek_v3", scaling=config.factor("routed_scaling_factor"), biased=True)
     shared = Dense(config.number("moe_shared_expert_intermediate_size"), False)
     more = {"shared": shared, "gated": False, "activation": "Relu2"}
     return _experts(config, "n_routed_experts", "moe_intermediate_size", routing, **more)

@@ -34,41 +34,31 @@ class Fields:
 
     def number(self, *names: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
         """The first of the names that is there, as models spell the same field differently."""
-        name = self._first(names)
+        name = next((name for name in names if name in self), None)
         if name is None and default is not None:
             return default
-        value = self.known.get(name) if name else None
-        if value is None:
+        if name is None:
             raise self.fault(" or ".join(names), "is missing")
+        value = self.known[name]
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self.fault(str(name), f"must be a whole number from {least} to {most}, got {shown(value)}")
+            raise self.fault(name, f"must be a whole number from {least} to {most}, got {shown(value)}")
         return value
 
     def optional(self, name: str) -> int | None:
         return self.number(name) if name in self else None
 
-    def factor(self, name: str, default: float) -> float:
-        value = self.known.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < LARGEST:
+    def factor(self, name: str) -> float:
+        """A number that other numbers are multiplied by, 1 where there is none."""
+        value = self._of(name, (int, float), 1.0, wanted="a positive number")
+        if isinstance(value, bool) or not 0 < value < LARGEST:
             raise self.fault(name, f"must be a positive number, got {shown(value)}")
         return float(value)
 
-    def switch(self, name: str, default: bool = False) -> bool:
-        value = self.known.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.fault(name, f"must be true or false, got {shown(value)}")
-        return value
+    def switch(self, name: str) -> bool:
+        return bool(self._of(name, bool, False, wanted="true or false"))
 
-    def word(self, *names: str, default: str = "") -> str:
-        name = self._first(names)
-        value = default if name is None else self.known[name]
-        if not isinstance(value, str):
-            raise self.fault(str(name), f"must be a string, got {shown(value)}")
-        return value
+    def word(self, name: str, default: str = "") -> str:
+        return str(self._of(name, str, default, wanted="a string"))
 
     def words(self, name: str) -> tuple[str, ...]:
         return tuple(self._each(name, str, "a list of strings"))
@@ -78,23 +68,22 @@ class Fields:
 
     def below(self, name: str) -> Fields:
         """The object under a field, empty where there is none."""
-        value = self.known.get(name)
-        if not isinstance(value, Mapping) and value is not None:
-            raise self.fault(name, f"must be an object, got {shown(value)}")
-        return Fields(value or {}, f"{self.source}: {name}")
+        return Fields(self._of(name, Mapping, {}, wanted="an object"), f"{self.source}: {name}")
 
     def language(self) -> Fields:
         """The language model's part of a multimodal one; what it lacks is beside it."""
         return replace(self, known={**self.known, **self.below("text_config").known})
 
-    def _first(self, names: tuple[str, ...]) -> str | None:
-        return next((name for name in names if name in self), None)
+    def _of(self, name: str, kind: type | tuple[type, ...], default: Any, wanted: str) -> Any:
+        value = self.known.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise self.fault(name, f"must be {wanted}, got {shown(value)}")
+        return default if value is None else value
 
     def _each(self, name: str, kind: type, wanted: str) -> list[Any]:
-        value = self.known.get(name)
-        listed = [] if value is None else value
-        if not isinstance(listed, list) or not all(isinstance(one, kind) for one in listed):
-            raise self.fault(name, f"must be {wanted}, got {shown(value)}")
+        listed: list[Any] = self._of(name, list, [], wanted)
+        if not all(isinstance(one, kind) for one in listed):
+            raise self.fault(name, f"must be {wanted}, got {shown(listed)}")
         return listed
 
 

@@ -1,7 +1,7 @@
 """All kernels that one GPU of a deployment runs in a step, from the description of its model.
 
 `of_step` adds up the layers: first what all have in common, then attention of each kind, then feed-forward, dense or
-with experts. kernel.py makes a single one.
+with experts. What makes a single kernel comes last.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pytest_flashinfer_perf.models import kernel
 from pytest_flashinfer_perf.models.config_json import ConfigError
 from pytest_flashinfer_perf.models.deployment import Step
 from pytest_flashinfer_perf.models.description import (
@@ -23,7 +22,6 @@ from pytest_flashinfer_perf.models.description import (
     Recurrent,
     Routing,
 )
-from pytest_flashinfer_perf.models.kernel import Problem, ProductWeights, called, gap, norm, of_heads, product
 from pytest_flashinfer_perf.models.quantisation import BITS, COLUMNS, Stored
 from pytest_flashinfer_perf.rows.step import StepKernel
 from pytest_flashinfer_perf.spec.presets import shared
@@ -88,7 +86,7 @@ def _of_layer(model: Description, layer: Layer, step: Step) -> Iterator[StepKern
             yield from dense(layer.feed, hidden, stored.dense, step)
         case Experts():
             yield from experts(layer.feed, hidden, stored, step)
-    yield norm("add-norm", step.tokens, hidden, kernel.ADD_AND_NORM).times(layer.norms)
+    yield norm("add-norm", step.tokens, hidden, ADD_AND_NORM).times(layer.norms)
 
 
 def _around(model: Description, step: Step) -> Iterator[StepKernel]:
@@ -100,7 +98,7 @@ def _around(model: Description, step: Step) -> Iterator[StepKernel]:
     yield product("lm-head", step.requests, ProductWeights(vocabulary, model.hidden))
     # Each GPU has the logits of the whole vocabulary by then.
     logits = {"batch_size": step.requests, "vocab_size": model.vocabulary}
-    yield kernel.of_api("sampling", kernel.SAMPLING, logits)
+    yield of_api("sampling", SAMPLING, logits)
 
 
 class Coverage(NamedTuple):
@@ -138,8 +136,8 @@ def grouped(layer: Grouped, hidden: int, stored: str, step: Step) -> Iterator[St
         elif here.normed:
             yield norm(name, step.tokens, heads * size)
     if here.rotated:
-        yield kernel.rope(here.heads, here.kv_heads, size, step)
-    yield kernel.append(kernel.APPEND, {"num_kv_heads": here.kv_heads, "head_dim": size}, step)
+        yield rope(here.heads, here.kv_heads, size, step)
+    yield append(APPEND, {"num_kv_heads": here.kv_heads, "head_dim": size}, step)
     yield _attention(here, step)
     yield product("o", step.tokens, ProductWeights(hidden, here.out, stored, layer.biased))
 
@@ -174,8 +172,8 @@ def latent(layer: Latent, hidden: int, stored: str, step: Step) -> Iterator[Step
     yield product("q-up", step.tokens, ProductWeights(here.heads * here.query, here.q_rank, stored))
     yield norm("q-norm", step.tokens, here.q_rank)
     yield norm("kv-norm", step.tokens, here.kv_rank)
-    yield kernel.rope(here.heads, 1, here.rope_dim, step)
-    yield kernel.append(kernel.APPEND_LATENT, {"head_dim_ckv": here.kv_rank, "head_dim_kpe": here.rope_dim}, step)
+    yield rope(here.heads, 1, here.rope_dim, step)
+    yield append(APPEND_LATENT, {"head_dim_ckv": here.kv_rank, "head_dim_kpe": here.rope_dim}, step)
     yield from (_expanded if step.phase == "prefill" else _absorbed)(here, stored, step)
     yield product("o", step.tokens, ProductWeights(hidden, here.heads * here.v_dim, stored))
 
@@ -224,7 +222,7 @@ def dense(layer: Dense, hidden: int, stored: str, step: Step, prefix: str = "") 
     width = shared(layer.width, step.spread.tp, "columns of a feed-forward layer")
     first = "gate-up" if layer.gated else "up"
     yield product(f"{prefix}{first}", step.tokens, ProductWeights(width * (1 + layer.gated), hidden, stored))
-    yield kernel.activation(layer, width, step, prefix)
+    yield activation(layer, width, step, prefix)
     yield product(f"{prefix}down", step.tokens, ProductWeights(hidden, width, stored))
 
 
@@ -248,7 +246,7 @@ def _routed(layer: Experts, hidden: int, stored: str, step: Step) -> StepKernel:
     flops = 2.0 * step.routed_tokens * layer.chosen * matrices * hidden * width / step.spread.ep
     uneven = [columns for columns in (hidden, width) if columns % COLUMNS[stored]]
     if uneven and stored in FP4:
-        return gap("experts", kernel.cut(stored, uneven[0]), parameters=parameters, flops=flops, stored=stored)
+        return gap("experts", cut(stored, uneven[0]), parameters=parameters, flops=flops, stored=stored)
     routed = called("experts", tuple(_calls(layer, hidden, stored, step)), parameters, flops, stored)
     return replace(routed, note="without the biases of the experts" if layer.biases else "")
 
@@ -275,3 +273,109 @@ def _routing(routing: Routing) -> dict[str, Any]:
         "use_routing_bias": routing.biased,
         **scaling,
     }
+
+
+# One kernel: a matrix product, an API of FlashInfer between products, or a gap that no case measures. It is made from
+# the config alone; whether the installed FlashInfer has such an API, and takes these sizes, is asked by plan.py.
+
+NORM = "flashinfer.norm.rmsnorm"
+ADD_AND_NORM = "flashinfer.norm.fused_add_rmsnorm"
+ROPE = "flashinfer.rope.apply_rope_with_cos_sin_cache_inplace"
+APPEND = "flashinfer.page.append_paged_kv_cache"
+APPEND_LATENT = "flashinfer.page.append_paged_mla_kv_cache"
+ACTIVATION = "flashinfer.activation.silu_and_mul"
+SAMPLING = "flashinfer.sampling.top_k_top_p_sampling_from_logits"
+# The routines that multiply weights as a checkpoint stores them.
+PRODUCTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "bf16": {"mm_bf16": {}},
+    "fp8": {"mm_fp8": {}, "bmm_fp8": {"batch_size": 1}},
+    "fp8_blocks": {"gemm_fp8_nt_groupwise": {}},
+    "nvfp4": {"mm_fp4": {"use_128x4_sf_layout": True}},
+    "mxfp4": {"mm_fp4": {"use_mxfp4": True, "use_128x4_sf_layout": True}},
+}
+
+Problem = Mapping[str, Any]
+
+
+def called(
+    name: str, problems: tuple[Problem, ...], parameters: int = 0, flops: float = 0.0, stored: str = "bf16"
+) -> StepKernel:
+    weight_bytes = parameters * BITS[stored] / 8
+    return StepKernel(
+        name=name, problems=problems, parameters=parameters, flops=flops, stored=stored, weight_bytes=weight_bytes
+    )
+
+
+def gap(name: str, reason: str, *, parameters: int = 0, flops: float = 0.0, stored: str = "bf16") -> StepKernel:
+    """A part of the step that no case measures."""
+    return replace(called(name, (), parameters, flops, stored), gap=reason)
+
+
+class ProductWeights(NamedTuple):
+    """A matrix [n, k] as the checkpoint stores it; only mm_bf16 adds a bias to each row."""
+
+    n: int
+    k: int
+    stored: str = "bf16"
+    bias: bool = False
+
+
+def product(name: str, m: int, weights: ProductWeights) -> StepKernel:
+    n, k, stored, bias = weights
+    parameters, flops = n * k + n * bias, 2.0 * m * n * k
+    if k % COLUMNS[stored]:
+        return gap(name, cut(stored, k), parameters=parameters, flops=flops, stored=stored)
+    added = {"bias": True} if bias and stored == "bf16" else {}
+    note = "without its bias" if bias and not added else ""
+    sizes = {"m": m, "n": n, "k": k, **added}
+    problems = tuple({"routine": routine, **sizes, **more} for routine, more in PRODUCTS[stored].items())
+    return replace(called(name, problems, parameters, flops, stored), note=note)
+
+
+def cut(stored: str, columns: int) -> str:
+    """Why a GPU's part of quantised weights cannot be."""
+    return f"a GPU has {columns} columns, which cuts the {COLUMNS[stored]} that share a scale of {stored}"
+
+
+def of_heads(name: str, heads: int, m: int, weights: ProductWeights) -> StepKernel:
+    """A product for each head, of weights that are bf16 when they are multiplied."""
+    n, k, stored, _ = weights
+    asked = {"routine": "bmm_bf16", "batch_size": heads, "m": m, "n": n, "k": k}
+    return called(name, (asked,), heads * n * k, 2.0 * heads * m * n * k, stored)
+
+
+def of_api(name: str, api: str, sizes: Mapping[str, Any], parameters: int = 0) -> StepKernel:
+    return called(name, ({"routine": api, **sizes},), parameters)
+
+
+def norm(name: str, rows: int, width: int, kind: str = NORM) -> StepKernel:
+    return of_api(name, kind, {"batch_size": rows, "hidden_size": width}, parameters=width)
+
+
+def rope(heads: int, kv_heads: int, size: int, step: Step) -> StepKernel:
+    """All columns of a head are rotated, also where a model rotates a part."""
+    sizes = {
+        "nnz": step.tokens,
+        "num_q_heads_x_head_size": heads * size,
+        "num_k_heads_x_head_size": kv_heads * size,
+        "head_size": size,
+        "rotary_dim": size,
+        "max_seq_len": step.context,
+    }
+    return of_api("rope", ROPE, sizes)
+
+
+def append(api: str, widths: Mapping[str, int], step: Step) -> StepKernel:
+    """A token of each request, to a page of its own."""
+    if step.kv_dtype != "bfloat16":
+        return gap("append", f"no API that knows its answer appends to a cache of {step.kv_dtype}")
+    if step.phase == "prefill":
+        return gap("append", "the reference of its API goes token by token, which takes minutes for a prompt")
+    pages = {"page_size": step.page_size, "num_pages": step.requests}
+    return of_api("append", api, {"nnz_kv": step.tokens, "batch_size": step.requests, **widths, **pages})
+
+
+def activation(layer: Dense, width: int, step: Step, prefix: str) -> StepKernel:
+    if not layer.gated:
+        return gap(f"{prefix}activation", "no API applies an activation without a gate")
+    return of_api(f"{prefix}activation", ACTIVATION, {"num_tokens": step.tokens, "hidden_size": 2 * width})

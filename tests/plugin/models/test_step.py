@@ -12,7 +12,7 @@ from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.models import kernels, shipped
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.models.deployment import Step
-from pytest_flashinfer_perf.models.kernel import ADD_AND_NORM, NORM, SAMPLING
+from pytest_flashinfer_perf.models.kernels import ADD_AND_NORM, NORM, SAMPLING
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.spec.presets import Spread, UnevenError
