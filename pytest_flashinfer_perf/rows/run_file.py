@@ -166,11 +166,6 @@ class Run:
     def libraries(self) -> dict[str, Any]:
         return {name: self.machine.get(name) for name in LIBRARIES}
 
-    @property
-    def gpus(self) -> frozenset[str | None]:
-        """Their UUIDs; None where rows are of a CPU."""
-        return frozenset(row.identity.gpu_uuid for row in self.rows)
-
     def model(self, row: Row) -> str:
         """The GPU's name; the CPU's of a plain benchmark."""
         return str(row.identity.device_name or self.machine.get("cpu", {}).get("brand_raw", "unknown"))

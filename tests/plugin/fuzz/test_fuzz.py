@@ -18,8 +18,7 @@ from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring,
 from pytest_flashinfer_perf.fuzz import findings, profiles
 from pytest_flashinfer_perf.fuzz.child import ChildError, ChildSetup, ExampleRunner
 from pytest_flashinfer_perf.fuzz.findings import Outcome
-from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun
-from pytest_flashinfer_perf.fuzz.strategies import strategies_for
+from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun, strategies_for
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.spec import case as cases

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.config.settings import Measuring
-from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.mla import BatchMLA
