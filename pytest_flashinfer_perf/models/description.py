@@ -7,7 +7,7 @@ There is one description of a model. The shapes that routines are swept with (`l
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_flashinfer_perf.models.quantisation import Stored
 from pytest_flashinfer_perf.spec.presets import shared
@@ -94,6 +94,13 @@ class Routing:
     groups_chosen: int | None = None
     scaling: float | None = None
     biased: bool = False
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Of a kernel that chooses the experts."""
+        scaling = {} if self.scaling is None else {"routed_scaling_factor": self.scaling}
+        groups = {"n_group": self.groups, "topk_group": self.groups_chosen}
+        return {"routing_method": self.method, "use_routing_bias": self.biased, **groups, **scaling}
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,7 @@ from typing import Any, NamedTuple
 
 from pytest_flashinfer_perf.models.config_json import ConfigError
 from pytest_flashinfer_perf.models.deployment import Step
-from pytest_flashinfer_perf.models.description import (
-    Dense,
-    Description,
-    Experts,
-    Grouped,
-    Latent,
-    Layer,
-    Recurrent,
-    Routing,
-)
+from pytest_flashinfer_perf.models.description import Dense, Description, Experts, Grouped, Latent, Layer, Recurrent
 from pytest_flashinfer_perf.models.quantisation import BITS, COLUMNS, Stored
 from pytest_flashinfer_perf.rows.step import StepKernel
 from pytest_flashinfer_perf.spec.presets import shared
@@ -261,18 +252,7 @@ def _calls(layer: Experts, hidden: int, stored: str, step: Step) -> Iterator[Pro
     if stored in TRTLLM:
         routine, more = TRTLLM[stored]
         here = {"intermediate_size": layer.width // step.spread.tp, "local_num_experts": layer.count // step.spread.ep}
-        yield {"routine": routine, **sizes, **here, **_routing(layer.routing), **more}
-
-
-def _routing(routing: Routing) -> dict[str, Any]:
-    scaling = {} if routing.scaling is None else {"routed_scaling_factor": routing.scaling}
-    return {
-        "routing_method": routing.method,
-        "n_group": routing.groups,
-        "topk_group": routing.groups_chosen,
-        "use_routing_bias": routing.biased,
-        **scaling,
-    }
+        yield {"routine": routine, **sizes, **here, **layer.routing.parameters, **more}
 
 
 # One kernel: a matrix product, an API of FlashInfer between products, or a gap that no case measures. It is made from

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class Flag:
 
 
 def _field_by(declared: Callable[Facts, Flag]) -> Callable[Facts, Any]:
+    @functools.wraps(declared)
     def flag(*args: Facts.args, **facts: Facts.kwargs) -> Any:
         made = declared(*args, **facts)
         return dataclasses.field(default=made.default, kw_only=True, metadata={"flag": made})
