@@ -108,20 +108,18 @@ class CsvFile:
         write_whole(self._path, "".join([_written(COLUMNS), *self._lines.values()]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if self._lost is None:
-            try:
-                self._follow(report)
-            except OSError as error:
-                self._lost = error
-
-    def _follow(self, report: pytest.TestReport) -> None:
-        if reports.begins_attempt(report) and self._lines.pop(report.nodeid, None) is not None:
-            self._write()
-        row = reports.of(report).row
-        if row:
-            line = _written(columns(row).values())
-            append_whole(self._path, line)
-            self._lines[report.nodeid] = line
+        if self._lost is not None:
+            return
+        try:
+            if reports.begins_attempt(report) and self._lines.pop(report.nodeid, None) is not None:
+                self._write()
+            row = reports.of(report).row
+            if row:
+                line = _written(columns(row).values())
+                append_whole(self._path, line)
+                self._lines[report.nodeid] = line
+        except OSError as error:
+            self._lost = error
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self._notes.append(f"wrote {counted(len(self._lines), 'row')} to {self._path}")

@@ -55,7 +55,9 @@ class UpstreamLines:
         known = carried.row or carried.unmeasured
         entry = self._entries.get(known.identity.case) if known else None
         if entry is not None:
-            yield from self._begun(entry)
+            if entry.text != self._line and entry.parsed is not None and entry.parsed.general.verbose:
+                yield f"[INFO] args = {entry.parsed.arguments}"  # of the line, before the first of its cases
+            self._line = entry.text
         if carried.row:
             yield from self._measured(carried.row)
         elif report.failed:
@@ -64,12 +66,6 @@ class UpstreamLines:
             yield f"[ERROR] Error: {error.removeprefix('Failed: ')}"
         elif report.skipped and carried.unmeasured:
             yield self._skipped(name, carried.unmeasured)
-
-    def _begun(self, entry: TestlistLine) -> Iterator[str]:
-        """With -v all arguments of a line, before the first of its cases."""
-        if entry.text != self._line and entry.parsed is not None and entry.parsed.general.verbose:
-            yield f"[INFO] args = {entry.parsed.arguments}"
-        self._line = entry.text
 
     def _skipped(self, name: str, left: Unmeasured) -> str:
         device = self._config.stash.get(DEVICE, None)

@@ -7,7 +7,7 @@ import difflib
 import shlex
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from pytest_flashinfer_perf.spec.params import ParamError, Params, Value, fields_of
+from pytest_flashinfer_perf.spec.params import ParamError, Params, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -39,21 +39,21 @@ def expanded(words: Iterable[str], known: Collection[str]) -> list[str]:
 
 def read(params: type[P], words: Sequence[str], accepted: Collection[str] = (), hints: Collection[str] = ()) -> P:
     """Parse the flags of a routine. Those in `accepted` are ignored; `hints` are known to other parsers."""
-    given = _given(params, words, "store_true", accepted, hints)
+    given = read_some(params, words, accepted, hints, "store_true")
     missing = [field.spellings for field in fields_of(params) if field.required and field.name not in given]
     if missing:
         raise ParamError(required("/".join(f"--{name}" for name in names) for names in missing))
     return params(**given)
 
 
-def read_some(params: type[P], words: Sequence[str], accepted: Collection[str] = ()) -> dict[str, Value]:
-    """The values of the fields that are given; `--no-return_lse` gives False for a switch."""
-    return _given(params, words, argparse.BooleanOptionalAction, accepted)
-
-
-def _given(
-    params: type[P], words: Sequence[str], switch: Any, accepted: Collection[str], hints: Collection[str] = ()
+def read_some(
+    params: type[P],
+    words: Sequence[str],
+    accepted: Collection[str],
+    hints: Collection[str] = (),
+    switch: Any = argparse.BooleanOptionalAction,
 ) -> dict[str, Any]:
+    """The values of the fields that are given; `--no-return_lse` gives False for a switch, unless it is stored true."""
     made = parser()
     for field in fields_of(params):
         names = [f"--{name}" for name in field.spellings]
