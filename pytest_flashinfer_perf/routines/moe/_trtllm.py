@@ -268,7 +268,7 @@ SMOKE: Mapping[str, Any] = {
     "top_k": 4,
     **GROUPS,
 }
-UNGROUPED = layers.UNGROUPED
+UNGROUPED = {"n_group": None, "topk_group": None, "use_routing_bias": False}
 METHODS: Changes = (
     {},
     {"num_tokens": 1},

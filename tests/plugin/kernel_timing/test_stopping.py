@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.measurement.one_case import run_case
 from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.spec.case import read
+from pytest_flashinfer_perf.spec.case import parse
 
 
 class Simulated:
@@ -120,11 +120,8 @@ def test_numbers_of_calls_that_are_asked_for_are_exact_however_long_they_take(it
 
 
 def test_placements_lie_at_addresses_of_their_own(cpu):
-    case = next(
-        iter(
-            read(["--routine", "mm_bf16", "--backends", "torch", "--m", "4", "--n", "16", "--k", "32"], all_routines())
-        )
-    )
+    words = ["--routine", "mm_bf16", "--backends", "torch", "--m", "4", "--n", "16", "--k", "32"]
+    (case,) = parse(words, all_routines()).cases()
     timing = run_case(case, Measuring(iters=10), Checking(), cpu).measurement.timing
     seen = [address for placement in timing.placements for address in placement.addresses]
     assert len(timing.placements) == 5

@@ -304,7 +304,7 @@ def test_the_error_rates_of_the_readme_are_those_of_the_record():
 def test_the_sentences_of_the_readme_are_those_of_the_code(hopper):
     [skips] = blocks(README, "text")
     capability.flashinfer_import_error()  # imports it: what it warns of then would be an error here
-    [fp8] = case.read(flags.split(DECODE_FP8), all_routines())
+    [fp8] = case.parse(flags.split(DECODE_FP8), all_routines()).cases()
     limits = list(fp8.backend.limits(fp8.params, fp8.backend_name, hopper))
     needed = capability.compute_capability("trtllm-gen", *capability.HARDWARE["trtllm-gen"])(hopper)
     assert skips.splitlines() == [needed, *limits]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.measurement.one_case import obstacle
 from pytest_flashinfer_perf.routines.attention import _requests, _shared
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode

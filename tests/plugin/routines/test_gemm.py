@@ -7,7 +7,7 @@ from gemms import DENSE, GEMM
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines import _narrow

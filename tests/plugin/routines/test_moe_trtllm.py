@@ -13,7 +13,7 @@ from moe_layers import ACT, UNGATED, by_tiles, rounded
 from torch.profiler import ProfilerActivity, profile
 from trtllm_layers import METHOD, PLAIN, ROUTINES, SIZES, by_hand
 
-from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe
 from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import TrtllmFp8BlockScaleMoe, TrtllmFp8PerTensorScaleMoe
