@@ -9,7 +9,7 @@ to `comparing.py`, which point comes next to `histories.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import count
@@ -235,12 +235,10 @@ class CaseSearch:
 class RevisionSearch:
     history: History
     compare: Compare
-    started: Callable[[Sequence[CaseSearch]], None] = lambda _: None
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def run(self) -> list[CaseSearch]:
         trails = self._trails()
-        self.started(trails)
         while going := [trail for trail in trails if trail.open]:
             self._advance(going)
         return trails

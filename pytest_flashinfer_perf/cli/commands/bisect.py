@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pytest_flashinfer_perf.bisect import subjects
 from pytest_flashinfer_perf.bisect.comparing import ON_HOST, SIGNS, Answers, Times
@@ -18,6 +20,7 @@ from pytest_flashinfer_perf.bisect.search import (
     CaseSearch,
     Compare,
     NoDifferenceError,
+    PointVerdict,
     Question,
     RevisionSearch,
     SearchJournal,
@@ -25,6 +28,7 @@ from pytest_flashinfer_perf.bisect.search import (
 )
 from pytest_flashinfer_perf.bisect.subjects import Subject
 from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.config.option import ALLOW
 from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
 from pytest_flashinfer_perf.gate.effects import Domain
@@ -41,6 +45,17 @@ EXAMPLE = """examples:
   flashinfer-perf bisect --releases 0.6.18 0.7.2 --find faster -- tests/attention -k 'prefill and fa2'
   flashinfer-perf bisect --repo . --good v1.0 --bad main -- test_my_kernel.py
 """
+RELEASES = "Search between two releases of flashinfer-python."
+POINTS: dict[str, dict[str, Any]] = {
+    "--releases": {"nargs": 2, "metavar": ("GOOD", "BAD"), "help": RELEASES},
+    "--repo": {"type": Path, "metavar": "PATH", "help": "Search the commits of this git repository."},
+    "--resume": {"type": Path, "metavar": "DIR", "help": "Continue the interrupted search in this folder."},
+}
+COMMITS = (
+    ("--good", "REV", "A commit before the change."),
+    ("--bad", "REV", "A later commit, after the change."),
+    ("--build", "CMD", "Run this after each checkout, in the worktree. Commits for which it fails are skipped."),
+)
 FOUND, NOT_ALL_FOUND = 0, 1
 WRONG = "wrong"
 ONE_CALL = "--perf-iters=1"  # enough to search for wrong answers; the user's own arguments follow and win
@@ -71,7 +86,9 @@ def main(arguments: Sequence[str]) -> int:
     command = processes.environment("python", start.options.python).command
     subject = subjects.subject(start.options, start.for_pytest, command, start.output, start.points)
     if start.options.dry_run:
-        show(_estimate(start, subject, command))
+        cases = subjects.collected(command, start.for_pytest)
+        plan = PairPlan(start.options.pairs, start.options.most_pairs)
+        show(subjects.lines(len(subject.history), cases, subject.disk, plan))
         return FOUND
     gpu = processes.gpu(start.for_pytest)
     _write(start, subject)
@@ -126,15 +143,13 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     return Times(instrument, rules, evidence.verdicts, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
 
 
-def _searched(subject: Subject, record: SearchJournal) -> list[CaseSearch]:
+def _searched(subject: Subject, journal: SearchJournal) -> list[CaseSearch]:
     """Search; worktrees and environments are removed at the end, but kept if the search is interrupted."""
     subject = subject.begin()
     history = subject.history
     say(f"{counted(len(history), 'point')} from {history.title(history.good)} to {history.title(history.bad)}")
     try:
-        trails = RevisionSearch(
-            history, PrintedSteps(record, subject), lambda trails: say(_outlook(trails, record, subject))
-        ).run()
+        trails = RevisionSearch(history, functools.partial(_printed, journal, subject)).run()
     except NoDifferenceError:
         subject.places.remove()
         raise
@@ -142,49 +157,38 @@ def _searched(subject: Subject, record: SearchJournal) -> list[CaseSearch]:
     return trails
 
 
-@dataclass(frozen=True)
-class PrintedSteps:
-    """Prints each comparison with its findings."""
-
-    record: SearchJournal
-    subject: Subject
-
-    def __call__(self, question: Question) -> Mapping[str, CaseFinding]:
-        found = self.record(question)
-        for line in step(question, found, self.subject.history, self.record.seconds[question.number - 1]):
-            say(line)
-        return found
-
-
-def _outlook(trails: Sequence[CaseSearch], record: SearchJournal, subject: Subject) -> str:
-    steps = subjects.steps(len(subject.history))
-    minutes = (steps + 1) * record.seconds[0] / 60
-    cases = counted(sum(trail.searched for trail in trails), "case")
-    return (
-        f"{cases} to search for, in about {counted(steps, 'step')} and a verification: {minutes:.0f} min if as the ends"
-    )
-
-
-def _estimate(start: Start, subject: Subject, command: Sequence[str]) -> list[str]:
-    cases = subjects.collected(command, start.for_pytest)
-    plan = PairPlan(start.options.pairs, start.options.most_pairs)
-    return list(subjects.lines(len(subject.history), cases, subject.disk, plan))
+def _printed(journal: SearchJournal, subject: Subject, question: Question) -> Mapping[str, CaseFinding]:
+    """Ask a question and print its findings; after the ends, also how long the search may take."""
+    found = journal(question)
+    for line in step(question, found, subject.history, journal.seconds[question.number - 1]):
+        say(line)
+    changed = sum(finding.answer is PointVerdict.CHANGED for finding in found.values())
+    if question.stage == "ends" and changed:
+        steps = subjects.steps(len(subject.history))
+        minutes = (steps + 1) * journal.seconds[0] / 60
+        so_many = f"{counted(changed, 'case')} to search for, in about {counted(steps, 'step')}"
+        say(f"{so_many} and a verification: {minutes:.0f} min if as the ends")
+    return found
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "flashinfer-perf bisect",
-        usage="flashinfer-perf bisect (--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] "
-        "-- PYTEST_ARGS",
-        description="Find the release of FlashInfer, or the commit of any repository, in which cases became slower\n"
+    made = parser_of(
+        "bisect",
+        "Find the release of FlashInfer, or the commit of any repository, in which cases became slower\n"
         "(or changed as --find asks).\n"
         "Each step compares a revision with the good end, in pairs of processes, until the verdict is certain.\n"
         "Exits with 0 if the change is found for every case in which the ends differ, with 1 if only for some,\n"
         "with 2 if the ends differ in no case, or not surely, or after an error.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLE,
+        usage="(--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] -- PYTEST_ARGS",
     )
-    _add_points(made)
+    where = made.add_mutually_exclusive_group(required=True)
+    for name, keywords in POINTS.items():
+        where.add_argument(name, **keywords)
+    for name, metavar, meaning in COMMITS:
+        made.add_argument(name, metavar=metavar, help=meaning)
+    wheels = "Folder with FlashInfer's wheels. Default: pip's index."
+    made.add_argument("--wheels", type=Path, metavar="DIR", help=wheels)
     made.add_argument(
         "--find",
         choices=(*SIGNS, *ON_HOST, WRONG),
@@ -202,23 +206,3 @@ def parser() -> argparse.ArgumentParser:
     ALLOW.add_by(made.add_argument)
     made.set_defaults(perf_gate_strict=False)
     return made
-
-
-def _add_points(made: argparse.ArgumentParser) -> None:
-    """Options that name the releases or commits to search, and how to make them."""
-    where = made.add_mutually_exclusive_group(required=True)
-    where.add_argument(
-        "--releases", nargs=2, metavar=("GOOD", "BAD"), help="Search between two releases of flashinfer-python."
-    )
-    where.add_argument("--repo", type=Path, metavar="PATH", help="Search the commits of this git repository.")
-    where.add_argument("--resume", type=Path, metavar="DIR", help="Continue the interrupted search in this folder.")
-    made.add_argument("--good", metavar="REV", help="A commit before the change.")
-    made.add_argument("--bad", metavar="REV", help="A later commit, after the change.")
-    made.add_argument(
-        "--build",
-        metavar="CMD",
-        help="Run this after each checkout, in the worktree. Commits for which it fails are skipped.",
-    )
-    made.add_argument(
-        "--wheels", type=Path, metavar="DIR", help="Folder with FlashInfer's wheels. Default: pip's index."
-    )
