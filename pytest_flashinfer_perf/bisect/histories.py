@@ -58,27 +58,26 @@ class GitHistory:
 
     def next(self, answers: Mapping[str, PointVerdict]) -> Next:
         log = self.log(answers, "--no-checkout")
-        if log not in self._next:
-            self._next[log] = self._replayed(log)
-        return self._next[log]
-
-    def log(self, answers: Mapping[str, PointVerdict], *options: str) -> str:
-        """The answers as a log for `git bisect replay`."""
-        words = " ".join(f"'{word}'" for word in (*options, self.bad, self.good))
-        steps = (f"git bisect {GIT_WORDS[answer]} {point}\n" for point, answer in answers.items())
-        return f"git bisect start {words}\n{''.join(steps)}"
-
-    def _replayed(self, log: str) -> Next:
+        if log in self._next:
+            return self._next[log]
         file = Path(git(self.tree, "rev-parse", "--absolute-git-dir")) / "flashinfer-perf-bisect.log"
         write_whole(file, log)
         done = _git(self.tree, "bisect", "replay", str(file))
         suspects = SUSPECT.findall(git(self.tree, "bisect", "log"))
         if suspects:
             changed = git(self.tree, "rev-parse", "refs/bisect/bad")
-            return Next(None, (*(one for one in suspects if one != changed), changed))
-        if done.returncode:
+            found = Next(None, (*(one for one in suspects if one != changed), changed))
+        elif done.returncode:
             raise RunError(f"git bisect replay in {self.tree}: {done.stderr.strip() or done.stdout.strip()}")
-        return Next(git(self.tree, "rev-parse", "BISECT_HEAD"))
+        else:
+            found = Next(git(self.tree, "rev-parse", "BISECT_HEAD"))
+        return self._next.setdefault(log, found)
+
+    def log(self, answers: Mapping[str, PointVerdict], *options: str) -> str:
+        """The answers as a log for `git bisect replay`."""
+        words = " ".join(f"'{word}'" for word in (*options, self.bad, self.good))
+        steps = (f"git bisect {GIT_WORDS[answer]} {point}\n" for point, answer in answers.items())
+        return f"git bisect start {words}\n{''.join(steps)}"
 
     def parents(self, suspects: Sequence[str]) -> list[str]:
         """The parents inside the searched range; a merge may also have parents that are older than the good end."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pytest_flashinfer_perf.bisect.search import GIT_WORDS, CaseFinding, CaseSearch, History, PointVerdict, Question
-from pytest_flashinfer_perf.files import write_json, write_whole
+from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import document, markdown, words
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Judgement
 from pytest_flashinfer_perf.rows.formatting import indented
+
+ENDS = {PointVerdict.CHANGED: "changed", PointVerdict.UNCHANGED: "not changed", PointVerdict.SKIP: "unclear"}
 
 
 def step(question: Question, found: Mapping[str, CaseFinding], history: History, seconds: float) -> Iterator[str]:
@@ -22,9 +23,6 @@ def step(question: Question, found: Mapping[str, CaseFinding], history: History,
         yield f"     {case}"
         answer = (GIT_WORDS if question.stage == "step" else ENDS)[finding.answer]
         yield from indented(f"{answer}: {finding.sentence}", 7)
-
-
-ENDS = {PointVerdict.CHANGED: "changed", PointVerdict.UNCHANGED: "not changed", PointVerdict.SKIP: "unclear"}
 
 
 def results(trails: Iterable[CaseSearch], history: History, wanted: str) -> Iterator[str]:
@@ -67,21 +65,12 @@ def _sure(finding: CaseFinding) -> str:
 
 # The files of a search: each comparison's verdicts, and the settings with which `compare` repeats them.
 
-RESULT = "result.json"
 
-
-@dataclass(frozen=True)
-class Evidence:
-    folder: Path
-
-    def verdicts(self, question: Question, judgement: Judgement) -> None:
-        there = self.folder / question.folder
-        write_whole(there / "thresholds.toml", toml(judgement.rules.thresholds))
-        write_whole(there / "verdicts.json", document.text(judgement))
-        write_whole(there / "verdicts.md", markdown.text(judgement))
-
-    def result(self, trails: Sequence[CaseSearch]) -> None:
-        write_json(self.folder / RESULT, [asdict(trail) for trail in trails])
+def save_verdicts(folder: Path, question: Question, judgement: Judgement) -> None:
+    there = folder / question.folder
+    write_whole(there / "thresholds.toml", toml(judgement.rules.thresholds))
+    write_whole(there / "verdicts.json", document.text(judgement))
+    write_whole(there / "verdicts.md", markdown.text(judgement))
 
 
 def toml(thresholds: Thresholds) -> str:

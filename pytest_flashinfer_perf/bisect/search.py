@@ -9,7 +9,7 @@ to `comparing.py`, which point comes next to `histories.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import count
@@ -85,10 +85,8 @@ class CaseFinding:
         return max(self.level, abs(self.change or 0.0) / 2)
 
 
-class Compare(Protocol):
-    """Measures and compares two points; returns a finding for each case of the question."""
-
-    def __call__(self, question: Question) -> Mapping[str, CaseFinding]: ...
+# Measures and compares two points; returns a finding for each case of the question.
+Compare = Callable[[Question], Mapping[str, CaseFinding]]
 
 
 class PointError(RunError):
@@ -240,7 +238,17 @@ class RevisionSearch:
     def run(self) -> list[CaseSearch]:
         trails = self._trails()
         while going := [trail for trail in trails if trail.open]:
-            self._advance(going)
+            wanted: dict[Next, list[CaseSearch]] = {}
+            for trail in going:
+                wanted.setdefault(self.history.next(trail.answers), []).append(trail)
+            # The point that most cases need; suspects are verified once no case needs a point.
+            chosen = max(wanted, key=lambda one: (one.point is not None, len(wanted[one])))
+            if chosen.point is None:
+                self._verify(chosen.suspects, wanted[chosen])
+                continue
+            found = self._ask("step", self.history.good, chosen.point, wanted[chosen])
+            for trail in wanted[chosen]:
+                trail.answers[chosen.point] = found[trail.case].answer
         return trails
 
     def _trails(self) -> list[CaseSearch]:
@@ -253,22 +261,6 @@ class RevisionSearch:
             seen = "it is unclear whether the ends differ" if trails else "the ends do not differ"
             raise NoDifferenceError(f"{seen} in what is searched for:\n{listed or '  no case'}")
         return trails
-
-    def _advance(self, going: Sequence[CaseSearch]) -> None:
-        """Measure the point that most cases need next, or verify suspects once no case needs a point."""
-        wanted: dict[Next, list[CaseSearch]] = {}
-        for trail in going:
-            wanted.setdefault(self.history.next(trail.answers), []).append(trail)
-        next_one = max(wanted, key=lambda one: (one.point is not None, len(wanted[one])))
-        if next_one.point is not None:
-            self._look(next_one.point, wanted[next_one])
-        else:
-            self._verify(next_one.suspects, wanted[next_one])
-
-    def _look(self, point: str, trails: Sequence[CaseSearch]) -> None:
-        found = self._ask("step", self.history.good, point, trails)
-        for trail in trails:
-            trail.answers[point] = found[trail.case].answer
 
     def _verify(self, suspects: tuple[str, ...], trails: Sequence[CaseSearch]) -> None:
         """A suspect is confirmed only if it differs from each of its parents."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.bisect import subjects
 from pytest_flashinfer_perf.bisect.comparing import ON_HOST, SIGNS, Answers, Times
-from pytest_flashinfer_perf.bisect.output import Evidence, results, step
+from pytest_flashinfer_perf.bisect.output import results, save_verdicts, step
 from pytest_flashinfer_perf.bisect.places import Processes
 from pytest_flashinfer_perf.bisect.search import (
     COMMAND,
@@ -26,7 +26,7 @@ from pytest_flashinfer_perf.bisect.search import (
     SearchJournal,
     read_journal,
 )
-from pytest_flashinfer_perf.bisect.subjects import Subject
+from pytest_flashinfer_perf.bisect.subjects import Commits, Subject
 from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.config.option import ALLOW
@@ -56,6 +56,7 @@ COMMITS = (
     ("--bad", "REV", "A later commit, after the change."),
     ("--build", "CMD", "Run this after each checkout, in the worktree. Commits for which it fails are skipped."),
 )
+RESULT = "result.json"
 FOUND, NOT_ALL_FOUND = 0, 1
 WRONG = "wrong"
 ONE_CALL = "--perf-iters=1"  # enough to search for wrong answers; the user's own arguments follow and win
@@ -94,8 +95,9 @@ def main(arguments: Sequence[str]) -> int:
     _write(start, subject)
     with processes.alone_on(gpu):
         trails = _searched(subject, read_journal(start.output / FINDINGS, _compare(start, subject, gpu)))
-    Evidence(start.output).result(trails)
-    subject.write_logs(trails, start.output)
+    write_json(start.output / RESULT, [asdict(trail) for trail in trails])
+    if isinstance(subject, Commits):
+        subject.write_logs(trails, start.output)
     show(results(trails, subject.history, ON_HOST.get(start.options.find, start.options.find)))
     return FOUND if all(trail.found for trail in trails) else NOT_ALL_FOUND
 
@@ -132,7 +134,7 @@ def _write(start: Start, subject: Subject) -> None:
 
 
 def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
-    options, evidence = start.options, Evidence(start.output)
+    options = start.options
     rules = judging.rules(options, paired=True)
     if options.find == WRONG:
         words = [ONE_CALL, *start.for_pytest]
@@ -140,7 +142,8 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu, rules.allowed)
     quantity = Domain(options.find) if options.find in ON_HOST else None
     rules = replace(rules, quantity=quantity, allowed=rules.allowed | {Reason.LIBRARY.value})
-    return Times(instrument, rules, evidence.verdicts, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
+    save = functools.partial(save_verdicts, start.output)
+    return Times(instrument, rules, save, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
 
 
 def _searched(subject: Subject, journal: SearchJournal) -> list[CaseSearch]:
