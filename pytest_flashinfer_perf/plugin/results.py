@@ -7,6 +7,8 @@ pytest-benchmark's file whole, and `verify` tries each output before anything is
 from __future__ import annotations
 
 import fnmatch
+import functools
+import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
@@ -22,7 +24,6 @@ from pytest_flashinfer_perf.config.usage import not_written
 from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.machine import provenance
-from pytest_flashinfer_perf.plugin import incompatible
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.report import host, terminal, vllm
 from pytest_flashinfer_perf.rows import run_file
@@ -36,6 +37,10 @@ from pytest_flashinfer_perf.session.stash import SETTINGS
 
 NOTHING = "nothing was measured, for the reasons above"
 NOT_TIMED = "--benchmark-disable: answers were checked, and nothing was timed"
+PROFILED_ELSEWHERE = (
+    "--benchmark-cprofile: nothing of tests with perf, whose calls are made before pytest-benchmark's: "
+    "python -m cProfile -m pytest ... sees the host's part, nsys and ncu the kernels' (docs/profile.md)"
+)
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
 
@@ -67,8 +72,9 @@ class Board:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test, carried = report.nodeid, reports.of(report)
         self.is_ours |= carried.repeat is not None or carried.unmeasured is not None
-        if report.when == "setup":
-            self._forget(test, row=reports.begins_attempt(report))
+        if reports.begins_attempt(report):  # drop the results of an earlier one
+            for earlier in (self._unmeasured, self._searches, self._checked, self._rows):
+                earlier.pop(test, None)
         if carried.row:
             self._rows[test] = carried.row
             self._roofs[carried.row.identity.place] = carried.roofs
@@ -79,22 +85,9 @@ class Board:
         if carried.checked:
             self._checked[test] = carried.checked
 
-    def _forget(self, test: str, *, row: bool) -> None:
-        """Drop the results of an earlier attempt."""
-        self._unmeasured.pop(test, None)
-        self._searches.pop(test, None)
-        self._checked.pop(test, None)
-        if row:
-            self._rows.pop(test, None)
-
     def reasons(self, outcome: str) -> list[str]:
         """The reasons of this outcome, without the line of a file where each was met."""
         return [case.reason.removeprefix(f"{case.line}: ") for case in self.unmeasured if case.outcome == outcome]
-
-    def _not_understood(self) -> list[str]:
-        """The errors of testlists' lines that could not be understood."""
-        failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
-        return [case.reason.removeprefix("Failed: ") for case in failed]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With -v, show a measured case's time beside PASSED."""
@@ -106,8 +99,9 @@ class Board:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._rows:
-            self.notes += incompatible.notes(session.config)
-            incompatible.spare_hypothesis(session.config)
+            if session.config.getoption("benchmark_cprofile", None):
+                self.notes.append(PROFILED_ELSEWHERE)
+            _spare_hypothesis(session.config.pluginmanager)
         if self.is_ours and session.config.getoption("benchmark_disable", None):
             self.notes.append(NOT_TIMED)
         folder = session.config.getoption("perf_vllm_csv")
@@ -125,11 +119,13 @@ class Board:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         rows, checked, searches = self.rows, list(self._checked.values()), list(self._searches.values())
         skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
-        not_understood = self._not_understood()
+        failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
+        not_understood = [case.reason.removeprefix("Failed: ") for case in failed]  # lines of testlists
         if not (rows or skips or xfailed or not_understood or checked or searches or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
-        write_lines(terminalreporter, terminal.lines(rows, skips, _known() if rows else {}, checked, xfailed))
+        software = provenance.versions() if rows else {}
+        write_lines(terminalreporter, terminal.lines(rows, skips, software, checked, xfailed))
         write_lines(terminalreporter, terminal.left("not understood", not_understood, "line"))
         if terminalreporter.config.getoption("perf_host"):
             write_lines(terminalreporter, host.lines(rows))
@@ -156,16 +152,17 @@ class Board:
             _ours(machine_info)
 
 
+def _spare_hypothesis(manager: pytest.PytestPluginManager) -> None:
+    """Leave its plugin out of the summary, for which it imports all of hypothesis even if no test has used that."""
+    plugin, in_workers = manager.get_plugin("hypothesispytest"), manager.has_plugin("dsession")
+    if plugin and not in_workers and "hypothesis" not in sys.modules:
+        manager.unregister(plugin)
+
+
 def _ours(machine_info: dict[str, Any]) -> None:
-    machine_info |= _known()
+    machine_info |= provenance.versions()
     for reading in ("hz_actual", "hz_actual_friendly"):  # differs at every start, which would warn at every comparison
         machine_info.get("cpu", {}).pop(reading, None)
-
-
-def _known() -> dict[str, Any]:
-    from pytest_flashinfer_perf.machine import provenance
-
-    return provenance.versions()
 
 
 # Attach the row, the check and the repro commands to a test's report.
@@ -179,18 +176,12 @@ def add(item: pytest.Item, report: pytest.TestReport) -> None:
             run_file.put(row, known)
     reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
     if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
-        report.sections.append(("run it again", safe_lines("\n".join(_commands(item)))))
+        from pytest_flashinfer_perf.routines import upstream_command
 
-
-def _commands(item: pytest.Item) -> Iterator[str]:
-    """The command of this project, and that of upstream's script if it has the case."""
-    from pytest_flashinfer_perf.routines import upstream_command
-
-    yield stash.repeat(item, from_here=True)
-    case = stash.case_of(item)
-    upstream = upstream_command.command(case) if case else None
-    if upstream is not None:
-        yield upstream
+        case = stash.case_of(item)
+        upstream = upstream_command.command(case) if case else None
+        commands = [stash.repeat(item, from_here=True), *([upstream] if upstream is not None else [])]
+        report.sections.append(("run it again", safe_lines("\n".join(commands))))
 
 
 def make_printable(report: pytest.TestReport) -> None:
@@ -279,23 +270,13 @@ class ResultFiles:
         self._written = False
         self._lost: dict[str, OSError] = {}
 
-    def _take_over(self) -> None:
-        benchmarks: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        if benchmarks is not None:
-            benchmarks.save_json = self._write
-            if hasattr(benchmarks.storage, "get"):  # a folder
-                benchmarks.storage.save = self._save_in(benchmarks.storage)
-
     def _write(self, document: Any) -> None:
         self._written = True
         if self._path is not None:
             self._try("--benchmark-json", self._path, document)
 
-    def _save_in(self, storage: Any) -> Any:
-        def save(document: Any, name: str) -> None:
-            self._try("--benchmark-storage", storage.get(f"{storage._next_num}_{name}.json"), document)  # noqa: SLF001
-
-        return save
+    def _save_in(self, storage: Any, document: Any, name: str) -> None:
+        self._try("--benchmark-storage", storage.get(f"{storage._next_num}_{name}.json"), document)  # noqa: SLF001
 
     def _try(self, option: str, path: Path, document: Any) -> None:
         try:
@@ -306,7 +287,11 @@ class ResultFiles:
     @pytest.hookimpl(specname="pytest_sessionfinish", wrapper=True, tryfirst=True)
     def pytest_sessionfinish_before_all_others(self, session: pytest.Session) -> Generator[None, object, object]:
         """Also silences pytest-benchmark's warning that it saves nothing, where this class writes or nothing ran."""
-        self._take_over()
+        benchmarks: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        if benchmarks is not None:
+            benchmarks.save_json = self._write
+            if hasattr(benchmarks.storage, "get"):  # a folder
+                benchmarks.storage.save = functools.partial(self._save_in, benchmarks.storage)
         is_known = self._is_due(session) or session.exitstatus not in ENDED
         if is_known and not _saves(self._config):
             warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
@@ -316,7 +301,12 @@ class ResultFiles:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Runs after pytest-benchmark's own hook, which is a wrapper, and after the gate, which judges in any case."""
         if self._is_due(session) and not self._written:
-            self._write(self._without_rows())
+            hook = self._config.hook
+            of_run = {"machine_info": provenance.machine(self._config)}
+            of_run["commit_info"] = hook.pytest_benchmark_generate_commit_info(config=self._config)
+            made = hook.pytest_benchmark_generate_json(config=self._config, benchmarks=[], include_data=True, **of_run)
+            hook.pytest_benchmark_update_json(config=self._config, benchmarks=[], output_json=made)
+            self._write(made)
             if "--benchmark-json" not in self._lost:
                 self._board.notes.append(f"{self._path}: no case was measured, the file has the reasons and no rows")
         self._board.notes += [not_written(session, option, error) for option, error in self._lost.items()]
@@ -324,11 +314,3 @@ class ResultFiles:
     def _is_due(self, session: pytest.Session) -> bool:
         is_whole_shard = self._config.getoption("perf_shard") and session.exitstatus in ENDED
         return self._path is not None and bool(self._board.is_ours or is_whole_shard)
-
-    def _without_rows(self) -> Any:
-        hook = self._config.hook
-        of_run = {"machine_info": provenance.machine(self._config)}
-        of_run["commit_info"] = hook.pytest_benchmark_generate_commit_info(config=self._config)
-        made = hook.pytest_benchmark_generate_json(config=self._config, benchmarks=[], include_data=True, **of_run)
-        hook.pytest_benchmark_update_json(config=self._config, benchmarks=[], output_json=made)
-        return made

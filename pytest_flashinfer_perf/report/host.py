@@ -114,14 +114,15 @@ def plans_over_batches(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """The points of a curve for each backend and shape that was planned for two batches at least."""
     planned = [(row, host.plan_us) for row, host in known(rows) if host.plan_us is not None and BATCH in row.params]
     points: list[dict[str, Any]] = []
-    for name, alike in grouped(planned, lambda one: _but_for_its_batch(one[0])):
+
+    def curve(one: tuple[Row, float]) -> str:
+        """The case but for its batch."""
+        row, batch = one[0], f"b{one[0].params[BATCH]}"
+        shape = "-".join(word for word in _shape(row).split("-") if word != batch)
+        return f"{row.identity.routine} {shape} {row.identity.backend}"
+
+    for name, alike in grouped(planned, curve):
         batches = {row.params[BATCH]: us for row, us in alike}
         if len(batches) > 1:
             points += [{"curve": name, "batch": batch, "us": batches[batch]} for batch in sorted(batches)]
     return points
-
-
-def _but_for_its_batch(row: Row) -> str:
-    batch = f"b{row.params[BATCH]}"
-    shape = "-".join(word for word in _shape(row).split("-") if word != batch)
-    return f"{row.identity.routine} {shape} {row.identity.backend}"

@@ -152,8 +152,4 @@ def first_error(output: str) -> str:
     lines = [line.strip() for line in output.partition(FAILED)[2].splitlines()[2:]]
     printed = [line for line in lines if line and not line.startswith(OF_NINJA)]
     errors = [line for line in printed if ERROR.search(line)]
-    return next(iter(errors or printed), _last_line(output))
-
-
-def _last_line(output: str) -> str:
-    return last_lines(output, 1) or "ninja ended without a word"
+    return next(iter(errors or printed), last_lines(output, 1) or "ninja ended without a word")
