@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from glob import escape
 from typing import Literal
 
-from pytest_flashinfer_perf.bisect.search import CaseFinding, PointError, PointVerdict, Question, Side, skipped
+from pytest_flashinfer_perf.bisect.histories import PointVerdict
+from pytest_flashinfer_perf.bisect.search import CaseFinding, PointError, Question, Side, skipped
 from pytest_flashinfer_perf.gate import match, words
 from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds

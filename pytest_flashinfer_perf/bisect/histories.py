@@ -6,15 +6,35 @@ import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from pytest_flashinfer_perf.bisect.search import GIT_WORDS, Next, PointVerdict
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.machine.requirements import PROJECT
 from pytest_flashinfer_perf.rows.run_file import RunError
+
+
+class PointVerdict(IntEnum):
+    """Did the case change? The values are the exit codes of `git bisect run`."""
+
+    UNCHANGED = 0
+    CHANGED = 1
+    SKIP = 125
+
+
+GIT_WORDS = {PointVerdict.UNCHANGED: "good", PointVerdict.CHANGED: "bad", PointVerdict.SKIP: "skip"}
+
+
+@dataclass(frozen=True)
+class Next:
+    """The next point to measure, or None and the remaining suspects, the last of which is known to be changed."""
+
+    point: str | None
+    suspects: tuple[str, ...] = ()
+
 
 SUSPECT = re.compile(r"^# (?:possible )?first bad commit: \[(\w+)\]", re.MULTILINE)
 
@@ -135,6 +155,10 @@ class Releases:
 
     def origin(self, _point: str) -> str:
         return f"release of {PROJECT}"
+
+
+# The points between a good and a bad end, and which one to measure next.
+History = GitHistory | Releases
 
 
 def releases_between(good: str, bad: str, available: Iterable[Version], where: str) -> Releases:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import count
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
+from pytest_flashinfer_perf.bisect.histories import History, Next, PointVerdict
 from pytest_flashinfer_perf.files import FileError, read_json, write_json
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
@@ -23,17 +23,6 @@ from pytest_flashinfer_perf.rows.run_file import RunError
 
 Stage = Literal["ends", "step", "verify"]
 Side = Literal["base", "head"]
-
-
-class PointVerdict(IntEnum):
-    """Did the case change? The values are the exit codes of `git bisect run`."""
-
-    UNCHANGED = 0
-    CHANGED = 1
-    SKIP = 125
-
-
-GIT_WORDS = {PointVerdict.UNCHANGED: "good", PointVerdict.CHANGED: "bad", PointVerdict.SKIP: "skip"}
 
 
 @dataclass(frozen=True)
@@ -166,36 +155,6 @@ TRIES = 3  # how many suspects of a case may turn out to be equal to their paren
 
 class NoDifferenceError(RunError):
     """The ends surely differ in no case, so that there is nothing to search for."""
-
-
-@dataclass(frozen=True)
-class Next:
-    """The next point to measure, or None and the remaining suspects, the last of which is known to be changed."""
-
-    point: str | None
-    suspects: tuple[str, ...] = ()
-
-
-class History(Protocol):
-    """The points between a good and a bad end, and which one to measure next."""
-
-    @property
-    def good(self) -> str: ...
-
-    @property
-    def bad(self) -> str: ...
-
-    def next(self, answers: Mapping[str, PointVerdict]) -> Next: ...
-
-    def parents(self, suspects: Sequence[str]) -> Sequence[str]:
-        """The points directly before the suspects."""
-        ...
-
-    def title(self, point: str) -> str: ...
-
-    def origin(self, point: str) -> str:
-        """Who made the point, and when."""
-        ...
 
 
 @dataclass

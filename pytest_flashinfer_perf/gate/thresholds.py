@@ -15,7 +15,6 @@ from typing import Annotated, Any, get_type_hints
 
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
-from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.effects import Replicates
 from pytest_flashinfer_perf.gate.match import ComparedCase
@@ -140,11 +139,8 @@ def of_steps(project: ProjectFile) -> StepThresholds:
 
 def entries(project: ProjectFile, section: str, readers: Mapping[str, Reader]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each glob of a section with its fields, read by the reader of each."""
-    for glob, entry in project.section(section).items():
-        where = f"{project.path}: [{section}] {glob!r}"
-        for name in entry:
-            if name not in readers:
-                raise ProjectFileError(f"{where}: {unknown(name, readers)}")
+    for glob, entry in project.section(section, readers).items():
+        where = project.where(section, glob)
         yield glob, {name: readers[name](value, f"{where}: {name}") for name, value in entry.items()}
 
 

@@ -164,7 +164,10 @@ def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str
     """A test's cases: those of `--perf-case`, else its own shapes, else the model's or the tier's, for each backend."""
     if settings.cases:
         return [case for case in asked_for(settings) if case.routine is routine]
-    shapes = [_own(routine, params) for params in own] or _listed(routine, settings)
+    shapes: Sequence[Shape[Any]] = [_own(routine, params) for params in own]
+    if not own:
+        is_model = settings.model or settings.plan
+        shapes = _model_shapes(routine, settings) if is_model else list(routine.tiers.get(settings.suite, tuple)())
     asked = list(backends_of(routine, settings))
     wanted = ((s, b) for s in shapes for b in asked if b in (s.backends or asked))
     seed = DEFAULT_SEED if settings.seed is None else settings.seed
@@ -174,12 +177,6 @@ def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str
         if made.setdefault(case.id, case) is not case:  # by which results are matched later
             raise ParamError(f"two cases of {routine.name} have the id {case.id}")
     return list(made.values())
-
-
-def _listed(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
-    if settings.model or settings.plan:
-        return _model_shapes(routine, settings)
-    return list(routine.tiers.get(settings.suite, tuple)())
 
 
 def _own(routine: AnyRoutine, params: Params | str) -> Shape[Any]:

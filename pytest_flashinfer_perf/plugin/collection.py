@@ -104,15 +104,11 @@ def give_clocks(items: list[pytest.Item]) -> None:
 
 def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect, rather than skip, tests of routines that have no case in this run."""
-    empty = [item for item in items if isinstance(item, pytest.Function) and _is_empty(item)]
+    known = [(item, getattr(item, "callspec", None)) for item in items if isinstance(item, pytest.Function)]
+    empty = [item for item, spec in known if spec and spec.id == NO_CASE and spec.params.get("case", 0) is None]
     if empty:
         items[:] = [item for item in items if item not in empty]
         config.hook.pytest_deselected(items=empty)
-
-
-def _is_empty(item: pytest.Function) -> bool:
-    callspec = getattr(item, "callspec", None)
-    return callspec is not None and callspec.id == NO_CASE and callspec.params.get("case", 0) is None
 
 
 def verify_project(items: list[pytest.Item], settings: Settings) -> None:
@@ -132,12 +128,12 @@ def verify_project(items: list[pytest.Item], settings: Settings) -> None:
     for glob in project_file.without_match(settings.checking.tolerances, known):
         name, _, backend = glob.partition("/")
         sentence = unknown(backend, sorted(known[name])) if name in known else unknown(name, sorted(known))
-        raise pytest.UsageError(f'{settings.project.path}: [tolerances] "{glob}": {sentence}')
+        raise pytest.UsageError(f"{settings.project.where('tolerances', glob)}: {sentence}")
 
 
 def _verify_quarantine(settings: Settings, routines: Mapping[str, AnyRoutine]) -> None:
     for entry in settings.quarantine:
-        where = f'{settings.project.path}: [quarantine] "{entry.which}"'
+        where = settings.project.where("quarantine", entry.which)
         try:
             nobody = selects_no_routine(entry.which, routines)
         except ParamError as error:

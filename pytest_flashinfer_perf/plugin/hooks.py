@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import Board
 from pytest_flashinfer_perf.rows.step import StepPlan
-from pytest_flashinfer_perf.session import benchmark_rows, reports, stash
+from pytest_flashinfer_perf.session import reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, confirms, measures
 
@@ -63,7 +63,7 @@ def _step_of(settings: Settings) -> StepPlan | None:
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
     """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
     if str(config.getoption("benchmark_storage", "")).startswith("elasticsearch"):
-        config.pluginmanager.register(benchmark_rows.SmallDocuments(config), "flashinfer-perf-stored")
+        config.pluginmanager.register(results.SmallDocuments(config), "flashinfer-perf-stored")
     if not config.option.collectonly:
         config.pluginmanager.register(results.ResultFiles(config, board), "flashinfer-perf-result-files")
     if confirms():

@@ -230,7 +230,8 @@ def verify(config: pytest.Config, settings: Settings) -> None:
         outputs[f"--{name.replace('_', '-')}"] = here / folder / any_file if folder else None
     if settings.fuzzing.on:
         outputs["--perf-findings"] = settings.fuzzing.findings / "any.json"
-    outputs["--benchmark-storage"] = _storage(config) if _saves(config) else None
+    folder = config.getoption("benchmark_storage").removeprefix("file://")
+    outputs["--benchmark-storage"] = here / folder / "any.json" if _saves(config) and "://" not in folder else None
     programs = [path for path in outputs.values() if path and path.suffix == ".py"]
     verify_outputs(outputs, [*_read(config, settings), *programs])
 
@@ -238,12 +239,6 @@ def verify(config: pytest.Config, settings: Settings) -> None:
 def _saves(config: pytest.Config) -> bool:
     options = ("perf_save_baseline", "benchmark_save", "benchmark_autosave")
     return any(config.getoption(option, None) for option in options)
-
-
-def _storage(config: pytest.Config) -> Path | None:
-    """A file of the folder, None for a storage that is not one."""
-    folder = config.getoption("benchmark_storage").removeprefix("file://")
-    return None if "://" in folder else config.invocation_params.dir / folder / "any.json"
 
 
 def _read(config: pytest.Config, settings: Settings) -> Iterator[Path]:
@@ -314,3 +309,21 @@ class ResultFiles:
     def _is_due(self, session: pytest.Session) -> bool:
         is_whole_shard = self._config.getoption("perf_shard") and session.exitstatus in ENDED
         return self._path is not None and bool(self._board.is_ours or is_whole_shard)
+
+
+class SmallDocuments:
+    """Makes rows small for a storage in Elasticsearch, which keeps a document for each.
+
+    pytest-benchmark asks for the file's content first, where there is one, and then for the storage's.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._for_storage = json_of(config) is None
+
+    @pytest.hookimpl(optionalhook=True, wrapper=True, tryfirst=True)
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> Generator[None, object, object]:
+        done = yield
+        if self._for_storage and SCHEMA_KEY in output_json:
+            output_json[SCHEMA_KEY] = run_file.brief(output_json[SCHEMA_KEY])
+        self._for_storage = True
+        return done

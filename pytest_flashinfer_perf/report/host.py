@@ -28,7 +28,7 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     yield "what a call costs the host, without a CUDA graph"
     yield HEADINGS
-    for shape, backends in grouped(seen, lambda one: _shape(one[0])):
+    for shape, backends in grouped(seen, lambda one: shape_of(one[0])):
         yield shape
         for row, host in backends:
             yield _line(row, host)
@@ -44,7 +44,7 @@ def _line(row: Row, host: HostTime) -> str:
     return f"  {named(row):<24}{times}{_count(host.launches):>7}{cells}"
 
 
-def _shape(row: Row) -> str:
+def shape_of(row: Row) -> str:
     return row.identity.shape or row.case
 
 
@@ -118,7 +118,7 @@ def plans_over_batches(rows: Iterable[Row]) -> list[dict[str, Any]]:
     def curve(one: tuple[Row, float]) -> str:
         """The case but for its batch."""
         row, batch = one[0], f"b{one[0].params[BATCH]}"
-        shape = "-".join(word for word in _shape(row).split("-") if word != batch)
+        shape = "-".join(word for word in shape_of(row).split("-") if word != batch)
         return f"{row.identity.routine} {shape} {row.identity.backend}"
 
     for name, alike in grouped(planned, curve):

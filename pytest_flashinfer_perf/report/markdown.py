@@ -54,17 +54,15 @@ def _wins(comparison: BackendTable) -> str:
 
 
 def _side_by_side(comparison: BackendTable) -> Iterator[str]:
+    cells = []
+    for shape, outcomes in comparison.shapes.items():
+        times, best = dict.fromkeys(comparison.backends, ""), comparison.fastest(shape)
+        for name, one in outcomes.items():
+            note = "" if one.status == "ok" else f" ({one.status})"
+            times[name] = f"{_median(one.row)}{note}{' (fastest)' if one in best else ''}"
+        cells.append((shape, *times.values()))
     yield as_markdown(comparison.title) + "\n"
-    yield from _table(("shape", *comparison.backends), (_line(comparison, shape) for shape in comparison.shapes))
-
-
-def _line(comparison: BackendTable, shape: str) -> tuple[str, ...]:
-    cells, best = comparison.shapes[shape], comparison.fastest(shape)
-    times = dict.fromkeys(comparison.backends, "")
-    for name, one in cells.items():
-        note = "" if one.status == "ok" else f" ({one.status})"
-        times[name] = f"{_median(one.row)}{note}{' (fastest)' if one in best else ''}"
-    return (shape, *times.values())
+    yield from _table(("shape", *comparison.backends), cells)
 
 
 def _cases(measured: Iterable[CaseHistory]) -> Iterator[str]:

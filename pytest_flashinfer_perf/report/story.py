@@ -116,16 +116,13 @@ def _numbered(run: Run, before: Mapping[str, str]) -> Iterator[tuple[str, str, i
     """A case that a run has twice is two: none of them is left out."""
     times: Counter[tuple[str, str]] = Counter()
     entries: list[Row | Unmeasured] = [*run.ours, *run.unmeasured]
+    # A test that was skipped before it had a device belongs to the run's, if that has a single one.
+    known = {row.identity.place for row in run.ours}
+    single = known.pop() if len(known) == 1 else ""
     for entry in entries:
-        at = (_place(entry.identity, run) or before.get(entry.case, ""), entry.case)
+        at = (entry.identity.place or single or before.get(entry.case, ""), entry.case)
         times[at] += 1
         yield (*at, times[at], entry)
-
-
-def _place(identity: Identity, run: Run) -> str:
-    """A test that was skipped before it had a device belongs to the run's, if that has a single one."""
-    known = {row.identity.place for row in run.ours}
-    return identity.place or (known.pop() if len(known) == 1 else "")
 
 
 @dataclass(frozen=True)
@@ -187,24 +184,20 @@ def devices(found: Iterable[CaseHistory]) -> dict[str, str]:
 
 def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Where the numbers of each run come from: a line for each fact that any of them has."""
-    facts = [_provenance(run) for run in runs]
+    facts = []
+    for run in runs:
+        # Outside a repository pytest-benchmark writes a word instead of an id.
+        commit = re.fullmatch(r"[0-9a-f]{10,}", str(run.commit.id))
+        known = {
+            "when": f"{run.when:%Y-%m-%d %H:%M:%S}",
+            "commit": commit and f"{commit[0][:10]}{' and uncommitted changes' if run.commit.dirty else ''}",
+            **{name: run.machine.get(name) for name in SOFTWARE},
+            "timed by": "; ".join(sorted({f"{row.provenance.instrument}, {cold_l2(row)}" for row in run.ours})),
+            "cases": len(run.ours),
+        }
+        facts.append({name: str(value) for name, value in known.items() if value not in (None, "")})
     names = dict.fromkeys(name for of_run in facts for name in of_run)
     return {name: [of_run.get(name, "") for of_run in facts] for name in names}
-
-
-def _provenance(run: Run) -> dict[str, str]:
-    """What a run says of where its numbers come from; nothing of what it does not know."""
-    how = {f"{row.provenance.instrument}, {cold_l2(row)}" for row in run.ours}
-    # Outside a repository pytest-benchmark writes a word instead of an id.
-    commit = re.fullmatch(r"[0-9a-f]{10,}", str(run.commit.id))
-    known = {
-        "when": f"{run.when:%Y-%m-%d %H:%M:%S}",
-        "commit": commit and f"{commit[0][:10]}{' and uncommitted changes' if run.commit.dirty else ''}",
-        **{name: run.machine.get(name) for name in SOFTWARE},
-        "timed by": "; ".join(sorted(how)),
-        "cases": len(run.ours),
-    }
-    return {name: str(value) for name, value in known.items() if value not in (None, "")}
 
 
 @dataclass(frozen=True)

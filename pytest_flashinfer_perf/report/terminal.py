@@ -61,7 +61,7 @@ def lines(
         yield ""
         yield from wrapped(title)
         yield HEADINGS
-        for shape, side_by_side in grouped(of_one, _shape):
+        for shape, side_by_side in grouped(of_one, host.shape_of):
             yield shape
             yield from _backends(side_by_side)
     yield from vllm.lines(rows)
@@ -76,10 +76,6 @@ def lines(
 
 def _has_no_reference(row: Row) -> bool:
     return row.check.refcheck == "not checked"
-
-
-def _shape(row: Row) -> str:
-    return row.identity.shape or row.case
 
 
 def _backends(rows: Iterable[Row]) -> Iterator[str]:

@@ -8,7 +8,7 @@ constructor of that fixture and the class of its statistics are not documented; 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +18,7 @@ from pytest_benchmark import stats
 from pytest_benchmark.fixture import BenchmarkFixture
 from pytest_benchmark.utils import safe_dumps
 
-from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.row import NAMES, Row, Stats
-from pytest_flashinfer_perf.rows.run_file import SCHEMA_KEY
-from pytest_flashinfer_perf.session.journal import json_of
 from pytest_flashinfer_perf.session.reports import Options
 
 
@@ -121,21 +118,3 @@ def forget(config: pytest.Config, test: str) -> None:
     """Drop the row of an attempt that does not count."""
     session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
     session.benchmarks[:] = [row for row in session.benchmarks if row.fullname != test]
-
-
-class SmallDocuments:
-    """Makes rows small for a storage in Elasticsearch, which keeps a document for each.
-
-    pytest-benchmark asks for the file's content first, where there is one, and then for the storage's.
-    """
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._for_storage = json_of(config) is None
-
-    @pytest.hookimpl(optionalhook=True, wrapper=True, tryfirst=True)
-    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> Generator[None, object, object]:
-        done = yield
-        if self._for_storage and SCHEMA_KEY in output_json:
-            output_json[SCHEMA_KEY] = run_file.brief(output_json[SCHEMA_KEY])
-        self._for_storage = True
-        return done

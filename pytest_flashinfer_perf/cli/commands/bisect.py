@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.bisect import subjects
 from pytest_flashinfer_perf.bisect.comparing import ON_HOST, SIGNS, Answers, Times
-from pytest_flashinfer_perf.bisect.output import results, save_verdicts, step
+from pytest_flashinfer_perf.bisect.histories import GIT_WORDS, History, PointVerdict
 from pytest_flashinfer_perf.bisect.places import Processes
 from pytest_flashinfer_perf.bisect.search import (
     COMMAND,
@@ -20,7 +21,6 @@ from pytest_flashinfer_perf.bisect.search import (
     CaseSearch,
     Compare,
     NoDifferenceError,
-    PointVerdict,
     Question,
     RevisionSearch,
     SearchJournal,
@@ -31,14 +31,17 @@ from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.config.option import ALLOW
 from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
+from pytest_flashinfer_perf.gate import document, markdown, words
 from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.pairs import PairPlan
+from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.gate.verdict import Judgement
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import say, show
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.rows.formatting import counted, indented
 from pytest_flashinfer_perf.rows.run_file import RunError
 
 EXAMPLE = """examples:
@@ -57,6 +60,7 @@ COMMITS = (
     ("--build", "CMD", "Run this after each checkout, in the worktree. Commits for which it fails are skipped."),
 )
 RESULT = "result.json"
+ENDS = {PointVerdict.CHANGED: "changed", PointVerdict.UNCHANGED: "not changed", PointVerdict.SKIP: "unclear"}
 FOUND, NOT_ALL_FOUND = 0, 1
 WRONG = "wrong"
 ONE_CALL = "--perf-iters=1"  # enough to search for wrong answers; the user's own arguments follow and win
@@ -98,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     write_json(start.output / RESULT, [asdict(trail) for trail in trails])
     if isinstance(subject, Commits):
         subject.write_logs(trails, start.output)
-    show(results(trails, subject.history, ON_HOST.get(start.options.find, start.options.find)))
+    show(_results(trails, subject.history, ON_HOST.get(start.options.find, start.options.find)))
     return FOUND if all(trail.found for trail in trails) else NOT_ALL_FOUND
 
 
@@ -142,7 +146,7 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu, rules.allowed)
     quantity = Domain(options.find) if options.find in ON_HOST else None
     rules = replace(rules, quantity=quantity, allowed=rules.allowed | {Reason.LIBRARY.value})
-    save = functools.partial(save_verdicts, start.output)
+    save = functools.partial(_save_verdicts, start.output)
     return Times(instrument, rules, save, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
 
 
@@ -163,7 +167,7 @@ def _searched(subject: Subject, journal: SearchJournal) -> list[CaseSearch]:
 def _printed(journal: SearchJournal, subject: Subject, question: Question) -> Mapping[str, CaseFinding]:
     """Ask a question and print its findings; after the ends, also how long the search may take."""
     found = journal(question)
-    for line in step(question, found, subject.history, journal.seconds[question.number - 1]):
+    for line in _step(question, found, subject.history, journal.seconds[question.number - 1]):
         say(line)
     changed = sum(finding.answer is PointVerdict.CHANGED for finding in found.values())
     if question.stage == "ends" and changed:
@@ -209,3 +213,77 @@ def parser() -> argparse.ArgumentParser:
     ALLOW.add_by(made.add_argument)
     made.set_defaults(perf_gate_strict=False)
     return made
+
+
+# The text of a search: a line for each step and finding, and the result of each case.
+
+
+def _step(question: Question, found: Mapping[str, CaseFinding], history: History, seconds: float) -> Iterator[str]:
+    beside = f" beside {history.title(question.base)}" if question.stage == "verify" else ""
+    yield f"{question.number:2} {question.stage}: {history.title(question.head)}{beside} ({seconds:.0f} s)"
+    for case, finding in found.items():
+        yield f"     {case}"
+        answer = (GIT_WORDS if question.stage == "step" else ENDS)[finding.answer]
+        yield from indented(f"{answer}: {finding.sentence}", 7)
+
+
+def _results(trails: Iterable[CaseSearch], history: History, wanted: str) -> Iterator[str]:
+    for trail in trails:
+        yield ""
+        yield trail.case
+        yield from (line for sentence in _result(trail, history, wanted) for line in indented(sentence, 2))
+
+
+def _result(trail: CaseSearch, history: History, wanted: str) -> Iterator[str]:
+    if not trail.searched:
+        yield f"not searched, it is unclear whether the ends differ: {trail.ends.sentence}"
+        return
+    if trail.verified is None:
+        yield from _unverified(trail, history, wanted)
+        return
+    if trail.found:
+        [point] = trail.suspects
+        yield f"first {wanted} in {history.title(point)} ({history.origin(point)})"
+    else:
+        yield f"first {wanted} in one of these {len(trail.suspects)}, of which only the last could be measured:"
+        yield from (history.title(point) for point in trail.suspects)
+    yield f"beside what is directly before: {trail.verified.sentence}{_sure(trail.verified)}"
+    yield from trail.verified.facts
+    yield f"the ends: {trail.ends.sentence}"
+
+
+def _unverified(trail: CaseSearch, history: History, wanted: str) -> Iterator[str]:
+    yield (
+        f"nothing is to blame: the ends differ ({trail.ends.sentence}), and none of these suspects is surely {wanted} "
+        "than what is directly before it: it may have crept, or come and gone between measurements"
+    )
+    for point, finding in trail.cleared:
+        yield f"{history.title(point)}: {finding.sentence}"
+
+
+def _sure(finding: CaseFinding) -> str:
+    return "" if finding.surely is None else f", at least {words.percent(finding.surely)} (95 % confidence)"
+
+
+# The files of a search: each comparison's verdicts, and the settings with which `compare` repeats them.
+
+
+def _save_verdicts(folder: Path, question: Question, judgement: Judgement) -> None:
+    there = folder / question.folder
+    write_whole(there / "thresholds.toml", _toml(judgement.rules.thresholds))
+    write_whole(there / "verdicts.json", document.text(judgement))
+    write_whole(there / "verdicts.md", markdown.text(judgement))
+
+
+def _toml(thresholds: Thresholds) -> str:
+    """The thresholds as a settings file."""
+    lines = (f"{json.dumps(glob)} = {{ {_limits(entry)} }}\n" for glob, entry in thresholds.entries)
+    return "[thresholds]\n" + "".join(lines)
+
+
+def _limits(entry: object) -> str:
+    """The settings that decide whether a case changed, without those for absolute limits."""
+    values = dict(entry) if isinstance(entry, dict) else {}
+    fields = [f'{name} = "{100 * values[name]:.12f}%"' for name in ("slower", "slower_host") if name in values]
+    fields += [f"floor_us = {values['floor_us']!r}"] if "floor_us" in values else []
+    return ", ".join(fields)

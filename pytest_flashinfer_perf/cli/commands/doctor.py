@@ -18,7 +18,6 @@ from pytest_flashinfer_perf.measurement import peaks
 from pytest_flashinfer_perf.printing import print_raw, show
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.formatting import grouped, software, wrapped
-from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 EXAMPLE = """examples:
   flashinfer-perf doctor
@@ -75,19 +74,18 @@ def _gpu(gpu: Mapping[str, Any]) -> str:
         return f"{known}; clocks unknown: pip install nvidia-ml-py"
     clocks = f"SM clock {_or(gpu['sm_mhz'])} of {_or(gpu['sm_mhz_most'])} MHz, memory {_or(gpu['memory_mhz'])} MHz"
     power = f"{_or(gpu['power_w'])} W, capped at {_or(gpu['power_cap_w'])} of {_or(gpu['power_cap_usual_w'])} W"
+    if gpu["processes"] is None:
+        others = "its processes are unknown"
+    else:
+        sizes = [(p, (p["bytes"] or 0) / 2**30) for p in gpu["processes"]]
+        seen = [f"{p['name'] or 'a process'} ({p['pid']}, {size:.1f} GiB)" for p, size in sizes]
+        others = f"OTHER PROCESSES: {', '.join(seen)}" if seen else "no other processes"
     persistence = {True: "on", False: "off: nvidia-smi -pm 1", None: "unknown"}[gpu["persistence"]]
-    return f"{known}; {clocks}; {power}; throttled by {_or(gpu['throttle'])}; persistence {persistence}; {_others(gpu)}"
+    return f"{known}; {clocks}; {power}; throttled by {_or(gpu['throttle'])}; persistence {persistence}; {others}"
 
 
 def _or(value: float | str | None) -> str:
     return "?" if value is None else value if isinstance(value, str) else f"{value:.0f}"
-
-
-def _others(gpu: Mapping[str, Any]) -> str:
-    if gpu["processes"] is None:
-        return "its processes are unknown"
-    seen = [f"{p['name'] or 'a process'} ({p['pid']}, {(p['bytes'] or 0) / 2**30:.1f} GiB)" for p in gpu["processes"]]
-    return f"OTHER PROCESSES: {', '.join(seen)}" if seen else "no other processes"
 
 
 def _requirements(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -149,7 +147,11 @@ def examine() -> Facts:
 
 def facts_about(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -> Facts:
     """The facts that are shown, for the device that a run would measure."""
-    routines = {routine.name: _backends(routine, device) for routine in all_routines().values()}
+    # For each backend the reason why it cannot run here, or None; single shapes may have further limits.
+    routines = {
+        routine.name: {name: capability.missing(backend.requires, device) for name, backend in routine.backends.items()}
+        for routine in all_routines().values()
+    }
     unmet, roof = requirements.unmet(), peaks.cache_path(device)
     there = {one.name: requirements.version(one.name) is not None for one in unmet}
     runs = any(reason is None for backends in routines.values() for reason in backends.values())
@@ -190,11 +192,6 @@ def _described(gpu: Device) -> Facts:
         "l2_bytes": gpu.cache_bytes,
         "free_bytes": gpu.free_bytes(),
     }
-
-
-def _backends(routine: AnyRoutine, device: Device) -> dict[str, str | None]:
-    """For each backend the reason why it cannot run here, or None; single shapes may have further limits."""
-    return {name: capability.missing(backend.requires, device) for name, backend in routine.backends.items()}
 
 
 def _kernels() -> Facts | None:

@@ -49,31 +49,24 @@ def _routines(asked: str) -> int:
     found = [routines[asked]] if asked in routines else alike
     if not found:
         raise UnknownRoutineError(asked, unknown(asked, sorted(routines)))
-    shown = (line for routine in found for line in (_whole(routine) if asked else _brief(routine)))
+    shown = (line for routine in found for line in _described(routine, whole=bool(asked)))
     models = () if asked else _titled("models", sorted({*_models(found), *shipped.names()}), indent=0)
     show([*shown, *models])
     return 0
 
 
-def _brief(routine: AnyRoutine) -> Iterator[str]:
-    yield from _heading(routine)
-    yield from _titled("flags", (f"--{field.spellings[0]}" for field in fields_of(routine.params)))
-    yield ""
-
-
-def _whole(routine: AnyRoutine) -> Iterator[str]:
-    yield from _heading(routine)
-    yield from _titled("models", _models([routine]))
-    yield "  flags"
-    for field in fields_of(routine.params):
-        yield from _explained(field)
-    yield ""
-
-
-def _heading(routine: AnyRoutine) -> Iterator[str]:
+def _described(routine: AnyRoutine, *, whole: bool) -> Iterator[str]:
     yield f"{routine.name} ({routine.family})"
     yield from _titled("backends", routine.backends)
     yield from _titled("tiers", (f"{name} ({len(list(shapes()))})" for name, shapes in routine.tiers.items()))
+    if whole:
+        yield from _titled("models", _models([routine]))
+        yield "  flags"
+        for field in fields_of(routine.params):
+            yield from _explained(field)
+    else:
+        yield from _titled("flags", (f"--{field.spellings[0]}" for field in fields_of(routine.params)))
+    yield ""
 
 
 def _models(routines: Iterable[AnyRoutine]) -> list[str]:
