@@ -145,16 +145,14 @@ def pytest_collect_file(
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Give a test that is marked by perf_cases or perf_apis its cases."""
-    marker = metafunc.definition.get_closest_marker("perf_cases")
+    from pytest_flashinfer_perf.plugin import collection
+
+    marker, settings = metafunc.definition.get_closest_marker("perf_cases"), metafunc.config.stash[SETTINGS]
     if marker is not None:
-        from pytest_flashinfer_perf.plugin import collection
-
-        collection.parametrize(metafunc, marker, metafunc.config.stash[SETTINGS])
+        collection.parametrize(metafunc, marker, settings)
     if metafunc.definition.get_closest_marker("perf_apis") is not None:
-        from pytest_flashinfer_perf.plugin import collection
-
         with errors_of_use():
-            collection.parametrize_apis(metafunc, metafunc.config.stash[SETTINGS])
+            collection.parametrize_apis(metafunc, settings)
 
 
 def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ import fnmatch
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -29,10 +29,11 @@ from pytest_flashinfer_perf.report import host, terminal, vllm
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, Roof, RunError, Unmeasured
+from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, RunError, Unmeasured
 from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import benchmark_rows, reports, stash
 from pytest_flashinfer_perf.session.journal import json_of
+from pytest_flashinfer_perf.session.reports import CaseReport
 from pytest_flashinfer_perf.session.stash import SETTINGS
 
 NOTHING = "nothing was measured, for the reasons above"
@@ -49,41 +50,36 @@ class Board:
 
     def __init__(self, step: Callable[[], StepPlan | None]) -> None:
         self.step = step  # of a model, if the session measures one
-        self._rows: dict[str, Row] = {}
-        self._unmeasured: dict[str, list[Unmeasured]] = {}
-        self._checked: dict[str, str] = {}
-        self._searches: dict[str, Mapping[str, Any]] = {}
-        self._roofs: dict[str, Mapping[str, Roof]] = {}
+        self._carried: dict[str, list[CaseReport]] = {}  # of the last attempt of each test
         self.notes: list[str] = []
         self.is_ours = False
 
     @property
     def rows(self) -> list[Row]:
-        return list(self._rows.values())
+        return self._all("row")
 
     @property
     def unmeasured(self) -> list[Unmeasured]:
-        return [case for of_test in self._unmeasured.values() for case in of_test]
+        return self._all("unmeasured")
 
     @property
     def block(self) -> Block:
-        return Block(roofs=self._roofs, unmeasured=tuple(self.unmeasured), step=self.step())
+        measured = [one for of_test in self._carried.values() for one in of_test if one.row]
+        roofs = {one.row.identity.place: one.roofs for one in measured if one.row}
+        return Block(roofs=roofs, unmeasured=tuple(self.unmeasured), step=self.step())
+
+    def _all(self, name: str) -> list[Any]:
+        """What the reports of all tests carried under this name."""
+        values = (getattr(one, name) for of_test in self._carried.values() for one in of_test)
+        return [value for value in values if value]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test, carried = report.nodeid, reports.of(report)
         self.is_ours |= carried.repeat is not None or carried.unmeasured is not None
-        if reports.begins_attempt(report):  # drop the results of an earlier one
-            for earlier in (self._unmeasured, self._searches, self._checked, self._rows):
-                earlier.pop(test, None)
-        if carried.row:
-            self._rows[test] = carried.row
-            self._roofs[carried.row.identity.place] = carried.roofs
-        if carried.unmeasured:
-            self._unmeasured.setdefault(test, []).append(carried.unmeasured)
-        if carried.search:
-            self._searches[test] = carried.search
-        if carried.checked:
-            self._checked[test] = carried.checked
+        if reports.begins_attempt(report):
+            self._carried.pop(test, None)
+        if carried != reports.NOTHING:
+            self._carried.setdefault(test, []).append(carried)
 
     def reasons(self, outcome: str) -> list[str]:
         """The reasons of this outcome, without the line of a file where each was met."""
@@ -98,7 +94,7 @@ class Board:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._rows:
+        if self.rows:
             if session.config.getoption("benchmark_cprofile", None):
                 self.notes.append(PROFILED_ELSEWHERE)
             _spare_hypothesis(session.config.pluginmanager)
@@ -117,7 +113,7 @@ class Board:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        rows, checked, searches = self.rows, list(self._checked.values()), list(self._searches.values())
+        rows, checked, searches = self.rows, self._all("checked"), self._all("search")
         skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
         failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
         not_understood = [case.reason.removeprefix("Failed: ") for case in failed]  # lines of testlists

@@ -41,7 +41,7 @@ STDERR = pytest.StashKey[IO[str]]()
 def start(config: pytest.Config, notes: list[str]) -> None:
     """Register what a session needs from the start, when pytest is configured."""
     brief = config.stash[BRIEF] = WorkerBrief.of(config) or _gathering(config, notes)
-    time_limit.know(brief.broken)
+    time_limit.broken.update(brief.broken)
     config.pluginmanager.register(reports.Serializer(), "flashinfer-perf-serializer")
     stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
     config.add_cleanup(stderr.close)

@@ -155,7 +155,7 @@ class Controller:
         spec, here = node.gateway.spec, _is_here(node.gateway.spec)
         brief = replace(
             self._brief,
-            broken=dict(time_limit.broken()) if here else {},
+            broken=dict(time_limit.broken) if here else {},
             dist=refusal(self._config.option.dist),
             gpu=obstacle(spec, self._specs, self._gpus, opted_in=self._opted_in),
             words=str(self._words / f"{node.gateway.id}.txt") if here else None,

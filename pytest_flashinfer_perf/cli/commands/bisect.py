@@ -196,18 +196,13 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument(name, metavar=metavar, help=meaning)
     wheels = "Folder with FlashInfer's wheels. Default: pip's index."
     made.add_argument("--wheels", type=Path, metavar="DIR", help=wheels)
-    made.add_argument(
-        "--find",
-        choices=(*SIGNS, *ON_HOST, WRONG),
-        default="slower",
-        help="The change to search for: slower or faster on the GPU, calls that take the host longer to enqueue (host) "
-        "or to plan (plan), wrong answers. Default: %(default)s.",
-    )
+    change = "The change to search for: slower or faster on the GPU, calls that take the host longer to enqueue (host) "
+    change += "or to plan (plan), wrong answers. Default: %(default)s."
+    made.add_argument("--find", choices=(*SIGNS, *ON_HOST, WRONG), default="slower", help=change)
     judging.PYTHON.add_by(made.add_argument)
     judging.add_pairs(made)
-    made.add_argument(
-        "--dry-run", action="store_true", help="Print the number of steps, disk space and minutes, and measure nothing."
-    )
+    estimate = "Print the number of steps, disk space and minutes, and measure nothing."
+    made.add_argument("--dry-run", action="store_true", help=estimate)
     judging.add_output(made, "bisect")
     judging.add_settings(made)
     ALLOW.add_by(made.add_argument)
