@@ -226,7 +226,7 @@ def verify(config: pytest.Config, settings: Settings) -> None:
         outputs[f"--{name.replace('_', '-')}"] = here / folder / any_file if folder else None
     if settings.fuzzing.on:
         outputs["--perf-findings"] = settings.fuzzing.findings / "any.json"
-    folder = config.getoption("benchmark_storage").removeprefix("file://")
+    folder = config.getoption("benchmark_storage", "").removeprefix("file://")
     outputs["--benchmark-storage"] = here / folder / "any.json" if _saves(config) and "://" not in folder else None
     programs = [path for path in outputs.values() if path and path.suffix == ".py"]
     verify_outputs(outputs, [*_read(config, settings), *programs])

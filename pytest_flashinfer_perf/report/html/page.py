@@ -206,8 +206,8 @@ class View:
 
 
 def _details(one: CaseHistory, names: dict[str, int]) -> dict[str, Any]:
-    nothing: dict[str, list[float]] = {name: [] for name in ("samples", "cycles", "ghz", "kernels")}
     if isinstance(one.entry, Unmeasured):
+        nothing: dict[str, list[float]] = {name: [] for name in ("samples", "cycles", "ghz", "kernels")}
         seen = {"backend": one.backend, "median": None, "facts": list(_facts(one.entry.written())), **nothing}
     else:
         seen = _measured(one.entry, names)
