@@ -175,8 +175,9 @@ class Controller:
         self._stillborn += bool(error) and node.gateway.id not in self._collected
         if self._opted_in and self._stillborn >= MOST_STILLBORN:
             raise pytest.UsageError(f"{self._stillborn} workers died before they had collected, the last with: {error}")
-        gateways, host = node.nodemanager.group, node.gateway.spec.via
-        if error and self._opted_in and host is not None:
+        host = node.gateway.spec.via if error and self._opted_in else None
+        if host is not None:
+            gateways = node.nodemanager.group
             gateways[host].join(timeout=NOTICED_S)
             if not gateways[host].hasreceiver():  # it has ended too: xdist could start no other worker there
                 _forget(gateways, host)
