@@ -142,7 +142,7 @@ def test_a_tolerance_that_cannot_be_understood_names_file_and_line(suite, line, 
     suite.makefile(".toml", **{"flashinfer-perf": f"[tolerances]\n{line}\n"})
     result = suite.runpytest("--collect-only", "--perf-backends=torch,planted")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f'flashinfer-perf.toml: [tolerances] "{line.split(chr(34))[1]}"' in result.stderr.str()
+    assert f"flashinfer-perf.toml: [tolerances] {line.split(chr(34))[1]!r}" in result.stderr.str()
     assert sentence in result.stderr.str()
 
 
