@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Status = Literal["ok", "noisy", "invalid", "wrong"]
 # "memory?": no peak is known for the type of the FLOPs, so they may bind where the share is that of the memory's roof.
 Bound = Literal["compute", "memory", "memory?"]
+GapOf = Literal["host", "graph"]
 Refcheck = Literal["passed", "sampled", "wrong", "off", "not checked"]
 
 
@@ -97,6 +98,7 @@ class Placement:
     """The timed calls at one arrangement of their tensors in memory."""
 
     median: Annotated[float | None, "seconds"] = None
+    busy: Annotated[float | None, "seconds of a call in which a kernel ran"] = None
     cycles: Annotated[float | None, "SM cycles"] = None
     addresses: Annotated[tuple[int, ...], "where the memory of each tensor begins that the call touches"] = ()
 
@@ -121,8 +123,8 @@ class Provenance:
     ] = None
     placements: Annotated[
         tuple[Placement, ...],
-        "for each [placement](measurement.md#placements) the median in seconds, the median of its cycles, and where "
-        "the memory of each tensor begins that the call touches",
+        "for each [placement](measurement.md#placements) the medians of its seconds, of its `busy` ones and of its "
+        "cycles, and where the memory of each tensor begins that the call touches",
     ] = ()
     placement_spread: Annotated[
         float | None, "the standard deviation of those medians over their mean; `null` for a single one"
@@ -167,6 +169,25 @@ class KernelTrace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KernelsAndGaps:
+    """The timed calls under CUPTI, split into the time in which their kernels ran and the gaps between them."""
+
+    busy: Annotated[
+        float | None,
+        "the median of the seconds of a call in which a kernel, a copy or a fill ran; `null` without CUPTI",
+    ] = None
+    busy_per_call: Annotated[tuple[float, ...] | None, "of each timed call, in the order of its samples"] = None
+    gap: Annotated[
+        float | None, "the median of the seconds in which none ran, between the first start and the last end"
+    ] = None
+    gap_of: Annotated[
+        GapOf | None,
+        "`host`: kernels were launched one by one, so it is the host's; `graph`: between those of a CUDA graph; `null` "
+        "without a gap",
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClockReadings:
     """SM cycles between stamps before and after a call, and what NVML reported meanwhile."""
 
@@ -177,6 +198,10 @@ class ClockReadings:
     cycles_per_call: Annotated[tuple[float, ...] | None, "of each call, back to back"] = None
     sm_ghz: Annotated[float | None, "the SM clock during those calls"] = None
     sm_ghz_per_call: Annotated[tuple[float, ...] | None, "of each call"] = None
+    queued: Annotated[
+        bool | None,
+        "whether all those calls were in the queue before the first one started; otherwise their cycles are the host's",
+    ] = None
     throttle: Annotated[str | None, "why NVML says that the clock was held down, while the clock pass ran"] = None
     power_w: Annotated[float | None, "by NVML, while the clock pass ran"] = None
 
@@ -315,6 +340,7 @@ class Row:
     provenance: Provenance = Provenance()
     library: Library = Library()
     trace: KernelTrace = KernelTrace()
+    timed: KernelsAndGaps = KernelsAndGaps()
     clocks: ClockReadings = ClockReadings()
     check: AnswerCheck = AnswerCheck()
     execution: Execution = Execution()
