@@ -67,14 +67,16 @@ def top_k(x: Tensor) -> Tensor:
 def norm_and_gate(x: Tensor, weight: Tensor, up: Tensor) -> Tensor:
     import flashinfer
 
-    return flashinfer.activation.silu_and_mul(flashinfer.norm.rmsnorm(x, weight) @ up)
+    gated: Tensor = flashinfer.activation.silu_and_mul(flashinfer.norm.rmsnorm(x, weight) @ up)
+    return gated
 
 
 def renormalised(logits: Tensor) -> Tensor:
     import flashinfer
 
     probs = flashinfer.sampling.softmax(logits, 0.8)
-    return flashinfer.sampling.top_p_renorm_probs(flashinfer.sampling.top_k_renorm_probs(probs, 50), 0.9)
+    kept: Tensor = flashinfer.sampling.top_p_renorm_probs(flashinfer.sampling.top_k_renorm_probs(probs, 50), 0.9)
+    return kept
 
 
 ARGUMENTS: dict[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]] = {

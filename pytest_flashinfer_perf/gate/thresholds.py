@@ -259,4 +259,4 @@ def _shape(row: Row) -> tuple[str | None, ...]:
 
 
 def _beside(pairs: Sequence[tuple[Row, Row]]) -> Replicates:
-    return effects.replicates([rival for rival, _ in pairs], [row for _, row in pairs], paired=True)[0]
+    return effects.replicates([rival for rival, _ in pairs], [row for _, row in pairs], paired=True, whole=True)[0]
