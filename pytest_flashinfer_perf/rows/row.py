@@ -123,8 +123,8 @@ class Provenance:
     ] = None
     placements: Annotated[
         tuple[Placement, ...],
-        "for each [placement](measurement.md#placements) the medians of its seconds, of its `busy` ones and of its "
-        "cycles, and where the memory of each tensor begins that the call touches",
+        "for each [placement](measurement.md#placements) its medians, in seconds and cycles, and where the memory of "
+        "each tensor begins that the call touches",
     ] = ()
     placement_spread: Annotated[
         float | None, "the standard deviation of those medians over their mean; `null` for a single one"
