@@ -47,7 +47,7 @@ extern "C" __global__ void hold(unsigned long long ns) {
 class Clocks:
     """SM cycles and the SM clock in GHz of each call, and what NVML reported meanwhile.
 
-    `queued`: all calls were in the queue before the first one started, so that none waited for the host.
+    `queued`: all calls were in the queue before the GPU reached the last one, so that it waited for the host in none.
     """
 
     cycles: tuple[float, ...]
@@ -89,9 +89,8 @@ def clock_pass(work: Work, each: float) -> Clocks:
             stream.synchronize()
             stamps.zero_()
             kernels.hold(min(times * queueing, LONGEST_HOLD_NS))
-            held = stream.record_event()
-            kernels.enqueue(work, stamps)
-            queued = not held.query()  # still held: all calls are in the queue before the first one starts
+            reached = kernels.enqueue(work, stamps)
+            queued = not reached.query()
             if queued:
                 break
         seen = provenance.read(device)
@@ -115,12 +114,15 @@ class _Kernels:
     spin: nvrtc.Launch
     processors: int
 
-    def enqueue(self, work: Work, stamps: Tensor) -> None:
+    def enqueue(self, work: Work, stamps: Tensor) -> torch.cuda.Event:
+        """The event is that the GPU has reached the last call."""
         for i in range(stamps.shape[1]):
             work.chill()
+            reached: torch.cuda.Event = torch.cuda.current_stream().record_event()
             self._stamp(stamps[0, i])
             work()
             self._stamp(stamps[1, i])
+        return reached
 
     def _stamp(self, at: Tensor) -> None:
         self.stamp(2 * self.processors, 1, at.data_ptr())
