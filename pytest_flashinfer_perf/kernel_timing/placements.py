@@ -31,6 +31,11 @@ class PlacedSamples:
         return statistics.median(self.samples)
 
     @property
+    def kernels(self) -> tuple[float, ...]:
+        """What is to be known precisely: gaps scatter, however many placements there are."""
+        return self.busy or self.samples
+
+    @property
     def busy_median(self) -> float | None:
         return statistics.median(self.busy) if self.busy else None
 

@@ -183,7 +183,7 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
         rotations=len(last.sets.sets),
         cuda_graph=cuda_graph,
         warmups=sum(one.warmup for one in placed) + stopping.makes_trial(measuring),
-        stopped=sampling.stopped([placement.samples for placement in timed[:-1]]),
+        stopped=sampling.stopped([placement.kernels for placement in timed[:-1]]),
         fallback=chosen.fallback,
         notes=tuple(note for note in (last.sets.note, *seen.notes) if note),
         seen=seen,
@@ -205,12 +205,12 @@ def _tried(bench: Bench, target: Target) -> tuple[list[Placed], float]:
 def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify, first: list[Placed]) -> list[Placed]:
     """Time all placements. Each is kept until the last is timed; freed memory would be used for the next one."""
     placed, free = list(first), bench.device.free_bytes()
-    while calls := sampling.elsewhere([one.placement.samples for one in placed]):
+    while calls := sampling.elsewhere([one.placement.kernels for one in placed]):
         if not placements.fits(target, free, bench.device.free_bytes(), len(placed)):
             break
         placed.append(bench.timed(target.elsewhere(), calls, sampling.warmup(first=not placed)))
         verify(placed[-1].target, placed[-1].work)
-    calls = sampling.own([one.placement.samples for one in placed])
+    calls = sampling.own([one.placement.kernels for one in placed])
     placed.append(bench.timed(target, calls, sampling.warmup(first=not placed)))
     verify(target, placed[-1].work)
     return placed

@@ -195,7 +195,7 @@ def constants():
     yield "gate-method.md", f"less than {percent(judge.ALIKE)} of what CUPTI says"
     assert (clocks.CALLS, clocks.MOST_CALLS, round(1e6 * clocks.SHORT_S / clocks.MOST_CALLS)) == (10, 30, 33)
     yield "gate-method.md", f"| the host's clock | {percent(noise.UNSEEN['wall'])} |"
-    precise = f"below {percent(stopping.FINE, 1)} or {1e9 * stopping.TICK_S:.0f} ns"
+    precise = f"gaps left out, is below {percent(stopping.FINE, 1)} or {1e9 * stopping.TICK_S:.0f} ns"
     yield "measurement.md", f"{precise} (CUPTI ticks in 32), by the host's clock {percent(stopping.PRECISION['wall'])};"
     yield "measurement.md", f"would take more than {cold.MOST_COPIES} copies or half of the free memory"
     assert (cold.MEMORY_SHARE, cold.CACHE_FACTOR, stopping.PLACEMENTS, stopping.CALLS) == (0.5, 5, 5, 10)
