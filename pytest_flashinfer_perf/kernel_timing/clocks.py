@@ -22,7 +22,7 @@ from pytest_flashinfer_perf.machine.provenance import Telemetry
 
 CALLS = 10  # of each placement
 MOST_CALLS, SHORT_S = 30, 1e-3  # of calls so short that this many take no longer than that
-HOLDS = (2, 10)  # how long the queue is held, in units of the time that it takes to fill it
+HOLDS = (2, 4)  # how long the queue is held, in units of the time that it takes to fill it
 LONGEST_HOLD_NS = 100_000_000
 
 SOURCE = r"""

@@ -1,6 +1,8 @@
 """Calls with gaps between their kernels, and suspects that a second instrument is asked about: verdicts by tables."""
 
 import math
+import random
+import statistics
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from pytest_flashinfer_perf.gate import effects, figures, terminal, words
 from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.judge import contradicts, judge
 from pytest_flashinfer_perf.gate.match import Reason
+from pytest_flashinfer_perf.gate.verdict import Verdict
 
 SAME = ("SAME", "within-threshold", 0)
 SLOWER, FASTER = ("SLOWER", "slower", 1), ("FASTER", "faster", 0)
@@ -101,6 +104,32 @@ def test_gaps_count_by_what_they_add_to_the_call(busy, gap, longer):
         [after] = run(split(kernels + longer, kernels)).rows
         seen = effects.gap_replicates([before], [after], paired=False)
         assert seen.change == pytest.approx(math.log((busy + longer) / (busy + gap)))
+
+
+def process(rng, slower=0.0, cases=20):
+    """One process's rows: busy times that differ by 0.2 % from process to process, launches by a fifth."""
+
+    def made(nth):
+        host = math.exp(rng.gauss(0.0, 0.2))
+        kernels = (20 + 5 * nth) * (1 + slower) * math.exp(rng.gauss(0.0, 0.002))
+        placed = [
+            (kernels * math.exp(rng.gauss(0.0, 0.004)), nth * host * math.exp(rng.gauss(0.0, 0.1))) for _ in range(5)
+        ]
+        busy, gap = (statistics.median(values) for values in zip(*placed, strict=True))
+        found = split(busy + gap, busy, case=f"sequence-{nth}", cuda_graph=False)
+        found["extra_info"]["placements"] = [{"median": (b + g) * 1e-6, "busy": b * 1e-6} for b, g in placed]
+        return found
+
+    return run(*map(made, range(cases)))
+
+
+def test_gaps_blur_no_verdict_on_kernels():
+    rng = random.Random(40)
+    plain = [judge([process(rng)], [process(rng)], rules()).counts for _ in range(15)]
+    slower = [judge([process(rng)], [process(rng, 0.03)], rules()).counts for _ in range(10)]
+    assert sum(counts[Verdict.SLOWER] for counts in plain) == 0
+    assert sum(counts[Verdict.AMBIGUOUS] for counts in plain) <= 3, "1 % of 300"
+    assert sum(counts[Verdict.SLOWER] for counts in slower) >= 190, "95 % of 200"
 
 
 # A second instrument.
