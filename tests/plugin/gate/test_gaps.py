@@ -38,7 +38,7 @@ def split(us, busy, **said):
         ((60, 50), (260, 50), BY_GAPS),
         ((50, 50), (150, 50), BY_GAPS),
         ((60, 50), (260, 40), BY_GAPS),  # its kernels are faster, and nobody has anything of that
-        ((260, 50), (52, 50), ("FASTER", "faster-gaps", 0)),
+        ((900, 50), (52, 50), ("FASTER", "faster-gaps", 0)),
         ((60, None), (63, 52.5), SLOWER),  # one side is of an earlier version: the whole time
         ((60, 50), (63, None), SLOWER),
     ],
@@ -48,8 +48,8 @@ def test_kernels_and_gaps_are_judged_apart(before, after, expected, cuda_graph):
 
 
 def test_gaps_of_launches_change_with_the_machine_and_those_of_a_graph_do_not():
-    """Half as much again: no verdict where the host launches each kernel, one where a graph does."""
-    before, after = ({"us": 100, "busy": 50}, {"us": 125, "busy": 50})
+    """Twice as much: no verdict where the host launches each kernel, one where a graph does."""
+    before, after = ({"us": 100, "busy": 50}, {"us": 150, "busy": 50})
     for cuda_graph, expected in ((False, SAME), (True, BY_GAPS)):
         assert verdict(split(**before, cuda_graph=cuda_graph), split(**after, cuda_graph=cuda_graph)) == expected
 
