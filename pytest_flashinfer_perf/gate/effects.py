@@ -17,7 +17,8 @@ from typing import Any
 from pytest_flashinfer_perf.gate import figures, noise
 from pytest_flashinfer_perf.gate.figures import Figure
 from pytest_flashinfer_perf.gate.noise import Noise, above, beyond
-from pytest_flashinfer_perf.rows.row import HostTime, Row
+from pytest_flashinfer_perf.rows.host_time import HostTime
+from pytest_flashinfer_perf.rows.row import Row
 
 
 class Domain(str, Enum):

@@ -125,16 +125,15 @@ def _changed(primary: Effect, other: Effect | None, threshold: float, sign: int,
 
 def _only(effect: Effect) -> Decision:
     """Changed in one domain and not in the other."""
-    if effect.seen.domain is Domain.TIME:
-        why = "time and not in cycles: the SM clock changed, or it waits for something else than its SMs or memory"
-        return Verdict.AMBIGUOUS, Reason.TIME_ONLY, f"changed in {why}"
-    why = "cycles and not in time: the SM clock changed, or it waits for memory"
-    return Verdict.AMBIGUOUS, Reason.CYCLES_ONLY, f"changed in {why}"
+    if effect.seen.domain is Domain.CYCLES:
+        why = "cycles and not in time: the SM clock changed, or it waits for memory"
+        return Verdict.AMBIGUOUS, Reason.CYCLES_ONLY, f"changed in {why}"
+    why = "time and not in cycles: the SM clock changed, or it waits for something else than its SMs or memory"
+    return Verdict.AMBIGUOUS, Reason.TIME_ONLY, f"changed in {why}"
 
 
 # A second instrument for a suspect: stamps of the GPU's timer around calls of its own, which CUPTI has no part in
-# (kernel_timing/clocks.py). Each row has had them anyway.
-
+# (kernel_timing/clocks.py). Each row has them for its cycles.
 
 SUSPECT = (Reason.SLOWER, Reason.TIME_ONLY)
 
@@ -177,7 +176,7 @@ def _with_gaps(sound: Sequence[Judged], *, paired: bool) -> dict[str, Judged]:
 
 def _held_to_gaps(judged: Judged, effect: Effect, cases: int) -> Judged:
     """Its gaps decide where they changed significantly and the whole call changed with them; they hide no kernel."""
-    threshold = judged.asked.in_log(min(row.median for row in judged.case.before))
+    threshold = judged.threshold or 0.0
     verdict, _, _ = decide([effect], threshold)
     sign = {Verdict.SLOWER: 1, Verdict.FASTER: -1}.get(verdict, 0)
     decides = sign * _whole(judged) > threshold and verdict.rank < judged.verdict.rank

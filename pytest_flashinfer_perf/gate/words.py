@@ -20,7 +20,8 @@ from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, 
 from pytest_flashinfer_perf.machine import implementations
 from pytest_flashinfer_perf.machine.implementations import UNKNOWN
 from pytest_flashinfer_perf.rows.formatting import duration
-from pytest_flashinfer_perf.rows.row import COUNTED, Row, places
+from pytest_flashinfer_perf.rows.host_time import COUNTED, places
+from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.rows.scatter import noise
 

@@ -33,7 +33,7 @@ from pytest_flashinfer_perf.machine import nvrtc, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.provenance import Telemetry
 from pytest_flashinfer_perf.rows import scatter
-from pytest_flashinfer_perf.rows.row import HostTime
+from pytest_flashinfer_perf.rows.host_time import HostTime
 
 FEW_LAUNCHES, GAPS = 10, 1.5
 FEWEST_CALLS_IN_GRAPH = 10

@@ -16,6 +16,7 @@ from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.measurement.one_case import CaseResult
 from pytest_flashinfer_perf.routines import upstream_command
 from pytest_flashinfer_perf.rows.formatting import duration
+from pytest_flashinfer_perf.rows.host_time import outlasts
 from pytest_flashinfer_perf.rows.row import (
     AnswerCheck,
     ClockReadings,
@@ -31,7 +32,6 @@ from pytest_flashinfer_perf.rows.row import (
     Setup,
     Status,
     Throughput,
-    outlasts,
 )
 from pytest_flashinfer_perf.session import benchmark_rows
 from pytest_flashinfer_perf.spec.case import Case

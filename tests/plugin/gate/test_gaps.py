@@ -54,6 +54,11 @@ def test_gaps_of_launches_change_with_the_machine_and_those_of_a_graph_do_not():
         assert verdict(split(**before, cuda_graph=cuda_graph), split(**after, cuda_graph=cuda_graph)) == expected
 
 
+def test_a_lower_clock_is_no_slower_kernel_of_a_call_with_gaps():
+    before, after = (split(60, 50, cycles=96e3, sm_ghz=1.8), split(65, 55, cycles=96e3, sm_ghz=1.64))
+    assert verdict(before, after) == ("AMBIGUOUS", "time-only", 0)
+
+
 def test_gaps_are_shown_beside_the_kernels():
     sides = (split(60, 50, cuda_graph=False), split(73.5, 52.5, cuda_graph=False))
     judgement = judge([run(sides[0])], [run(sides[1])], rules())

@@ -58,7 +58,7 @@ import json
 import os
 import pathlib
 
-from pytest_flashinfer_perf.rows.row import HostTime
+from pytest_flashinfer_perf.rows.host_time import HostTime
 from pytest_flashinfer_perf.kernel_timing import host
 
 
