@@ -19,7 +19,8 @@ from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.effects import Replicates
 from pytest_flashinfer_perf.gate.match import ComparedCase
 from pytest_flashinfer_perf.models.verdicts import StepLimits
-from pytest_flashinfer_perf.rows.row import SYNCHRONISATION, HostTime, Row, places
+from pytest_flashinfer_perf.rows.host_time import SYNCHRONISATION, HostTime, places
+from pytest_flashinfer_perf.rows.row import Row
 
 EXAMPLE = '"attention/decode*" = { slower = "2%", floor_us = 0.5 }'
 PERCENT = re.compile(r"(\d+(?:\.\d+)?) *%")
@@ -242,4 +243,4 @@ def _shape(row: Row) -> tuple[str | None, ...]:
 
 
 def _beside(pairs: Sequence[tuple[Row, Row]]) -> Replicates:
-    return effects.replicates([rival for rival, _ in pairs], [row for _, row in pairs], paired=True)[0]
+    return effects.replicates([rival for rival, _ in pairs], [row for _, row in pairs], paired=True, whole=True)[0]

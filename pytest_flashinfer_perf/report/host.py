@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.rows.formatting import counted, duration, grouped, indented, named
-from pytest_flashinfer_perf.rows.row import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, HostTime, Row, outlasts, places
+from pytest_flashinfer_perf.rows.host_time import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, HostTime, outlasts, places
+from pytest_flashinfer_perf.rows.row import Row
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 BATCH = "batch_size"

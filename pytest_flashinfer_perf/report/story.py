@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.gate import effects, judge, noise, thresholds, verdict, words
+from pytest_flashinfer_perf.gate import effects, figures, judge, noise, thresholds, verdict, words
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.gate.read import verify_once
 from pytest_flashinfer_perf.rows import run_file
@@ -317,14 +317,14 @@ def is_slower(row: Row, first: Row) -> bool:
 
     Where the samples of the two scatter by more than that noise, their scatter counts.
     """
-    [effect] = effects.effects(effects.replicates([first], [row], paired=True)[:1])
+    [effect] = effects.effects(effects.replicates([first], [row], paired=True, whole=True)[:1])
     own = math.hypot(_error(first, effect.seen.domain), _error(row, effect.seen.domain))
     return effect.change > noise.beyond(RISK, effect.noise.df) * max(effect.error, own)
 
 
 def _error(row: Row, domain: str) -> float:
     """The relative standard error of a median, from the middle half of its samples; without samples from the spread."""
-    counted = domain == "cycles" and effects.is_long(row)
+    counted = domain == "cycles" and figures.is_long(row)
     median, samples = (row.clocks.cycles, row.clocks.cycles_per_call) if counted else (row.median, row.stats.data)
     if not median or not samples or len(samples) < 2:
         return (row.spread or 0.0) / math.sqrt(max(1, row.stats.rounds))
