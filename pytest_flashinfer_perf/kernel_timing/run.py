@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -182,7 +182,7 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
         cold_l2=last.sets.mode,
         rotations=len(last.sets.sets),
         cuda_graph=cuda_graph,
-        warmups=sum(one.warmup for one in placed) + stopping.makes_trial(measuring),
+        warmups=_untimed(bench, placed),
         stopped=sampling.stopped([placement.kernels for placement in timed[:-1]]),
         fallback=chosen.fallback,
         notes=tuple(note for note in (last.sets.note, *seen.notes) if note),
@@ -208,12 +208,16 @@ def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify, fi
     while calls := sampling.elsewhere([one.placement.kernels for one in placed]):
         if not placements.fits(target, free, bench.device.free_bytes(), len(placed)):
             break
-        placed.append(bench.timed(target.elsewhere(), calls, sampling.warmup(first=not placed)))
+        placed.append(bench.timed(target.elsewhere(), calls, sampling.warmup(_untimed(bench, placed), len(placed))))
         verify(placed[-1].target, placed[-1].work)
     calls = sampling.own([one.placement.kernels for one in placed])
-    placed.append(bench.timed(target, calls, sampling.warmup(first=not placed)))
+    placed.append(bench.timed(target, calls, sampling.warmup(_untimed(bench, placed), len(placed), last=True)))
     verify(target, placed[-1].work)
     return placed
+
+
+def _untimed(bench: Bench, placed: Sequence[Placed]) -> int:
+    return sum(one.warmup for one in placed) + stopping.makes_trial(bench.how)
 
 
 def _range(name: str, device: Device) -> AbstractContextManager[None]:

@@ -27,6 +27,7 @@ class Simulated:
 
     def __init__(self, durations, shifts=(0.0,), instrument="cupti"):
         self.now, self.instrument, self.placed, self.warmups = 0.0, instrument, [], 0
+        self.shared = []
         self._turn, self._shift = itertools.cycle(durations), itertools.cycle(shifts)
 
     def _call(self, shift=0.0):
@@ -39,6 +40,7 @@ class Simulated:
         self.warmups += warmup
         for _ in range(warmup):
             self._call(shift)
+        self.shared.append(warmup)
         self.placed.append([self._call(shift) for _ in range(calls)])
 
     def run(self, **how):
@@ -47,14 +49,28 @@ class Simulated:
         budget = stopping.TimeBudget(stopping.WALL_FACTOR * asked.max_time, lambda: self.now)
         sampling = stopping.Sampling(asked, self.instrument, each, budget)
         while calls := sampling.elsewhere(self.placed):
-            self._place(calls, sampling.warmup(first=not self.placed))
+            self._place(calls, sampling.warmup(self.untimed(asked), len(self.placed)))
         stopped = sampling.stopped(self.placed)
-        self._place(sampling.own(self.placed), sampling.warmup(first=not self.placed))
+        self._place(sampling.own(self.placed), sampling.warmup(self.untimed(asked), len(self.placed), last=True))
         return stopped
+
+    def untimed(self, asked):
+        return self.warmups + stopping.makes_trial(asked)
 
     @property
     def calls(self):
         return sum(map(len, self.placed))
+
+
+@given(st.integers(1, 40), st.integers(0, 60))
+def test_untimed_calls_are_as_many_as_asked_for_and_shared_out(iters, warmup):
+    """As `--dry_run_iters 5 --num_iters 30` asks; the one that shows how long a call takes is one of them."""
+    simulated = Simulated([1e-5])
+    simulated.run(iters=iters, warmup=warmup)
+    assert simulated.warmups + stopping.makes_trial(Measuring(warmup=warmup)) == warmup
+    placements = len(simulated.placed)
+    assert warmup < placements or all(simulated.shared[1:])
+    assert max(simulated.shared) <= -(-warmup // placements)
 
 
 quick = st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=7)
