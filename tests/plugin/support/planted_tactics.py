@@ -8,7 +8,7 @@ FILE = """
     import pytest
     import torch
     from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
-    from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
     from pytest_flashinfer_perf.spec.routine import Built
 
     MS = {-1: 6.0, 0: 2.0, 1: 2.0, 2: 4.0, 3: 6.0, 4: 16.0, 5: 8.0, 6: 1.0, 7: 1.0}  # 6 is wrong, 7 raises
@@ -67,7 +67,7 @@ TWO = """
     import pytest
     import torch
     from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
-    from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
     from pytest_flashinfer_perf.spec.routine import Built
 
     MS = {"up": {-1: 2.5, 0: 2.5, 1: 0.5, 2: 4.5}, "down": {-1: 2.0, 0: 0.5, 1: 2.0}}
@@ -104,7 +104,7 @@ HEURISTIC = """
     import time
 
     import pytest
-    from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
     from pytest_flashinfer_perf.spec.routine import Built
 
     def planted(name, milliseconds):
