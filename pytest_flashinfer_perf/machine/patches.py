@@ -28,8 +28,8 @@ def wrap_builds(wrapped: Callable[[Function], Function]) -> None:
 
 
 @contextmanager
-def tuner_asked(wrapped: Callable[[Function], Function]) -> Iterator[None]:
-    """Wrap `choose_one` of FlashInfer's `AutoTuner`, which a call asks for a runner and a tactic.
+def tuner_wrapped(method: str, wrapped: Callable[[Function], Function]) -> Iterator[None]:
+    """Wrap a method of FlashInfer's `AutoTuner`: `choose_one`, which a call asks, or `search_cache`, which that asks.
 
     Only the one tuner of the process is changed, not its class. FlashInfer 0.6.18 and 0.7.2 have it. Without it a case
     that is tuned ends with an AttributeError: its row could not say which kernel was timed.
@@ -37,11 +37,11 @@ def tuner_asked(wrapped: Callable[[Function], Function]) -> Iterator[None]:
     from flashinfer.autotuner import AutoTuner
 
     tuner: Any = AutoTuner.get()
-    tuner.choose_one = wrapped(tuner.choose_one)
+    setattr(tuner, method, wrapped(getattr(tuner, method)))
     try:
         yield
     finally:
-        del tuner.choose_one
+        delattr(tuner, method)
 
 
 def tuner_choices(seen: Callable[[str, Any, Any], None]) -> AbstractContextManager[None]:
@@ -55,7 +55,7 @@ def tuner_choices(seen: Callable[[str, Any, Any], None]) -> AbstractContextManag
 
         return choose_one
 
-    return tuner_asked(wrapped)
+    return tuner_wrapped("choose_one", wrapped)
 
 
 @contextmanager

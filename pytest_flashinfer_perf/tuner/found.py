@@ -79,10 +79,10 @@ class CaseFound:
     best: Annotated[tuple[str, ...], "those that cannot be told from the fastest, which is the first"]
     ways: Annotated[Mapping[str, str], "the tactic of each way: `default`, `tune 1`, `cache`"]
     flips: Annotated[int, "how many more sets than one fresh tunes land in"] = 0
-    untuned: Annotated[tuple[str, ...], "ways that took the default although they tuned"] = ()
+    untuned: Annotated[tuple[str, ...], "ways without an entry that covers the case: they took the default"] = ()
     questions: Annotated[tuple[QuestionFound, ...], "none where a heuristic chooses"] = ()
     replayed: Annotated[Mapping[str, Replayed], "by way"] = dataclasses.field(default_factory=dict)
-    written: Annotated[bool | None, "whether the cache file that was written leads to the best tactic"] = None
+    written: Annotated[bool | None, "whether the cache file that was written leads to one of the best"] = None
     took_s: Annotated[float, "seconds for the whole case"] = 0.0
 
     def tactic(self, name: str) -> TacticFound | None:
@@ -140,7 +140,7 @@ class Report:
 
     format: Annotated[str, f"`{FORMAT}`"]
     tuner: Annotated[str, "the function of FlashInfer that fresh processes tuned with"]
-    seconds: Annotated[float, "that the command took"]
+    seconds: Annotated[float, "that its processes took, without the wait for the GPU"]
     versions: Annotated[Mapping[str, str | None], "of what is installed; `null` for what is not"]
     cases: Annotated[tuple[CaseFound, ...], "those with a race"]
     left_out: Annotated[tuple[LeftOut, ...], "the others"] = ()

@@ -71,12 +71,12 @@ def _of_replays(case: CaseFound) -> Iterator[Finding]:
             if getattr(seen, name) is False:
                 yield Finding("FAIL", case.case, f"{way}, replayed: {sentence} than was timed")
     if case.written is False:
-        yield Finding("FAIL", case.case, "the cache file that was written does not lead to its best tactic")
+        yield Finding("FAIL", case.case, "the cache file that was written leads to none of its best tactics")
 
 
 def _of_questions(case: CaseFound) -> Iterator[Finding]:
     if case.untuned:
-        yield Finding("NOTE", case.case, f"tuning changed nothing: {', '.join(case.untuned)} took the default")
+        yield Finding("NOTE", case.case, f"{', '.join(case.untuned)}: no entry covers it, the default is taken")
     for question in case.questions:
         for rounded in question.rounded:
             yield Finding("NOTE", case.case, f"{question.op}: {rounded}")

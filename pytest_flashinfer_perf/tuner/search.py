@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.tuner import contest, heuristics, sets, tactics
 from pytest_flashinfer_perf.tuner.contest import CheckedCall, Contest, Entrant
 from pytest_flashinfer_perf.tuner.found import DEFAULT, TUNE, CaseFound, QuestionFound, Replayed, TacticFound
 from pytest_flashinfer_perf.tuner.race import Race
-from pytest_flashinfer_perf.tuner.tactics import Question, Tactic
+from pytest_flashinfer_perf.tuner.tactics import Chosen, Question, Tactic
 
 MOST_OF_ONE = 8  # of the best answers to one question that are combined with those to another
 NOTHING_TO_CHOOSE = "it asks FlashInfer's tuner nothing, and no heuristic chooses its kernel"
@@ -79,11 +79,11 @@ def _heuristic(case: Case, held: Contest, rivals: Sequence[Entrant], asked: Aske
 
 def _tactics(case: Case, held: Contest, call: CheckedCall, questions: Sequence[Question], asked: Asked) -> CaseFound:
     """Every tactic of the tuner, then what each way replays."""
-    ways = {DEFAULT: tactics.default(questions)}
-    ways |= {way: Tactic.from_json(picked) for way, picked in asked.picks.items()}
-    files = {way: asked.files[way] for way in ways if way in asked.files}
+    chosen = {way: Chosen.from_json(picked) for way, picked in asked.picks.items()}
+    files = {way: asked.files[way] for way in chosen if way in asked.files}
     if asked.cache:
-        ways["cache"], files["cache"] = tactics.chosen(call.target, cache=asked.cache), asked.cache
+        chosen["cache"], files["cache"] = tactics.chosen(call.target, cache=asked.cache), asked.cache
+    ways = {DEFAULT: tactics.default(questions), **{way: one.tactic for way, one in chosen.items()}}
     race, sentence = _searched(held, call, questions, list(ways.values()), asked.budget)
     asked.replays()
     replayed = {
@@ -95,7 +95,7 @@ def _tactics(case: Case, held: Contest, call: CheckedCall, questions: Sequence[Q
         race,
         sentence,
         {way: tactic.name for way, tactic in ways.items()},
-        untuned=tuple(way for way, tactic in ways.items() if way != DEFAULT and tactic.is_default),
+        untuned=tuple(way for way, one in chosen.items() if not one.is_covered),
         questions=tuple(map(_question, questions)),
         replayed=replayed,
         written=_written(race, call.target, questions, ways, asked.write),
@@ -147,7 +147,7 @@ def _sentence(questions: Sequence[Question], best: Mapping[str, Sequence[Choice]
 
 def _replayed(held: Contest, call: Target, tactic: Tactic, cache: str | None) -> Replayed:
     """Whether FlashInfer chooses that tactic again, by its answer, by its kernels, and in a graph."""
-    answer = tactics.chosen(call, cache=cache)
+    answer = tactics.chosen(call, cache=cache).tactic
     gc.collect()  # of the graphs that the tuner left behind
     eager, graph = held.kernels(call), held.kernels_in_graph(call)
     with tactics.using(tactic):
@@ -158,13 +158,14 @@ def _replayed(held: Contest, call: Target, tactic: Tactic, cache: str | None) ->
 def _written(
     race: Race, call: Target, questions: Sequence[Question], ways: Mapping[str, Tactic], cache: str | None
 ) -> bool | None:
-    """Whether a cache file with the best tactic leads to it; None if none is asked for."""
+    """Whether a cache file with the best tactic covers the call and leads to a best one; None if none is asked for."""
     if cache is None or not race.field.times:
         return None
     name = race.field.fastest
     offered = tactics.product(tactics.default(questions), {question.op: question.choices for question in questions})
     tactics.write(call, next(one for one in (*ways.values(), *offered) if one.name == name), cache)
-    return tactics.chosen(call, cache=cache).name == name
+    taken = tactics.chosen(call, cache=cache)
+    return taken.is_covered and taken.tactic.name in race.field.best
 
 
 def _found(case: Case, held: Contest, race: Race, search: str, ways: Mapping[str, str], **more: Any) -> CaseFound:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from pytest_flashinfer_perf.measurement import autotune
 from pytest_flashinfer_perf.measurement.autotune import Choice
 from pytest_flashinfer_perf.tuner.found import TUNERS
 
-UNTUNED = -1  # FlashInfer's number for what a runner does by default
 V1, V2 = TUNERS
 
 
@@ -43,20 +42,26 @@ class Tactic:
             return self.answers[0][1].sentence
         return "; ".join(f"{op.rpartition('::')[2]}: {choice.sentence}" for op, choice in self.answers)
 
-    @property
-    def as_json(self) -> list[list[Any]]:
-        return [[op, choice.runner, choice.tactic] for op, choice in self.answers]
-
-    @classmethod
-    def from_json(cls, written: Sequence[Sequence[Any]]) -> Tactic:
-        return cls(tuple((op, Choice(runner, _frozen(tactic))) for op, runner, tactic in written))
-
     def changed(self, op: str, choice: Choice) -> Tactic:
         return Tactic(tuple((name, choice if name == op else old) for name, old in self.answers))
 
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the tuner answers to a call; without an entry for each question, which covers the call, by default."""
+
+    tactic: Tactic
+    is_covered: bool
+
     @property
-    def is_default(self) -> bool:
-        return all(choice.tactic == UNTUNED for _, choice in self.answers)
+    def as_json(self) -> dict[str, Any]:
+        answers = [[op, choice.runner, choice.tactic] for op, choice in self.tactic.answers]
+        return {"answers": answers, "covered": self.is_covered}
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> Chosen:
+        answers = ((op, Choice(runner, _frozen(tactic))) for op, runner, tactic in written["answers"])
+        return cls(Tactic(tuple(answers)), written["covered"])
 
 
 @dataclass(frozen=True)
@@ -88,13 +93,13 @@ def questions(call: Callable[[], object]) -> tuple[Question, ...]:
         def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
             runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
             listed, broken = _listed(runners, inputs)
-            rounded = tuple(_rounded(tuner, tuning_config, inputs))
+            rounded = tuple(_rounded(_specs(tuner, tuning_config, inputs), runners, inputs))
             seen.setdefault(op, Question(op, _choice(runner, tactic), listed, broken, rounded))
             return runner, tactic
 
         return choose_one
 
-    with patches.tuner_asked(wrapped):
+    with patches.tuner_wrapped("choose_one", wrapped):
         call()
     return tuple(seen.values())
 
@@ -132,24 +137,60 @@ def _of_runner(runner: Any, inputs: Sequence[Any], profile: Any) -> list[Choice]
 
 def _profile(inputs: Sequence[Any]) -> Any:
     library = importlib.import_module("flashinfer.autotuner")
-    shapes = [[library.StaticDim(size) for size in getattr(tensor, "shape", ())] for tensor in inputs]
+    shapes = [[library.StaticDim(size) for size in shape] for shape in _shapes(inputs)]
     return library.OptimizationProfile(shapes, [None] * len(shapes))
 
 
-def _rounded(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> Iterator[str]:
-    """Sizes that the tuner takes for others: the tactic of that bucket serves them."""
-    for nth, dim, bucket in _buckets(tuner, tuning_config, inputs):
-        size = inputs[nth].shape[dim]
+@dataclass(frozen=True)
+class Spec:
+    """A dimension that the tuner rounds, of one or several inputs; `bucket` says what a size is tuned as."""
+
+    inputs: Sequence[int]
+    dimensions: Sequence[int]
+    bucket: Callable[[int], int]
+
+    def size(self, shapes: Sequence[Any]) -> int:
+        return int(shapes[self.inputs[0]][self.dimensions[0]])
+
+
+def _specs(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> list[Spec]:
+    """Those of inputs that are there, as some are optional."""
+    return [
+        Spec(spec.input_idx, spec.dim_idx, tuner.get_effective_map_to_tuning_buckets(tuning_config, nth))
+        for nth, spec in enumerate(tuning_config.dynamic_tensor_specs)
+        if inputs[spec.input_idx[0]] is not None
+    ]
+
+
+def _shapes(inputs: Sequence[Any]) -> list[Any]:
+    return [getattr(tensor, "shape", ()) for tensor in inputs]
+
+
+def _rounded(specs: Sequence[Spec], runners: Sequence[Any], inputs: Sequence[Any]) -> Iterator[str]:
+    """Sizes that the tuner takes for others, and whether what was tuned for that bucket serves them."""
+    for spec in specs:
+        size = spec.size(_shapes(inputs))
+        bucket = spec.bucket(size)
         if bucket != size:
-            yield f"input {nth} dimension {dim}: {size} is tuned as {bucket}"
+            where = f"input {spec.inputs[0]} dimension {spec.dimensions[0]}"
+            yield f"{where}: {size} is tuned as {bucket}"
+            for runner in runners:
+                if _is_kept_by_size(runner, inputs, spec, bucket):
+                    name = type(runner).__name__
+                    yield f"{where}: {name} keeps entries by size, so that one of {bucket} does not serve {size}"
 
 
-def _buckets(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> Iterator[tuple[int, int, int]]:
-    """Input, dimension and bucket of each size that the tuner rounds; an optional input may not be there."""
-    for nth, spec in enumerate(tuning_config.dynamic_tensor_specs):
-        at, dim = spec.input_idx[0], spec.dim_idx[0]
-        if inputs[at] is not None:
-            yield at, dim, tuner.get_effective_map_to_tuning_buckets(tuning_config, nth)(int(inputs[at].shape[dim]))
+def _is_kept_by_size(runner: Any, inputs: Sequence[Any], spec: Spec, bucket: int) -> bool:
+    """Whether a runner's own part of an entry's key would be another one at the bucket's size.
+
+    FlashInfer wants it to be the same. It is not for cuBLASLt's BF16 runner: see evidence/tuner-h200-0.7.2.md.
+    """
+    resized = list(inputs)
+    for nth, dim in zip(spec.inputs, spec.dimensions, strict=True):
+        shape = list(inputs[nth].shape)
+        shape[dim] = bucket
+        resized[nth] = inputs[nth].new_empty(shape)
+    return bool(runner.get_cache_key_extras(inputs) != runner.get_cache_key_extras(resized))
 
 
 @contextmanager
@@ -165,11 +206,11 @@ def using(tactic: Tactic) -> Iterator[None]:
             raise TacticError(f"{op} does not offer {choice.sentence if choice else 'a tactic that was listed'}")
         return runner, choice.tactic
 
-    with patches.tuner_asked(lambda _: choose_one):
+    with patches.tuner_wrapped("choose_one", lambda _: choose_one):
         yield
 
 
-def chosen(call: Callable[[], object], *, cache: str | None = None) -> Tactic:
+def chosen(call: Callable[[], object], *, cache: str | None = None) -> Chosen:
     """What the tuner answers to the call by itself: untuned, or with a cache file loaded.
 
     The tuner keeps what it loaded, so that calls that follow are replays.
@@ -178,7 +219,7 @@ def chosen(call: Callable[[], object], *, cache: str | None = None) -> Tactic:
     return _answers(call)
 
 
-def tuned(call: Callable[[], object], tuner: str, cache: str) -> Tactic:
+def tuned(call: Callable[[], object], tuner: str, cache: str) -> Chosen:
     """What the tuner answers after it has tuned the call afresh; `autotune` writes the cache file."""
     if tuner == V1:
         autotune.prepare(call, tune=True, cache=cache)
@@ -197,11 +238,24 @@ def autotune_v2() -> Callable[..., AbstractContextManager[None]]:
     return found  # type: ignore[no-any-return]
 
 
-def _answers(call: Callable[[], object]) -> Tactic:
+def _answers(call: Callable[[], object]) -> Chosen:
     seen: dict[str, Choice] = {}
-    with patches.tuner_choices(lambda op, runner, tactic: seen.update({op: _choice(runner, tactic)})):
+    hits: list[bool] = []
+
+    def wrapped(search: Function) -> Function:
+        def search_cache(*args: Any, **kwargs: Any) -> Any:
+            found = search(*args, **kwargs)
+            hits.append(bool(found[0]))
+            return found
+
+        return search_cache
+
+    with (
+        patches.tuner_choices(lambda op, runner, tactic: seen.update({op: _choice(runner, tactic)})),
+        patches.tuner_wrapped("search_cache", wrapped),
+    ):
         call()
-    return Tactic(tuple(seen.items()))
+    return Chosen(Tactic(tuple(seen.items())), bool(hits) and all(hits))
 
 
 def product(base: Tactic, among: dict[str, Sequence[Choice]]) -> list[Tactic]:
@@ -225,9 +279,10 @@ def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
 
     def wrapped(ask: Function) -> Function:
         def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
-            here = list(_buckets(tuner, tuning_config, inputs))
+            specs = _specs(tuner, tuning_config, inputs)
+            here = [spec.bucket(spec.size(_shapes(inputs))) for spec in specs]
             for runner in runners:
-                runner.get_valid_tactics = _offer(runner, wanted[op], here)
+                runner.get_valid_tactics = _offer(runner, wanted[op], specs, here)
             try:
                 runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
                 return runner, tactic
@@ -237,14 +292,15 @@ def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
 
         return choose_one
 
-    with importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache), patches.tuner_asked(wrapped):
+    autotune_here = importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache)
+    with autotune_here, patches.tuner_wrapped("choose_one", wrapped):
         call()
 
 
-def _offer(runner: Any, wanted: Choice, here: Sequence[tuple[int, int, int]]) -> Callable[[Any, Any], list[Any]]:
+def _offer(runner: Any, wanted: Choice, specs: Sequence[Spec], here: Sequence[int]) -> Callable[[Any, Any], list[Any]]:
     def get_valid_tactics(_inputs: Any, profile: Any) -> list[Any]:
-        shapes = profile.get_opt_shapes()
-        is_here = all(shapes[nth][dim] == bucket for nth, dim, bucket in here)
+        """The last profile has the call's own size, and is kept as the bucket that this one is rounded to."""
+        is_here = [spec.bucket(spec.size(profile.get_opt_shapes())) for spec in specs] == here
         return [wanted.tactic] if is_here and type(runner).__name__ == wanted.runner else []
 
     return get_valid_tactics

@@ -32,14 +32,16 @@ def main(arguments: Sequence[str]) -> int:
     if args.write_cache and args.write_cache.exists():
         raise RunError(f"--write-cache={args.write_cache}: the file is there, name a new one")
     before = found.read(args.base, "--base").cases if args.base else ()
-    folder, gpu, start = processes.folder(args.output, "tune-report"), processes.gpu(for_pytest), time.monotonic()
+    folder, gpu = processes.folder(args.output, "tune-report"), processes.gpu(for_pytest)
     runs = Runs(Command(for_pytest, args.budget, args.tunes, args.tuner, args.cache, args.write_cache), folder)
     with processes.alone_on(gpu):
+        start = time.monotonic()
         cases, left_out = runs.cases()
+        took_s = time.monotonic() - start
     made = Report(
         found.FORMAT,
         args.tuner,
-        round(time.monotonic() - start, 1),
+        round(took_s, 1),
         runs.versions,
         tuple(cases),
         tuple(left_out),
