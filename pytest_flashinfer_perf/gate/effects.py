@@ -92,6 +92,7 @@ def compared_by(rows: Sequence[Row], domain: Domain) -> list[float]:
 
 MEMORY_WORKS = 60  # per cent of the memory's roof: from there on memory sets the pace, below it the SMs do
 MOSTLY_WORKS = 0.2  # a larger share of a call without a kernel, and its time is that of launches
+ENOUGH = 4  # degrees of freedom, as of five pairs or of three processes a side
 PAIR = 2.0  # the variance of a difference, in variances of one process
 
 
@@ -107,6 +108,7 @@ class Replicates:
     within: float = 0.0
     placements: tuple[tuple[float, ...], ...] = ()  # of each process, where all have some
     tick: float = 0.0  # of the clock, relative to the figure
+    load: float = 0.0  # by what others had of the machine it may be longer, where that counts
 
     @property
     def change(self) -> float:
@@ -143,6 +145,7 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> 
     tick = max((noise.TICK_S / row.median for row in both if row.provenance.instrument == "cupti"), default=0.0)
     placed = tuple(placement_figures(row, "median") for row in both)
     in_time = Replicates(Domain.TIME, _kind(after[0]), times[0], times[1], paired, within, placed, tick)
+    in_time = replace(in_time, load=_load(before, after, several=in_time.df >= ENOUGH))
     counted = cycles_alike(both)
     if not counted:
         return [in_time]
@@ -153,6 +156,16 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> 
         Domain.CYCLES, kind, values[: len(before)], values[len(before) :], paired, placements=placed, tick=tick
     )
     return [in_cycles, in_time] if all(map(_paced_by_sms, both)) else [in_time, in_cycles]
+
+
+def _load(before: Sequence[Row], after: Sequence[Row], *, several: bool) -> float:
+    """The largest share that others had of the machine; of several processes what the sides differ by on average.
+
+    What both sides had to bear shows in the scatter of several processes.
+    """
+    shares = [[seen.share if (seen := row.execution.contention) else 0.0 for row in side] for side in (before, after)]
+    first, second = map(statistics.fmean, shares)
+    return abs(second - first) if several else max(map(max, shares))
 
 
 def host_replicates(domain: Domain, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
@@ -232,9 +245,18 @@ def effects(all_seen: Sequence[Replicates], expected: Noise | None = None) -> li
     pools = {kind: _pool(all_seen, kind) for kind in {seen.kind for seen in all_seen}}
     made = []
     for seen in all_seen:
-        prior = expected or _prior(seen, pools[seen.kind])
-        made.append(Effect(seen, prior.blended(seen.variance, seen.df) if seen.df else prior))
+        shared = noise.BETWEEN_SIDES.get(seen.kind, 0.0) ** 2 + seen.load**2
+        made.append(Effect(seen, _noise(seen, expected, pools[seen.kind]).widened(shared / seen.share)))
     return made
+
+
+def _noise(seen: Replicates, expected: Noise | None, pool: Noise | None) -> Noise:
+    """By the host's clock several processes say it themselves: no two machines are alike, and placements say little."""
+    if seen.kind == "wall" and seen.df >= ENOUGH and not expected:
+        prior = pool or Noise(0.0, 0.0, "processes")
+    else:
+        prior = expected or _prior(seen, pool)
+    return prior.blended(seen.variance, seen.df) if seen.df else prior
 
 
 def _prior(seen: Replicates, pool: Noise | None) -> Noise:

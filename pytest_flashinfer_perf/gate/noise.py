@@ -45,6 +45,8 @@ UNSEEN = {
     "gaps": 0.06,
     "wall": 0.10,
 }
+# What all processes of a side share and the other side's need not, by the host's clock: evidence/busy-cpu.md.
+BETWEEN_SIDES = {"wall": 0.0125}
 TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what is rounded to that
 
 
@@ -64,6 +66,10 @@ class Noise:
         """With what `df` degrees of freedom of this very comparison say."""
         total = self.df + df
         return Noise((self.df * self.variance + df * variance) / total, total, self.source)
+
+    def widened(self, variance: float) -> Noise:
+        """By what more processes would not show."""
+        return Noise(self.variance + variance, self.df, self.source)
 
 
 def assumed(kind: str, within: float = 0.0) -> Noise:

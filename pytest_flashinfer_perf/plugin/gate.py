@@ -6,7 +6,7 @@ import functools
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import pytest
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.gate import markdown, match, read, terminal, thresholds
-from pytest_flashinfer_perf.gate.judge import confirm, judge
+from pytest_flashinfer_perf.gate.judge import Again, confirm, judge
+from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment
@@ -144,21 +145,24 @@ class Gate:
     def _judge(self) -> int:
         if not self.base:
             return NOTHING_WORSE
-        judgement = confirm(self.judgement, self._changes_again(), self.not_again)
+        judgement = confirm(self.judgement, self._seen_again(), self.not_again)
         self.lines += terminal.lines(judgement)
         self.annotations += markdown.publish(judgement)
         return judgement.exit_code
 
-    def _changes_again(self) -> dict[str, list[float]]:
-        """The changes of each suspect in the measurements that made it one."""
+    def _seen_again(self) -> dict[str, Again]:
+        """The changes of each suspect in the measurements that made it one; a busy machine's show nothing."""
         domains = {one.name: one.primary.seen.domain for one in self.judgement.cases if one.primary}
-        changes: dict[str, list[float]] = {}
+        seen: dict[str, Again] = {}
         for run in self.again:
             for judged in judge(self.base, [run], self.rules).cases:
                 effect = judged.effect_in(domains[judged.name]) if judged.name in domains else None
-                if effect:
-                    changes.setdefault(judged.name, []).append(effect.change)
-        return changes
+                before = seen.get(judged.name, Again())
+                if judged.reason is Reason.BUSY:
+                    seen[judged.name] = replace(before, busy=judged.sentence)
+                elif effect:
+                    seen[judged.name] = replace(before, changes=(*before.changes, effect.change))
+        return seen
 
     def _saved(self) -> int:
         if not self.config.getoption("perf_save_baseline") or self.rows:

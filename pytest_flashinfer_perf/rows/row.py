@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.scatter import is_measured
@@ -218,7 +219,7 @@ class HostTime:
 
     A call that `waits` for the GPU has the time that it waits in `host_us`. `plan_us` is null where nothing is planned.
     `rounds_us` has the fastest call of each round; the references are the fastest of a fixed piece of host work beside
-    each round and each plan.
+    each round and each plan. `contention` is what the machine did besides.
     """
 
     host_us: float
@@ -236,6 +237,7 @@ class HostTime:
     pass_s: float = 0.0
     references_us: tuple[float, ...] = ()
     plan_references_us: tuple[float, ...] = ()
+    contention: Contention | None = None
 
     @property
     def comparable_us(self) -> float | None:
@@ -283,6 +285,9 @@ class Execution:
     ] = None
     host: Annotated[
         HostTime | None, "what a call [costs the host](host.md#what-is-written): an object; `null` on a CPU"
+    ] = None
+    contention: Annotated[
+        Contention | None, "[what else ran](row.md#a-busy-machine) beside calls on the host's clock; `null` on a GPU's"
     ] = None
     worker: Annotated[str | None, "xdist's name of the process, `null` without"] = None
     case_s: Annotated[float | None, "seconds that the whole case took, inputs, building and checking included"] = None
