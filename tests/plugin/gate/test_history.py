@@ -86,6 +86,18 @@ def test_history_says_when_by_how_much_and_what_else_changed(capsys):
     assert told.endswith("4 series from 20 runs, 1 of them changed")
 
 
+def test_what_a_busy_machine_measured_is_no_level(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for busy, code in (({"seconds": 1.0, "cores": 2, "waited": 0.9}, 0), (None, 1)):
+        for day in range(1, 21):
+            slow = {"us": 900.0 + day, "contention": busy} if day > 12 else {"us": 100.0 + day / 10}
+            saved(
+                tmp_path / f"{day}.json", row("own", instrument="wall", **slow), when=f"2026-11-{day:02}T03:00:00+00:00"
+            )
+        assert cli.main(["history", "."]) == 0
+        assert f"{code} of them changed" in capsys.readouterr().out
+
+
 def test_what_failed_in_the_newest_run_of_a_host_is_worse(stored, capsys):
     failed = [{"case": "decode/step", "outcome": "failed", "reason": "wrong answer"}]
     for day, code in (("01", 0), ("28", 1)):
