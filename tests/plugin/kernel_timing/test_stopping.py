@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.config.settings import Checking
 from pytest_flashinfer_perf.kernel_timing import stopping
+from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, Sample
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.measurement.one_case import run_case
 from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.spec.case import read
+from pytest_flashinfer_perf.spec.case import parse
 
 
 class Simulated:
@@ -121,11 +122,8 @@ def test_numbers_of_calls_that_are_asked_for_are_exact_however_long_they_take(it
 
 
 def test_placements_lie_at_addresses_of_their_own(cpu):
-    case = next(
-        iter(
-            read(["--routine", "mm_bf16", "--backends", "torch", "--m", "4", "--n", "16", "--k", "32"], all_routines())
-        )
-    )
+    words = ["--routine", "mm_bf16", "--backends", "torch", "--m", "4", "--n", "16", "--k", "32"]
+    (case,) = parse(words, all_routines()).cases()
     timing = run_case(case, Measuring(iters=10), Checking(), cpu).measurement.timing
     seen = [address for placement in timing.placements for address in placement.addresses]
     assert len(timing.placements) == 5
@@ -177,3 +175,23 @@ def test_exactly_as_many_calls_as_asked_for():
     measured = measure(lambda: calls.append(1), measuring=Measuring(iters=7, warmup=3), device="cpu")
     assert len(measured.samples) == 7
     assert len(calls) == 1 + 3 + 7, "one call to check the answer, the warm-up, the timed ones"
+
+
+@pytest.mark.parametrize(("known", "placements", "stopped"), [(True, 5, "precise"), (False, 11, "scatters")])
+def test_gaps_that_scatter_take_no_placements(known, placements, stopped, monkeypatch):
+    class Gapped:
+        """Kernels of 50 us, with gaps that differ from placement to placement."""
+
+        name, gaps = "cupti", itertools.cycle((10e-6, 60e-6, 30e-6))
+
+        def missing(self, _device):
+            return None
+
+        def sample(self, _work, count, _warmup):
+            gap = next(self.gaps)
+            return [Sample(50e-6 + gap, 50e-6 if known else None) for _ in range(count)]
+
+    monkeypatch.setitem(INSTRUMENTS, "cupti", Gapped())
+    timing = measure(lambda _: None, (torch.ones(4),), measuring=Measuring(instrument="cupti")).timing
+    assert (len(timing.placements), timing.stopped) == (placements, stopped)
+    assert timing.busy == ((50e-6,) * 50 if known else ())
