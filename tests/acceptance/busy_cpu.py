@@ -17,6 +17,7 @@ import re
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -183,6 +184,7 @@ def main() -> None:
     asked.add_argument("--processes", type=int, default=40)
     asked.add_argument("--patience", type=float, default=600.0, help="seconds to wait for a quiet machine, each time")
     how = asked.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no neighbour outlives this process
     folder = how.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     [program] = re.findall(rf"```python\n(# {PROGRAM}\n.*?)```", README.read_text(), re.DOTALL)
