@@ -7,63 +7,25 @@ started the process starts it again, and says which tactic to leave out.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.files import append_whole, as_json, read_json
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import read_json
 from pytest_flashinfer_perf.machine import devices, provenance
-from pytest_flashinfer_perf.measurement import one_case
+from pytest_flashinfer_perf.measurement import autotune, one_case
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, case_of
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.tuner import search, tactics
 from pytest_flashinfer_perf.tuner.contest import DeviceLostError
-from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, Asked
+from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, Job
 
 PLUGIN = __name__
 LOST = 86  # the exit code of a process whose GPU a tactic made unusable
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to do with each case: tune it into `cache` with `tune`, or race its tactics for `budget` seconds.
-
-    `picks` are what earlier processes chose, by case and way; `files` their cache files by way; `crashed` the reasons
-    by case and tactic of those that ended a process; `done` are cases that are finished.
-    """
-
-    output: str
-    tune: str | None = None
-    budget: float = 0.0
-    cache: str | None = None
-    write: str | None = None
-    picks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    crashed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    done: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        return as_json(asdict(self))
-
-    def say(self, event: str, **more: Any) -> None:
-        append_whole(Path(self.output), f"{as_json({'event': event, **more})}\n")
-
-    def asked(self, case: str) -> Asked:
-        return Asked(
-            self.budget,
-            self.picks.get(case, {}),
-            self.files,
-            self.cache,
-            self.write,
-            self.crashed.get(case, {}),
-            starts=lambda tactic: self.say("tactic", case=case, tactic=tactic),
-            replays=lambda: self.say("replays", case=case),
-        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -102,8 +64,8 @@ class TunerLoop:
             if self._job.tune == tactics.V2:
                 tactics.autotune_v2()
             if self._job.cache and not self._job.tune:
-                tactics.verify_cache(self._job.cache)
-        except tactics.TacticError as error:
+                autotune.verify(self._job.cache, tune=False)
+        except FlashinferPerfError as error:
             raise pytest.UsageError(str(error)) from error
 
     def _one(self, case: Case) -> None:
@@ -131,7 +93,7 @@ class TunerLoop:
         if self._job.tune:
             target = one_case.prepared(case, settings.measuring, settings.checking, device, tuned=False).target
             return {"picked": tactics.tuned(target, self._job.tune, str(self._job.cache)).as_json}
-        found = search.look_at(case, settings, device, self._job.asked(case.identity.case))
+        found = search.look_at(case, settings, device, self._job)
         return {"skipped": NOTHING_TO_CHOOSE} if found is None else {"found": asdict(found)}
 
 

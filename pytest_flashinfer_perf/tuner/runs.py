@@ -6,19 +6,20 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import write_json
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import LINES_OF_LOG, Environment
 from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.tuner.found import TUNE, CaseFound, LeftOut
-from pytest_flashinfer_perf.tuner.loop import LOST, PLUGIN, Job
+from pytest_flashinfer_perf.tuner.loop import LOST, PLUGIN
+from pytest_flashinfer_perf.tuner.search import Job
 
 MOST_RESTARTS = 50
 ENDED = {LOST: "it left the GPU unusable"}
@@ -28,23 +29,14 @@ class TunerRunError(FlashinferPerfError):
     """A process of the report ended without a tactic to blame."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """What the command was asked for: pytest's arguments, seconds for a case, fresh tunes, and cache files."""
-
-    arguments: Sequence[str]
-    budget: float
-    tunes: int
-    tuner: str
-    cache: Path | None = None
-    write: Path | None = None
-
-
 @dataclass
 class Runs:
-    """Everything that processes said, in a folder with their logs."""
+    """The processes for pytest's arguments, with all that they said, in a folder with their logs."""
 
-    asked: Command
+    arguments: Sequence[str]
+    tunes: int
+    tuner: str
+    job: Job
     folder: Path
     picks: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -52,24 +44,16 @@ class Runs:
 
     def cases(self) -> tuple[list[CaseFound], list[LeftOut]]:
         """Tune as often as asked, then race: the cases with what was found, and those that were left out."""
-        for nth in range(1, self.asked.tunes + 1):
+        for nth in range(1, self.tunes + 1):
             self._tune(f"{TUNE}{nth}", self.folder / f"tune-{nth}")
-        job = Job(
-            str(self.folder / "race.jsonl"),
-            budget=self.asked.budget,
-            cache=None if self.asked.cache is None else str(self.asked.cache.resolve()),
-            write=None if self.asked.write is None else str(self.asked.write.resolve()),
-            picks=self.picks,
-            files=self.files,
-        )
-        events = self._ran(job, "race")
-        where = job.output
+        where = str(self.folder / "race.jsonl")
+        events = self._ran(replace(self.job, output=where, picks=self.picks, files=self.files), "race")
         cases = [fields.read(CaseFound, event["found"], where) for event in events if "found" in event]
         return cases, [left for event in events for left in _left_out(event)]
 
     def _tune(self, way: str, stem: Path) -> None:
         cache = str(stem.with_suffix(".cache.json").resolve())
-        found = self._ran(Job(str(stem.with_suffix(".jsonl")), tune=self.asked.tuner, cache=cache), way)
+        found = self._ran(Job(str(stem.with_suffix(".jsonl")), tune=self.tuner, cache=cache), way)
         for case in found:
             if "failed" in case:
                 say(f"{way}: {case['case']}: {case['failed']}")
@@ -101,9 +85,9 @@ class Runs:
         log = Path(job.output).with_suffix(".log")
         with tempfile.TemporaryDirectory() as folder:
             told = Path(folder, "job.json")
-            write_whole(told, job.text)
+            write_json(told, asdict(job))
             words = (sys.executable, "-m", "pytest", "-p", PLUGIN, f"--tuner-job={told}")
-            return processes.started(Environment("tuner", words), self.asked.arguments, log), log
+            return processes.started(Environment("tuner", words), self.arguments, log), log
 
 
 def _left_out(event: Mapping[str, Any]) -> Iterator[LeftOut]:

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.files import append_whole, as_json
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import one_case
@@ -31,61 +33,64 @@ MOST_OF_ONE = 8  # of the best answers to one question that are combined with th
 NOTHING_TO_CHOOSE = "it asks FlashInfer's tuner nothing, and no heuristic chooses its kernel"
 
 
-def _nobody(_tactic: str) -> None:
-    pass
-
-
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of a case: how long to race, and what other processes chose.
+class Job:
+    """What to do with each case: tune it into `cache` with `tune`, or race what could be chosen, `budget` seconds long.
 
-    `picks` are answers by way, and `files` the cache files by way that make FlashInfer answer so again; `cache` is a
-    file to judge, `write` a new one for the best; `crashed` are reasons by tactic of those that ended a process.
+    A race judges `cache`, and adds the best to `write`. `picks` are what earlier processes chose, by case and way;
+    `files` their cache files by way; `crashed` the reasons by case and tactic of those that ended a process; `done` are
+    cases that are finished. What happens is written to `output`, a line for each event.
     """
 
-    budget: float
-    picks: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
+    output: str = ""
+    tune: str | None = None
+    budget: float = 0.0
     cache: str | None = None
     write: str | None = None
-    crashed: Mapping[str, str] = field(default_factory=dict)
-    starts: Callable[[str], None] = _nobody
-    replays: Callable[[], None] = lambda: None
+    picks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    crashed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    done: tuple[str, ...] = ()
+
+    def say(self, event: str, **more: Any) -> None:
+        if self.output:
+            append_whole(Path(self.output), f"{as_json({'event': event, **more})}\n")
 
 
-def look_at(case: Case, settings: Settings, device: Device, asked: Asked) -> CaseFound | None:
+def look_at(case: Case, settings: Settings, device: Device, job: Job) -> CaseFound | None:
     """Race all that could be chosen; None where there is nothing to choose."""
     start, measuring = time.monotonic(), case.options.applied_to(settings.measuring, device)
     made = one_case.prepared(case, measuring, settings.checking, device, tuned=False)
     bench = contest.bench_of(made, measuring, device)
-    held = Contest(bench, asked.starts, asked.crashed)
+    name = case.identity.case
+    held = Contest(bench, lambda tactic: job.say("tactic", case=name, tactic=tactic), job.crashed.get(name, {}))
     questions = tactics.questions(made.target)
     call = CheckedCall(made, bench)
     if any(question.listed for question in questions):
-        found = _tactics(case, held, call, questions, asked)
+        found = _tactics(case, held, call, questions, job)
     elif len(rivals := heuristics.rivals(case, call, settings)) > 1:
-        found = _heuristic(case, held, rivals, asked)
+        found = _heuristic(case, held, rivals, job.budget)
     else:
         return None
     return replace(found, took_s=round(time.monotonic() - start, 2))
 
 
-def _heuristic(case: Case, held: Contest, rivals: Sequence[Entrant], asked: Asked) -> CaseFound:
+def _heuristic(case: Case, held: Contest, rivals: Sequence[Entrant], budget: float) -> CaseFound:
     """What a heuristic chose, which is the first of them, against the others."""
     race, names = _race(held, rivals[:1]), held.enter(rivals)
-    race.run(names, _until(time.monotonic() + asked.budget))
+    race.run(names, _until(time.monotonic() + budget))
     return _found(case, held, race, f"{names[0]} against {counted(len(names) - 1, 'other')}", {DEFAULT: names[0]})
 
 
-def _tactics(case: Case, held: Contest, call: CheckedCall, questions: Sequence[Question], asked: Asked) -> CaseFound:
+def _tactics(case: Case, held: Contest, call: CheckedCall, questions: Sequence[Question], job: Job) -> CaseFound:
     """Every tactic of the tuner, then what each way replays."""
-    chosen = {way: Chosen.from_json(picked) for way, picked in asked.picks.items()}
-    files = {way: asked.files[way] for way in chosen if way in asked.files}
-    if asked.cache:
-        chosen["cache"], files["cache"] = tactics.chosen(call.target, cache=asked.cache), asked.cache
+    chosen = {way: Chosen.from_json(picked) for way, picked in job.picks.get(case.identity.case, {}).items()}
+    files = {way: job.files[way] for way in chosen if way in job.files}
+    if job.cache:
+        chosen["cache"], files["cache"] = tactics.chosen(call.target, cache=job.cache), job.cache
     ways = {DEFAULT: tactics.default(questions), **{way: one.tactic for way, one in chosen.items()}}
-    race, sentence = _searched(held, call, questions, list(ways.values()), asked.budget)
-    asked.replays()
+    race, sentence = _searched(held, call, questions, list(ways.values()), job.budget)
+    job.say("replays", case=case.identity.case)
     replayed = {
         way: _replayed(held, call.target, ways[way], files.get(way)) for way in ways if way in {DEFAULT, *files}
     }
@@ -98,7 +103,7 @@ def _tactics(case: Case, held: Contest, call: CheckedCall, questions: Sequence[Q
         untuned=tuple(way for way, one in chosen.items() if not one.is_covered),
         questions=tuple(map(_question, questions)),
         replayed=replayed,
-        written=_written(race, call.target, questions, ways, asked.write),
+        written=_written(race, call.target, questions, ways, job.write),
     )
 
 

@@ -11,11 +11,9 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.files import read_json
 from pytest_flashinfer_perf.machine import capability, patches
 from pytest_flashinfer_perf.machine.patches import Function
 from pytest_flashinfer_perf.measurement import autotune
@@ -304,12 +302,3 @@ def _offer(runner: Any, wanted: Choice, specs: Sequence[Spec], here: Sequence[in
         return [wanted.tactic] if is_here and type(runner).__name__ == wanted.runner else []
 
     return get_valid_tactics
-
-
-def verify_cache(cache: str) -> None:
-    """Raise TacticError for a cache file of another environment, whose entries FlashInfer does not use."""
-    autotune.verify(cache, tune=False)
-    if not _tuner().load_configs(cache):
-        written = read_json(Path(cache)).get("_metadata", {})
-        of = ", ".join(f"{name} {written.get(name)}" for name in ("gpu", "flashinfer_version", "cudnn_version"))
-        raise TacticError(f"{cache}: FlashInfer does not use it here, as it is of another environment: {of}")

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import xml.etree.ElementTree as ET
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import planted_tactics
@@ -25,14 +25,15 @@ from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.kernel_timing import instruments
 from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.measurement import autotune
 from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.tuner import found, heuristics, judge, page, report, sets, tactics
 from pytest_flashinfer_perf.tuner.found import FORMAT, TUNERS, CaseFound, LeftOut, QuestionFound, Replayed, Report
-from pytest_flashinfer_perf.tuner.loop import PLUGIN, Job
+from pytest_flashinfer_perf.tuner.loop import PLUGIN
 from pytest_flashinfer_perf.tuner.race import Race
 from pytest_flashinfer_perf.tuner.runs import Runs
-from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, entries
+from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, Job, entries
 
 library = pytest.importorskip("flashinfer.autotuner", exc_type=ImportError)
 SEEDS = 100
@@ -208,7 +209,7 @@ def ran(pytester, *options, **job):
     """The cases of one process, which runs in this one."""
     told, output = pytester.path / "job.json", pytester.path / "said.jsonl"
     output.unlink(missing_ok=True)
-    told.write_text(Job(str(output), **job).text)
+    write_json(told, asdict(Job(str(output), **job)))
     words = ("-p", PLUGIN, f"--tuner-job={told}", "--perf-device=cpu", *(options or ("--perf-backends=auto",)))
     assert pytester.runpytest(*words).ret == 0
     events = [json.loads(line) for line in output.read_text().splitlines()]
@@ -268,8 +269,8 @@ def test_a_better_cache_is_written_and_flashinfer_loads_it(file):
     ]
     document["_metadata"]["gpu"] = "Another GPU"
     kept.write_text(json.dumps(document))
-    with pytest.raises(tactics.TacticError, match="another environment: gpu Another GPU"):
-        tactics.verify_cache(str(kept))
+    with pytest.raises(autotune.CacheError, match="another environment: gpu Another GPU"):
+        autotune.verify(str(kept), tune=False)
 
 
 @pytest.mark.parametrize("tuner", TUNERS)
