@@ -185,9 +185,10 @@ def _is_kept_by_size(runner: Any, inputs: Sequence[Any], spec: Spec, bucket: int
     """
     resized = list(inputs)
     for nth, dim in zip(spec.inputs, spec.dimensions, strict=True):
-        shape = list(inputs[nth].shape)
-        shape[dim] = bucket
-        resized[nth] = inputs[nth].new_empty(shape)
+        if inputs[nth] is not None:
+            shape = list(inputs[nth].shape)
+            shape[dim] = bucket
+            resized[nth] = inputs[nth].new_empty(shape)
     return bool(runner.get_cache_key_extras(inputs) != runner.get_cache_key_extras(resized))
 
 

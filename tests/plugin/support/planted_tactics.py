@@ -30,7 +30,7 @@ FILE = f"""{CLOCK}
     from pytest_flashinfer_perf.spec.routine import Built
 
     MS = dict(zip(range(-1, 8), (6.0, 2.0, 2.0, 4.0, 6.0, 16.0, 8.0, 1.0, 1.0)))  # 6 is wrong, 7 raises
-    POWERS = DynamicTensorSpec((0,), (0,), lambda most: (1, 2, most), lambda m: 1 << (m - 1).bit_length())
+    POWERS = DynamicTensorSpec((0, 1), (0, 0), lambda most: (1, 2, most), lambda m: 1 << (m - 1).bit_length())
     ROUNDED = TuningConfig(dynamic_tensor_specs=(POWERS,))
     CRASHES = int(os.environ.get("CRASHES", 99))
     PICKS = os.environ.get("PICKS", "0").split(",")
@@ -67,7 +67,7 @@ FILE = f"""{CLOCK}
 
     @bmm_fp8.backend("auto", tunes=True)
     def _planted(p, x, how):
-        plain, always = bmm_fp8.backends["torch"].build(p, x, how).launch, [torch.zeros(p.m, 8)]
+        plain, always = bmm_fp8.backends["torch"].build(p, x, how).launch, [torch.zeros(p.m, 8), None]
 
         def launch(x):
             runner = CublasFp8GemmRunner(lambda: plain(x), bmm_fp8.outputs(x)[0], p.m)

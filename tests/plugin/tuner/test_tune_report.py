@@ -257,8 +257,8 @@ def test_a_better_cache_is_written_and_flashinfer_loads_it(file):
         assert seen[case].ways["cache"] in wrote[case].best
         assert (seen[case].replayed["cache"].answer, seen[case].untuned) == (True, ())
     document = json.loads(kept.read_text())
-    [of_3] = [key for key in document if "((4, 8),), (3,))" in key]
-    [of_8] = [key for key in document if "((8, 8),), (8,))" in key]
+    [of_3] = [key for key in document if key.endswith("(3,))")]
+    [of_8] = [key for key in document if key.endswith("(8,))")]
     kept.write_text(json.dumps({**document, of_8: [document[of_8][0], -1, *document[of_8][2:]]}))
     assert ran(file, budget=0.1, cache=str(kept))[M8].untuned == ()  # its entry is the default
     kept.write_text(json.dumps({key: entry for key, entry in document.items() if key != of_3}))
