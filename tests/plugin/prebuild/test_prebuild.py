@@ -256,7 +256,7 @@ def test_other_errors_of_a_build_are_left_alone(monkeypatch):
     def build(_spec):
         raise next(said)
 
-    monkeypatch.setattr(time_limit, "_broken", {})
+    monkeypatch.setattr(time_limit, "broken", {})
     watched = time_limit._watched(build)
     with pytest.raises(RuntimeError, match=r"^no CUDA$"):
         watched(Spec())
