@@ -25,7 +25,7 @@ REPORTS = """examples:
 """
 EXPORTS = """examples:
   flashinfer-perf export run.json --to github-action-benchmark -o benchmarks.json
-  flashinfer-perf export run.json --to openmetrics > /var/lib/node_exporter/flashinfer_perf.prom
+  flashinfer-perf export run.json --to prometheus > /var/lib/node_exporter/flashinfer_perf.prom
   flashinfer-perf export run.json --to csv -o run.csv
 """
 MERGES = "example: flashinfer-perf merge shard-*.json --output run.json"

@@ -48,7 +48,7 @@ COMMANDS = {
     "compare --base a.json --head none.json": 2,
     "history runs": 1,
     "export a.json --to csv": 0,
-    "export a.json --to openmetrics": 0,
+    "export a.json --to prometheus": 0,
     "export a.json --to github-action-benchmark": 0,
     "report --markdown a.json b.json": 0,
     "merge a.json b.json -o c.json": 2,
