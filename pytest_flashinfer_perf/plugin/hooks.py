@@ -254,4 +254,6 @@ def pytest_runtest_makereport(
         results.make_printable(report)
         left = reports.unmeasured_of(report, stash.identity(item), item.stash.get(stash.LINE, None))
         reports.add(report, unmeasured=left)
+        if report.failed and call.excinfo is not None:
+            results.name_line(item, report, call.excinfo)
     return report
