@@ -47,6 +47,7 @@ COMMANDS = {
     "compare --base a.json --head a.json": 1,
     "compare --base a.json --head none.json": 2,
     "history runs": 1,
+    "history runs --json": 1,
     "export a.json --to csv": 0,
     "export a.json --to prometheus": 0,
     "export a.json --to github-action-benchmark": 0,
