@@ -33,8 +33,8 @@ def test_the_readmes_program_runs_as_it_is_printed(pytester, readme):
     command = re.match(r"\$ pytest (.*)\n", shown)[1].split()
     result = pytester.runpytest(*command)
     result.assert_outcomes(passed=2)
-    assert terminal.HEADINGS in shown.splitlines()
-    result.stdout.fnmatch_lines([terminal.HEADINGS, *["test_my_kernel.py::test_matmul[[]*]"] * 2])
+    assert f"{'':26}{terminal.HEADINGS}" in shown.splitlines()
+    result.stdout.fnmatch_lines([f"{'':26}{terminal.HEADINGS}", *["test_my_kernel.py::test_matmul[[]*]"] * 2])
     rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
     assert [row["extra_info"]["refcheck"] for row in rows] == ["passed"] * 2
 
@@ -124,7 +124,7 @@ def test_the_step_of_the_examples_model_is_planned(capsys):
 
 def test_the_function_of_a_routines_file_is_as_it_stands_there():
     shown = blocks(DOCS / "add-a-backend.md", "python")[1]
-    assert shown in (ROOT / "pytest_flashinfer_perf" / "routines" / "gemm" / "bmm_bf16.py").read_text()
+    assert shown in (ROOT / "pytest_flashinfer_perf" / "routines" / "gemm" / "bmm.py").read_text()
 
 
 def test_the_proof_of_the_document_is_of_its_program_and_says_what_is_allowed(pytester):
