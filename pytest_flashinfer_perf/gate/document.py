@@ -99,6 +99,8 @@ def junit_xml(judgement: Judgement) -> str:
     for judged in judgement.cases:
         outcome = _outcome(judged, strict=judgement.rules.strict)
         test = _test(suite, judged.name, _seconds(judged))
+        for name, value in zip(("file", "line"), words.place(judged) or (), strict=False):
+            test.set(name, safe_lines(str(value)))
         if outcome:
             ET.SubElement(test, outcome, message=safe_lines(f"{judged.verdict.value} {words.sentence(judged)}"))
     for step in judgement.steps:

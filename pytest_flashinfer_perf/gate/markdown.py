@@ -64,12 +64,14 @@ def publish(judgement: Judgement) -> Iterator[str]:
     yield from summarized(text(judgement))
     for problem in words.problems(judgement):
         yield _annotation("error", "refused", problem)
-    for judged in judgement.cases:
+    certain = [judged for judged in judgement.cases if judged.worse or judged.unjudged]
+    for judged in certain:
         title = f"{judged.verdict.value} {judged.name}"
-        if judged.worse or judged.unjudged:
-            yield _annotation("error", title, words.sentence(judged))
-        elif judged.verdict is Verdict.AMBIGUOUS:
-            yield _annotation("warning", title, words.sentence(judged))
+        yield _annotation("error", title, words.sentence(judged), words.place(judged))
+    ambiguous = [judged.name for judged in judgement.having(Verdict.AMBIGUOUS) if judged not in certain]
+    if ambiguous:  # one for all: GitHub shows ten of a step
+        title = f"{len(ambiguous)} AMBIGUOUS"
+        yield _annotation("warning", title, f"too noisy to judge: {', '.join(ambiguous)}")
 
 
 def summarized(text: str) -> Iterator[str]:
@@ -81,8 +83,12 @@ def summarized(text: str) -> Iterator[str]:
         yield _annotation("warning", f"no {SUMMARY}", str(error))
 
 
-def _annotation(level: str, title: str, message: str) -> str:
-    return f"::{level} title={_escaped(title).replace(':', '%3A').replace(',', '%2C')}::{_escaped(message)}"
+def _annotation(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
+    where = {"file": place[0], "line": str(place[1])} if place else {}
+    values = {
+        name: _escaped(text).replace(":", "%3A").replace(",", "%2C") for name, text in {"title": title, **where}.items()
+    }
+    return f"::{level} {','.join(f'{name}={text}' for name, text in values.items())}::{_escaped(message)}"
 
 
 def _escaped(text: str) -> str:

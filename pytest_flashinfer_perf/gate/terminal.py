@@ -1,4 +1,4 @@
-"""The comparison in a terminal: 80 columns of plain text, the worst first."""
+"""The comparison in a terminal, as plain text of its width, the worst first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import RunRow
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
-from pytest_flashinfer_perf.rows.formatting import WIDTH, indented, wrapped
+from pytest_flashinfer_perf.rows.formatting import indented, width, wrapped
 
 
 def lines(judgement: Judgement) -> Iterator[str]:
@@ -55,10 +55,10 @@ def _why(judged: Judged) -> str:
 def _brief(judged: Judged) -> Iterator[str]:
     seen = f"{words.percent(judged.primary.change)}, {words.detectable(judged)}" if judged.primary else ""
     name = f"  {judged.name}"
-    if len(name) + len(seen) + 2 > WIDTH:
+    if len(name) + len(seen) + 2 > width():
         yield name
         name = ""
-    yield f"{name}{seen:>{WIDTH - len(name)}}"
+    yield f"{name}{seen:>{width() - len(name)}}"
 
 
 def _case(judged: Judged) -> Iterator[str]:

@@ -7,9 +7,11 @@ laid out is left to `terminal.py`, `markdown.py` and `document.py`.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.figures import placement_figures, positive
@@ -70,6 +72,18 @@ def sentence(judged: Judged) -> str:
     if judged.primary:
         parts = [f"{times(judged)}: {changes(judged)}", sure(judged, judged.primary), judged.sentence]
     return "; ".join([*parts, *remarks(judged)])
+
+
+def place(judged: Judged) -> tuple[str, int] | None:
+    """The file and the line in which the case's test is defined, if that lies below the current folder."""
+    test = judged.case.rows[0].fullname if judged.case.rows else judged.name
+    path, _, within = test.partition("::")
+    defined = re.compile(rf"\s*(async )?def {re.escape(within.rpartition('::')[2].partition('[')[0])}\b")
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines() if path.endswith(".py") else []
+    except (OSError, ValueError):  # not here, or no path at all
+        return None
+    return next(((path, number) for number, line in enumerate(lines, 1) if defined.match(line)), None)
 
 
 # Remarks beside a verdict: what else changed with the case.

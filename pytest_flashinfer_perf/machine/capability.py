@@ -168,7 +168,7 @@ def _is_there(module: str) -> bool:
 @functools.cache
 def flashinfer_import_error() -> str | None:
     if not _is_there("flashinfer"):
-        return "flashinfer is not installed: pip install 'pytest-flashinfer-perf[gpu]'"
+        return "flashinfer is not installed: pip install flashinfer-python"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings during the import are no reason not to use it

@@ -112,6 +112,7 @@ class Perf:
             self._checked(result.measurement)
         else:
             self._benchmark.params = case.json_params
+            self._benchmark.group = self._benchmark.group or f"{case.identity.routine}/{case.identity.shape}"
             made = row.of_case(case, result, self._measuring.peaks)
             self._record(result.measurement, self._with_tactics(case, made))
         return result.measurement

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import Board
 from pytest_flashinfer_perf.rows.step import StepPlan
-from pytest_flashinfer_perf.session import reports, stash
+from pytest_flashinfer_perf.session import progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, confirms, measures
 
@@ -182,7 +182,9 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     needs_device = measured or any(any(map(one.get_closest_marker, options.REQUIRING)) for one in session.items)
     if session.config.option.collectonly or not needs_device:
         return
-    settings = session.config.stash[SETTINGS]
+    settings, terminal = session.config.stash[SETTINGS], session.config.pluginmanager.get_plugin("terminalreporter")
+    if measured and terminal is not None and session.config.get_verbosity() == 0:  # -v names each case as it begins
+        session.config.pluginmanager.register(progress.Heartbeat(terminal, len(session.items)))
     device = session.config.stash[DEVICE] = _device(settings)
     if measured and not is_codspeed_active(session.config):
         running.ready(session, settings, device)
@@ -254,4 +256,6 @@ def pytest_runtest_makereport(
         results.make_printable(report)
         left = reports.unmeasured_of(report, stash.identity(item), item.stash.get(stash.LINE, None))
         reports.add(report, unmeasured=left)
+        if report.failed and call.excinfo is not None:
+            results.name_line(item, report, call.excinfo)
     return report

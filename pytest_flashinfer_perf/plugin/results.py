@@ -196,6 +196,19 @@ def make_printable(report: pytest.TestReport) -> None:
                 crash.message = safe_lines(crash.message)
 
 
+def name_line(item: pytest.Item, report: pytest.TestReport, failure: pytest.ExceptionInfo[BaseException]) -> None:
+    """Add the line of the test to a sentence without a traceback, which tools that annotate lines look for."""
+    path, first, _ = item.location
+    lines = [entry.lineno + 1 for entry in failure.traceback if entry.path == item.path]
+    where = f"  at {safe_lines(path)}:{lines[-1] if lines else (first or 0) + 1}"
+    shown: Any = report.longrepr
+    if isinstance(shown, str):
+        report.longrepr = f"{shown}\n{where}"
+    elif isinstance(shown, ExceptionChainRepr) and shown.reprtraceback.style == "value":
+        last = shown.reprtraceback.reprentries[-1]
+        last.lines = [*last.lines, where]
+
+
 def fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:
     known_as = (item.nodeid, item.name, item.name.partition("[")[2].rstrip("]"))
     for glob in item.config.stash[SETTINGS].strict_skips:

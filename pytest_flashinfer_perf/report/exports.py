@@ -1,7 +1,7 @@
 """Write a run for other tools: GPU medians in microseconds, rates, noisy cases, and cases without a time.
 
 What each format has to look like: https://github.com/benchmark-action/github-action-benchmark#examples (a tool
-`customSmallerIsBetter`), https://prometheus.io/docs/specs/om/open_metrics_spec/.
+`customSmallerIsBetter`), https://prometheus.io/docs/instrumenting/exposition_formats/.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ from pytest_flashinfer_perf.rows.scatter import is_measured
 SCHEMA = 1
 WITHOUT_TIME = "cases without a time"
 RATES = ("tflops", "tb_per_sec", "sol_pct")
+# Names without abbreviations and units without prefixes, which promtool asks for.
+BASE_UNITS = {
+    "tflops": ("operations_per_second", 1e12),
+    "tb_per_sec": ("bytes_per_second", 1e12),
+    "sol_pct": ("roof_ratio", 1e-2),
+}
 
 
 @dataclass(frozen=True)
@@ -111,28 +117,31 @@ def as_github_action_benchmark(run: Run) -> str:
     return json.dumps(shown, indent=1, allow_nan=False) + "\n"
 
 
-def as_openmetrics(run: Run) -> str:
+def as_prometheus(run: Run) -> str:
     found = entries(run)
+    seconds = [(one, one.row.median if one.row and math.isfinite(one.row.median) else None) for one in found]
     families = {
-        "median_microseconds": ("device time of a call", [(one, one.median_and_deviation[0]) for one in found]),
-        **{name: (f"{name} of it", [(one, one.rates[name]) for one in found]) for name in RATES},
+        "median_seconds": ("Device time of a call.", seconds),
+        **{
+            name: (
+                f"{said} of it.",
+                [(one, None if (rate := one.rates[said]) is None else rate * scale) for one in found],
+            )
+            for said, (name, scale) in BASE_UNITS.items()
+        },
     }
-    lines = ["# TYPE flashinfer_perf_export info", "# HELP flashinfer_perf_export What wrote this."]
-    lines.append(f"flashinfer_perf_export_info{_braced({'schema': str(SCHEMA)})} 1")
+    lines = list(_family("export_info", "What wrote this.", [({"schema": str(SCHEMA)}, 1)]))
     for name, (meaning, values) in families.items():
         lines += _family(name, meaning, [(one.labels, value) for one, value in values if value is not None])
-    lines += _family(
-        "status", "of a case, measured or not", [({**one.labels, "status": one.status}, 1) for one in found]
-    )
-    return "\n".join([*lines, "# EOF"]) + "\n"
+    statuses = [({**one.labels, "status": one.status}, 1) for one in found]
+    return "\n".join([*lines, *_family("status", "Of a case, measured or not.", statuses)]) + "\n"
 
 
 def _family(name: str, meaning: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Iterator[str]:
+    """Gauges alone: node_exporter drops a whole file for a type that OpenMetrics knows and its parser does not."""
     whole = f"flashinfer_perf_{name}"
-    yield f"# TYPE {whole} gauge"
-    if name.endswith("microseconds"):
-        yield f"# UNIT {whole} microseconds"
     yield f"# HELP {whole} {meaning}"
+    yield f"# TYPE {whole} gauge"
     yield from (f"{whole}{_braced(labels)} {value!r}" for labels, value in samples)
 
 
@@ -147,5 +156,5 @@ def _escaped(value: str) -> str:
 FORMATS = {
     "csv": as_csv,
     "github-action-benchmark": as_github_action_benchmark,
-    "openmetrics": as_openmetrics,
+    "prometheus": as_prometheus,
 }

@@ -1,9 +1,9 @@
-"""The table at the end of a run: backends side by side for each shape, in 80 columns."""
+"""The table at the end of a run: backends side by side for each shape, in the columns of the terminal."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.kernel_timing.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
@@ -22,7 +22,8 @@ from pytest_flashinfer_perf.rows.formatting import (
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.scatter import noise
 
-HEADINGS = f"  {'':<24}{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
+HEADINGS = f"{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
+BESIDE = 56  # columns of a line that are not a name's: its mark, its figures and its status
 SHOWN = {"ok": "", "noisy": "noisy"}
 BOUND = {"memory": "mem", "memory?": "mem?", "compute": "comp", None: ""}
 GRAPH = "--perf-cuda-graph=on replays them without it"
@@ -60,10 +61,9 @@ def lines(
     for title, of_one in grouped(rows, provenance):
         yield ""
         yield from wrapped(title)
-        yield HEADINGS
+        yield f"{'':<{_room() + 2}}{HEADINGS}"
         for shape, side_by_side in grouped(of_one, host.shape_of):
-            yield shape
-            yield from _backends(side_by_side)
+            yield from _backends(shape, side_by_side)
     yield from vllm.lines(rows)
     if checked:
         yield ""
@@ -78,23 +78,33 @@ def _has_no_reference(row: Row) -> bool:
     return row.check.refcheck == "not checked"
 
 
-def _backends(rows: Iterable[Row]) -> Iterator[str]:
+def _room() -> int:
+    """The columns that a name has, 24 of 80."""
+    return max(formatting.width(), formatting.WIDTH) - BESIDE
+
+
+def _backends(shape: str, rows: Sequence[Row]) -> Iterator[str]:
+    """A kernel of one's own, which has no backends to stand below its name, stands beside it where there is room."""
     from pytest_flashinfer_perf.report import story
 
+    if len(shape) <= _room() and not any(map(named, rows)):
+        yield from (_line(row, " ", shape) for row in rows)
+        return
+    yield shape
     ordered = sorted(rows, key=lambda row: row.median)
     best = story.fastest(ordered)
     for row in ordered:
-        yield _line(row, "*" if any(row is one for one in best) else " ")
+        yield _line(row, "*" if any(row is one for one in best) else " ", named(row))
 
 
-def _line(row: Row, mark: str) -> str:
+def _line(row: Row, mark: str, name: str) -> str:
     status = SHOWN.get(str(row.status), str(row.status).upper())
     calls = counted(row.stats.rounds, "call") if _stopped_early(row) else ""
     work, spread = row.throughput, formatting.spread(row.spread).replace(" ", "")
     rates = f"{rate(work.tflops):>9}{rate(work.tb_per_sec):>7}{rate(work.sol_pct):>7}"
     bound = "host" if row.provenance.host_bound else BOUND[work.bound]
     time = f"{duration(row.median):>10}{spread:>7}"
-    return f"{mark} {named(row):<24}{time}{rates} {bound:<4} {status or calls}".rstrip()
+    return f"{mark} {name:<{_room()}}{time}{rates} {bound:<4} {status or calls}".rstrip()
 
 
 def _stopped_early(row: Row) -> bool:

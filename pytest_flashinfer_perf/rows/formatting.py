@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -14,7 +15,7 @@ from pytest_flashinfer_perf.rows.row import Row
 T = TypeVar("T")
 K = TypeVar("K")
 
-WIDTH = 80
+WIDTH, NARROWEST = 80, 40  # what pytest takes where there is no terminal, or one that says less
 COLD = {"rotate": "cold L2 by rotation", "flush": "cold L2 by flush", "none": "hot L2"}
 
 
@@ -24,9 +25,15 @@ def duration(seconds: float) -> str:
     return f"{seconds * scale:#.4g} {unit}"
 
 
+def width() -> int:
+    """The terminal's columns, as pytest has them: COLUMNS wins, and a pipe has none."""
+    columns = shutil.get_terminal_size((WIDTH, 24)).columns
+    return columns if columns >= NARROWEST else WIDTH
+
+
 def wrapped(text: str, indent: int = 2) -> list[str]:
     """Lines of the terminal's width; what does not fit, a path for example, stays in one piece."""
-    return textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, width(), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def indented(text: str, by: int) -> list[str]:
@@ -42,10 +49,10 @@ def counted(number: int, what: str) -> str:
 
 
 def rate(value: float | None) -> str:
-    """A rate in at most 6 characters."""
-    if value is None:
+    """A rate in at most 6 characters, of which none says nothing, as 0.0000 would."""
+    if not value:
         return "-"
-    if value >= 99999.5:
+    if value >= 99999.5 or value < 5e-5:
         return f"{value:.0e}"
     digits = next((d for d, least in enumerate((100, 10, 0.1, 0.01)) if value >= least), 4)
     return f"{value:.{digits}f}"

@@ -1,15 +1,17 @@
-"""What a measuring process is doing, for the command that started it: which case of how many, which module it compiles.
+"""What a measuring process is doing: which case of how many, which module it compiles, how long the rest may take.
 
-The command passes a file descriptor of its terminal, by its number in the environment; what the process prints itself
-goes to a log.
+`Progress` tells the command that started the process. It passes a file descriptor of its terminal, by its number in the
+environment; what the process prints itself goes to a log. `Heartbeat` tells people who see pytest's dots alone.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
+from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.rows.formatting import counted
 
 TERMINAL = "FLASHINFER_PERF_TERMINAL"  # the number of the descriptor
@@ -48,3 +50,24 @@ class Progress:
 
     def pytest_unconfigure(self) -> None:
         self._terminal.close()
+
+
+EACH_S = 30.0
+
+
+class Heartbeat:
+    """In a run of that length, the case that begins and an estimate by the mean of those that are done."""
+
+    def __init__(self, terminal: pytest.TerminalReporter, cases: int) -> None:
+        self._terminal, self._cases, self._begun = terminal, cases, 0
+        self._start = self._said = time.monotonic()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        now = time.monotonic()
+        if self._begun and now - self._said >= EACH_S:
+            self._said = now
+            left = (now - self._start) / self._begun * (self._cases - self._begun)
+            self._terminal.ensure_newline()
+            rest = f"about {left / 60:.0f} min left" if left >= 60 else "less than a minute left"
+            write_lines(self._terminal, [f"case {self._begun + 1} of {self._cases}, {rest}: {nodeid}"])
+        self._begun += 1

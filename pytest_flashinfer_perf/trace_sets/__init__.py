@@ -3,7 +3,9 @@
 from importlib.util import find_spec
 
 if find_spec("flashinfer_bench") is None:
-    raise ImportError("trace sets need the flashinfer-bench package: pip install 'pytest-flashinfer-perf[trace]'")
+    raise ImportError(
+        "trace sets need the flashinfer-bench package: pip install flashinfer-bench pydantic pyyaml safetensors"
+    )
 
 from flashinfer_bench.data import TraceSet
 

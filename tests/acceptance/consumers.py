@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 TOOLS = ("prometheus-client", "pandas", "pytest-codspeed")
 PARSES = """
 import sys
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families
 families = list(text_string_to_metric_families(open(sys.argv[1]).read()))
 assert families and all(family.samples for family in families)
 print({family.name: len(family.samples) for family in families})
@@ -62,14 +62,14 @@ def main() -> None:
     run = Path(given[0] if given else ROOT / "evidence" / "h200-run.json").resolve()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        files = {to: exported(run, to, folder) for to in ("openmetrics", "csv")}
+        files = {to: exported(run, to, folder) for to in ("prometheus", "csv")}
         if dry:
             print("\n".join(f"{path.name}: {len(path.read_text().splitlines())} lines" for path in files.values()))
             return
         venv.create(folder / "venv", with_pip=True)
         python = folder / "venv" / "bin" / "python"
         subprocess.run([python, "-m", "pip", "install", "--quiet", *TOOLS], check=True)
-        subprocess.run([python, "-c", PARSES, files["openmetrics"]], check=True)
+        subprocess.run([python, "-c", PARSES, files["prometheus"]], check=True)
         subprocess.run([python, "-c", READS, files["csv"]], check=True)
         codspeed(python, folder)
 

@@ -1,7 +1,7 @@
-"""A wheel in an environment that has nothing else: python tests/acceptance/empty_environment.py [--here]
+"""A wheel in an environment that has nothing else: python tests/acceptance/empty_environment.py [--here | ARTIFACT]
 
-Builds the wheel, installs it, and does what a newcomer would beside a test of their own; each step with its seconds.
-With --here it does that in the environment in which it runs.
+Installs a release's wheel or sdist, or the wheel that it builds, and does what a newcomer would beside a test of their
+own; each step with its seconds. With --here it does that in the environment in which it runs.
 """
 
 import json
@@ -48,13 +48,17 @@ def main() -> None:
         if sys.argv[1:] == ["--here"]:
             use(Path(sys.executable).parent, own)
             return
-        step("build the wheel", [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", work, ROOT], work)
-        wheel = next(work.glob("*.whl"))
+        artifact = Path(sys.argv[1]).resolve() if sys.argv[1:] else built_wheel(work)
         step("make an empty environment", [sys.executable, "-m", "venv", work / "env"], work)
         tool = work / "env" / "bin"
         pip = [tool / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-        step("install the wheel", [*pip, "-c", ROOT / "constraints-cpu.txt", f"{wheel}[report]"], work)
+        step("install it", [*pip, "-c", ROOT / "constraints-cpu.txt", f"{artifact}[report]"], work)
         use(tool, own)
+
+
+def built_wheel(work: Path) -> Path:
+    step("build the wheel", [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", work, ROOT], work)
+    return next(work.glob("*.whl"))
 
 
 def use(tool: Path, own: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import settings
 import pytest_flashinfer_perf as package
 
 os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are nobody's workers
+os.environ["COLUMNS"] = "80"  # nor in a terminal of another width
 os.environ.pop("GITHUB_STEP_SUMMARY", None)  # and no job's
 cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)  # or each session that writes a file starts six programs
 

@@ -9,9 +9,10 @@ import textwrap
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.files import as_json, write_whole
 from pytest_flashinfer_perf.printing import print_raw, say
 
 # Where a command is not the function `main` of a module of its own name.
@@ -60,6 +61,16 @@ def parser_of(command: str, description: str, example: str, usage: str = "") -> 
         epilog=example,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """`--json FILE` of commands with verdicts is another option: its name in the code is not taken."""
+    parser.add_argument("--json", dest="as_json", action="store_true", help="Print the same facts as JSON.")
+
+
+def show_json(facts: Any) -> None:
+    """Print the facts as JSON; one that a CI system would take for a command, as ##[error], is escaped."""
+    print_raw(as_json(facts, indent=2).replace("##", "#\\u0023") + "\n")
 
 
 def write(output: Path | None, text: str) -> None:

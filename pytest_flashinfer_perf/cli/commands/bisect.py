@@ -28,7 +28,7 @@ from pytest_flashinfer_perf.bisect.search import (
 )
 from pytest_flashinfer_perf.bisect.subjects import Commits, Subject
 from pytest_flashinfer_perf.cli import judging
-from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
 from pytest_flashinfer_perf.config.option import ALLOW
 from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown, words
@@ -99,10 +99,14 @@ def main(arguments: Sequence[str]) -> int:
     _write(start, subject)
     with processes.alone_on(gpu):
         trails = _searched(subject, read_journal(start.output / FINDINGS, _compare(start, subject, gpu)))
-    write_json(start.output / RESULT, [asdict(trail) for trail in trails])
+    result = [asdict(trail) for trail in trails]
+    write_json(start.output / RESULT, result)
     if isinstance(subject, Commits):
         subject.write_logs(trails, start.output)
-    show(_results(trails, subject.history, ON_HOST.get(start.options.find, start.options.find)))
+    if start.options.as_json:
+        show_json(result)
+    else:
+        show(_results(trails, subject.history, ON_HOST.get(start.options.find, start.options.find)))
     return FOUND if all(trail.found for trail in trails) else NOT_ALL_FOUND
 
 
@@ -204,6 +208,7 @@ def parser() -> argparse.ArgumentParser:
     estimate = "Print the number of steps, disk space and minutes, and measure nothing."
     made.add_argument("--dry-run", action="store_true", help=estimate)
     judging.add_output(made, "bisect")
+    add_json(made)
     judging.add_settings(made)
     ALLOW.add_by(made.add_argument)
     made.set_defaults(perf_gate_strict=False)

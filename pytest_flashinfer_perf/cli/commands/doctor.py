@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
 from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS
 from pytest_flashinfer_perf.machine import capability, devices, implementations, nvrtc, provenance, requirements
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import peaks
-from pytest_flashinfer_perf.printing import print_raw, show
+from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.formatting import grouped, software, wrapped
 
@@ -33,11 +32,11 @@ SUBJECT = re.compile(r"^\S+ (?=needs\b)| of \S+( with backend \S+)?(?= on )")
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if something can be measured on a GPU, by a complete FlashInfer if there is one, else 1."""
     parser = parser_of("doctor", DESCRIPTION, EXAMPLE)
-    parser.add_argument("--json", action="store_true", help="Print the same facts as JSON.")
+    add_json(parser)
     args = parser.parse_args(arguments)
     facts = examine()
-    if args.json:
-        print_raw(json.dumps(facts, indent=2) + "\n")
+    if args.as_json:
+        show_json(facts)
     else:
         show(lines(facts))
     return 0 if facts["measures_on_gpu"] and not facts["unmet"] else 1

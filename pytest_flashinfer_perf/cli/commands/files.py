@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli.commands import parser_of, write
+from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json, write
 from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.printing import say, show
@@ -25,7 +25,7 @@ REPORTS = """examples:
 """
 EXPORTS = """examples:
   flashinfer-perf export run.json --to github-action-benchmark -o benchmarks.json
-  flashinfer-perf export run.json --to openmetrics > /var/lib/node_exporter/flashinfer_perf.prom
+  flashinfer-perf export run.json --to prometheus > /var/lib/node_exporter/flashinfer_perf.prom
   flashinfer-perf export run.json --to csv -o run.csv
 """
 MERGES = "example: flashinfer-perf merge shard-*.json --output run.json"
@@ -86,12 +86,16 @@ def merge(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=whole)
     allow = f"Join in spite of these: {', '.join(merging.CHECKS)}. The last of duplicates is kept. Default: none."
     parser.add_argument("--allow", type=_checks, default=(), metavar="A,B", help=allow)
+    add_json(parser)
     args = parser.parse_args(arguments)
     verify_outputs({"--output": args.output}, args.files)
     made = merging.merged([merging.read(path) for path in args.files], args.allow)
     write_json(args.output, made, indent=4)
-    rows, files = counted(len(made["benchmarks"]), "row"), counted(len(args.files), "file")
-    show([f"wrote {rows} of {files} to {args.output}"])
+    rows, files = len(made["benchmarks"]), len(args.files)
+    if args.as_json:
+        show_json({"output": str(args.output), "rows": rows, "files": files})
+    else:
+        show([f"wrote {counted(rows, 'row')} of {counted(files, 'file')} to {args.output}"])
     return 0
 
 

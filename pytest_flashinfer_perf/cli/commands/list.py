@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
 from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.models import shipped
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.routines import all_routines, derived
 from pytest_flashinfer_perf.routines.derived.templates import DiscoveryError, installed, lines
+from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import wrapped
 from pytest_flashinfer_perf.spec.case import UnknownRoutineError
 from pytest_flashinfer_perf.spec.params import Field, ParamError, fields_of
@@ -29,26 +31,34 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--api", action="store_true", help="List FlashInfer's APIs that have a trace template instead.")
     which = "Name of a routine or of an API, or part of it. Default: all."
     parser.add_argument("routine", nargs="?", default="", help=which)
+    add_json(parser)
     known = parser.parse_args(arguments)
-    return _apis(known.routine) if known.api else _routines(known.routine)
+    return (_apis if known.api else _routines)(known.routine, as_json=known.as_json)
 
 
-def _apis(asked: str) -> int:
+def _apis(asked: str, *, as_json: bool) -> int:
     found = installed()
     if not found.version:
         raise DiscoveryError("flashinfer is not installed: there are no APIs to list")
     if not any(asked.lower() in api.name.lower() for api in found.apis):
         raise ParamError(derived.unknown(asked))
-    show(lines(found, asked))
+    if as_json:
+        asked_for = [api for api in found.apis if asked.lower() in api.name.lower()]
+        show_json([{"name": api.name, **fields.written(api)} for api in asked_for])
+    else:
+        show(lines(found, asked))
     return 0
 
 
-def _routines(asked: str) -> int:
+def _routines(asked: str, *, as_json: bool) -> int:
     routines = all_routines()
     alike = [routine for name, routine in routines.items() if asked.lower() in name.lower()]
     found = [routines[asked]] if asked in routines else alike
     if not found:
         raise UnknownRoutineError(asked, unknown(asked, sorted(routines)))
+    if as_json:
+        show_json(list(map(_facts, found)))
+        return 0
     shown = (line for routine in found for line in _described(routine, whole=bool(asked)))
     models = () if asked else _titled("models", sorted({*_models(found), *shipped.names()}), indent=0)
     show([*shown, *models])
@@ -67,6 +77,20 @@ def _described(routine: AnyRoutine, *, whole: bool) -> Iterator[str]:
     else:
         yield from _titled("flags", (f"--{field.spellings[0]}" for field in fields_of(routine.params)))
     yield ""
+
+
+def _facts(routine: AnyRoutine) -> dict[str, Any]:
+    return {
+        "routine": routine.name,
+        "family": routine.family,
+        "backends": list(routine.backends),
+        "tiers": {name: len(list(shapes())) for name, shapes in routine.tiers.items()},
+        "models": _models([routine]),
+        "flags": [
+            {"names": one.spellings, "help": one.flag.help, "choices": one.flag.choices, "default": _default(one)}
+            for one in fields_of(routine.params)
+        ],
+    }
 
 
 def _models(routines: Iterable[AnyRoutine]) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_flashinfer_perf.cli import judging
-from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import history as histories
 from pytest_flashinfer_perf.gate import read, thresholds, words
@@ -55,7 +57,10 @@ def history(arguments: Sequence[str]) -> int:
     found = read.read([args.folder])
     series = histories.read(found, thresholds.read(project_file.find(Path.cwd(), args.perf_config)))
     failures = list(histories.failures(found))
-    show((*_lines(series, len(found)), *(line for failure in failures for line in wrapped(failure))))
+    if args.as_json:
+        show_json({"runs": len(found), "series": list(map(_facts, series)), "failures": failures})
+    else:
+        show((*_lines(series, len(found)), *(line for failure in failures for line in wrapped(failure))))
     if failures:
         return WORSE
     return NOTHING_WORSE if any(one.long_enough for one in series) else COULD_NOT_JUDGE
@@ -82,6 +87,22 @@ def _changes(one: Series) -> Iterator[str]:
             yield from indented(beside, 4)
 
 
+def _facts(one: Series) -> dict[str, Any]:
+    """A series with its changes; a change is a ratio less 1."""
+    changes = [
+        {
+            "source": one.points[change.at][0].source,
+            "when": one.points[change.at][0].when.isoformat(),
+            "commit": one.points[change.at][0].commit.id,
+            "change": math.expm1(change.after - change.before),
+            "beside": list(one.beside(change)),
+        }
+        for change in one.found
+    ]
+    named = {"case": one.case, "gpu_uuid": one.gpu, "domain": one.domain, "runs": len(one.points)}
+    return {**named, "long_enough": one.long_enough, "changes": changes}
+
+
 def history_parser() -> argparse.ArgumentParser:
     made = parser_of(
         "history",
@@ -92,4 +113,5 @@ def history_parser() -> argparse.ArgumentParser:
     settings = "Settings file. Changes below its threshold `slower` are not shown."
     made.add_argument("folder", metavar="DIR", help="Folder with the runs.")
     made.add_argument("--perf-config", metavar="FILE", help=settings)
+    add_json(made)
     return made

@@ -271,16 +271,13 @@ def _short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-INSTALL = "pip install 'pytest-flashinfer-perf[report]'"
-
-
 def missing() -> str | None:
     """What a page is made with is an extra of its own."""
     try:
         import jinja2  # noqa: F401
         import vl_convert  # noqa: F401
     except ImportError as error:
-        return f"an HTML report needs {error.name}: {INSTALL}"
+        return f"an HTML report needs {error.name}: pip install jinja2 vl-convert-python"
     return None
 
 

@@ -112,6 +112,9 @@ def test_cases_share_steps_and_the_checkout_stays_as_it_was(repo, bisect, tmp_pa
         ("step", ["own/a", "own/b"]),
     ]
     assert len(entries) <= 1 + 5 + 2
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", f"--output={tmp_path / 'again'}", "--json")
+    assert (code, json.loads(shown)) == (0, json.loads((tmp_path / "again" / "result.json").read_text()))
+    assert [case["suspects"] for case in json.loads(shown)] == [[ids[9]], [ids[10]]]
     assert git(Path(), "status", "--short") == "M level"
     assert git(Path(), "worktree", "list").count("\n") == 0
     assert git(Path(), "for-each-ref", "refs/bisect") == ""

@@ -1,5 +1,6 @@
 """Changes of level in many stored runs; a spike is none."""
 
+import json
 import math
 import random
 
@@ -84,6 +85,19 @@ def test_history_says_when_by_how_much_and_what_else_changed(capsys):
         assert beside in told
     assert "1 with fewer than 6 runs" in told
     assert told.endswith("4 series from 20 runs, 1 of them changed")
+
+
+@pytest.mark.usefixtures("stored")
+def test_history_says_the_same_as_json(capsys):
+    assert cli.main(["history", "runs", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    [changed] = [one for one in told["series"] if one["changes"]]
+    [change] = changed.pop("changes")
+    assert changed == {"case": "decode/step", "gpu_uuid": "GPU-0", "domain": "time", "runs": 20, "long_enough": True}
+    assert (change["source"], change["when"]) == ("runs/0007_nightly.json", "2026-11-13T03:00:00+00:00")
+    assert f"{change['change']:+.2%}" == "+9.66%"
+    assert "driver 580 -> 590" in change["beside"]
+    assert (told["runs"], len(told["series"]), told["failures"]) == (20, 4, [])
 
 
 def test_what_a_busy_machine_measured_is_no_level(tmp_path, monkeypatch, capsys):

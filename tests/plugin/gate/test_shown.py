@@ -260,11 +260,28 @@ def test_github_gets_a_summary_and_annotations(files, monkeypatch, capsys):
     compare("--head", "head.json")
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
     assert [note.partition(" ")[0] for note in notes] == ["::error"] * 4 + ["::warning"]
+    assert notes[-1].startswith("::warning title=1 AMBIGUOUS::too noisy to judge: decode/")
     assert notes[0].startswith("::error title=SLOWER decode/a-fa3::497.1 us -> 550.0 us: cycles +11.11 %25, time")
     assert summary.read_text().startswith("before\n### flashinfer-perf: 1 SLOWER")
     saved(files / "other.json", row("decode/other"))
     compare("--head", "other.json", "--perf-gate-allow=missing")
     assert "::error title=refused::nothing was compared" in capsys.readouterr().out
+
+
+def test_the_line_of_a_test_that_is_here_is_annotated(files, monkeypatch, capsys):
+    """Wherever a stranger's file says that a test lies: only such a definition is looked for."""
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(files / "summary.md"))
+    (files / "tests").mkdir()
+    (files / "tests" / "test_decode.py").write_text("def test_decode_twice(): ...\n\n\ndef test_decode(perf): ...\n")
+    compare("--head", "head.json", "--junit=v.xml")
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
+    where = "file=tests/test_decode.py,line=4::"
+    assert [where in note for note in notes] == [True] * 4 + [False]
+    lines = [(test.get("file"), test.get("line")) for test in ET.parse(files / "v.xml").iter("testcase")]
+    assert ("tests/test_decode.py", "4") in lines
+    for path in ("tests/other.py", "tests\0.py", "flashinfer-perf.toml", "tests/test_decode.py"):
+        judgement = judge([run(plain())], [run({**plain(), "fullname": f"{path}::test_of_another"})], Rules())
+        assert {words.place(judged) for judged in judgement.cases} == {None}
 
 
 def test_a_summary_that_cannot_be_written_costs_no_verdict(files, monkeypatch, capsys):

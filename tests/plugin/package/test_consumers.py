@@ -42,6 +42,20 @@ def test_junit_shows_a_rows_numbers_beside_its_test(own, workers):
     assert shown["test_skips"] == shown["test_plain"] == {}
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+def test_junit_names_the_line_of_a_failure_that_has_no_traceback(own, workers):
+    """As readers of JUnit look for it: a path and a number behind a space. The reason in the JSON has no line."""
+    own.makepyfile(
+        test_own=f"{OWN}\ndef test_wrong(perf):\n    perf.time(torch.neg, torch.ones(8), reference=torch.ones(8))\n"
+    )
+    own.runpytest(*QUICK, *workers, "--junitxml=run.xml", "--benchmark-json=run.json", "-k", "wrong or skips")
+    [failure] = ET.parse(own.path / "run.xml").getroot().iter("failure")
+    number = len((own.path / "test_own.py").read_text().splitlines())
+    assert failure.text.splitlines()[-1] == f"  at test_own.py:{number}"
+    told = json.loads((own.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
+    assert ["at test_own.py" in one["reason"] for one in told] == [False, False]
+
+
 def test_junit_shows_them_of_a_test_that_is_not_run_again(own):
     own.runpytest(*QUICK, "--benchmark-json=run.json", "--junitxml=first.xml")
     own.runpytest(*QUICK, "--benchmark-json=run.json", "--junitxml=again.xml", "--perf-resume")

@@ -33,8 +33,8 @@ def test_the_readmes_program_runs_as_it_is_printed(pytester, readme):
     command = re.match(r"\$ pytest (.*)\n", shown)[1].split()
     result = pytester.runpytest(*command)
     result.assert_outcomes(passed=2)
-    assert terminal.HEADINGS in shown.splitlines()
-    result.stdout.fnmatch_lines([terminal.HEADINGS, *["test_my_kernel.py::test_matmul[[]*]"] * 2])
+    assert f"{'':26}{terminal.HEADINGS}" in shown.splitlines()
+    result.stdout.fnmatch_lines([f"{'':26}{terminal.HEADINGS}", *["test_my_kernel.py::test_matmul[[]*]"] * 2])
     rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
     assert [row["extra_info"]["refcheck"] for row in rows] == ["passed"] * 2
 

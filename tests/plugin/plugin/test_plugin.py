@@ -7,6 +7,8 @@ import sys
 import pytest
 from decode_cases import QUICK, rows
 
+from pytest_flashinfer_perf.session import progress
+
 
 @pytest.mark.parametrize(
     ("option", "outcome", "recorded"),
@@ -251,3 +253,20 @@ def test_run_it_again_works_from_where_pytest_was_started(pytester, monkeypatch,
     assert len(commands) == done.parseoutcomes()["failed"] == (2 if "-n1" in options else 1)
     for _, test in commands:
         pytester.runpytest(*QUICK, test, "--collect-only", "-q").stdout.fnmatch_lines(["1 test collected*"])
+
+
+@pytest.mark.parametrize(("options", "told"), [((), True), (("-v",), False), (("-q",), False)])
+def test_a_long_run_says_which_case_begins_and_how_long_the_rest_may_take(pytester, monkeypatch, options, told):
+    monkeypatch.setattr(progress, "EACH_S", 0)
+    pytester.makepyfile("""
+        import pytest, torch
+
+        @pytest.mark.parametrize("n", [1, 2, 3])
+        def test_own(perf, n): perf.time(torch.neg, torch.ones(n))
+    """)
+    done = pytester.runpytest(*QUICK, *options)
+    done.assert_outcomes(passed=3)
+    lines = [line for line in done.outlines if line.startswith("case ")]
+    name = "test_a_long_run_says_which_case_begins_and_how_long_the_rest_may_take.py::test_own"
+    expected = [f"case {n} of 3, less than a minute left: {name}[{n}]" for n in (2, 3)]
+    assert lines == (expected if told else [])

@@ -21,6 +21,7 @@ def test_a_case_is_measured_checked_and_recorded(suite):
     assert row["fullname"] == "test_decode.py::test_decode[b2-s16-h4-kv2-d16-p4-torch]"
     assert (row["stats"]["rounds"], len(row["stats"]["data"])) == (3, 3)
     assert row["options"]["timer"] == "wall"
+    assert row["group"] == f"{DECODE}/b2-s16-h4-kv2-d16-p4"
     assert row["params"]["backend"] == "torch"
     assert all(isinstance(value, (str, int, float, bool)) for value in row["params"].values())
     info = row["extra_info"]
@@ -45,6 +46,21 @@ def test_a_case_is_measured_checked_and_recorded(suite):
     assert {name: info[name] for name in expected} == expected
     assert info["tflops"] == pytest.approx(info["flops"] / row["stats"]["median"] / 1e12)
     assert info["tb_per_sec"] == pytest.approx(info["bytes"] / row["stats"]["median"] / 1e12)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+def test_backends_of_a_shape_are_a_group_unless_the_test_has_another(pytester, workers):
+    """So pytest-benchmark's own tables show them side by side."""
+    marks = "import pytest\n@pytest.mark.perf_cases('mm_bf16', '--m 2 --n 16 --k 32')\n"
+    pytester.makepyfile(
+        f"{marks}def test_ours(perf, case): perf(case)\n"
+        f"{marks}@pytest.mark.benchmark(group='mine')\ndef test_theirs(perf, case): perf(case)"
+    )
+    pytester.runpytest(*QUICK, *workers, "--perf-backends=torch", "--benchmark-json=run.json")
+    assert {row["name"].partition("[")[0]: row["group"] for row in rows(pytester)} == {
+        "test_ours": "mm_bf16/m2-n16-k32",
+        "test_theirs": "mine",
+    }
 
 
 def test_the_row_promises_these_fields(suite):

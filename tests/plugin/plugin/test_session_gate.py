@@ -102,7 +102,7 @@ def test_a_suspect_is_confirmed_and_shown_once_and_github_is_told(session, basel
     written = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
     assert [one["stats"]["median"] for one in written] == pytest.approx([300e-6, 200e-6])
     assert done.stdout.str().count("::test_it[a]") == 2  # in the table, and as SLOWER
-    done.stdout.fnmatch_lines(["::error title=SLOWER test_told.py%3A%3Atest_it[[]a[]]::*"])
+    done.stdout.fnmatch_lines(["::error title=SLOWER test_told.py%3A%3Atest_it[[]a[]],file=test_told.py,line=*::*"])
     assert "| SLOWER |" in (pytester.path / "summary.md").read_text()
 
 

@@ -8,6 +8,7 @@ import re
 
 import pytest
 import reports
+from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.report.exports import FORMATS, WITHOUT_TIME
@@ -60,33 +61,22 @@ def test_github_action_benchmark_gets_entries_of_which_smaller_is_better(exporte
     assert SKIPPED["reason"] in without["extra"]
 
 
-LABEL = r'\w+="(?:[^"\\\n]|\\[\\"n])*"'
-SAMPLE = re.compile(rf"(\w+)\{{({LABEL}(?:,{LABEL})*)\}} (\S+)")
-
-
 def test_prometheus_gets_a_series_for_each_case(exported):
-    """The text format of https://prometheus.io/docs/specs/om/open_metrics_spec/"""
-    *lines, end = exported("openmetrics").splitlines()
-    assert end == "# EOF"
-    families, series = {}, {}
-    for line in lines:
-        if line.startswith("#"):
-            kind, name, said = re.fullmatch(r"# (TYPE|UNIT|HELP) (\w+) (.+)", line).groups()
-            assert kind != "UNIT" or name.endswith(f"_{said}")
-            assert not (kind == "TYPE" and name in families)
-            current = families.setdefault(name, {})
-            current[kind] = said
-        else:
-            name, labels, value = SAMPLE.fullmatch(line).groups()
-            assert families.get(name.removesuffix("_info")) is current, "a family's samples stand together"
-            assert (name, labels) not in series
-            series[name, labels] = float(value)
-    case = f'case="{NOISY}"'
-    [median] = [v for (name, labels), v in series.items() if name.endswith("microseconds") and case in labels]
-    assert median == 20.0
-    assert series["flashinfer_perf_export_info", 'schema="1"'] == 1
-    statuses = [re.search('status="(.+)"', labels)[1] for name, labels in series if name.endswith("_status")]
-    assert statuses == ["ok", "noisy", "skipped"]
+    """Types that the classic text format has, each said once: node_exporter drops the whole file for another."""
+    text = exported("prometheus")
+    typed = re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE)
+    assert {kind for _, kind in typed} == {"gauge"}
+    assert {line.split()[1] for line in text.splitlines() if line.startswith("#")} == {"HELP", "TYPE"}
+    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    assert [name for name, _ in typed] == list(families)
+    assert all({sample.name for sample in samples} == {name} for name, samples in families.items())
+    [info] = families["flashinfer_perf_export_info"]
+    assert (info.labels, info.value) == ({"schema": "1"}, 1)
+    medians = {sample.labels["case"]: sample.value for sample in families["flashinfer_perf_median_seconds"]}
+    assert len(medians) == 2
+    assert medians[NOISY] == pytest.approx(20e-6)
+    assert [sample.labels["status"] for sample in families["flashinfer_perf_status"]] == ["ok", "noisy", "skipped"]
+    assert len(families["flashinfer_perf_operations_per_second"]) == 1
 
 
 @pytest.mark.parametrize("to", FORMATS)

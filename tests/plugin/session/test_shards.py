@@ -78,6 +78,8 @@ def test_three_shards_are_the_whole(suite, capsys):
     files = [str(suite.path / f"shard-{nth}.json") for nth in (3, 1, 2)]
     assert cli.main(["merge", *files, "--output", str(suite.path / "merged.json")]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("wrote 4 rows of 3 files to ")
+    assert cli.main(["merge", *files, "--output", "again.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"output": "again.json", "rows": 4, "files": 3}
     whole, merged = document(suite, "whole.json"), document(suite, "merged.json")
     assert list(map(sameness, merged["benchmarks"])) == list(map(sameness, whole["benchmarks"]))
     assert merged["machine_info"] == whole["machine_info"]

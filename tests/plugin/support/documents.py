@@ -13,7 +13,11 @@ from pytest_flashinfer_perf import cli
 ROOT = Path(__file__).parents[3]
 DOCS, EVIDENCE, EXAMPLES = (ROOT / name for name in ("docs", "evidence", "examples"))
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    README,
+    *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY")),
+    *sorted(DOCS.rglob("*.md")),
+]
 RECORDS = sorted(EVIDENCE.glob("*.md"))
 QUICK = ("--perf-iters=3", "--perf-device=cpu", "-p", "no:cacheprovider")
 PYTEST_OPTIONS = {"collect-only", "import-mode", "hypothesis-profile"}  # of no plugin that tests are run with
