@@ -53,6 +53,8 @@ UNSEEN = {
     "stamps": 0.015,
     "wall": 0.10,
 }
+# What all processes of a side share and the other side's need not, by the host's clock: evidence/busy-cpu.md.
+BETWEEN_SIDES = {"wall": 0.0125}
 TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what is rounded to that
 # Launches of stamps take 3.5 us, which differ by 0.01 to 0.2 us between processes. The rest of the time in which no
 # kernel runs are gaps of queued launches: 0.3 to 22 us, which differ by 2 to 10 % (evidence/gaps-h200.md).
@@ -75,6 +77,10 @@ class Noise:
         """With what `df` degrees of freedom of this very comparison say."""
         total = self.df + df
         return Noise((self.df * self.variance + df * variance) / total, total, self.source)
+
+    def widened(self, variance: float) -> Noise:
+        """By what more processes would not show."""
+        return Noise(self.variance + variance, self.df, self.source)
 
 
 def assumed(kind: str, within: float = 0.0, share: float = 1.0) -> Noise:

@@ -29,8 +29,9 @@ from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
 from pytest_flashinfer_perf.kernel_timing.stopping import Sampling
 from pytest_flashinfer_perf.kernel_timing.target import Restore, Target, of
 from pytest_flashinfer_perf.kernel_timing.trace import Trace, trace
-from pytest_flashinfer_perf.machine import nvrtc, provenance
+from pytest_flashinfer_perf.machine import load, nvrtc, provenance
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.machine.provenance import Telemetry
 from pytest_flashinfer_perf.rows import scatter
 from pytest_flashinfer_perf.rows.host_time import HostTime
@@ -64,6 +65,7 @@ class Timing:
     fallback: str = ""
     seen: Observations = field(default_factory=Observations)
     placements: tuple[PlacedSamples, ...] = ()
+    contention: Contention | None = None  # by the host's clock
 
     @property
     def median(self) -> float:
@@ -87,7 +89,8 @@ class Timing:
 
     @property
     def noisy(self) -> bool:
-        return scatter.is_noisy(self.samples, self.instrument)
+        busy = self.contention is not None and self.contention.is_busy
+        return busy or scatter.is_noisy(self.samples, self.instrument)
 
     @property
     def host_bound(self) -> bool | None:
@@ -176,8 +179,10 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
     placed = _placed(bench, target, sampling, verify, first)
     last, timed = placed[-1], tuple(one.placement for one in placed)
     seen = _observed(last, timed)
+    samples = tuple(sample for placement in timed for sample in placement.samples)
+    contention = load.during([one.work.watch for one in placed], samples)
     return Timing(
-        samples=tuple(sample for placement in timed for sample in placement.samples),
+        samples=samples,
         instrument=chosen.instrument.name,
         cold_l2=last.sets.mode,
         rotations=len(last.sets.sets),
@@ -185,9 +190,10 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
         warmups=_untimed(bench, placed),
         stopped=sampling.stopped([placement.kernels for placement in timed[:-1]]),
         fallback=chosen.fallback,
-        notes=tuple(note for note in (last.sets.note, *seen.notes) if note),
+        notes=tuple(note for note in (last.sets.note, *seen.notes, contention and contention.unknown) if note),
         seen=seen,
         placements=timed,
+        contention=contention,
     )
 
 
