@@ -125,7 +125,11 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
     if not counted:
         return [in_time]
     kind = "cycles" if all(map(figures.is_long, both)) else "short"
-    in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, tick=tick)
+    between = [figures.between_stamps(row) for row in both] if kind == "cycles" and has_gaps else []
+    queued = [
+        _of_queued_gaps(one.value - time.value) / one.value for one, time in zip(between, times, strict=False) if one
+    ]
+    in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, tick=max(tick, *queued, 0.0))
     return [in_cycles, in_time] if all(map(figures.paced_by_sms, both)) else [in_time, in_cycles]
 
 
@@ -160,7 +164,13 @@ def stamped_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: b
     kernels = statistics.fmean(one.value for one in figures.kernel_times(both)[: len(before)])
     own = statistics.fmean(one.value for one in stamped[: len(before)]) - kernels
     left = [one.plus(-own).at_least(LEAST_LEFT * kernels) for one in stamped]
-    return _sides(Domain.STAMPS, "stamps", left, len(before), paired=paired, tick=noise.STAMPS_S / kernels)
+    differ = math.hypot(noise.STAMPS_DIFFER_S, _of_queued_gaps(own)) / kernels
+    return _sides(Domain.STAMPS, "stamps", left, len(before), paired=paired, tick=differ)
+
+
+def _of_queued_gaps(without_kernel: float) -> float:
+    """What the gaps between stamped kernels differ by, of so many seconds between stamps that no kernel runs."""
+    return noise.QUEUED_GAPS * max(0.0, without_kernel - noise.STAMPS_S)
 
 
 def _load(before: Sequence[Row], after: Sequence[Row], *, several: bool) -> float:

@@ -2,11 +2,11 @@
 
 A judgement is made in this order. Rows are matched, and a case that is missing, wrong or measured otherwise is judged
 by that alone (`_screened`). The others' effects are looked at together, for some of many are large by chance
-(`_families`); an effect beyond its case's threshold, and not by chance, is SLOWER or FASTER (`decide`). What a second
-instrument does not show is AMBIGUOUS (`_witnessed`). The gaps between kernels are a family of their own, which decides
-where the whole call became longer or shorter. So is host time, which decides only where `slower_host` is asked for, or
-the rules judge by it alone. The sum of a model's step comes last (`models/verdicts.py`). What other processes saw of
-suspects since is added by `confirm`.
+(`_families`); an effect beyond its case's threshold, and not by chance, is SLOWER or FASTER (`decide`). The gaps
+between kernels are a family of their own, which decides where the whole call became longer or shorter. What a second
+instrument contradicts is AMBIGUOUS (`_witnessed`). Host time is a family too, which decides only where `slower_host` is
+asked for, or the rules judge by it alone. The sum of a model's step comes last (`models/verdicts.py`). What other
+processes saw of suspects since is added by `confirm`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
     for decided in (True, False):  # what a busy machine shows is no evidence about the others
         family = [case for case in sound if (calm.obstacle(case) is None) is decided]
         for name, of_case in _families(family, paired=rules.paired).items():
-            compared = _compared(judged[name], of_case, rules.allowed, len(family))
-            judged[name] = _witnessed(compared, paired=rules.paired)
+            judged[name] = _compared(judged[name], of_case, rules.allowed, len(family))
     judged |= _with_gaps([judged[case.name] for case in sound], paired=rules.paired)
+    judged |= {case.name: _witnessed(judged[case.name], paired=rules.paired) for case in sound}
     judged |= _with_host_time([judged[case.name] for case in sound], paired=rules.paired)
     if rules.quantity:
         judged |= {case.name: _by_host_alone(judged[case.name], rules.quantity, len(sound)) for case in sound}
@@ -142,18 +142,20 @@ def _only(effect: Effect) -> Decision:
     return Verdict.AMBIGUOUS, Reason.TIME_ONLY, f"changed in {why}"
 
 
-# A second instrument for a suspect: stamps of the GPU's timer around calls of its own, which CUPTI has no part in
-# (kernel_timing/clocks.py). Each row has them for its cycles.
+# A second instrument for what CUPTI says of kernels: stamps of the GPU's timer around calls of its own, which CUPTI has
+# no part in (kernel_timing/clocks.py). Each row has them for its cycles. Gaps are the rest of CUPTI's time, so a record
+# that is wrong about the kernels is wrong about them too.
 
-SUSPECT = (Reason.SLOWER, Reason.TIME_ONLY)
+CHANGED = (Verdict.SLOWER, Verdict.FASTER)
 
 
 def _witnessed(judged: Judged, *, paired: bool) -> Judged:
-    """A suspect that CUPTI made one, unless the stamps surely do not show the change."""
+    """A change that CUPTI says there is, unless the stamps surely do not show it."""
     claim = next((one for one in judged.effects if one.seen.domain in (Domain.TIME, Domain.BUSY)), None)
     by_cupti = all(row.provenance.instrument == "cupti" for row in judged.case.rows)
     counted = judged.primary is not None and judged.primary.seen.kind == "cycles"
-    if judged.reason not in SUSPECT or claim is None or counted or not by_cupti:
+    suspect = judged.verdict in CHANGED or judged.reason is Reason.TIME_ONLY
+    if not suspect or claim is None or not claim.significant or counted or not by_cupti:
         return judged
     seen = effects.stamped_replicates(judged.case.before, judged.case.after, paired=paired)
     if seen is None:
@@ -167,10 +169,12 @@ def _witnessed(judged: Judged, *, paired: bool) -> Judged:
 
 
 def contradicts(witness: Effect, claim: Effect) -> bool:
-    """Whether a witness shows less than a share ALIKE of a slowdown, and that is beyond the noise of both."""
+    """Whether a witness shows less than a share ALIKE of a change, and that is beyond the noise of both."""
     error = math.hypot(witness.error, claim.error)
     beyond_noise = noise.beyond(effects.RISK, min(witness.noise.df, claim.noise.df)) * error
-    return claim.change - witness.change > beyond_noise and witness.change < ALIKE * claim.change
+    sign = math.copysign(1.0, claim.change)
+    missing, shown = sign * (claim.change - witness.change), sign * witness.change
+    return missing > beyond_noise and shown < ALIKE * abs(claim.change)
 
 
 # Gaps between kernels change with the machine's load, and kernels do not. They are shown beside a case's kernels.
@@ -190,7 +194,7 @@ def _held_to_gaps(judged: Judged, effect: Effect, cases: int) -> Judged:
     verdict, _, _ = decide([effect], threshold)
     sign = {Verdict.SLOWER: 1, Verdict.FASTER: -1}.get(verdict, 0)
     decides = sign * _whole(judged) > threshold and verdict.rank < judged.verdict.rank
-    if not sign or not decides or judged.reason is Reason.INSTRUMENTS_DISAGREE:
+    if not sign or not decides:
         return replace(judged, effects=(*judged.effects, effect))
     sentence = f"{verdict.value.lower()} by the gaps between its kernels"
     decision = verdict, Reason(f"{verdict.value.lower()}-gaps"), sentence

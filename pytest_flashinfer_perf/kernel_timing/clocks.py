@@ -47,7 +47,7 @@ extern "C" __global__ void hold(unsigned long long ns) {
 class Clocks:
     """SM cycles and the SM clock in GHz of each call, and what NVML reported meanwhile.
 
-    `queued`: all calls were in the queue before the GPU reached the last one, so that it waited for the host in none.
+    `queued`: each call was in the queue before the GPU reached it, so that it waited for the host in none.
     """
 
     cycles: tuple[float, ...]
@@ -89,13 +89,19 @@ def clock_pass(work: Work, each: float) -> Clocks:
             stream.synchronize()
             stamps.zero_()
             kernels.hold(min(times * queueing, LONGEST_HOLD_NS))
-            reached = kernels.enqueue(work, stamps)
-            queued = not reached.query()
-            if queued:
+            in_queue = kernels.enqueue(work, stamps)
+            if all(in_queue):
                 break
         seen = provenance.read(device)
     torch.cuda.current_stream().wait_stream(stream)
-    return replace(read(stamps), queued=queued, telemetry=seen)
+    return replace(of_queued(stamps, in_queue), telemetry=seen)
+
+
+def of_queued(stamps: Tensor, in_queue: Sequence[bool]) -> Clocks:
+    """Of the calls that were in the queue if most were. A queue that is full lets the GPU catch up with the last."""
+    kept = [i for i, known in enumerate(in_queue) if known]
+    queued = 2 * len(kept) > len(in_queue)
+    return replace(read(stamps[:, kept] if queued else stamps), queued=queued)
 
 
 def read(stamps: Tensor) -> Clocks:
@@ -114,15 +120,17 @@ class _Kernels:
     spin: nvrtc.Launch
     processors: int
 
-    def enqueue(self, work: Work, stamps: Tensor) -> torch.cuda.Event:
-        """The event is that the GPU has reached the last call."""
+    def enqueue(self, work: Work, stamps: Tensor) -> list[bool]:
+        """Whether each call was in the queue before the GPU reached it."""
+        in_queue = []
         for i in range(stamps.shape[1]):
             work.chill()
             reached: torch.cuda.Event = torch.cuda.current_stream().record_event()
             self._stamp(stamps[0, i])
             work()
             self._stamp(stamps[1, i])
-        return reached
+            in_queue.append(not reached.query())
+        return in_queue
 
     def _stamp(self, at: Tensor) -> None:
         self.stamp(2 * self.processors, 1, at.data_ptr())

@@ -10,8 +10,9 @@ import torch
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.kernel_timing import cold
-from pytest_flashinfer_perf.kernel_timing.instruments import Call, without_gc
+from pytest_flashinfer_perf.kernel_timing.instruments import Call
 from pytest_flashinfer_perf.kernel_timing.target import Target
+from pytest_flashinfer_perf.machine.garbage import without_gc
 
 WARMUPS = 3
 

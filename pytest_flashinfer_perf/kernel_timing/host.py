@@ -23,10 +23,11 @@ import torch
 
 from pytest_flashinfer_perf.kernel_timing import host_calls
 from pytest_flashinfer_perf.kernel_timing.host_calls import Counts, counted
-from pytest_flashinfer_perf.kernel_timing.instruments import Call, without_gc
+from pytest_flashinfer_perf.kernel_timing.instruments import Call
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine import load
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.garbage import without_gc
 from pytest_flashinfer_perf.rows.host_time import HostTime
 
 ROUNDS, FEWEST_ROUNDS = 12, 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import itertools
 import time
 import warnings
@@ -20,6 +19,7 @@ from pytest_flashinfer_perf.kernel_timing import tracebacks
 from pytest_flashinfer_perf.kernel_timing.cupti import TimedCalls, read_together
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.garbage import without_gc
 from pytest_flashinfer_perf.machine.load import Watch
 
 Call = Callable[[], object]
@@ -229,17 +229,6 @@ class Wall:
 @functools.cache
 def _twice_the_cache(device: Device) -> torch.Tensor:
     return torch.zeros(2 * device.cache_bytes // 4, dtype=torch.float32, device=device.torch)
-
-
-@contextmanager
-def without_gc() -> Iterator[None]:
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 INSTRUMENTS: dict[str, Instrument] = {i.name: i for i in (BenchGpuTime("cupti"), BenchGpuTime("events"), Wall())}

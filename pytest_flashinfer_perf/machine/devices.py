@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,17 +49,6 @@ class Device:
         gc.collect()
         if self.is_gpu:
             torch.cuda.empty_cache()
-
-
-def freeze_imports() -> None:
-    """Exclude imported modules from garbage collection: with torch and FlashInfer each collection takes 0.2 s."""
-    _frozen(len(sys.modules))
-
-
-@functools.cache
-def _frozen(_modules: int) -> None:
-    gc.collect()
-    gc.freeze()
 
 
 def find(spec: str) -> Device:

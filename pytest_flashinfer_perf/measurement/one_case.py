@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.kernel_timing import cold, graphs
 from pytest_flashinfer_perf.kernel_timing.run import uses_graph
 from pytest_flashinfer_perf.kernel_timing.target import Target
-from pytest_flashinfer_perf.machine import capability, devices
+from pytest_flashinfer_perf.machine import capability, devices, garbage
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import autotune, verification
 from pytest_flashinfer_perf.measurement.autotune import Choice
@@ -110,7 +110,7 @@ def run_case(
         raise CannotRunError(reason)
     time_limit.watch()
     if device.is_gpu:
-        devices.freeze_imports()
+        garbage.freeze_imports()
     try:
         return _measured(case, measuring, checking, device)
     except CompileError:

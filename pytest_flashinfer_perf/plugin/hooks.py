@@ -16,6 +16,7 @@ import pytest
 
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import Board
 from pytest_flashinfer_perf.rows.step import StepPlan
@@ -126,6 +127,13 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     return [*known, *(step.coverage if step else ())]
 
 
+@pytest.hookimpl(specname="pytest_collection", wrapper=True)
+def pytest_collection_imports() -> Generator[None, object, object]:
+    """Torch is imported meanwhile, and routines."""
+    with importing():
+        return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
@@ -194,7 +202,7 @@ def _device(settings: Settings) -> Device:
     from pytest_flashinfer_perf.kernel_timing import instruments, run
     from pytest_flashinfer_perf.machine import devices
 
-    with errors_of_use():
+    with errors_of_use(), importing():  # an instrument imports FlashInfer
         try:
             device = devices.find(settings.device)
         except devices.DeviceError as error:

@@ -201,8 +201,7 @@ class ClockReadings:
     sm_ghz_per_call: Annotated[tuple[float, ...] | None, "of each call"] = None
     queued: Annotated[
         bool | None,
-        "whether all those calls were in the queue before the GPU reached the last; otherwise their cycles are the "
-        "host's",
+        "whether these calls were in the queue before the GPU reached them; otherwise their cycles are the host's",
     ] = None
     throttle: Annotated[str | None, "why NVML says that the clock was held down, while the clock pass ran"] = None
     power_w: Annotated[float | None, "by NVML, while the clock pass ran"] = None

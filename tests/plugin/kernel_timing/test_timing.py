@@ -52,6 +52,22 @@ def test_clocks_come_from_the_sms_that_both_stamps_reached():
     assert read.ghz == (1.75, 1.75)
 
 
+@pytest.mark.parametrize(
+    ("in_queue", "cycles", "queued"),
+    [
+        ([True, True, True], (100.0, 200.0, 900.0), True),
+        ([True, True, False], (100.0, 200.0), True),  # a full queue let the GPU catch up with the last one
+        ([True, False, False], (100.0, 200.0, 900.0), False),
+    ],
+)
+def test_cycles_are_those_of_calls_that_were_queued_if_most_were(in_queue, cycles, queued):
+    stamps = torch.ones(2, 3, 4, 2, dtype=torch.int64)
+    for call, each in enumerate((100, 200, 900)):
+        stamps[1, call] += each
+    read = clocks.of_queued(stamps, in_queue)
+    assert (read.cycles, read.queued) == (cycles, queued)
+
+
 def test_throttle_reasons_in_words():
     assert provenance.reasons(0x04 | 0x20 | 0x01) == "power cap, thermal limit"
     assert provenance.reasons(0x01) == "none"

@@ -190,7 +190,9 @@ def constants():
     launched, replayed = (percent(noise.UNSEEN[f"gaps of {what}"]) for what in ("launches", "graphs"))
     yield "gate-method.md", f"that the host launches one by one | {launched} |"
     yield "gate-method.md", f"between the kernels of a CUDA graph | {replayed} |"
-    stamps = f"{1e6 * noise.STAMPS_S:g} us, and {percent(noise.UNSEEN['stamps'], 1)} since the clock"
+    yield "gate-method.md", f"not known | {unseen['unknown']} |"
+    yield "gate-method.md", f"gaps between queued kernels | {percent(noise.QUEUED_GAPS)} |"
+    stamps = f"{1e6 * noise.STAMPS_DIFFER_S:g} us, and {percent(noise.UNSEEN['stamps'], 1)} since the clock"
     yield "gate-method.md", f"{stamps} may be another"
     yield "gate-method.md", f"less than {percent(judge.ALIKE)} of what CUPTI says"
     assert (clocks.CALLS, clocks.MOST_CALLS, round(1e6 * clocks.SHORT_S / clocks.MOST_CALLS)) == (10, 30, 33)

@@ -82,3 +82,28 @@ def test_settings_are_read_before_anything_is_collected(pytester):
     (pytester.path / "flashinfer-perf.toml").write_text("[tolerance]\n")
     done = pytester.runpytest_subprocess(*QUICK)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
+
+
+COLLECTING = """
+import gc, json, pathlib, pytest
+seen = []
+
+def pytest_collectstart(collector):
+    seen.append(gc.isenabled())
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    pathlib.Path("garbage.json").write_text(json.dumps([any(seen), gc.isenabled(), gc.get_freeze_count()]))
+"""
+
+
+def test_imports_of_a_session_with_cases_are_no_garbage_to_look_for(pytester):
+    """Torch's and FlashInfer's half a million objects: each look at all of them takes 0.2 s."""
+    pytester.makeconftest(COLLECTING)
+    pytester.makefile(".txt", lines=f"--routine {DECODE} --backends torch {TINY}")
+    pytester.makepyfile(PLAIN)
+    for arguments, is_theirs in ((["lines.txt", *QUICK], False), ([], True)):
+        pytester.runpytest_subprocess(*arguments, "-p", "no:cacheprovider")
+        while_collecting, while_running, frozen = json.loads((pytester.path / "garbage.json").read_text())
+        assert while_running, "it is only off meanwhile"
+        assert (while_collecting, frozen > 100_000) == (is_theirs, not is_theirs)
