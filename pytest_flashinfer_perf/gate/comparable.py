@@ -32,6 +32,11 @@ FACETS = (
     ),
     Facet("cold-l2", lambda _, row: row.provenance.cold_l2, "another cold-L2 mode: up to 15 % for a short kernel"),
     Facet("cuda-graph", lambda _, row: row.provenance.cuda_graph, "CUDA graphs in one, launches in the other"),
+    Facet(
+        "ranks",
+        lambda _, row: row.provenance.ranks and row.provenance.ranks.conditions,
+        "another number of processes, another transport, or times that contain how late a process came",
+    ),
     Facet("seed", lambda _, row: row.setup.seed, "other inputs"),
     Facet(
         REQUIREMENTS,

@@ -17,7 +17,14 @@ from pytest_flashinfer_perf.kernel_timing import clocks, cold, graphs, host_call
 from pytest_flashinfer_perf.kernel_timing.clocks import Clocks, clock_pass
 from pytest_flashinfer_perf.kernel_timing.cupti import attached
 from pytest_flashinfer_perf.kernel_timing.host_calls import Counts, counted
-from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, Call, Instrument, InstrumentError, Work
+from pytest_flashinfer_perf.kernel_timing.instruments import (
+    INSTRUMENTS,
+    Call,
+    ChosenInstrument,
+    Instrument,
+    InstrumentError,
+    Work,
+)
 from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
 from pytest_flashinfer_perf.kernel_timing.stopping import Sampling
 from pytest_flashinfer_perf.kernel_timing.target import Restore, Target, of
@@ -26,6 +33,7 @@ from pytest_flashinfer_perf.machine import nvrtc, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.provenance import Telemetry
 from pytest_flashinfer_perf.rows import scatter
+from pytest_flashinfer_perf.rows.ranks import RankTimes
 from pytest_flashinfer_perf.rows.row import HostTime
 
 FEW_LAUNCHES, GAPS = 10, 1.5
@@ -40,6 +48,7 @@ class Observations:
     notes: tuple[str, ...] = ()
     calls: Counts = field(default_factory=Counts)
     host: HostTime | None = None
+    ranks: RankTimes | None = None
 
 
 @dataclass(frozen=True)
@@ -149,17 +158,34 @@ class Bench:
 Verify = Callable[[Target, Work], object]
 
 
-def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify) -> Timing:
+@dataclass(frozen=True)
+class Conditions:
+    """What differs where a call is made by several processes together: each has to decide as the others do."""
+
+    choose: Callable[[str, Device], ChosenInstrument] = instruments.choose
+    clock: Callable[[], float] = time.perf_counter
+    observed: Callable[[Placed, tuple[PlacedSamples, ...]], Observations] | None = None
+
+
+def run(  # noqa: PLR0913 - one argument per part of a measurement
+    target: Target,
+    measuring: Measuring,
+    device: Device,
+    *,
+    cuda_graph: bool,
+    verify: Verify,
+    conditions: Conditions = Conditions(),
+) -> Timing:
     """Time other placements first, so that the last timed call is the target's; `verify` checks each last answer."""
-    chosen = instruments.choose(measuring.instrument, device)
+    chosen = conditions.choose(measuring.instrument, device)
     bench = Bench(chosen.instrument, measuring, device, cuda_graph)
     if cuda_graph:
         gc.collect()  # a graph that is freed during a capture ends it; autotuners leave such graphs behind
-    first, each = _tried(bench, target)
-    sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring))
+    first, each = _tried(bench, target, conditions.clock)
+    sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring, conditions.clock))
     placed = _placed(bench, target, sampling, verify, first)
     last, timed = placed[-1], tuple(one.placement for one in placed)
-    seen = _observed(last, timed)
+    seen = (conditions.observed or _observed)(last, timed)
     return Timing(
         samples=tuple(sample for placement in timed for sample in placement.samples),
         instrument=chosen.instrument.name,
@@ -175,15 +201,15 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
     )
 
 
-def _tried(bench: Bench, target: Target) -> tuple[list[Placed], float]:
+def _tried(bench: Bench, target: Target, clock: Callable[[], float]) -> tuple[list[Placed], float]:
     """The wall-clock seconds of an untimed call, or of a placement with one call if all calls are to be timed."""
-    placed, start = [], time.perf_counter()
+    placed, start = [], clock()
     if stopping.makes_trial(bench.how):
         target()
         bench.device.synchronize()
     elif bench.how.iters is None:
         placed = [bench.timed(target.elsewhere(), 1, 0)]
-    return placed, time.perf_counter() - start
+    return placed, clock() - start
 
 
 def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify, first: list[Placed]) -> list[Placed]:

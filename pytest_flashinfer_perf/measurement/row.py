@@ -119,6 +119,7 @@ def _provenance(timing: Timing) -> Provenance:
             Placement(median=one.median, cycles=one.cycles, addresses=one.addresses) for one in timing.placements
         ),
         placement_spread=placements.spread(timing.placements),
+        ranks=timing.seen.ranks,
     )
 
 

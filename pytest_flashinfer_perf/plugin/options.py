@@ -189,6 +189,17 @@ TIMING = (
         help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
         "Default: %(default)s.",
     ),
+    option(
+        "--perf-ranks",
+        metavar="N",
+        type=whole(1),
+        help="Run each test that is marked by perf_ranks in N processes, with a GPU each. Default: as it is marked.",
+    ),
+    option(
+        "--perf-no-multicast",
+        action="store_true",
+        help="Let such processes do without NVLink multicast, which can put the GPUs of a shared host out of service.",
+    ),
     option("--perf-seed", metavar="N", type=SEED, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."),
     option(
         "--perf-autotune-cache",
@@ -355,6 +366,7 @@ MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
     "perf_apis: parametrize `case` with the cases of all of FlashInfer's APIs that have a trace template",
     "perf_measuring(**how): how this test is timed, by the fields of Measuring, e.g. iters=20, cold_l2='none'",
+    "perf_ranks(n): run this test in n processes, with a GPU each; perf.time times a call that they make together",
     "api: cases of FlashInfer's APIs that have a trace template",
     "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
     "attention: cases of the attention family",
@@ -385,5 +397,6 @@ def are_given(config: pytest.Config) -> bool:
 
 
 def needs_device(item: pytest.Item) -> bool:
-    """Whether a test measures, or is skipped where something cannot run."""
-    return "perf" in getattr(item, "fixturenames", ()) or any(mark.name in REQUIRING for mark in item.iter_markers())
+    """Whether a test measures, runs in several processes, or is skipped where something cannot run."""
+    asking = (*REQUIRING, "perf_ranks")
+    return "perf" in getattr(item, "fixturenames", ()) or any(mark.name in asking for mark in item.iter_markers())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.ranks import RankTimes
 from pytest_flashinfer_perf.rows.scatter import is_measured
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class Provenance:
     placement_spread: Annotated[
         float | None, "the standard deviation of those medians over their mean; `null` for a single one"
     ] = None
+    ranks: Annotated[RankTimes | None, "of a case that several processes ran [together](ranks.md#the-row)"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

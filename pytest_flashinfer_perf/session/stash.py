@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 OURS = "pytest_flashinfer_perf.plugin"  # the module that defines the fixture
 CONFIRMS = "FLASHINFER_PERF_CONFIRMS"  # set in a process that measures suspects again, and only measures
+RANK = "FLASHINFER_PERF_RANK"  # set in each process of a case that several run together
 # Of the config.
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 DEVICE: pytest.StashKey[Device] = pytest.StashKey()
@@ -47,6 +48,25 @@ def measures(item: pytest.Item) -> bool:
         if "perf" not in definition.argnames:
             return False
     return False
+
+
+def is_rank() -> bool:
+    """Whether this process is one of those that a case runs in."""
+    return RANK in os.environ
+
+
+def ranks(item: pytest.Item) -> int | None:
+    """The number of processes that a test runs in; None for all others, and in one of those processes."""
+    marker = item.get_closest_marker("perf_ranks")
+    if marker is None or is_rank():
+        return None
+    numbers = [*marker.args, *marker.kwargs.values()]
+    number = item.config.getoption("perf_ranks") or (numbers[0] if numbers else None)
+    if len(numbers) > 1 or isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise pytest.UsageError(
+            f"{item.nodeid}: perf_ranks takes the number of processes, as in perf_ranks(2) or --perf-ranks=2"
+        )
+    return number
 
 
 def case_of(item: pytest.Item) -> Case | None:

@@ -1,0 +1,160 @@
+"""Cases that two processes run together, over gloo: measured, wrong, killed, hanging, skipped; and what they leave."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = """
+import pytest, torch
+import torch.distributed as dist
+
+def all_reduced(x):
+    y = x.clone()
+    dist.all_reduce(y)
+    return y
+
+@pytest.fixture
+def mine(perf):
+    assert dist.get_world_size() == perf.ranks.size == 2, "this fixture is a rank's"
+    return torch.randn(1 << 12, generator=torch.Generator().manual_seed(perf.ranks.rank))
+"""
+TESTS = """
+import os, signal, subprocess, sys, time
+import pytest, torch
+from conftest import all_reduced
+
+pytestmark = pytest.mark.perf_ranks(2)
+
+@pytest.mark.parametrize("factor", [2.0])
+def test_right(perf, mine, factor):
+    print("seen in a rank")
+    of_all = lambda: factor * sum(perf.ranks.all(mine))
+    perf.time(lambda x: factor * all_reduced(x), mine, bytes=4 << 12, reference=of_all)
+
+def test_wrong_on_one(perf, mine):
+    def wrong(x):
+        y = all_reduced(x)
+        if perf.ranks.rank == 1:
+            y[5] += 9
+        return y
+    perf.time(wrong, mine, reference=lambda: sum(perf.ranks.all(mine)))
+
+def test_stale(perf, mine):
+    # the other rank's numbers are those of the first call
+    kept = []
+    def stale(x):
+        kept[:] = kept or [all_reduced(x) - x]
+        return x + kept[0]
+    perf.time(stale, mine, reference=lambda: sum(perf.ranks.all(mine)))
+
+def test_killed(perf, mine):
+    if perf.ranks.rank == 1:
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        os.kill(os.getpid(), signal.SIGKILL)
+    perf.time(all_reduced, mine)
+
+def test_hangs(perf, mine):
+    if perf.ranks.rank == 1:
+        time.sleep(600)
+    perf.time(all_reduced, mine)
+"""
+QUICK = ("--perf-iters=10", "--perf-cold-l2=none", "-p", "no:cacheprovider", "--perf-device=cpu")
+
+
+def left_of_ranks(folder):
+    """The processes of ranks whose files were in this folder, or that such a process has started."""
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            known = environ.read_bytes()
+        except OSError:
+            continue
+        if f"FLASHINFER_PERF_RANKS_FOLDER={folder}".encode() in known:
+            yield environ.parent.name
+
+
+def test_each_end_costs_one_case_and_leaves_nothing(pytester, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_them=TESTS)
+    result = pytester.runpytest_subprocess(*QUICK, "--perf-timeout=4", "--benchmark-json=run.json", "-Werror")
+    said = result.stdout.str()
+    result.assert_outcomes(passed=1, failed=4)
+    assert "rank 1 of 2: wrong answer: output 0" in said
+    assert "rank 1 of 2: its process was ended by SIGKILL" in said
+    assert "rank 1 of 2: no end within 4 s (--perf-timeout), its process was ended" in said
+    assert "in test_hangs" in said
+    assert "rank 0 of 2: wrong answer" in said.partition("test_stale")[2]
+    assert "of one more call with its input" in said, "the stale answer is right until all inputs have changed"
+    rows = {row["name"]: row for row in json.loads(Path("run.json").read_text())["benchmarks"]}
+    assert set(rows) == {"test_right[2.0]"}
+    for row in rows.values():
+        info, seen = row["extra_info"], row["extra_info"]["ranks"]
+        assert (seen["ranks"], seen["figure"], seen["backend"]) == (2, "last arrival to last end", "gloo")
+        assert info["refcheck"] == "passed"
+        assert [len(times) for times in (*seen["arrivals_s"], *seen["ends_s"])] == [10] * 4
+        calls = zip(*seen["arrivals_s"], *seen["ends_s"], strict=True)
+        again = [max(ends) - max(arrivals) for *arrivals, end_0, end_1 in calls for ends in [(end_0, end_1)]]
+        assert again == pytest.approx(row["stats"]["data"])
+        assert seen["max_over_ranks_s"] >= row["stats"]["median"]
+    assert not list(left_of_ranks(tmp_path))
+    assert not list(tmp_path.glob("flashinfer-perf-ranks-*"))
+
+
+def test_workers_take_turns_and_the_option_wins(pytester):
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(
+        test_one="""
+import pytest
+from conftest import all_reduced
+import torch
+
+@pytest.mark.perf_ranks(7)
+def test_right(perf):
+    x = torch.ones(8)
+    perf.time(all_reduced, x, reference=lambda: sum(perf.ranks.all(x)))
+
+@pytest.mark.perf_ranks
+def test_skips(perf):
+    pytest.skip("not here")
+"""
+    )
+    result = pytester.runpytest_subprocess(*QUICK, "-n2", "--perf-ranks=1", "--benchmark-json=run.json", "-rs")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*not here*"])
+    rows = json.loads(Path("run.json").read_text())["benchmarks"]
+    assert [row["extra_info"]["ranks"]["ranks"] for row in rows] == [1]
+
+
+@pytest.mark.parametrize(
+    ("marker", "given", "sentence"),
+    [
+        ("perf_ranks", "perf", "perf_ranks takes the number of processes"),
+        ("perf_ranks(0)", "perf", "perf_ranks takes the number of processes"),
+        ("perf_ranks(2)", "", "perf_ranks is for tests that measure: give it the fixture perf"),
+    ],
+)
+def test_what_could_not_be_one_case_ends_the_session(pytester, marker, given, sentence):
+    pytester.makepyfile(f"import pytest\n@pytest.mark.{marker}\ndef test_it({given}):\n    pass\n")
+    result = pytester.runpytest_inprocess("--perf-device=cpu")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*{sentence}*"])
+
+
+TAKES = """
+import sys
+from pytest_flashinfer_perf.session.gpu_lock import alone_on_all
+for _ in range(300):
+    with alone_on_all(sys.argv[1:], lambda path: None):
+        pass
+"""
+
+
+def test_all_locks_are_taken_in_one_order(tmp_path, monkeypatch):
+    """Two that take the same ones in opposite orders would soon wait for each other."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    orders = (["GPU-0", "GPU-1"], ["GPU-1", "GPU-0"])
+    running = [subprocess.Popen([sys.executable, "-c", TAKES, *order]) for order in orders]
+    assert [one.wait(30) for one in running] == [0, 0]
