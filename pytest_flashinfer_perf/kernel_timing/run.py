@@ -117,6 +117,7 @@ class Bench:
     how: Measuring
     device: Device
     cuda_graph: bool
+    cycles: bool = True
 
     def timed(self, target: Target, calls: int, warmup: int) -> Placed:
         """Take `calls` samples of a target, with outputs poisoned until a call writes them."""
@@ -139,7 +140,7 @@ class Bench:
         with _range(target.name, self.device):
             samples = tuple(self._sampled(work, calls, warmup, of(target, sets)))
         restore(self.device)
-        clocked = _clocks(work, statistics.median(samples))
+        clocked = _clocks(work, statistics.median(samples)) if self.cycles else None
         return Placed(target, work, sets, warmup, PlacedSamples(samples, clocked, placements.addresses(target)))
 
     def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[float]:
@@ -165,6 +166,7 @@ class Conditions:
     choose: Callable[[str, Device], ChosenInstrument] = instruments.choose
     clock: Callable[[], float] = time.perf_counter
     observed: Callable[[Placed, tuple[PlacedSamples, ...]], Observations] | None = None
+    cycles: bool = True  # they would contain the wait for other processes
 
 
 def run(  # noqa: PLR0913 - one argument per part of a measurement
@@ -178,7 +180,7 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
 ) -> Timing:
     """Time other placements first, so that the last timed call is the target's; `verify` checks each last answer."""
     chosen = conditions.choose(measuring.instrument, device)
-    bench = Bench(chosen.instrument, measuring, device, cuda_graph)
+    bench = Bench(chosen.instrument, measuring, device, cuda_graph, conditions.cycles)
     if cuda_graph:
         gc.collect()  # a graph that is freed during a capture ends it; autotuners leave such graphs behind
     first, each = _tried(bench, target, conditions.clock)

@@ -55,7 +55,8 @@ def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice) -> Row:
 
 
 def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice) -> Row:
-    throughput, limit_pct = _throughput(m, cost, peaks_choice)
+    on_links = m.timing.seen.ranks is not None  # whose roof is not that of the memory
+    throughput, limit_pct = _throughput(m, None if on_links else cost, peaks_choice)
     execution = Execution(
         status="wrong" if m.verdict.faults else _status(m.timing, limit_pct),
         spread=m.timing.spread,
@@ -70,7 +71,7 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         identity=identity,
         stats=benchmark_rows.statistics(m.samples),
         throughput=throughput,
-        provenance=_provenance(m.timing),
+        provenance=_provenance(m.timing, m.bytes),
         library=_library(m.timing),
         trace=_trace(m.timing),
         clocks=_clocks(m.timing),
@@ -105,7 +106,7 @@ def _status(timing: Timing, limit_pct: float | None) -> Status:
     return "noisy" if timing.noisy else "ok"
 
 
-def _provenance(timing: Timing) -> Provenance:
+def _provenance(timing: Timing, message: float | None) -> Provenance:
     return Provenance(
         instrument=timing.instrument,
         fallback=timing.fallback or None,
@@ -119,7 +120,7 @@ def _provenance(timing: Timing) -> Provenance:
             Placement(median=one.median, cycles=one.cycles, addresses=one.addresses) for one in timing.placements
         ),
         placement_spread=placements.spread(timing.placements),
-        ranks=timing.seen.ranks,
+        ranks=timing.seen.ranks and timing.seen.ranks.carrying(message, timing.median),
     )
 
 

@@ -366,7 +366,7 @@ MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
     "perf_apis: parametrize `case` with the cases of all of FlashInfer's APIs that have a trace template",
     "perf_measuring(**how): how this test is timed, by the fields of Measuring, e.g. iters=20, cold_l2='none'",
-    "perf_ranks(n): run this test in n processes, with a GPU each; perf.time times a call that they make together",
+    "perf_ranks(n, collective=None): run this test in n processes, with a GPU each; perf.time times them together",
     "api: cases of FlashInfer's APIs that have a trace template",
     "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
     "attention: cases of the attention family",

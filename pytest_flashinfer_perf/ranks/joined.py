@@ -27,6 +27,7 @@ class Ranks:
     size: int
     control: Any
     device: Device
+    collective: str | None = None
 
     def all(self, tensor: Tensor) -> list[Tensor]:
         """This tensor of every rank, in their order and on this rank's device: for references over all inputs."""
@@ -77,14 +78,14 @@ def here() -> Ranks | None:
     return _joined[-1] if _joined else None
 
 
-def join(rank: int, size: int, store: Path, device: Device) -> Ranks:
+def join(rank: int, size: int, store: Path, device: Device, collective: str | None = None) -> Ranks:
     """Become a rank of the group whose members meet at this file."""
     meeting = dist.FileStore(str(store), size)  # type: ignore[attr-defined] # torch documents it
     how: dict[str, Any] = {"device_id": device.torch} if device.is_gpu else {}
     backend = "nccl" if device.is_gpu else "gloo"
     dist.init_process_group(backend, store=meeting, rank=rank, world_size=size, **how)
     control = dist.new_group(backend="gloo", timeout=dt.timedelta(days=1))  # the case has a limit of its own
-    _joined.append(Ranks(rank, size, control, device))
+    _joined.append(Ranks(rank, size, control, device, collective))
     return _joined[-1]
 
 

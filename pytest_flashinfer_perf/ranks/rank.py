@@ -34,7 +34,9 @@ def pytest_configure() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     rank, _, size = os.environ[RANK].partition("/")
     (FOLDER / f"{rank}.begun").touch()
-    joined.join(int(rank), int(size), FOLDER / "store", item.config.stash[DEVICE])
+    marker = item.get_closest_marker("perf_ranks")
+    collective = marker.kwargs.get("collective") if marker else None
+    joined.join(int(rank), int(size), FOLDER / "store", item.config.stash[DEVICE], collective)
 
 
 class _Seen:

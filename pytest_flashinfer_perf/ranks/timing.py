@@ -118,6 +118,7 @@ class Together:
         raw = seen.each_from_its_own_start if differs else seen.each_from_the_first_arrival
         return RankTimes(
             ranks=self.ranks.size,
+            collective=self.ranks.collective,
             figure=self.figure,
             backend=str(dist.get_backend()),
             transport=asked.multicast() if self.ranks.device.is_gpu else "one host",
@@ -160,6 +161,6 @@ def run(ranks: Ranks, target: Target, measuring: Measuring, *, cuda_graph: bool,
     def observed(last: Placed, _timed: object) -> Observations:
         return Observations(ranks=together.described(last.work), trace=together.clock.trace)
 
-    conditions = alone.Conditions(lambda *_: ChosenInstrument(together, fallback), ranks.clock, observed)
+    conditions = alone.Conditions(lambda *_: ChosenInstrument(together, fallback), ranks.clock, observed, cycles=False)
     device = ranks.shared_device
     return alone.run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, conditions=conditions)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+# How many bytes cross each rank's link for each byte of the message: the factors by which nccl-tests makes busbw of
+# algbw. The message is the whole one: what all ranks gather, or what each rank gives to reduce and scatter.
+BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
+    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    "all_gather": lambda ranks: (ranks - 1) / ranks,
+    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
+    "all_to_all": lambda ranks: (ranks - 1) / ranks,
+    "broadcast": lambda _: 1.0,
+    "reduce": lambda _: 1.0,
+}
 
 
 @dataclass(frozen=True)
@@ -15,6 +27,7 @@ class RankTimes:
     """
 
     ranks: int
+    collective: str | None
     figure: str
     backend: str
     transport: str
@@ -28,6 +41,13 @@ class RankTimes:
     late_figure_s: float
     arrivals_s: tuple[tuple[float, ...], ...]
     ends_s: tuple[tuple[float, ...], ...]
+    busbw_gb_per_s: float | None = None
+
+    def carrying(self, message: float | None, seconds: float) -> RankTimes:
+        """With the bandwidth of each link, if the message's bytes and the collective are known."""
+        if message is None or self.collective is None:
+            return self
+        return replace(self, busbw_gb_per_s=BUS_FACTORS[self.collective](self.ranks) * message / seconds / 1e9)
 
     @property
     def conditions(self) -> str:

@@ -57,11 +57,16 @@ def is_rank() -> bool:
 
 def ranks(item: pytest.Item) -> int | None:
     """The number of processes that a test runs in; None for all others, and in one of those processes."""
+    from pytest_flashinfer_perf.rows.ranks import BUS_FACTORS
+
     marker = item.get_closest_marker("perf_ranks")
     if marker is None or is_rank():
         return None
-    numbers = [*marker.args, *marker.kwargs.values()]
+    collective, numbers = marker.kwargs.get("collective"), marker.args
     number = item.config.getoption("perf_ranks") or (numbers[0] if numbers else None)
+    if collective not in (None, *BUS_FACTORS) or marker.kwargs.keys() - {"collective"}:
+        known = ", ".join(BUS_FACTORS)
+        raise pytest.UsageError(f"{item.nodeid}: perf_ranks(n, collective=...) takes one of {known}")
     if len(numbers) > 1 or isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise pytest.UsageError(
             f"{item.nodeid}: perf_ranks takes the number of processes, as in perf_ranks(2) or --perf-ranks=2"

@@ -1,11 +1,18 @@
 """Cases that two processes run together, over gloo: measured, wrong, killed, hanging, skipped; and what they leave."""
 
+import fcntl
 import json
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.ranks import asked
+from pytest_flashinfer_perf.session import setup
 
 CONFTEST = """
 import pytest, torch
@@ -26,7 +33,7 @@ import os, signal, subprocess, sys, time
 import pytest, torch
 from conftest import all_reduced
 
-pytestmark = pytest.mark.perf_ranks(2)
+pytestmark = pytest.mark.perf_ranks(2, collective="all_reduce")
 
 @pytest.mark.parametrize("factor", [2.0])
 def test_right(perf, mine, factor):
@@ -64,6 +71,9 @@ def test_hangs(perf, mine):
 QUICK = ("--perf-iters=10", "--perf-cold-l2=none", "-p", "no:cacheprovider", "--perf-device=cpu")
 
 
+EXAMPLE = re.search(r"```python\n(.*?)```", (Path(__file__).parents[3] / "docs" / "ranks.md").read_text(), re.DOTALL)[1]
+
+
 def left_of_ranks(folder):
     """The processes of ranks whose files were in this folder, or that such a process has started."""
     for environ in Path("/proc").glob("[0-9]*/environ"):
@@ -94,6 +104,8 @@ def test_each_end_costs_one_case_and_leaves_nothing(pytester, tmp_path, monkeypa
         info, seen = row["extra_info"], row["extra_info"]["ranks"]
         assert (seen["ranks"], seen["figure"], seen["backend"]) == (2, "last arrival to last end", "gloo")
         assert info["refcheck"] == "passed"
+        assert seen["busbw_gb_per_s"] == pytest.approx((4 << 12) / row["stats"]["median"] / 1e9), "as algbw, of two"
+        assert info["sol_pct"] is None, "the memory's roof is not that of links"
         assert [len(times) for times in (*seen["arrivals_s"], *seen["ends_s"])] == [10] * 4
         calls = zip(*seen["arrivals_s"], *seen["ends_s"], strict=True)
         again = [max(ends) - max(arrivals) for *arrivals, end_0, end_1 in calls for ends in [(end_0, end_1)]]
@@ -103,18 +115,10 @@ def test_each_end_costs_one_case_and_leaves_nothing(pytester, tmp_path, monkeypa
     assert not list(tmp_path.glob("flashinfer-perf-ranks-*"))
 
 
-def test_workers_take_turns_and_the_option_wins(pytester):
-    pytester.makeconftest(CONFTEST)
+def test_the_pages_example_among_workers_where_the_option_wins(pytester):
     pytester.makepyfile(
-        test_one="""
-import pytest
-from conftest import all_reduced
-import torch
-
-@pytest.mark.perf_ranks(7)
-def test_right(perf):
-    x = torch.ones(8)
-    perf.time(all_reduced, x, reference=lambda: sum(perf.ranks.all(x)))
+        test_one=f"""
+{EXAMPLE}
 
 @pytest.mark.perf_ranks
 def test_skips(perf):
@@ -126,12 +130,14 @@ def test_skips(perf):
     result.stdout.fnmatch_lines(["*not here*"])
     rows = json.loads(Path("run.json").read_text())["benchmarks"]
     assert [row["extra_info"]["ranks"]["ranks"] for row in rows] == [1]
+    assert [row["extra_info"]["ranks"]["busbw_gb_per_s"] for row in rows] == [0], "of one rank nothing crosses a link"
 
 
 @pytest.mark.parametrize(
     ("marker", "given", "sentence"),
     [
         ("perf_ranks", "perf", "perf_ranks takes the number of processes"),
+        ("perf_ranks(2, collective='all_reduc')", "perf", "takes one of all_reduce, all_gather,"),
         ("perf_ranks(0)", "perf", "perf_ranks takes the number of processes"),
         ("perf_ranks(2)", "", "perf_ranks is for tests that measure: give it the fixture perf"),
     ],
@@ -141,6 +147,56 @@ def test_what_could_not_be_one_case_ends_the_session(pytester, marker, given, se
     result = pytester.runpytest_inprocess("--perf-device=cpu")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*{sentence}*"])
+
+
+def test_ranks_end_with_the_session_that_started_them(pytester, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    waits = "import pytest, time\n@pytest.mark.perf_ranks(2)\ndef test_it(perf):\n    time.sleep(600)\n"
+    command = [sys.executable, "-m", "pytest", str(pytester.makepyfile(waits)), *QUICK]
+    session = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    assert soon(lambda: len(list(tmp_path.glob("*/*.begun"))) == 2)
+    assert len(list(left_of_ranks(tmp_path))) >= 2
+    session.kill()
+    session.wait()
+    assert soon(lambda: not list(left_of_ranks(tmp_path)))
+
+
+def soon(holds):
+    end = time.monotonic() + 30
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    return holds()
+
+
+def test_a_gpu_that_cases_share_is_locked_for_a_case_alone(pytester, tmp_path, monkeypatch, hopper):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    config = pytester.parseconfigure()
+    config.stash[setup.BY_CASE] = True
+    with setup.turn(config, Settings(), hopper):
+        assert is_locked(tmp_path, "GPU-0")
+    assert not is_locked(tmp_path, "GPU-0")
+    with setup.turn_of_all(config, ["GPU-1", "GPU-0"]):
+        assert is_locked(tmp_path, "GPU-0")
+        assert is_locked(tmp_path, "GPU-1")
+
+
+def is_locked(folder, name):
+    with (folder / f"flashinfer-perf-{name}.lock").open() as another:
+        try:
+            fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_the_environment_of_a_rank_is_no_sessions_and_has_all_gpus(monkeypatch):
+    for name, value in {"PYTEST_ADDOPTS": "-n 2", "CUDA_VISIBLE_DEVICES": "1", "FLASHINFER_PERF_GPUS": "0,1"}.items():
+        monkeypatch.setenv(name, value)
+    free = asked.environment(2, 1, "folder", no_multicast=False)
+    assert "PYTEST_ADDOPTS" not in free
+    assert (free["CUDA_VISIBLE_DEVICES"], free["RANK"], free["WORLD_SIZE"]) == ("0,1", "1", "2")
+    assert asked.multicast(free) == "multicast allowed"
+    assert asked.multicast(asked.environment(2, 1, "folder", no_multicast=True)) == "no multicast"
 
 
 TAKES = """
