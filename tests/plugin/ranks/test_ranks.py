@@ -123,14 +123,23 @@ def test_the_pages_example_among_workers_where_the_option_wins(pytester):
 @pytest.mark.perf_ranks
 def test_skips(perf):
     pytest.skip("not here")
+
+@pytest.mark.perf_ranks(1)
+def test_wrong_on_one(perf):
+    x = torch.ones(8)
+    perf.time(lambda x: all_reduced(x) + perf.ranks.rank, x, reference=lambda: sum(perf.ranks.all(x)))
 """
     )
-    result = pytester.runpytest_subprocess(*QUICK, "-n2", "--perf-ranks=1", "--benchmark-json=run.json", "-rs")
-    result.assert_outcomes(passed=1, skipped=1)
+    result = pytester.runpytest_subprocess(
+        *QUICK, "-n2", "--perf-ranks=2", "--perf-allow-output-mismatch", "--benchmark-json=run.json", "-rs"
+    )
+    result.assert_outcomes(passed=2, skipped=1)
     result.stdout.fnmatch_lines(["*not here*"])
-    rows = json.loads(Path("run.json").read_text())["benchmarks"]
-    assert [row["extra_info"]["ranks"]["ranks"] for row in rows] == [1]
-    assert [row["extra_info"]["ranks"]["busbw_gb_per_s"] for row in rows] == [0], "of one rank nothing crosses a link"
+    rows = {row["name"]: row["extra_info"] for row in json.loads(Path("run.json").read_text())["benchmarks"]}
+    assert {name: (info["status"] == "wrong", info["ranks"]["ranks"]) for name, info in rows.items()} == {
+        "test_all_reduce": (False, 2),
+        "test_wrong_on_one": (True, 2),
+    }
 
 
 @pytest.mark.parametrize(
@@ -202,7 +211,7 @@ def test_the_environment_of_a_rank_is_no_sessions_and_has_all_gpus(monkeypatch):
 TAKES = """
 import sys
 from pytest_flashinfer_perf.session.gpu_lock import alone_on_all
-for _ in range(300):
+for _ in range(20_000):
     with alone_on_all(sys.argv[1:], lambda path: None):
         pass
 """
@@ -213,4 +222,9 @@ def test_all_locks_are_taken_in_one_order(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     orders = (["GPU-0", "GPU-1"], ["GPU-1", "GPU-0"])
     running = [subprocess.Popen([sys.executable, "-c", TAKES, *order]) for order in orders]
-    assert [one.wait(30) for one in running] == [0, 0]
+    try:
+        assert [one.wait(30) for one in running] == [0, 0]
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
