@@ -189,12 +189,7 @@ TIMING = (
         help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
         "Default: %(default)s.",
     ),
-    option(
-        "--perf-ranks",
-        metavar="N",
-        type=whole(1),
-        help="Run each test that is marked by perf_ranks in N processes, with a GPU each. Default: as it is marked.",
-    ),
+    option("--perf-ranks", metavar="N", type=whole(1), help="Run tests that are marked by perf_ranks in N processes."),
     option(
         "--perf-no-multicast",
         action="store_true",
