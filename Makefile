@@ -25,18 +25,21 @@ TEST_NEEDS := -e '.[gpu,dev,trace]'
 TORCH_IS_RIGHT := torch.version.cuda or sys.exit("this machine has a GPU and torch " + torch.__version__ + " no CUDA: remove $(VENV)")
 endif
 
-# A test that takes two minutes shows where it is, and after five its process ends. A worker that ends is not replaced:
-# the run ends with what the others have in hand. What even so does not end is interrupted.
+# A test that takes two minutes shows where it is, and after five its process ends: of five minutes of which others have
+# half, it had half (tests/plugin/support/fair_timeout.py). A worker that ends is not replaced: the run ends with what
+# the others have in hand. What even so does not end is interrupted.
 TESTS ?= tests/plugin
-LIMITED := timeout --foreground --signal=INT --kill-after=30 1800
+LIMITED := timeout --foreground --signal=INT --kill-after=30 7200
 OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=300 --timeout-method=thread
 PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS)
 
 # What the instructions of a CPU decide, and what the versions of pytest, its plugins and hypothesis do. For these it is
 # enough that one session of the gate starts two more, to confirm what is slower.
-OF_THE_CPU := docs_programs planted quantise refcheck sample vllm
-OF_PYTEST := fuzz_runs plugin profiles resume session_gate
-files = $(foreach name,$(1),tests/plugin/test_$(name)*.py)
+OF_THE_CPU := package/test_docs_programs measurement/test_planted_faults plugin/test_refcheck checking/test_sample \
+  routines/test_quantise routines/test_vllm
+OF_PYTEST := fuzz/test_profiles fuzz/test_runs session/test_resume plugin/test_plugin plugin/test_rows \
+  plugin/test_selection plugin/test_session_gate
+files = $(1:%=tests/plugin/%.py)
 # The lowest that pyproject.toml declares, in a folder that comes before what is installed.
 LOWEST := $(VENV)/lowest
 FLOORS := sed -n 's/^  "\(pytest[a-z-]*\|hypothesis\)>=\([0-9.]*\)",$$/\1==\2/p' pyproject.toml
@@ -51,7 +54,10 @@ bench: $(VENV)/bench-is-ready
 	$(BIN)/flashinfer-perf bench --perf-suite=smoke $(BENCH_OPTIONS) --benchmark-json=$(RESULTS)/smoke.json
 	@echo "wrote $(RESULTS)/smoke.json: $(BIN)/pytest-benchmark compare $(RESULTS)/smoke.json"
 
-test: lint test-gate test-plugin
+# The first two are one process each, and two cores take both at once.
+test: $(VENV)/test-is-ready
+	$(MAKE) --jobs=2 --output-sync --no-print-directory lint test-gate
+	$(MAKE) --no-print-directory test-plugin
 
 lint: $(VENV)/test-is-ready
 	$(BIN)/ruff check .
@@ -59,11 +65,11 @@ lint: $(VENV)/test-is-ready
 	$(BIN)/mypy
 
 test-gate: $(VENV)/test-is-ready
-	$(LIMITED) $(BIN)/coverage run --branch --source=pytest_flashinfer_perf/gate -m pytest $(OPTIONS) tests/plugin/test_gate_[fhpsv]*.py
+	$(LIMITED) $(BIN)/coverage run --branch --source=pytest_flashinfer_perf/gate -m pytest $(OPTIONS) tests/plugin/gate
 	$(BIN)/coverage report --fail-under=95
 
 test-plugin: $(VENV)/test-is-ready
-	$(PYTEST) -n 2 --dist=load --maxschedchunk=1 --max-worker-restart=0 $(TESTS) --ignore-glob='*/test_gate_[fhpsv]*'
+	$(PYTEST) -n 2 --dist=load --maxschedchunk=1 --max-worker-restart=0 $(TESTS) --ignore=tests/plugin/gate
 
 test-avx2: $(VENV)/test-is-ready
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(call files,$(OF_THE_CPU))

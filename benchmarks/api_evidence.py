@@ -2,7 +2,8 @@
 
 python benchmarks/api_evidence.py lines FOLDER 12 6 2   # the smallest cases of all APIs, to compile side by side
 python benchmarks/api_evidence.py right LOG...          # the lines of those that passed in runs with -v
-python benchmarks/api_evidence.py table RUN.json...     # what each API got in all these runs
+python benchmarks/api_evidence.py faults LINES... > FAULTS.json  # which planted faults the check of each line misses
+python benchmarks/api_evidence.py table FAULTS.json RUN.json...  # what each API got in all these runs
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from planted_faults import FAULTS, missed
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.routines.derived.routine import ApiRoutine
 from pytest_flashinfer_perf.routines.derived.templates import WHAT_LACKED
@@ -78,9 +85,25 @@ def print_right(*logs: str) -> None:
                 print(shlex.join(case.words))
 
 
-def print_table(*paths: str) -> None:
+def print_faults(*paths: str) -> None:
+    """The planted faults that the check of each case takes for an answer; a case that cannot run is left out."""
+    device = devices.find("auto")
+    found: dict[str, list[str]] = {}
+    for line in [line for path in paths for line in Path(path).read_text().splitlines() if line.strip()]:
+        for case in cases_of_line(shlex.split(line), all_routines()):
+            try:
+                found[case.identity.case] = missed(case, device)
+            except (FlashinferPerfError, RuntimeError) as error:
+                print(f"{case.identity.case}: {error}", file=sys.stderr)
+            device.give_back_memory()
+    json.dump(found, sys.stdout, indent=1)
+
+
+def print_table(faults: str, *paths: str) -> None:
     """One line for each API, by family."""
     rows, without = entries(list(paths))
+    planted = json.loads(Path(faults).read_text())
+    rows = [{"faults_missed": planted.get(row["case"], list(FAULTS)), **row} for row in rows]  # earlier rows have them
     of_api: dict[str, list[str]] = {name: [] for name in sorted(all_apis())}
     for row in sorted(rows, key=lambda row: row["case"]):
         of_api[row["routine"]].append(measured(row))
@@ -137,7 +160,12 @@ def print_counts(rows: list[dict[str, Any]], without: list[dict[str, Any]]) -> N
     print(f"of {len(own)} that were completed or made by hand {len(right & own)}.")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"lines": write_lines, "right": print_right, "table": print_table}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "lines": write_lines,
+    "right": print_right,
+    "faults": print_faults,
+    "table": print_table,
+}
 
 if __name__ == "__main__":
     COMMANDS[sys.argv[1]](*sys.argv[2:])

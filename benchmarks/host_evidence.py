@@ -20,10 +20,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.gate import host, read, thresholds
+from pytest_flashinfer_perf.gate import effects, read, thresholds
+from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 from pytest_flashinfer_perf.rows.run_file import Run
@@ -66,9 +66,9 @@ def as_timed(processes: Sequence[Run], name: str, field: str) -> list[float]:
     return [us for seen in hosts if seen and (us := getattr(seen, field))]
 
 
-def by_reference(processes: Sequence[Run], name: str, quantity: Any) -> Sequence[float]:
+def by_reference(processes: Sequence[Run], name: str, quantity: Domain) -> Sequence[float]:
     rows = [run.by_case[name] for run in processes if name in run.by_case]
-    seen = host.replicates(quantity, rows, rows, paired=True) if rows else None
+    seen = effects.host_replicates(quantity, rows, rows, paired=True) if rows else None
     return seen.before if seen else []
 
 
@@ -98,7 +98,7 @@ def lines(plain: Sequence[Run], planted: Sequence[Run]) -> Iterator[str]:
     yield f"|{'---|' * len(HEADINGS)}"
     for name, counts in identical.items():
         before, plans = (as_timed(plain, name, field) for field in ("host_us", "plan_us"))
-        compared, compared_plans = (by_reference(plain, name, quantity) for quantity in host.QUANTITIES)
+        compared, compared_plans = (by_reference(plain, name, quantity) for quantity in (Domain.HOST, Domain.PLAN))
         enqueue = (median(before), sd(before), sd(compared))
         plan = (median(plans), sd(plans), sd(compared_plans))
         times = (*enqueue, *plan, median(as_timed(planted, name, "host_us")))

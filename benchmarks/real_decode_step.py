@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.models import budget
+from pytest_flashinfer_perf.models import deployment as steps
 from pytest_flashinfer_perf.models import plan as plans
-from pytest_flashinfer_perf.models import step as steps
 from pytest_flashinfer_perf.models.budget import Budget
 from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.routines import all_routines

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.checking.check import WrongAnswerError
     from pytest_flashinfer_perf.config.settings import Measuring, MeasuringError
     from pytest_flashinfer_perf.fuzz.strategies import strategies_for
+    from pytest_flashinfer_perf.measurement.measure import Measurement, measure
     from pytest_flashinfer_perf.measurement.one_case import check_answer
-    from pytest_flashinfer_perf.measurement.own_call import Measurement, measure
     from pytest_flashinfer_perf.spec.routine import CannotRunError
 
 __all__ = [
@@ -29,12 +29,12 @@ __all__ = [
 # Loaded when they are first used: importing the plugin must not import torch.
 _HOMES = {
     "CannotRunError": "spec.routine",
-    "Measurement": "measurement.own_call",
+    "Measurement": "measurement.measure",
     "Measuring": "config.settings",
     "MeasuringError": "config.settings",
     "WrongAnswerError": "checking.check",
     "check_answer": "measurement.one_case",
-    "measure": "measurement.own_call",
+    "measure": "measurement.measure",
     "strategies_for": "fuzz.strategies",
 }
 

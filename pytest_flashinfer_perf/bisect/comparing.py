@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from glob import escape
 from typing import Literal, Protocol
 
-from pytest_flashinfer_perf.bisect.question import CaseFinding, Comparison, PointError, Question, Side, skipped
-from pytest_flashinfer_perf.gate import comparable, words
-from pytest_flashinfer_perf.gate.plan import PairPlan
+from pytest_flashinfer_perf.bisect.search import CaseFinding, PointError, PointVerdict, Question, Side, skipped
+from pytest_flashinfer_perf.gate import match, words
+from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
-from pytest_flashinfer_perf.launch.pairs import Pairs
+from pytest_flashinfer_perf.launch.processes import Pairs
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 
 ANSWERS = {
-    Verdict.SLOWER: Comparison.CHANGED,
-    Verdict.SAME: Comparison.UNCHANGED,
-    Verdict.FASTER: Comparison.UNCHANGED,  # a change in the other direction is not the one that is searched for
+    Verdict.SLOWER: PointVerdict.CHANGED,
+    Verdict.SAME: PointVerdict.UNCHANGED,
+    Verdict.FASTER: PointVerdict.UNCHANGED,  # a change in the other direction is not the one that is searched for
 }
 SIGNS: Mapping[str, Literal[1, -1]] = {"slower": 1, "faster": -1}
 SIDES: tuple[Side, Side] = ("base", "head")
@@ -59,7 +59,7 @@ class Times:
             return skipped(question, error)
         self.save_verdicts(question, judgement)
         found = {judged.name: self._finding(judged) for judged in judgement.cases}
-        absent = CaseFinding(Comparison.SKIP, "not measured on either side")
+        absent = CaseFinding(PointVerdict.SKIP, "not measured on either side")
         return {**{case: replace(absent, test=test) for case, test in question.tests.items()}, **found}
 
     def _leveled(self, question: Question) -> Thresholds:
@@ -74,16 +74,16 @@ class Times:
         return (base, head) if self.sign == 1 else (head, base)
 
     def _finding(self, judged: Judged) -> CaseFinding:
-        answer = ANSWERS.get(judged.verdict, Comparison.SKIP)
+        answer = ANSWERS.get(judged.verdict, PointVerdict.SKIP)
         case = judged.case if self.sign == 1 else replace(judged.case, base=judged.case.head, head=judged.case.base)
         test = case.rows[0].fullname if case.rows else ""
         if judged.primary is None or judged.threshold is None:
             return CaseFinding(answer, f"{judged.verdict.value}: {judged.reason}: {judged.sentence}", test)
         change = self.sign * judged.primary.change
-        sure = self.sign * judged.primary.bound(-1) if answer is Comparison.CHANGED else None
+        sure = self.sign * judged.primary.bound(-1) if answer is PointVerdict.CHANGED else None
         shown = replace(judged, case=case)
         sentence = f"{words.times(shown)}: {judged.primary.seen.domain} {words.percent(change)}"
-        if answer is Comparison.SKIP:
+        if answer is PointVerdict.SKIP:
             sentence = f"{sentence}; {judged.verdict.value}: {judged.reason}: {judged.sentence}"
         return CaseFinding(answer, sentence, test, change, sure, judged.threshold, tuple(_others(shown)))
 
@@ -95,7 +95,7 @@ def _others(judged: Judged) -> Iterable[str]:
     if before != after:
         yield f"backend {before} -> {after}"
     sides = [[run for run, _ in side] for side in (judged.case.base, judged.case.head)]
-    yield from comparable.changed_libraries(*sides)
+    yield from match.changed_libraries(*sides)
 
 
 def _backends(rows: Iterable[Row]) -> str:
@@ -146,8 +146,8 @@ class Answers:
         unknown = CheckedAnswer(None, "not measured")
         base, head = (self.known.get((point, case), unknown) for point in (question.base, question.head))
         if not base.right:
-            return CaseFinding(Comparison.SKIP, f"not right to begin with: {base.sentence}", base.test)
-        answer = {True: Comparison.UNCHANGED, False: Comparison.CHANGED, None: Comparison.SKIP}[head.right]
+            return CaseFinding(PointVerdict.SKIP, f"not right to begin with: {base.sentence}", base.test)
+        answer = {True: PointVerdict.UNCHANGED, False: PointVerdict.CHANGED, None: PointVerdict.SKIP}[head.right]
         return CaseFinding(answer, head.sentence, base.test)
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from pytest_flashinfer_perf.bisect.question import GIT_WORDS, Comparison
-from pytest_flashinfer_perf.bisect.search import Next
+from pytest_flashinfer_perf.bisect.search import GIT_WORDS, Next, PointVerdict
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.machine.requirements import PROJECT
 from pytest_flashinfer_perf.rows.run_file import RunError
@@ -57,13 +56,13 @@ class GitHistory:
     def __len__(self) -> int:
         return int(git(self.repo, "rev-list", "--count", f"{self.good}..{self.bad}"))
 
-    def next(self, answers: Mapping[str, Comparison]) -> Next:
+    def next(self, answers: Mapping[str, PointVerdict]) -> Next:
         log = self.log(answers, "--no-checkout")
         if log not in self._next:
             self._next[log] = self._replayed(log)
         return self._next[log]
 
-    def log(self, answers: Mapping[str, Comparison], *options: str) -> str:
+    def log(self, answers: Mapping[str, PointVerdict], *options: str) -> str:
         """The answers as a log for `git bisect replay`."""
         words = " ".join(f"'{word}'" for word in (*options, self.bad, self.good))
         steps = (f"git bisect {GIT_WORDS[answer]} {point}\n" for point, answer in answers.items())
@@ -116,10 +115,10 @@ class Releases:
     def __len__(self) -> int:
         return len(self.versions) - 1
 
-    def next(self, answers: Mapping[str, Comparison]) -> Next:
+    def next(self, answers: Mapping[str, PointVerdict]) -> Next:
         """The middle of the releases between the last unchanged and the first changed one."""
-        changed = self._first({self.bad, *_having(answers, Comparison.CHANGED)})
-        unchanged = [at for at in range(changed) if answers.get(self.versions[at]) is Comparison.UNCHANGED]
+        changed = self._first({self.bad, *(at for at, answer in answers.items() if answer is PointVerdict.CHANGED)})
+        unchanged = [at for at in range(changed) if answers.get(self.versions[at]) is PointVerdict.UNCHANGED]
         last = max(unchanged, default=0)
         open_ones = [at for at in range(last + 1, changed) if self.versions[at] not in answers]
         if not open_ones:
@@ -137,10 +136,6 @@ class Releases:
 
     def origin(self, _point: str) -> str:
         return f"release of {PROJECT}"
-
-
-def _having(answers: Mapping[str, Comparison], wanted: Comparison) -> list[str]:
-    return [point for point, answer in answers.items() if answer is wanted]
 
 
 def releases_between(good: str, bad: str, available: Iterable[Version], where: str) -> Releases:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_flashinfer_perf.bisect.histories import git
-from pytest_flashinfer_perf.bisect.question import PointError, Question, Side
+from pytest_flashinfer_perf.bisect.search import PointError, Question, Side
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment, logged

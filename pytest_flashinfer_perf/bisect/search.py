@@ -1,19 +1,168 @@
 """The search: compare both ends, bisect between them, then verify each suspect against its parents.
 
-Cases that want the same point next are measured together.
+A point is a commit or a release; the base of a comparison is the older point, the head the newer one. The search asks
+a `Question` at a time and gets a finding for each case; cases that want the same point next are measured together.
+Every answer is kept in a file, so that an interrupted search goes on where it was. How a question is answered is left
+to `comparing.py`, which point comes next to `histories.py`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import count
-from typing import Protocol
+from pathlib import Path
+from typing import Literal, Protocol
 
-from pytest_flashinfer_perf.bisect.question import CaseFinding, Compare, Comparison, Question, Stage
+from pytest_flashinfer_perf.files import FileError, read_json, write_json
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.run_file import RunError
 
-HALF = 0.5  # a point counts as changed if it has more than this share of the change between the ends
+Stage = Literal["ends", "step", "verify"]
+Side = Literal["base", "head"]
+
+
+class PointVerdict(IntEnum):
+    """Did the case change? The values are the exit codes of `git bisect run`."""
+
+    UNCHANGED = 0
+    CHANGED = 1
+    SKIP = 125
+
+
+GIT_WORDS = {PointVerdict.UNCHANGED: "good", PointVerdict.CHANGED: "bad", PointVerdict.SKIP: "skip"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """Did these cases change between two points?
+
+    `tests` has the id of each case's test; empty for all cases. `levels` has the smallest change that counts, as a
+    logarithm of a ratio, for cases in which it differs from the settings file's.
+    """
+
+    number: int
+    stage: Stage
+    base: str
+    head: str
+    tests: Mapping[str, str] = field(default_factory=dict)
+    levels: Mapping[str, float] = field(default_factory=dict)
+
+    def point(self, side: Side) -> str:
+        return self.base if side == "base" else self.head
+
+    @property
+    def key(self) -> tuple[int, str, str, str]:
+        return self.number, self.stage, self.base, self.head
+
+    @property
+    def folder(self) -> str:
+        return f"{self.number:02}-{self.stage}"
+
+
+@dataclass(frozen=True)
+class CaseFinding:
+    """One case's head compared with its base, with evidence for people.
+
+    `change` is the change, `surely` its lower bound with 95 % confidence, `level` the smallest change that counts; all
+    are logarithms of ratios.
+    """
+
+    answer: PointVerdict
+    sentence: str
+    test: str = ""
+    change: float | None = None
+    surely: float | None = None
+    level: float = 0.0
+    facts: tuple[str, ...] = ()
+
+    @property
+    def half(self) -> float:
+        """A point between the ends counts as changed if it has more than this of the change between them."""
+        return max(self.level, abs(self.change or 0.0) / 2)
+
+
+class Compare(Protocol):
+    """Measures and compares two points; returns a finding for each case of the question."""
+
+    def __call__(self, question: Question) -> Mapping[str, CaseFinding]: ...
+
+
+class PointError(RunError):
+    """This point could not be measured: it does not build, or its tests do not run."""
+
+    def __init__(self, point: str, reason: object) -> None:
+        super().__init__(str(reason))
+        self.point = point
+
+
+def skipped(question: Question, error: PointError) -> dict[str, CaseFinding]:
+    """Findings for a point that cannot be measured; raises the error if the search needs that point."""
+    if question.stage == "ends" or (question.stage == "step" and error.point == question.base):
+        raise error
+    sentence = str(error).partition("\n")[0]
+    return {case: CaseFinding(PointVerdict.SKIP, sentence, test) for case, test in question.tests.items()}
+
+
+# Record each comparison of a search in a file, so that an interrupted search can be resumed.
+
+COMMAND, FINDINGS = "bisect.json", "findings.json"
+
+
+@dataclass(frozen=True)
+class AnsweredQuestion:
+    """A question, the finding for each case, and how long that took."""
+
+    number: int
+    stage: str
+    base: str
+    head: str
+    seconds: float
+    cases: Mapping[str, CaseFinding]
+
+
+@dataclass
+class SearchJournal:
+    """Returns recorded findings as long as the file has some, then compares and records."""
+
+    path: Path
+    compare: Compare
+    entries: list[AnsweredQuestion] = field(default_factory=list)
+    asked: int = 0
+
+    def __call__(self, question: Question) -> Mapping[str, CaseFinding]:
+        self.asked += 1
+        if self.asked > len(self.entries):
+            start = time.monotonic()
+            found = dict(self.compare(question))
+            self.entries.append(AnsweredQuestion(*question.key, time.monotonic() - start, found))
+            write_json(self.path, fields.written(self.entries))
+        entry = self.entries[self.asked - 1]
+        if (entry.number, entry.stage, entry.base, entry.head) != question.key:
+            raise RunError(f"{self.path}: question {question.number} is another one there: start a new search")
+        return entry.cases
+
+    @property
+    def seconds(self) -> Sequence[float]:
+        return [entry.seconds for entry in self.entries]
+
+
+def read_journal(path: Path, compare: Compare) -> SearchJournal:
+    """The journal in this file, or an empty one if there is no such file."""
+    if not path.exists():
+        return SearchJournal(path, compare)
+    try:
+        entries = fields.read_list(AnsweredQuestion, read_json(path), "it")
+    except (FileError, FieldError) as error:
+        raise RunError(f"{path}: no findings of a search: {error}") from error
+    return SearchJournal(path, compare, entries)
+
+
+# The search itself.
+
 TRIES = 3  # how many suspects of a case may turn out to be equal to their parents
 
 
@@ -38,10 +187,16 @@ class History(Protocol):
     @property
     def bad(self) -> str: ...
 
-    def next(self, answers: Mapping[str, Comparison]) -> Next: ...
+    def next(self, answers: Mapping[str, PointVerdict]) -> Next: ...
 
     def parents(self, suspects: Sequence[str]) -> Sequence[str]:
         """The points directly before the suspects."""
+        ...
+
+    def title(self, point: str) -> str: ...
+
+    def origin(self, point: str) -> str:
+        """Who made the point, and when."""
         ...
 
 
@@ -51,7 +206,7 @@ class CaseSearch:
 
     case: str
     ends: CaseFinding
-    answers: dict[str, Comparison] = field(default_factory=dict)
+    answers: dict[str, PointVerdict] = field(default_factory=dict)
     cleared: list[tuple[str, CaseFinding]] = field(default_factory=list)
     suspects: tuple[str, ...] = ()
     verified: CaseFinding | None = None
@@ -59,7 +214,7 @@ class CaseSearch:
     @property
     def searched(self) -> bool:
         """False if it is unclear whether the ends differ."""
-        return self.ends.answer is Comparison.CHANGED
+        return self.ends.answer is PointVerdict.CHANGED
 
     @property
     def open(self) -> bool:
@@ -93,7 +248,7 @@ class RevisionSearch:
     def _trails(self) -> list[CaseSearch]:
         ends = self._ask("ends", self.history.good, self.history.bad)
         trails = [
-            CaseSearch(case, finding) for case, finding in ends.items() if finding.answer is not Comparison.UNCHANGED
+            CaseSearch(case, finding) for case, finding in ends.items() if finding.answer is not PointVerdict.UNCHANGED
         ]
         if not any(trail.searched for trail in trails):
             listed = "\n".join(f"  {case}: {finding.sentence}" for case, finding in ends.items())
@@ -123,7 +278,7 @@ class RevisionSearch:
         seen = [self._beside(parent, suspect, trails) for parent in parents]
         for trail in trails:
             findings = [found[trail.case] for found in seen]
-            innocent = next((finding for finding in findings if finding.answer is not Comparison.CHANGED), None)
+            innocent = next((finding for finding in findings if finding.answer is not PointVerdict.CHANGED), None)
             trail.suspects = suspects
             if innocent is None:
                 trail.verified = findings[0]
@@ -137,9 +292,5 @@ class RevisionSearch:
 
     def _ask(self, stage: Stage, base: str, head: str, trails: Sequence[CaseSearch] = ()) -> Mapping[str, CaseFinding]:
         tests = {trail.case: trail.ends.test for trail in trails}
-        levels = {trail.case: _level(trail.ends) for trail in trails} if stage == "step" else {}
+        levels = {trail.case: trail.ends.half for trail in trails} if stage == "step" else {}
         return self.compare(Question(next(self._numbers), stage, base, head, tests, levels))
-
-
-def _level(ends: CaseFinding) -> float:
-    return max(ends.level, HALF * abs(ends.change or 0.0))

@@ -20,7 +20,7 @@ from pytest_flashinfer_perf.bisect.histories import GitHistory, Releases, git
 from pytest_flashinfer_perf.bisect.places import DoesNotImportError, Installed, Worktrees
 from pytest_flashinfer_perf.bisect.search import CaseSearch
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.gate.plan import PairPlan
+from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.machine.requirements import PROJECT
 from pytest_flashinfer_perf.printing import say
@@ -180,11 +180,7 @@ def collected(command: Sequence[str], arguments: Sequence[str]) -> int:
 
 def disk_of_trees(repo: Path, ends: Iterable[str]) -> int:
     """The size of both worktrees, from the sizes of the files at the two ends."""
-    return sum(_tree(repo, rev) for rev in ends)
-
-
-def _tree(repo: Path, rev: str) -> int:
-    listed = git(repo, "ls-tree", "-r", "--long", rev).splitlines()
+    listed = (line for rev in ends for line in git(repo, "ls-tree", "-r", "--long", rev).splitlines())
     return sum(int(size) for line in listed if (size := line.split(maxsplit=4)[3]) != "-")
 
 

@@ -1,4 +1,8 @@
-"""Compare a call's outputs with the fp32 reference, and collect what helps to explain a difference."""
+"""Compare a call's outputs with the fp32 reference, and say in a sentence how they differ.
+
+`compare` gives a `Check` for each output; mismatch.py adds the lines that explain it. `poison` fills outputs before a
+call, and `within` chooses the rows to compare where a reference of all of them would take too long.
+"""
 
 from __future__ import annotations
 
@@ -307,7 +311,7 @@ def budget(*, on_gpu: bool) -> float:
 
 
 def within(allowed: float, flops: float, rows: Rows, seed: int) -> Sample | None:
-    """As many rows as the allowed work permits, including the first and the last; None if that is all rows."""
+    """A sample of as many rows as the work permits, with the first and the last; None if that is all rows."""
     wanted = max(2, int(rows.count * min(1.0, allowed / flops))) if flops else rows.count
     if wanted >= rows.count:
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.option import ALLOW, STRICT, option, whole
 from pytest_flashinfer_perf.files import verify_outputs, write_whole
-from pytest_flashinfer_perf.gate import comparable, document, markdown, terminal, thresholds
+from pytest_flashinfer_perf.gate import document, markdown, match, terminal, thresholds
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 from pytest_flashinfer_perf.printing import print_raw, show
 from pytest_flashinfer_perf.rows.run_file import Run
@@ -54,7 +54,7 @@ def rules(args: argparse.Namespace, *, paired: bool, runs: Iterable[Run] = ()) -
     verify_outputs(outputs, [*read, project.path] if project.path else read)
     return Rules(
         thresholds=thresholds.read(project),
-        allowed=comparable.allowed(args.perf_gate_allow),
+        allowed=match.allowed(args.perf_gate_allow),
         strict=args.perf_gate_strict,
         paired=paired,
         steps=thresholds.of_steps(project),

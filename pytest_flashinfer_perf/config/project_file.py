@@ -1,9 +1,12 @@
-"""The project's one settings file: `flashinfer-perf.toml`, or `[tool.flashinfer-perf]` of pyproject.toml."""
+"""The project's one settings file: `flashinfer-perf.toml`, or `[tool.flashinfer-perf]` of pyproject.toml.
+
+It is found and read here, with its sections `[tolerances]` and `[quarantine]`. What is judged by, `[thresholds]` and
+`[models]`, is read by `gate/thresholds.py`.
+"""
 
 from __future__ import annotations
 
 import fnmatch
-import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
-from pytest_flashinfer_perf.files import FileError, read_json, read_text, write_json
+from pytest_flashinfer_perf.files import read_text
 from pytest_flashinfer_perf.printing import safe
 
 if TYPE_CHECKING:
@@ -173,26 +176,3 @@ def _entry(project: ProjectFile, which: str, entry: Mapping[str, Any]) -> Quaran
                 f"{where}: needs a {name}: give the reason for the quarantine and a link to the issue"
             )
     return Quarantined(which, entry["reason"], entry["link"])
-
-
-# The file of `--perf-plant`: tests to slow down, and the extra work after each timed call in seconds.
-
-
-class PlantError(FlashinferPerfError):
-    """The file of `--perf-plant` is not valid; the message names it."""
-
-
-def write(path: Path, seconds: Mapping[str, float]) -> None:
-    write_json(path, dict(seconds))
-
-
-def read_planting(path: Path) -> dict[str, float]:
-    """Seconds by test id."""
-    try:
-        plants = {test: float(seconds) for test, seconds in read_json(path).items()}
-    except (FileError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise PlantError(f"{path}: must hold seconds by test id: {error}") from error
-    for test, seconds in plants.items():
-        if not 0 < seconds < math.inf:
-            raise PlantError(f"{path}: {test}: seconds must be above zero, got {seconds}")
-    return plants

@@ -61,7 +61,7 @@ class Measuring:
                 raise MeasuringError(f"{name} {BOUNDS[name].refusal(value)}")
 
     def changed_by(self, asked: Asked) -> Measuring:
-        """With the fields that `asked` names; a Measuring names all of them."""
+        """This Measuring with the fields that `asked` names; a Measuring names all of them."""
         if asked is None or isinstance(asked, Measuring):
             return asked or self
         if not isinstance(asked, Mapping):

@@ -1,4 +1,7 @@
-"""Read a file of `flashinfer_benchmark.py` lines: the cases of each line, or why it has none."""
+"""Read a file of `flashinfer_benchmark.py` lines: the cases of each line, or why it has none.
+
+`read` is for a file, `read_line` for one of its lines, and `cases_of_line` for words that must be cases.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
 from pytest_flashinfer_perf.printing import safe_lines
+from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 
 SCHEMA = 1
@@ -59,14 +60,15 @@ def _case(judged: Judged) -> dict[str, Any]:
         "remarks": list(words.remarks(judged)),
         "broken": [broken.sentence for broken in judged.broken if not broken.unknown],
         "admitted": judged.admitted,
-        "before_s": [_finite(row.median) for row in judged.case.before],
-        "after_s": [_finite(row.median) for row in judged.case.after],
+        "before_s": _medians(judged.case.before),
+        "after_s": _medians(judged.case.after),
         "effects": {effect.seen.domain: _effect(effect) for effect in judged.effects},
     }
 
 
-def _finite(value: float) -> float | None:
-    return value if value == value and abs(value) != float("inf") else None  # noqa: PLR0124 - NaN is not itself
+def _medians(rows: Sequence[Row]) -> list[float | None]:
+    """JSON has no word for what is not finite."""
+    return [row.median if math.isfinite(row.median) else None for row in rows]
 
 
 def _effect(effect: Effect) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def _test(suite: ET.Element, name: str, seconds: float = 0.0) -> ET.Element:
 
 def _seconds(judged: Judged) -> float:
     """A call's median in head; 0 where head has none."""
-    medians = [row.median for row in judged.case.after if math.isfinite(row.median)]
+    medians = [median for median in _medians(judged.case.after) if median is not None]
     return statistics.median(medians) if medians else 0.0
 
 

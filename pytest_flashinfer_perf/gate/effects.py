@@ -1,4 +1,9 @@
-"""Estimate how much slower a case became, with a confidence interval: one number per process, in logarithms."""
+"""How much slower a case became, with a confidence interval: one number per process, in logarithms.
+
+Each row gives its median and, where there are some, its SM cycles; what cannot have been measured counts as unknown.
+Both sides' numbers are `Replicates`; with their noise (`noise.py`) they become an `Effect`, and all cases together
+say which effects are significant. What that means for a case's verdict is left to `judge.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,85 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Literal
 
-from pytest_flashinfer_perf.gate import figures, noise
+from pytest_flashinfer_perf.gate import noise
 from pytest_flashinfer_perf.gate.noise import Noise, above, beyond
-from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.row import HostTime, Row
+from pytest_flashinfer_perf.rows.scatter import is_measured, median_error
 
-RISK = 0.05  # of each bound, and of missing what is called detectable
-# The share of false ones among all that are called changed; most of it is spent on what a build fails for.
-Q_SLOWER, Q_FASTER = 0.045, 0.005
+
+class Domain(str, Enum):
+    """What is compared: the GPU's time or its cycles; the host's time to enqueue a call or to plan it."""
+
+    TIME = "time"
+    CYCLES = "cycles"
+    HOST = "host"
+    PLAN = "plan"
+
+    __str__ = str.__str__
+
+
+# The figures of a row.
+
+LONG = 80_000  # cycles, of which the launches of the stamps are less than a tenth
+
+
+def positive(value: float | None) -> float | None:
+    return value if value is not None and is_measured(value) else None
+
+
+def median_uncertainty(row: Row) -> float:
+    """The relative error of the median, from the samples of its own process."""
+    relative_iqr = row.stats.iqr / row.median if positive(row.stats.iqr) and positive(row.median) else 0.0
+    return median_error(relative_iqr, max(1, row.stats.rounds))
+
+
+def placement_figures(row: Row, figure: Literal["median", "cycles"]) -> tuple[float, ...]:
+    """That figure of each placement; nothing where one lacks it."""
+    values = [positive(getattr(placement, figure)) for placement in row.provenance.placements]
+    return tuple(value for value in values if value) if None not in values else ()
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """The cycles of a row, and of each of its placements."""
+
+    figure: float
+    placements: tuple[float, ...] = ()
+
+
+def is_long(row: Row) -> bool:
+    """As far as it is known: a row without cycles is compared in time."""
+    cycles = positive(row.clocks.cycles)
+    return cycles is None or cycles >= LONG
+
+
+def cycles_alike(rows: Sequence[Row]) -> list[Cycles]:
+    """The cycles of all rows, by one method: counted, or for short calls the time multiplied by the SM clock.
+
+    Nothing where one of them has none.
+    """
+    known = [(row, cycles) for row in rows if (cycles := positive(row.clocks.cycles))]
+    if len(known) < len(rows):
+        return []
+    if all(map(is_long, rows)):
+        return [Cycles(cycles, placement_figures(row, "cycles")) for row, cycles in known]
+    return [_at_clock(row, ghz * 1e9) for row in rows if (ghz := positive(row.clocks.sm_ghz))]
+
+
+def _at_clock(row: Row, hertz: float) -> Cycles:
+    return Cycles(row.median * hertz, tuple(median * hertz for median in placement_figures(row, "median")))
+
+
+def compared_by(rows: Sequence[Row], domain: Domain) -> list[float]:
+    """What processes are compared by: their medians, or their cycles."""
+    return [row.median for row in rows] if domain is Domain.TIME else [one.figure for one in cycles_alike(rows)]
+
+
+# The figures of both sides.
+
 MEMORY_WORKS = 60  # per cent of the memory's roof: from there on memory sets the pace, below it the SMs do
 MOSTLY_WORKS = 0.2  # a larger share of a call without a kernel, and its time is that of launches
 PAIR = 2.0  # the variance of a difference, in variances of one process
@@ -23,7 +99,7 @@ PAIR = 2.0  # the variance of a difference, in variances of one process
 class Replicates:
     """The medians of one case in one domain, one per process. If `paired`, the n-th of both sides belong together."""
 
-    domain: str
+    domain: Domain
     kind: str  # whose noise it has
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -62,28 +138,45 @@ class Replicates:
 def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> list[Replicates]:
     """In the domain to judge it by and, where there is one, in the other: cycles first where SMs set the pace."""
     both = (*before, *after)
-    within = max(map(figures.median_uncertainty, both))
+    within = max(map(median_uncertainty, both))
     times = [tuple(row.median for row in side) for side in (before, after)]
     tick = max((noise.TICK_S / row.median for row in both if row.provenance.instrument == "cupti"), default=0.0)
-    placed = tuple(figures.of_placements(row, "median") for row in both)
-    in_time = Replicates("time", _kind(after[0]), times[0], times[1], paired, within, placed, tick)
-    counted = figures.comparable(both)
+    placed = tuple(placement_figures(row, "median") for row in both)
+    in_time = Replicates(Domain.TIME, _kind(after[0]), times[0], times[1], paired, within, placed, tick)
+    counted = cycles_alike(both)
     if not counted:
         return [in_time]
     placed = tuple(one.placements for one in counted)
     values = tuple(one.figure for one in counted)
-    kind = "cycles" if all(map(figures.is_long, both)) else "short"
+    kind = "cycles" if all(map(is_long, both)) else "short"
     in_cycles = Replicates(
-        "cycles", kind, values[: len(before)], values[len(before) :], paired, placements=placed, tick=tick
+        Domain.CYCLES, kind, values[: len(before)], values[len(before) :], paired, placements=placed, tick=tick
     )
     return [in_cycles, in_time] if all(map(_paced_by_sms, both)) else [in_time, in_cycles]
 
 
+def host_replicates(domain: Domain, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
+    """The host's times, in seconds of a core of one speed; None where a row lacks them.
+
+    The fastest call is compared, in units of the fastest reference: others take up to twice as long for reasons of the
+    machine's own.
+    """
+    both = (*before, *after)
+    seen = tuple(1e-6 * us for row in both if row.host and (us := _host_us(row.host, domain)))
+    if len(seen) < len(both):
+        return None
+    return Replicates(domain, domain.value, seen[: len(before)], seen[len(before) :], paired)
+
+
+def _host_us(host: HostTime, domain: Domain) -> float | None:
+    return host.comparable_us if domain is Domain.HOST else host.comparable_plan_us
+
+
 def _paced_by_sms(row: Row) -> bool:
     """Then its cycles are the same whatever the clock does, and its time is not."""
-    roof_percent = figures.positive(row.throughput.sol_pct)
+    roof_percent = positive(row.throughput.sol_pct)
     far_from_memorys_roof = roof_percent is not None and roof_percent < MEMORY_WORKS
-    return row.throughput.bound == "compute" or (far_from_memorys_roof and figures.is_long(row))
+    return row.throughput.bound == "compute" or (far_from_memorys_roof and is_long(row))
 
 
 def _kind(row: Row) -> str:
@@ -91,10 +184,17 @@ def _kind(row: Row) -> str:
         return "wall"
     if row.trace.idle_share > MOSTLY_WORKS:
         return "gaps"
-    if not figures.is_long(row):
+    if not is_long(row):
         return "short"
     bound = row.throughput.bound
     return bound if bound in noise.ASSUMED else "unknown"
+
+
+# The change of a case, and how sure it is.
+
+RISK = 0.05  # of each bound, and of missing what is called detectable
+# The share of false ones among all that are called changed; most of it is spent on what a build fails for.
+Q_SLOWER, Q_FASTER = 0.045, 0.005
 
 
 @dataclass(frozen=True)

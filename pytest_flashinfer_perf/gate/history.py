@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from pytest_flashinfer_perf.gate import comparable, host, match
-from pytest_flashinfer_perf.gate.effects import Replicates, replicates
+from pytest_flashinfer_perf.gate import effects, match
+from pytest_flashinfer_perf.gate.effects import Domain, Replicates
 from pytest_flashinfer_perf.gate.match import NEVER_ALLOWED
 from pytest_flashinfer_perf.gate.noise import QUIETEST
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
@@ -26,7 +26,7 @@ class Series:
 
     case: str
     gpu: str | None
-    domain: str
+    domain: Domain
     points: tuple[Point, ...]
     values: tuple[float, ...]
     found: tuple[Change, ...]
@@ -38,7 +38,7 @@ class Series:
     def beside(self, change: Change) -> Iterator[str]:
         """What else changed since the run before."""
         (before, was), (after, now) = self.points[change.at - 1], self.points[change.at]
-        yield from comparable.changed_libraries([before], [after])
+        yield from match.changed_libraries([before], [after])
         if before.driver != after.driver:
             yield f"driver {before.driver} -> {after.driver}"
         gone, come = was.trace.kernels, now.trace.kernels
@@ -71,9 +71,9 @@ def _series(points: Sequence[Point], thresholds: Thresholds) -> Iterator[Series]
     """What the host takes, where its threshold says how large a change of that counts."""
     rows = [row for _, row in points]
     asked = thresholds.of(rows[-1])
-    yield _of_figures(points, replicates(rows, rows, paired=True)[0], asked.in_log(rows[-1].median))
+    yield _of_figures(points, effects.replicates(rows, rows, paired=True)[0], asked.in_log(rows[-1].median))
     if asked.slower_host is not None:
-        on_host = (host.replicates(quantity, rows, rows, paired=True) for quantity in host.QUANTITIES)
+        on_host = (effects.host_replicates(one, rows, rows, paired=True) for one in (Domain.HOST, Domain.PLAN))
         yield from (_of_figures(points, seen, math.log1p(asked.slower_host)) for seen in on_host if seen)
 
 

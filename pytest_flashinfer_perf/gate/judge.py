@@ -1,40 +1,195 @@
-"""Compare a run with a baseline, and give each case a verdict."""
+"""Judge: here it is decided that a case is SLOWER.
+
+A judgement is made in this order. Rows are matched, and a case that is missing, wrong or measured otherwise is judged
+by that alone (`_screened`). The others' effects are looked at together, for some of many are large by chance
+(`_families`); an effect beyond its case's threshold, and not by chance, is SLOWER or FASTER (`decide`). Host time is a
+family of its own, which decides only where `slower_host` is asked for, or the rules judge by it alone. The sum of a
+model's step comes last (`models/verdicts.py`). What other processes saw of suspects since is added by `confirm`.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_flashinfer_perf.gate import effects, host, match, noise, thresholds
-from pytest_flashinfer_perf.gate.effects import Effect
-from pytest_flashinfer_perf.gate.match import NEVER_ALLOWED, ComparedCase, Trouble
+from pytest_flashinfer_perf.gate import effects, match, noise, thresholds
+from pytest_flashinfer_perf.gate.effects import Domain, Effect
+from pytest_flashinfer_perf.gate.match import ComparedCase, Reason, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
-from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict, decide
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.models import budget, verdicts
 from pytest_flashinfer_perf.models.verdicts import JudgedStep, TimedCase
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 
+REMEDY = "run more processes (`flashinfer-perf ab`)"
+
+Decision = tuple[Verdict, Reason, str]
+
 
 def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
+    """Give each case of both sides its verdict."""
     cases = match.cases(base, head, paired=rules.paired)
     judged = {case.name: _screened(case, base, head, rules) for case in cases}
     sound = [one.case for one in judged.values() if one.verdict is Verdict.SAME]
-    for name, of_case in _effects(sound, paired=rules.paired).items():
-        judged[name] = _decided(judged[name], of_case, rules.allowed, len(sound))
-    judged |= host.judged([judged[case.name] for case in sound], paired=rules.paired)
+    for name, of_case in _families(sound, paired=rules.paired).items():
+        judged[name] = _compared(judged[name], of_case, rules.allowed, len(sound))
+    judged |= _with_host_time([judged[case.name] for case in sound], paired=rules.paired)
     if rules.quantity:
-        judged |= {case.name: host.alone(judged[case.name], rules.quantity, len(sound)) for case in sound}
-    order = list(Verdict)
-    ranked = sorted(judged.values(), key=lambda one: (order.index(one.verdict), -_size(one)))
-    sums = tuple(_steps(ranked, head, rules))
-    return Judgement(tuple(ranked), tuple(base), tuple(head), rules, steps=sums)
+        judged |= {case.name: _by_host_alone(judged[case.name], rules.quantity, len(sound)) for case in sound}
+    ranked = tuple(sorted(judged.values(), key=lambda one: (one.verdict.rank, -one.size)))
+    return Judgement(ranked, tuple(base), tuple(head), rules, steps=tuple(_steps(ranked, head, rules)))
+
+
+def _screened(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
+    """All but the change itself: that is decided when all cases are known."""
+    asked = rules.thresholds.of(case.rows[0]) if case.rows else Threshold()
+    broken = tuple(thresholds.broken(case, asked))
+    unknown = [one.sentence for one in broken if one.unknown]
+    found = match.trouble(case, base, head, same_library=asked.same_library, allowed=rules.allowed)
+    if found is None and unknown:
+        found = Trouble(Reason.NO_FIGURE, "; ".join(unknown))
+    if found:
+        verdict = Verdict.MISSING if found.missing else Verdict.INVALID
+        admitted = match.is_admitted(found, rules.allowed)
+        return Judged(case, verdict, found.reason, found.sentence, asked, broken=broken, admitted=admitted)
+    if not case.base:
+        return Judged(case, Verdict.NEW, Reason.NEW, "not in the baseline", asked, broken=broken)
+    return Judged(case, Verdict.SAME, Reason.WITHIN_THRESHOLD, "", asked, broken=broken)
+
+
+def _families(sound: Sequence[ComparedCase], *, paired: bool) -> Mapping[str, tuple[Effect, ...]]:
+    """Per case in the domain to judge it by and in the other; the two domains are families of tests of their own."""
+    flat = [(case, one) for case in sound for one in effects.replicates(case.before, case.after, paired=paired)]
+    made = effects.effects([one for _, one in flat])
+    by_case: dict[str, list[Effect]] = {case.name: [] for case in sound}
+    for (case, _), effect in zip(flat, made, strict=True):
+        by_case[case.name].append(effect)
+    for place in (0, 1):
+        with_it = [of_case for of_case in by_case.values() if len(of_case) > place]
+        for of_case, effect in zip(with_it, effects.marked([one[place] for one in with_it]), strict=True):
+            of_case[place] = effect
+    return {name: tuple(of_case) for name, of_case in by_case.items()}
+
+
+def _compared(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str], cases: int) -> Judged:
+    """The case judged by its own threshold, plus the cost of differences that are allowed."""
+    admitted = match.differences(judged.case, same_library=judged.asked.same_library)
+    cost = sum(one.facet.cost for one in admitted if one.facet.reason in allowed)
+    threshold = judged.asked.in_log(min(row.median for row in judged.case.before)) + cost
+    return _settled(judged, decide(of_case, threshold), of_case, threshold, cases)
+
+
+def _settled(judged: Judged, decision: Decision, of_case: tuple[Effect, ...], threshold: float, cases: int) -> Judged:
+    verdict, reason, sentence = decision
+    return replace(
+        judged,
+        verdict=verdict,
+        reason=reason,
+        sentence=sentence,
+        threshold=threshold,
+        effects=of_case,
+        detectable=of_case[0].detectable(threshold, cases),
+    )
+
+
+def decide(of_case: Sequence[Effect], threshold: float) -> Decision:
+    """The verdict for a change and its noise; the first effect is in the domain to judge by."""
+    primary, other = of_case[0], of_case[1] if len(of_case) > 1 else None
+    for sign, verdict in ((1, Verdict.SLOWER), (-1, Verdict.FASTER)):
+        if sign * primary.change > threshold:
+            return _changed(primary, other, threshold, sign, verdict)
+    if other and other.change > threshold and other.significant == 1:
+        return _only(other)
+    if primary.bound(1) > 2 * threshold:
+        sentence = f"too noisy to exclude a slowdown of twice the threshold: {REMEDY}"
+        return Verdict.AMBIGUOUS, Reason.CANNOT_SEE, sentence
+    return Verdict.SAME, Reason.WITHIN_THRESHOLD, "no change beyond the threshold"
+
+
+def _changed(primary: Effect, other: Effect | None, threshold: float, sign: int, verdict: Verdict) -> Decision:
+    if primary.significant != sign:
+        return Verdict.AMBIGUOUS, Reason.NOT_SIGNIFICANT, f"beyond the threshold, but it may be noise: {REMEDY}"
+    if other and sign * other.bound(sign) < threshold:
+        return _only(primary)
+    return verdict, Reason(verdict.value.lower()), f"beyond the threshold in {primary.seen.domain}"
+
+
+def _only(effect: Effect) -> Decision:
+    """Changed in one domain and not in the other."""
+    if effect.seen.domain is Domain.TIME:
+        why = "time and not in cycles: the SM clock changed, or it waits for something else than its SMs or memory"
+        return Verdict.AMBIGUOUS, Reason.TIME_ONLY, f"changed in {why}"
+    why = "cycles and not in time: the SM clock changed, or it waits for memory"
+    return Verdict.AMBIGUOUS, Reason.CYCLES_ONLY, f"changed in {why}"
+
+
+# Host time can grow while the GPU takes as long as before. It is shown beside a case's time in any case.
+
+QUANTITIES = {Domain.HOST: "the time to enqueue it", Domain.PLAN: "the time to plan it"}
+ALONE = 0.1  # the share that counts where one is judged alone and `slower_host` is not set
+
+
+def _with_host_time(sound: Sequence[Judged], *, paired: bool) -> dict[str, Judged]:
+    """The cases whose rows have host times, with the effects on these; each quantity is a family of tests."""
+    found: dict[str, list[Effect]] = {}
+    for quantity in QUANTITIES:
+        both = {one.name: (one.case.before, one.case.after) for one in sound}
+        seen = {name: effects.host_replicates(quantity, *sides, paired=paired) for name, sides in both.items()}
+        known = {name: one for name, one in seen.items() if one}
+        expected = replace(noise.assumed(quantity), source="other hosts")  # quiet cases say little of one that is not
+        made = effects.marked(effects.effects(list(known.values()), expected))
+        for name, effect in zip(known, made, strict=True):
+            found.setdefault(name, []).append(effect)
+    return {one.name: _held_to_host(one, found[one.name], len(found)) for one in sound if one.name in found}
+
+
+def _held_to_host(judged: Judged, found: Sequence[Effect], cases: int) -> Judged:
+    """The verdict that people want to read first is the case's, whichever quantity it is of."""
+    if judged.asked.slower_host is None:
+        return replace(judged, effects=(*judged.effects, *found))
+    threshold = math.log1p(judged.asked.slower_host)
+    for effect in found:
+        by_host = _by_host(threshold, judged, effect, cases)
+        first = by_host.verdict.rank < judged.verdict.rank
+        shown = by_host if first else replace(judged, effects=(*judged.effects, effect))
+        judged = replace(shown, held_too=(*judged.held_too, (effect, threshold)))
+    return judged
+
+
+def _by_host_alone(judged: Judged, quantity: Domain, cases: int) -> Judged:
+    """The case judged by this quantity, whatever became of the others."""
+    effect = judged.effect_in(quantity)
+    if effect is None:
+        sentence = f"{QUANTITIES[quantity]} is not written for each of its rows"
+        invalid = replace(judged, verdict=Verdict.INVALID, reason=Reason.NO_FIGURE, sentence=sentence)
+        return replace(invalid, effects=(), threshold=None)
+    others = tuple(one for one in judged.effects if one is not effect)
+    asked = judged.asked.slower_host
+    threshold = math.log1p(ALONE if asked is None else asked)
+    return _by_host(threshold, replace(judged, effects=others, held_too=()), effect, cases)
+
+
+def _by_host(threshold: float, judged: Judged, effect: Effect, cases: int) -> Judged:
+    verdict, reason, sentence = decide([effect], threshold)
+    domain = effect.seen.domain
+    what = QUANTITIES[domain]
+    if verdict in (Verdict.SLOWER, Verdict.FASTER):
+        there = " on the host alone" if judged.verdict in (Verdict.SAME, Verdict.FASTER) else ""
+        reason = Reason(f"{reason}-{domain}")
+        sentence = f"{verdict.value.lower()}{there}: {what} changed by more than slower_host"
+    else:
+        sentence = f"{what}: {sentence}"
+    return _settled(judged, (verdict, reason, sentence), (effect, *judged.effects), threshold, cases)
+
+
+# The sum of each model's step of which this run has one, from the times of its cases.
 
 
 def _steps(cases: Sequence[Judged], head: Sequence[Run], rules: Rules) -> Iterator[JudgedStep]:
-    """The sum of each model's step of which this run has one, from the times of its cases."""
     timed: dict[budget.ProblemKey, list[TimedCase]] = defaultdict(list)
     for one in cases:
         for row in one.case.rows[:1]:
@@ -52,68 +207,28 @@ def _seconds(rows: Sequence[Row]) -> float | None:
 
 def _unsure(one: Judged) -> float | None:
     """How far its time may be off, as a share; None of a case that is not compared."""
-    effect = one.effect_in("time")
+    effect = one.effect_in(Domain.TIME)
     return None if effect is None else noise.beyond(effects.RISK, effect.noise.df) * effect.error
 
 
-def _size(judged: Judged) -> float:
-    return abs(judged.primary.change) if judged.primary else 0.0
+# What suspects showed when they were measured again.
+
+ALIKE = 0.4  # of the first change at least: one by chance is followed by none, and a real one may have been flattered
 
 
-def _screened(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
-    """All but the change itself: that is decided when all cases are known."""
-    asked = rules.thresholds.of(case.rows[0]) if case.rows else Threshold()
-    broken = tuple(thresholds.broken(case, asked))
-    found = match.trouble(case, base, head, same_library=asked.same_library, allowed=rules.allowed)
-    unknown = [one.sentence for one in broken if one.unknown]
-    if found is None and unknown:
-        found = Trouble(missing=False, reason="no-figure", sentence="; ".join(unknown))
-    if found:
-        verdict = Verdict.MISSING if found.missing else Verdict.INVALID
-        admitted = _admitted(found, rules.allowed)
-        return Judged(case, verdict, found.reason, found.sentence, asked, broken=broken, admitted=admitted)
-    if not case.base:
-        return Judged(case, Verdict.NEW, "new", "not in the baseline", asked, broken=broken)
-    return Judged(case, Verdict.SAME, "", "", asked, broken=broken)
+def confirm(judgement: Judgement, again: Mapping[str, Sequence[float]], why_not: str = "") -> Judgement:
+    """Suspects, with the changes that other processes saw since; `why_not` where there are none of those."""
+    cases = tuple(_confirmed(judged, again.get(judged.name, ()), why_not) for judged in judgement.cases)
+    return replace(judgement, cases=cases)
 
 
-def _admitted(found: Trouble, allowed: frozenset[str]) -> bool:
-    if found.reason in NEVER_ALLOWED:
-        return False
-    return found.reason in allowed or ("missing" if found.missing else "invalid") in allowed
-
-
-def _effects(sound: Sequence[ComparedCase], *, paired: bool) -> Mapping[str, tuple[Effect, ...]]:
-    """Per case in the domain to judge it by and in the other; the two domains are families of tests of their own."""
-    flat = [(case, one) for case in sound for one in effects.replicates(case.before, case.after, paired=paired)]
-    made = effects.effects([one for _, one in flat])
-    by_case: dict[str, list[Effect]] = {case.name: [] for case in sound}
-    for (case, _), effect in zip(flat, made, strict=True):
-        by_case[case.name].append(effect)
-    for place in (0, 1):
-        with_it = [of_case for of_case in by_case.values() if len(of_case) > place]
-        for of_case, effect in zip(with_it, effects.marked([one[place] for one in with_it]), strict=True):
-            of_case[place] = effect
-    return {name: tuple(of_case) for name, of_case in by_case.items()}
-
-
-def _decided(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str], cases: int) -> Judged:
-    threshold = _threshold(judged.case, judged.asked, allowed)
-    verdict, reason, sentence = decide(of_case, threshold)
-    return replace(
-        judged,
-        verdict=verdict,
-        reason=reason,
-        sentence=sentence,
-        threshold=threshold,
-        effects=of_case,
-        detectable=of_case[0].detectable(threshold, cases),
-    )
-
-
-def _threshold(case: ComparedCase, asked: Threshold, allowed: frozenset[str]) -> float:
-    """The case's threshold, plus the cost of allowed differences."""
-    admitted = match.differences(case, same_library=asked.same_library)
-    cost = sum(d.facet.cost for d in admitted if d.facet.name in allowed)
-    median = min(row.median for row in case.before)
-    return asked.in_log(median) + cost
+def _confirmed(judged: Judged, again: Sequence[float], why_not: str) -> Judged:
+    """Whether the second measurement shows a change like the first one."""
+    if judged.verdict is not Verdict.SLOWER or judged.threshold is None or judged.primary is None:
+        return judged
+    if not again:
+        return replace(judged, sentence=f"{judged.sentence}; {why_not}") if why_not else judged
+    seen = f"measured again: {', '.join(f'{100 * math.expm1(change):+.2f} %' for change in again)}"
+    if statistics.fmean(again) >= ALIKE * judged.primary.change:
+        return replace(judged, sentence=f"{judged.sentence}; {seen}")
+    return replace(judged, verdict=Verdict.AMBIGUOUS, reason=Reason.NOT_CONFIRMED, sentence=f"not confirmed, {seen}")

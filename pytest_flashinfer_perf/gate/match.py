@@ -1,23 +1,78 @@
-"""The two sides of a comparison: the rows of each case, and what prevents a verdict."""
+"""The two sides of a comparison: which rows belong together, and what prevents a verdict on them.
+
+A case is matched by its name in all runs of both sides. There is no verdict where it failed, has a wrong answer or no
+row (`trouble`), or where its rows were not measured alike: on another GPU, by another instrument (`FACETS`).
+`--perf-gate-allow` admits such differences by name. How much slower a sound case became is left to `effects.py`.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
-from pytest_flashinfer_perf.gate import comparable
-from pytest_flashinfer_perf.gate.comparable import Difference
+from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import FAILED, Run, Unmeasured
 from pytest_flashinfer_perf.rows.scatter import is_measured
 
 RunRow = tuple[Run, Row]
 
-# `--perf-gate-allow` does not permit these: an answer was wrong, or the case broke.
-NEVER_ALLOWED = ("wrong-answer", FAILED)
 ROUNDED = 0.01  # the most that a writer of such files may round by
+
+
+class Reason(str, Enum):
+    """Why a case has its verdict, as a code for programs; the sentence beside it is for people."""
+
+    # The case is MISSING, by what became of its test.
+    FAILED = FAILED
+    SKIPPED = "skipped"
+    XFAILED = "xfailed"
+    DESELECTED = "deselected"
+    VANISHED = "vanished"
+    # Its rows are INVALID.
+    WRONG_ANSWER = "wrong-answer"
+    WRONG_BASELINE = "wrong-baseline"
+    BEYOND_ROOF = "beyond-roof"
+    NO_TIME = "no-time"
+    NO_FIGURE = "no-figure"
+    TWICE = "twice"
+    TORN = "torn"
+    # They were not measured alike.
+    MODEL = "model"
+    GPU = "gpu"
+    DRIVER = "driver"
+    INSTRUMENT = "instrument"
+    COLD_L2 = "cold-l2"
+    CUDA_GRAPH = "cuda-graph"
+    RANKS = "ranks"
+    SEED = "seed"
+    REQUIREMENTS = "requirements"
+    LIBRARY = "library"
+    # It was compared, or is NEW.
+    NEW = "new"
+    SLOWER = "slower"
+    FASTER = "faster"
+    SLOWER_HOST = "slower-host"
+    FASTER_HOST = "faster-host"
+    SLOWER_PLAN = "slower-plan"
+    FASTER_PLAN = "faster-plan"
+    WITHIN_THRESHOLD = "within-threshold"
+    NOT_SIGNIFICANT = "not-significant"
+    NOT_CONFIRMED = "not-confirmed"
+    CANNOT_SEE = "cannot-see"
+    TIME_ONLY = "time-only"
+    CYCLES_ONLY = "cycles-only"
+
+    __str__ = str.__str__
+
+
+# `--perf-gate-allow` does not permit these: an answer was wrong, or the case broke.
+NEVER_ALLOWED = (Reason.WRONG_ANSWER, Reason.FAILED)
+OF_A_TEST = {one.value: one for one in (Reason.FAILED, Reason.SKIPPED, Reason.XFAILED, Reason.DESELECTED)}
 
 
 @dataclass(frozen=True)
@@ -51,69 +106,55 @@ class ComparedCase:
         return tuple(dict.fromkeys((self.name, *(row.fullname for row in self.rows))))
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """Why there is no verdict on a change: the case is MISSING, or its rows are INVALID."""
-
-    missing: bool
-    reason: str
-    sentence: str
-
-
 def cases(base: Sequence[Run], head: Sequence[Run], *, paired: bool) -> list[ComparedCase]:
+    """Every case that a run of either side measured, then those that failed in head and were measured nowhere."""
     names = dict.fromkeys(name for run in (*base, *head) for name in run.by_case)
-    measured = [_paired(name, base, head) if paired else _unpaired(name, base, head) for name in names]
+    measured = [_case(name, base, head, paired=paired) for name in names]
     known = {name for case in measured for name in case.names}
     failed = dict.fromkeys(name for run in head for name in run.failed if name not in known)
     return [*measured, *(ComparedCase(name, (), ()) for name in failed)]
 
 
-def _unpaired(name: str, base: Sequence[Run], head: Sequence[Run]) -> ComparedCase:
-    before, after = (tuple((run, run.by_case[name]) for run in side if name in run.by_case) for side in (base, head))
-    return ComparedCase(name, before, after)
+def _case(name: str, base: Sequence[Run], head: Sequence[Run], *, paired: bool) -> ComparedCase:
+    """Of pairs only the whole ones, if there is one."""
+    pairs = list(zip(base, head, strict=True)) if paired else []
+    whole = [pair for pair in pairs if all(name in run.by_case for run in pair)]
+    torn = bool(whole) and any((name in b.by_case) != (name in h.by_case) for b, h in pairs)
+    sides = zip(*whole, strict=True) if whole else (base, head)
+    before, after = (tuple((run, run.by_case[name]) for run in side if name in run.by_case) for side in sides)
+    return ComparedCase(name, before, after, torn)
 
 
-def _paired(name: str, base: Sequence[Run], head: Sequence[Run]) -> ComparedCase:
-    whole = [(b, h) for b, h in zip(base, head, strict=True) if name in b.by_case and name in h.by_case]
-    if not whole:
-        return _unpaired(name, base, head)
-    torn = any((name in b.by_case) != (name in h.by_case) for b, h in zip(base, head, strict=True))
-    return ComparedCase(
-        name, tuple((b, b.by_case[name]) for b, _ in whole), tuple((h, h.by_case[name]) for _, h in whole), torn
-    )
+@dataclass(frozen=True)
+class Trouble:
+    """Why there is no verdict on a change: the case is MISSING, or its rows are INVALID."""
+
+    reason: Reason
+    sentence: str
+    missing: bool = False
 
 
 def trouble(
     case: ComparedCase, base: Sequence[Run], head: Sequence[Run], *, same_library: bool, allowed: frozenset[str]
 ) -> Trouble | None:
+    """The first trouble of a case: those that cannot be allowed come before the others."""
     found = next(_troubles(case, base, head), None)
     if found or not case.base:
         return found
-    unlike = [d for d in differences(case, same_library=same_library) if d.facet.name not in allowed]
-    if unlike:
-        return Trouble(missing=False, reason=unlike[0].facet.name, sentence="; ".join(d.sentence for d in unlike))
-    return None
-
-
-def differences(case: ComparedCase, *, same_library: bool) -> list[Difference]:
-    return comparable.differences(case.base, case.head, same_library=same_library)
+    unlike = [d for d in differences(case, same_library=same_library) if d.facet.reason not in allowed]
+    return Trouble(unlike[0].facet.reason, "; ".join(d.sentence for d in unlike)) if unlike else None
 
 
 def _troubles(case: ComparedCase, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
-    """Troubles that cannot be allowed come first."""
     yield from _failures(case, base, head)
     yield from _wrong_answers(case, head)
     if case.base and not case.head:
         yield _missing(case, head)
     for side, seen in (("this run", case.head), ("the baseline", case.base)):
         for run, row in seen:
-            yield from (_invalid(reason, f"{run.source}: {fault}") for reason, fault in _faults(run, row, side))
+            yield from (Trouble(reason, f"{run.source}: {fault} {side}") for reason, fault in _faults(run, row))
     if case.torn:
-        yield _invalid("torn", "one side of a pair of processes measured it, the other did not")
-
-
-def _invalid(reason: str, sentence: str) -> Trouble:
-    return Trouble(missing=False, reason=reason, sentence=sentence)
+        yield Trouble(Reason.TORN, "one side of a pair of processes measured it, the other did not")
 
 
 def _failures(case: ComparedCase, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
@@ -124,7 +165,7 @@ def _failures(case: ComparedCase, base: Sequence[Run], head: Sequence[Run]) -> I
         if failure:
             where = "in the baseline, not in this run" if missing else run.source
             measured = ": measured, and failed" if case.head else ""
-            yield Trouble(missing, FAILED, f"{where}{measured}: {failure.headline}{before}")
+            yield Trouble(Reason.FAILED, f"{where}{measured}: {failure.headline}{before}", missing)
 
 
 def _failure(run: Run, case: ComparedCase) -> Unmeasured | None:
@@ -137,23 +178,145 @@ def _wrong_answers(case: ComparedCase, head: Sequence[Run]) -> Iterator[Trouble]
     before = ", and in the baseline" if any(row.is_wrong for row in case.before) else ""
     for run in head:
         if case.name in run.by_case and run.by_case[case.name].is_wrong:
-            yield _invalid("wrong-answer", f"{run.source}: its answer is wrong in this run{before}")
+            yield Trouble(Reason.WRONG_ANSWER, f"{run.source}: its answer is wrong in this run{before}")
 
 
 def _missing(case: ComparedCase, head: Sequence[Run]) -> Trouble:
     ended = next(filter(None, (run.ended(case.names) for run in head)), None)
-    outcome, reason = (ended.outcome, ended.headline) if ended else ("vanished", "it is not mentioned")
-    return Trouble(missing=True, reason=outcome, sentence=f"in the baseline, not in this run: {reason}")
+    reason = OF_A_TEST.get(ended.outcome, Reason.VANISHED) if ended else Reason.VANISHED
+    why = ended.headline if ended else "it is not mentioned"
+    return Trouble(reason, f"in the baseline, not in this run: {why}", missing=True)
 
 
-def _faults(run: Run, row: Row, side: str) -> Iterator[tuple[str, str]]:
+def _faults(run: Run, row: Row) -> Iterator[tuple[Reason, str]]:
     if row.is_wrong:
-        yield "wrong-baseline", f"its answer is wrong in {side}"
+        yield Reason.WRONG_BASELINE, "its answer is wrong in"
     if row.status == "invalid":
-        yield "beyond-roof", f"faster than the device can be, in {side}"
+        yield Reason.BEYOND_ROOF, "faster than the device can be, in"
     if not is_measured(row.median):
-        yield "no-time", f"its median is {row.median} in {side}"
+        yield Reason.NO_TIME, f"its median is {row.median} in"
     elif row.stats.data and not math.isclose(row.median, statistics.median(row.stats.data), rel_tol=ROUNDED):
-        yield "no-time", f"its median is not of its samples in {side}"
+        yield Reason.NO_TIME, "its median is not of its samples in"
     if row.case in run.twice:
-        yield "twice", f"two rows of {side} have this name"
+        yield Reason.TWICE, "two rows have this name in"
+
+
+# What must be equal in all processes of both sides, and what may be told to differ.
+
+
+@dataclass(frozen=True)
+class Facet:
+    """A property to compare. If it may differ, the threshold grows by `cost`, a share of the time."""
+
+    reason: Reason
+    of: Callable[[Run, Row], Any]
+    means: str
+    cost: float = 0.0
+    none_is_unknown: bool = False  # as in files of older versions, which are compared all the same
+
+
+def _completeness(row: Row) -> str | None:
+    unmet = row.library.unmet
+    return None if unmet is None else f"without {', '.join(sorted(unmet))}" if unmet else "complete"
+
+
+FACETS = (
+    Facet(Reason.MODEL, lambda run, row: run.model(row), "another model of GPU or CPU"),
+    Facet(Reason.GPU, lambda _, row: row.identity.gpu_uuid, "another card; of one model they are 2-3 % apart", 0.03),
+    Facet(Reason.DRIVER, lambda run, _: run.driver, "another driver"),
+    Facet(
+        Reason.INSTRUMENT,
+        lambda _, row: row.provenance.instrument,
+        "another instrument: events add 3 us to CUPTI's times",
+    ),
+    Facet(Reason.COLD_L2, lambda _, row: row.provenance.cold_l2, "another cold-L2 mode: up to 15 % for a short kernel"),
+    Facet(Reason.CUDA_GRAPH, lambda _, row: row.provenance.cuda_graph, "CUDA graphs in one, launches in the other"),
+    Facet(
+        Reason.RANKS,
+        lambda _, row: row.provenance.ranks and row.provenance.ranks.conditions,
+        "another number of processes, another transport, or times that contain how late a process came",
+    ),
+    Facet(Reason.SEED, lambda _, row: row.setup.seed, "other inputs"),
+    Facet(
+        Reason.REQUIREMENTS,
+        lambda _, row: _completeness(row),
+        "FlashInfer without what it requires silently runs other kernels, or has none",
+        none_is_unknown=True,
+    ),
+)
+LIBRARY = Facet(
+    Reason.LIBRARY,
+    lambda run, _: ", ".join(f"{name} {known}" for name, known in run.libraries.items() if known is not None),
+    "another FlashInfer, torch, CUDA or cuDNN",
+)
+ALLOWABLE = {
+    **{facet.reason.value: facet.means for facet in (*FACETS, LIBRARY)},
+    "missing": "cases of the baseline that this run has not",
+    "deselected": "those of them that -k, -m or --deselect left out",
+    "invalid": "rows that cannot be judged, but never wrong answers",
+}
+
+
+class AllowError(FlashinferPerfError):
+    """An unknown name in `--perf-gate-allow`."""
+
+
+def allowed(text: str) -> frozenset[str]:
+    """The names in the value of `--perf-gate-allow`."""
+    names = text.replace(",", " ").split()
+    for name in names:
+        if name not in ALLOWABLE:
+            raise AllowError(f"--perf-gate-allow: {unknown(name, ALLOWABLE)}")
+    return frozenset(names)
+
+
+def is_admitted(found: Trouble, names: frozenset[str]) -> bool:
+    """Whether `--perf-gate-allow` names this trouble, or all of its kind."""
+    kind = "missing" if found.missing else "invalid"
+    return found.reason not in NEVER_ALLOWED and not names.isdisjoint({found.reason.value, kind})
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A facet that is not one and the same in all processes."""
+
+    facet: Facet
+    base: tuple[Any, ...]
+    head: tuple[Any, ...]
+
+    @property
+    def sentence(self) -> str:
+        base, head = (
+            " and ".join("none" if one is None else str(one) for one in side) or "unknown"
+            for side in (self.base, self.head)
+        )
+        return f"{self.facet.reason}: {base} in the baseline, {head} here ({self.facet.means})"
+
+
+def differences(case: ComparedCase, *, same_library: bool) -> list[Difference]:
+    """Facets that differ between the sides, or within one of them."""
+    asked = (*FACETS, LIBRARY) if same_library else FACETS
+    seen = (Difference(facet, _values(facet, case.base), _values(facet, case.head)) for facet in asked)
+    return [one for one in seen if len({*one.base, *one.head}) > 1]
+
+
+def _values(facet: Facet, rows: Iterable[RunRow]) -> tuple[Any, ...]:
+    values = dict.fromkeys(facet.of(run, row) for run, row in rows)
+    return tuple(value for value in values if not (facet.none_is_unknown and value is None))
+
+
+def changed_libraries(base: Iterable[Run], head: Iterable[Run]) -> list[str]:
+    """Not refused unless it is asked for: an upgrade is what many comparisons are made for."""
+    before, after = _versions(base), _versions(head)
+    return [
+        f"{name} {before[name]} -> {after[name]}" for name in before if name in after and before[name] != after[name]
+    ]
+
+
+def _versions(runs: Iterable[Run]) -> dict[str, str]:
+    seen: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for name, version in run.libraries.items():
+            if version is not None:
+                seen.setdefault(name, {})[str(version)] = None
+    return {name: " and ".join(versions) for name, versions in seen.items()}

@@ -22,7 +22,7 @@ BLOCKS = 5
 SURELY = 1.65  # standard errors
 QUIETEST = 1e-4  # a clock ticks: agreement to better than 0.01 % is luck
 ASSUMED_DF = 10.0  # above what was seen of most, so that it need not be doubted as much
-# Of rows without placements, levels of their process included: at most 1 case in 100 is noisier.
+# Of rows without placements, levels of their process included: at most 1 case in 100 is noisier, docs/gate.md#how-sure.
 ASSUMED = {
     "cycles": 0.03,
     "memory": 0.03,
@@ -34,7 +34,8 @@ ASSUMED = {
     "host": 0.07,
     "plan": 0.15,
 }
-# What the placements of one process do not show of the next one.
+# What the placements of one process do not show of the next one: tuned on one card, held on another and on an H100
+# (evidence/placements-h200.md, evidence/placements-h100.md).
 UNSEEN = {
     "cycles": 0.0005,
     "memory": 0.001,
@@ -58,9 +59,6 @@ class Noise:
     @property
     def sd(self) -> float:
         return math.sqrt(self.variance)
-
-    def scaled(self, factor: float) -> Noise:
-        return Noise(self.variance * factor, self.df, self.source)
 
     def blended(self, variance: float, df: float) -> Noise:
         """With what `df` degrees of freedom of this very comparison say."""

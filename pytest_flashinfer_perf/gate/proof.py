@@ -11,10 +11,10 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.gate import figures, noise, words
+from pytest_flashinfer_perf.gate import effects, noise, words
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Rules, Verdict
@@ -110,7 +110,7 @@ class Proved:
     def observed(self) -> float:
         """The standard deviation between processes, of logarithms."""
         domain = self.identical[0].effects[0].seen.domain
-        values = figures.compared_by(self.plain, domain)
+        values = effects.compared_by(self.plain, domain)
         return math.sqrt(noise.variance([math.log(value) for value in values]))
 
     @property
@@ -182,7 +182,7 @@ def _by_case(judgements: Sequence[Judgement]) -> dict[str, list[Judged]]:
 def _troubles(judgements: Sequence[Judgement], cases: Sequence[Proved]) -> Iterator[str]:
     yield from dict.fromkeys(refusal for judgement in judgements for refusal in judgement.refusals)
     unjudged = [judged for judgement in judgements for judged in judgement.cases if not judged.compared]
-    worst_last = sorted(unjudged, key=lambda judged: list(Verdict).index(judged.verdict), reverse=True)
+    worst_last = sorted(unjudged, key=lambda judged: judged.verdict.rank, reverse=True)
     for name, judged in {judged.name: judged for judged in worst_last}.items():
         yield f"{name}: {judged.verdict.value}: {judged.sentence}"
     if not cases:
@@ -309,26 +309,16 @@ def document(proof: Proof) -> str:
     return json.dumps(made, indent=1, allow_nan=False) + "\n"
 
 
-def _counts(judged: Sequence[Judged]) -> dict[str, int]:
-    return {verdict.value: n for verdict, n in Counter(one.verdict for one in judged).items()}
-
-
 def _tally_shown(tally: Frequency) -> dict[str, Any]:
-    return {
-        "hits": tally.hits,
-        "tries": tally.tries,
-        "independent": tally.independent,
-        "upper": tally.upper,
-        "lower": tally.lower,
-    }
+    return {**asdict(tally), "upper": tally.upper, "lower": tally.lower}
 
 
 def _case(case: Proved) -> dict[str, Any]:
     """Changes are shares, noises logarithms."""
     return {
         "case": case.name,
-        "identical": _counts(case.identical),
-        "planted": _counts(case.extended),
+        "identical": Counter(one.verdict.value for one in case.identical),
+        "planted": Counter(one.verdict.value for one in case.extended),
         "bound": case.plain[0].throughput.bound,
         "counted": case.is_large_enough,
         "threshold": math.expm1(case.threshold),

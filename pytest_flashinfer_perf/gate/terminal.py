@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterator, Sequence
 
 from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.effects import Effect
+from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import RunRow
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
 from pytest_flashinfer_perf.rows.formatting import WIDTH, indented, wrapped
@@ -72,8 +72,6 @@ def _case(judged: Judged) -> Iterator[str]:
 
 # The output of `--explain`: every number that led to a verdict.
 
-SCALE = {"time": (1e6, "us"), "cycles": (1.0, "cycles"), "host": (1e6, "us"), "plan": (1e6, "us")}
-
 
 def explanation(judgement: Judgement, glob: str) -> Iterator[str]:
     """The numbers of all cases that the glob matches or whose names contain it."""
@@ -109,7 +107,7 @@ def _processes(side: str, seen: Sequence[RunRow]) -> Iterator[str]:
 
 def _effect(effect: Effect, *, judged_by: bool) -> Iterator[str]:
     seen, noise = effect.seen, effect.noise
-    scale, unit = SCALE[seen.domain]
+    scale, unit = (1.0, "cycles") if seen.domain is Domain.CYCLES else (1e6, "us")
     yield f"  {seen.domain}{', which it is judged by' if judged_by else ''}"
     before, after = ([f"{value * scale:.6g}" for value in side] for side in (seen.before, seen.after))
     yield f"    {unit} before {' '.join(before)}, after {' '.join(after)}{', in pairs' if seen.paired else ''}"

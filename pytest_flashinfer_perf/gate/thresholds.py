@@ -1,4 +1,7 @@
-"""[thresholds] and [models] of the settings file: how much slower is too slow, and absolute limits."""
+"""`[thresholds]` and `[models]` of the settings file: how much slower is too slow, and limits without a baseline.
+
+First the sections are read, by globs of cases; `broken` then names each limit that a case does not keep.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
 from pytest_flashinfer_perf.errors import unknown
-from pytest_flashinfer_perf.gate import effects, figures
+from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.effects import Replicates
 from pytest_flashinfer_perf.gate.match import ComparedCase
 from pytest_flashinfer_perf.models.verdicts import StepLimits
@@ -75,10 +78,10 @@ class Globs:
 @dataclass(frozen=True)
 class Thresholds(Globs):
     def of(self, row: Row) -> Threshold:
-        return replace(Threshold(), **self.fields(figures.names(row)))
+        return replace(Threshold(), **self.fields(glob_names(row)))
 
     def idle(self, rows: Iterable[Row]) -> list[str]:
-        return self.without_match([name for row in rows for name in figures.names(row)])
+        return self.without_match([name for row in rows for name in glob_names(row)])
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,13 @@ class StepThresholds(Globs):
 
     def of(self, model: str) -> StepLimits:
         return replace(StepLimits(), **self.fields([model]))
+
+
+def glob_names(row: Row) -> tuple[str, ...]:
+    """The names by which a glob of the settings file can select the row."""
+    test = row.name.removeprefix("test_").replace("[", "/", 1).removesuffix("]")
+    family = row.identity.family
+    return (row.case, *((f"{family}/{row.case}", f"{family}/{test}") if family else ()), row.fullname)
 
 
 def _fits(glob: str, names: Sequence[str]) -> bool:

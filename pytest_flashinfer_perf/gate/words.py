@@ -1,4 +1,8 @@
-"""Verdicts as sentences, for the terminal, Markdown and annotations."""
+"""Verdicts as sentences: what the terminal, Markdown, JSON, JUnit and annotations say alike.
+
+First what is said of a case, then the remarks beside its verdict, then what is said of the whole comparison. How it is
+laid out is left to `terminal.py`, `markdown.py` and `document.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +11,19 @@ import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import host, implementation
-from pytest_flashinfer_perf.gate.comparable import changed_libraries
-from pytest_flashinfer_perf.gate.effects import Effect
-from pytest_flashinfer_perf.gate.figures import gigahertz, of_placements
+from pytest_flashinfer_perf.gate.effects import Effect, placement_figures, positive
+from pytest_flashinfer_perf.gate.judge import QUANTITIES
+from pytest_flashinfer_perf.gate.match import ComparedCase, changed_libraries
 from pytest_flashinfer_perf.gate.noise import FEWEST_PLACEMENTS
-from pytest_flashinfer_perf.gate.verdict import (
-    COULD_NOT_JUDGE,
-    NOTHING_WORSE,
-    WORSE,
-    Judged,
-    Judgement,
-    Verdict,
-)
+from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Verdict
+from pytest_flashinfer_perf.machine import implementations
+from pytest_flashinfer_perf.machine.implementations import UNKNOWN
 from pytest_flashinfer_perf.rows.formatting import duration
-from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.row import COUNTED, Row, places
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.rows.scatter import noise
 
-CLOCK_MOVED = 0.02
-LONGEST_NAME = 64
 MOST = 100  # times as long; samples that scatter without end have bounds that no float holds
-MEANS = {
-    NOTHING_WORSE: "no slowdown was found",
-    WORSE: "something got worse",
-    COULD_NOT_JUDGE: "the comparison is incomplete",
-}
 
 
 def percent(log_ratio: float) -> str:
@@ -41,14 +32,151 @@ def percent(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.2f} %"
 
 
+def times(judged: Judged) -> str:
+    """GPU times before and after, or host times if they decided the verdict."""
+    sides: Sequence[Sequence[float]] = [
+        [row.median for row in rows] for rows in (judged.case.before, judged.case.after)
+    ]
+    if judged.primary and judged.primary.seen.domain in QUANTITIES:
+        sides = (judged.primary.seen.before, judged.primary.seen.after)
+    return " -> ".join(duration(statistics.median(side)) if side else "-" for side in sides)
+
+
+def changes(judged: Judged) -> str:
+    """The change in each domain; the domain that decides comes first."""
+    return ", ".join(f"{effect.seen.domain} {percent(effect.change)}" for effect in judged.effects)
+
+
+def sure(judged: Judged, effect: Effect) -> str:
+    """A confidence bound of a found change, or both bounds if none was found."""
+    if judged.verdict in (Verdict.SLOWER, Verdict.FASTER):
+        return f"at least {percent(effect.bound(-effect.significant))} (95 % confidence)"
+    return f"likely between {percent(effect.bound(-1))} and {percent(effect.bound(1))}"
+
+
+def detectable(judged: Judged) -> str:
+    """The smallest slowdown that this comparison would surely have found."""
+    if judged.detectable is None:
+        return ""
+    known = judged.detectable < math.log(2)
+    return f"detects from {percent(judged.detectable)}" if known else "detects only above +100 %"
+
+
+def sentence(judged: Judged) -> str:
+    """One case for people: what, by how much, how sure, and what stands beside it."""
+    parts = [judged.sentence]
+    if judged.primary:
+        parts = [f"{times(judged)}: {changes(judged)}", sure(judged, judged.primary), judged.sentence]
+    return "; ".join([*parts, *remarks(judged)])
+
+
+# Remarks beside a verdict: what else changed with the case.
+
+CLOCK_MOVED = 0.02
+LONGEST_NAME = 64
+
+
+def remarks(judged: Judged) -> Iterator[str]:
+    """Exceeded limits, another implementation, other kernels, another clock, more that the host does."""
+    for broken in judged.broken:
+        yield f"{'unknown' if broken.unknown else 'broken'}: {broken.sentence}"
+    yield from _implementation(judged.case)
+    if judged.verdict in (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS):
+        yield from _asked_of_the_host(judged.case)
+        yield from _kernels(judged.case)
+        yield from _clock(judged.case)
+    noisy = dict.fromkeys(noise(row.provenance.instrument) for row in judged.case.after if row.status == "noisy")
+    yield from (f"noisy: {how}" for how in noisy)
+    if judged.admitted:
+        yield "allowed"
+
+
+def _implementation(case: ComparedCase) -> Iterator[str]:
+    """Whether FlashInfer ran another of its implementations, as CuTe DSL's norms or the older ones in CUDA, and why."""
+    before, after = _implementations(case.before), _implementations(case.after)
+    gone = [name for name in before or () if name not in (after or ())]
+    come = [name for name in after or () if name not in (before or ())]
+    if before is None or after is None or not (gone or come) or UNKNOWN in (*gone, *come):
+        return
+    now = f"now the {' and '.join(come)}" if come else f"no longer the {' and '.join(gone)}"
+    earlier = (f"in the baseline {why}" for why in _lacking(case.before, come))
+    reasons = ", ".join([*_lacking(case.after, gone), *earlier, *_switched(case)])
+    yield f"{now} implementation: {reasons}" if reasons else f"{now} implementation"
+
+
+def _implementations(rows: Sequence[Row]) -> tuple[str, ...] | None:
+    """Those that the rows of one side ran, None if that is not known of all of them."""
+    known = [row.trace.kernels for row in rows]
+    if not known or None in known:
+        return None
+    return implementations.of_kernels(kernel for kernels in known for kernel in kernels or ())
+
+
+def _lacking(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
+    """Which packages of these implementations the side of these rows lacks."""
+    needed = [implementations.PACKAGE[name] for name in names if name in implementations.PACKAGE]
+    unmet = {package: why for row in rows for package, why in (row.library.unmet or {}).items()}
+    for package, why in unmet.items():
+        if any(implementations.is_of(package, name) for name in needed):
+            yield f"{package} {why}"
+
+
+def _switched(case: ComparedCase) -> Iterator[str]:
+    before, after = (
+        {name: value for row in rows for name, value in (row.library.switches or {}).items()}
+        for rows in (case.before, case.after)
+    )
+    yield from (f"{name}={value} is set" for name, value in after.items() if before.get(name) != value)
+    yield from (f"{name} is no longer set" for name in before if name not in after)
+
+
+def _asked_of_the_host(case: ComparedCase) -> Iterator[str]:
+    """Allocations, synchronisations and copies that became more, with the lines of Python that cause them."""
+    before, after = ([row.host for row in side if row.host] for side in (case.before, case.after))
+    for what, field in COUNTED.items():
+        was, now = ([count for host in side if (count := getattr(host, field)) is not None] for side in (before, after))
+        if was and now and min(now) > max(was):
+            yield f"{field} of a call {max(was)} -> {min(now)}: {', '.join(places(after[-1], what))}"
+
+
+def _kernels(case: ComparedCase) -> Iterator[str]:
+    before, after = (dict.fromkeys(row.trace.kernels for row in side) for side in (case.before, case.after))
+    if before and after and before != after and None not in (*before, *after):
+        gone, come = (", ".join(_short(name) for names in side for name in names or ()) for side in (before, after))
+        yield f"now runs another kernel: {gone} -> {come}"
+
+
+def _short(name: str) -> str:
+    """A kernel's mangled name may have hundreds of letters, and its end tells it from its siblings."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}...{name[-LONGEST_NAME // 2 :]}"
+
+
+def _clock(case: ComparedCase) -> Iterator[str]:
+    sides = (case.before, case.after)
+    before, after = ([ghz for row in side if (ghz := positive(row.clocks.sm_ghz))] for side in sides)
+    if before and after:
+        was, now = statistics.median(before), statistics.median(after)
+        if abs(math.log(now / was)) > CLOCK_MOVED:
+            yield f"SM clock {was:.2f} -> {now:.2f} GHz"
+
+
+# The whole comparison: its result, its two sides, and what prevents or limits it.
+
+MEANS = {
+    NOTHING_WORSE: "no slowdown was found",
+    WORSE: "something got worse",
+    COULD_NOT_JUDGE: "the comparison is incomplete",
+}
+MOST_NAMED = 3  # tests; a longer command is written by its reader
+PYTHONS = "flashinfer-perf ab --base BASE_PYTHON --head HEAD_PYTHON --"
+
+
 def headline(judgement: Judgement) -> str:
-    counted = [f"{judgement.counts[verdict]} {verdict.value}" for verdict in Verdict if judgement.counts[verdict]]
-    return f"{', '.join(counted) or 'no case'}: {MEANS[judgement.exit_code]}{_open(judgement)}"
-
-
-def _open(judgement: Judgement) -> str:
-    ambiguous = judgement.counts[Verdict.AMBIGUOUS]
-    return f", {ambiguous} too noisy to judge" if ambiguous else ""
+    counts = judgement.counts
+    counted = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    ambiguous = counts[Verdict.AMBIGUOUS]
+    undecided = f", {ambiguous} too noisy to judge" if ambiguous else ""
+    return f"{counted or 'no case'}: {MEANS[judgement.exit_code]}{undecided}"
 
 
 def against(judgement: Judgement) -> str:
@@ -71,10 +199,11 @@ def problems(judgement: Judgement) -> Iterator[str]:
 
 
 def notes(judgement: Judgement) -> Iterator[str]:
+    """What a reader should know of the whole comparison, though it prevents nothing."""
     changed = changed_libraries(judgement.base, judgement.head)
     if changed:
         yield f"other libraries: {', '.join(changed)}"
-    yield from moved(judgement.cases)
+    yield from _moved(judgement.cases)
     yield from assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
         yield f"[thresholds] {glob!r} fits no case{_brackets(glob)}"
@@ -82,93 +211,24 @@ def notes(judgement: Judgement) -> Iterator[str]:
         yield f"[models] {glob!r} fits no model of which this run has a step"
 
 
-def _brackets(glob: str) -> str:
-    """For an id that was pasted: in a glob, brackets hold the letters of which one fits."""
-    escaped = glob.replace("[", "[[]")
-    return f": brackets are written as in {escaped!r}" if "[" in glob and "[[]" not in glob else ""
+def _moved(cases: Iterable[Judged]) -> Iterator[str]:
+    """Tests that are missing only because their path changed: the runs were started in different folders."""
+    listed = list(cases)
+    gone = {_without_folder(one.name): one.name for one in listed if not one.case.head and one.case.base}
+    come = {_without_folder(one.name): one.name for one in listed if not one.case.base}
+    both = [test for test in gone if test is not None and test in come]
+    if both:
+        first = f"{gone[both[0]]} is {come[both[0]]} here"
+        yield (
+            f"{len(both)} of the MISSING are here under the name of another folder ({first}): "
+            "start both in the same folder, or give both the same --rootdir"
+        )
 
 
-def times(judged: Judged) -> str:
-    """GPU times before and after, or host times if they decided the verdict."""
-    if judged.primary and judged.primary.seen.domain in host.QUANTITIES:
-        seen = judged.primary.seen
-        return f"{duration(statistics.median(seen.before))} -> {duration(statistics.median(seen.after))}"
-    return f"{_median(judged.case.before)} -> {_median(judged.case.after)}"
-
-
-def _median(rows: Sequence[Row]) -> str:
-    return duration(statistics.median(row.median for row in rows)) if rows else "-"
-
-
-def changes(judged: Judged) -> str:
-    """The change in each domain; the domain that decides comes first."""
-    return ", ".join(f"{effect.seen.domain} {percent(effect.change)}" for effect in judged.effects)
-
-
-def sure(judged: Judged, effect: Effect) -> str:
-    """A confidence bound of a found change, or both bounds if none was found."""
-    if judged.verdict in (Verdict.SLOWER, Verdict.FASTER):
-        return f"at least {percent(effect.bound(-effect.significant))} (95 % confidence)"
-    return f"likely between {percent(effect.bound(-1))} and {percent(effect.bound(1))}"
-
-
-def detectable(judged: Judged) -> str:
-    """The smallest slowdown that this comparison would surely have found."""
-    if judged.detectable is None:
-        return ""
-    detectable = percent(judged.detectable)
-    return f"detects from {detectable}" if judged.detectable < math.log(2) else "detects only above +100 %"
-
-
-def remarks(judged: Judged) -> Iterator[str]:
-    """Notes beside a verdict: exceeded limits, another implementation, other kernels, another clock."""
-    for broken in judged.broken:
-        yield f"{'unknown' if broken.unknown else 'broken'}: {broken.sentence}"
-    yield from implementation.remarks(judged.case)
-    if judged.verdict in (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS):
-        yield from host.remarks(judged.case)
-        yield from _kernels(judged)
-        yield from _clock(judged)
-    noisy = dict.fromkeys(noise(row.provenance.instrument) for row in judged.case.after if row.status == "noisy")
-    yield from (f"noisy: {how}" for how in noisy)
-    if judged.admitted:
-        yield "allowed"
-
-
-def _kernels(judged: Judged) -> Iterator[str]:
-    sides = (judged.case.before, judged.case.after)
-    before, after = (dict.fromkeys(row.trace.kernels for row in side) for side in sides)
-    if before and after and before != after and None not in (*before, *after):
-        gone, come = (", ".join(_short(name) for names in side for name in names or ()) for side in (before, after))
-        yield f"now runs another kernel: {gone} -> {come}"
-
-
-def _short(name: str) -> str:
-    """A kernel's mangled name may have hundreds of letters, and its end tells it from its siblings."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}...{name[-LONGEST_NAME // 2 :]}"
-
-
-def _clock(judged: Judged) -> Iterator[str]:
-    sides = (judged.case.before, judged.case.after)
-    before, after = ([ghz for row in side if (ghz := gigahertz(row))] for side in sides)
-    if before and after:
-        was, now = statistics.median(before), statistics.median(after)
-        if abs(math.log(now / was)) > CLOCK_MOVED:
-            yield f"SM clock {was:.2f} -> {now:.2f} GHz"
-
-
-def sentence(judged: Judged) -> str:
-    """One case for people: what, by how much, how sure, and what stands beside it."""
-    parts = [judged.sentence]
-    if judged.primary:
-        parts = [f"{times(judged)}: {changes(judged)}", sure(judged, judged.primary), judged.sentence]
-    return "; ".join([*parts, *remarks(judged)])
-
-
-# How far a comparison can be trusted, and which command would decide AMBIGUOUS cases.
-
-MOST_NAMED = 3  # tests; a longer command is written by its reader
-PYTHONS = "flashinfer-perf ab --base BASE_PYTHON --head HEAD_PYTHON --"
+def _without_folder(name: str) -> tuple[str, str] | None:
+    """Nothing of a name that is not a test's: such cases are matched wherever they lie."""
+    path, colons, test = name.partition("::")
+    return (path.rpartition("/")[2], test) if colons else None
 
 
 def assumed_noise(judgement: Judgement) -> Iterator[str]:
@@ -186,7 +246,13 @@ def assumed_noise(judgement: Judgement) -> Iterator[str]:
 
 
 def _lacks_placements(rows: Sequence[Row]) -> bool:
-    return any(len(of_placements(row, "median")) < FEWEST_PLACEMENTS for row in rows)
+    return any(len(placement_figures(row, "median")) < FEWEST_PLACEMENTS for row in rows)
+
+
+def _brackets(glob: str) -> str:
+    """For an id that was pasted: in a glob, brackets hold the letters of which one fits."""
+    escaped = glob.replace("[", "[[]")
+    return f": brackets are written as in {escaped!r}" if "[" in glob and "[[]" not in glob else ""
 
 
 def command(judgement: Judgement) -> str:
@@ -197,25 +263,3 @@ def command(judgement: Judgement) -> str:
     tests = list(dict.fromkeys(judged.case.rows[0].fullname for judged in undecided))
     named = shlex.join(tests) if len(tests) <= MOST_NAMED else "PYTEST_ARGS"
     return f"{PYTHONS} {named}"
-
-
-# Detect tests that are missing only because their path changed: the runs were started in different folders.
-
-REMEDY = "start both in the same folder, or give both the same --rootdir"
-
-
-def moved(cases: Iterable[Judged]) -> Iterator[str]:
-    """A note if cases of the baseline are in this run under another folder."""
-    listed = list(cases)
-    gone = {_without_folder(one.name): one.name for one in listed if not one.case.head and one.case.base}
-    come = {_without_folder(one.name): one.name for one in listed if not one.case.base}
-    both = [test for test in gone if test is not None and test in come]
-    if both:
-        first = f"{gone[both[0]]} is {come[both[0]]} here"
-        yield f"{len(both)} of the MISSING are here under the name of another folder ({first}): {REMEDY}"
-
-
-def _without_folder(name: str) -> tuple[str, str] | None:
-    """Nothing of a name that is not a test's: such cases are matched wherever they lie."""
-    path, colons, test = name.partition("::")
-    return (path.rpartition("/")[2], test) if colons else None

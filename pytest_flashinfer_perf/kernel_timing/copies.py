@@ -74,7 +74,7 @@ def obstacle(arguments: Any) -> str:
 
 
 def _makers(arguments: Any, lows: Mapping[int, int]) -> dict[int, tuple[int, Make]]:
-    """For each tensor in these storages, which it is in, and how to make it from memory that begins at this byte."""
+    """By the id of each tensor: the storage that it is in, and how to make it from memory that begins at this byte."""
     found = {id(tensor): (storage(tensor), tensor) for tensor in in_memory(arguments)}
     return {one: (key, _maker(tensor, lows[key])) for one, (key, tensor) in found.items() if key in lows}
 
@@ -221,7 +221,7 @@ def _maker(given: Tensor, low: int) -> Make:
 
 
 def _difference(given: Any, made: Any) -> str:
-    """In what a copy differs from what was given; empty if it does not."""
+    """The attribute in which a copy differs from what was given, as a sentence; empty if it does not."""
     if not isinstance(given, Tensor):
         same = [type(part.value) for part in parts(made)] == [type(part.value) for part in parts(given)]
         return "" if same else f"an argument, a {type(given).__name__}, cannot be copied"

@@ -6,9 +6,11 @@ To attach and detach it takes longer than such a call, so it is attached once fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from pytest_flashinfer_perf.machine import patches
 
 BUFFER_BYTES = 1 << 20
 
@@ -86,21 +88,9 @@ class Copied:
         return getattr(self._own, name)
 
 
-@contextmanager
-def read_together() -> Iterator[None]:
+def read_together() -> AbstractContextManager[None]:
     """Give callbacks that are registered meanwhile records that are cheap to read."""
-    from cupti import cupti
-
-    register = cupti.activity_register_callbacks
-
-    def registered(requested: Callable[[], object], completed: Callable[[Sequence[Any]], object]) -> object:
-        return register(requested, lambda records: completed(copied(records)))
-
-    cupti.activity_register_callbacks = registered
-    try:
-        yield
-    finally:
-        cupti.activity_register_callbacks = register
+    return patches.cupti_records(copied)
 
 
 def copied(records: Sequence[Any]) -> list[Any]:

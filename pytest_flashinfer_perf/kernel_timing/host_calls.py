@@ -1,7 +1,7 @@
 """Count what an eager call requests from the driver, by line of Python.
 
 CUPTI calls back at each function of the CUDA runtime and driver, whichever library calls it, while the line of Python
-that led there is still on the stack.
+that led there is still on the stack. Allocations are counted by torch's allocator, which mostly asks no driver.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Place(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        """With its file relative to site-packages or to the working directory."""
+        """The place with its file relative to site-packages or to the working directory."""
         _, installed, inside = self.file.rpartition("/site-packages/")
         path = Path(inside if installed else self.file)
         here = Path.cwd()

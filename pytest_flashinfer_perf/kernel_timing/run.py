@@ -144,7 +144,7 @@ class Bench:
         return Placed(target, work, sets, warmup, PlacedSamples(samples, clocked, placements.addresses(target)))
 
     def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[float]:
-        """In parts where a call changes its inputs: before each of them they are as they were, outside the time."""
+        """Sample the calls, in parts if they change inputs: before each part these are restored, outside the time."""
         if restore is None:
             yield from self.instrument.sample(work, calls, warmup)
             return
@@ -283,7 +283,7 @@ def _recorded(last: Placed, device: Device) -> tuple[Trace | None, Counts]:
 # Restore the order in which a GPU assigns the blocks of a launch to its SMs. The order is left over from earlier
 # launches, kernels that fill the GPU exactly preserve it, and some of them (multi-head latent attention on an H200,
 # by 5 %) are faster in one order than in another. A launch of a few blocks on an idle GPU always leads to the same
-# order; one that fills the GPU does not (docs/measurement.md).
+# order; one that fills the GPU does not (docs/measurement-method.md).
 
 BLOCKS, THREADS = 9, 32  # found by experiment: 8 blocks change nothing, 66 leave it as it was
 SOURCE = 'extern "C" __global__ void nothing(unsigned long long) {}'

@@ -1,6 +1,6 @@
 """Start a process that measures, on a GPU that is locked for it, and read what it has measured.
 
-Whoever runs pytest in a child does it by `ran`: the commands with pairs of processes (`pairs.py`), `model`, and a
+Whoever runs pytest in a child does it by `ran`: the commands with pairs of processes (`Pairs`), `model`, and a
 session that measures suspects again. The child's output goes to a log, its results come by pytest-benchmark's JSON.
 """
 
@@ -14,16 +14,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.gate import markdown, read
-from pytest_flashinfer_perf.gate.comparable import REQUIREMENTS
+from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.machine import requirements
 from pytest_flashinfer_perf.machine.requirements import Unmet
 from pytest_flashinfer_perf.printing import say
@@ -175,8 +175,8 @@ def unmet(where: Environment) -> list[Unmet]:
 def verify_complete(where: Environment, allowed: frozenset[str]) -> None:
     """Raise if FlashInfer lacks something there, before anything is measured: it would run other kernels, or none."""
     lacking = "; ".join(one.sentence for one in unmet(where))
-    if lacking and REQUIREMENTS not in allowed:
-        cure = f"install it, or admit it with --perf-gate-allow={REQUIREMENTS}"
+    if lacking and Reason.REQUIREMENTS not in allowed:
+        cure = f"install it, or admit it with --perf-gate-allow={Reason.REQUIREMENTS}"
         raise RunError(f"{where.name}: FlashInfer is incomplete: {lacking}: {cure}")
     if lacking:
         say(f"{where.name}: FlashInfer is incomplete: {lacking}")
@@ -227,3 +227,29 @@ def folder(requested: Path | None, command: str) -> Path:
         raise RunError(f"--output={made}: the folder is not empty, name a new one")
     made.mkdir(parents=True, exist_ok=True)
     return made
+
+
+# The two sides of a comparison in turns, each time in a new process.
+
+Side = TypeVar("Side", bound=str)
+
+
+@dataclass
+class Pairs(Generic[Side]):
+    """Every second pair begins with the second side, so that a drift over time favours neither.
+
+    `measure` is given the side, the number of the pair, and the cases to measure, None for all.
+    """
+
+    sides: tuple[Side, Side]
+    measure: Callable[[Side, int, frozenset[str] | None], Run]
+    seconds: list[float] = field(default_factory=list)  # that each pair took
+
+    def __call__(self, nth: int, cases: frozenset[str] | None = None) -> tuple[Run, Run]:
+        """The n-th pair, in the order of the sides."""
+        start = time.monotonic()
+        first, second = self.sides
+        order = (first, second) if nth % 2 == 0 else (second, first)
+        found = {side: self.measure(side, nth, cases) for side in order}
+        self.seconds.append(time.monotonic() - start)
+        return found[first], found[second]

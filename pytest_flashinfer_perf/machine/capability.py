@@ -144,7 +144,7 @@ def package(module: str, distribution: str, what: str) -> Requirement:
 
 
 def packages_not_here() -> Iterator[str]:
-    """Those that some backend needs."""
+    """The packages that some backend needs and that are not installed."""
     needed = dict.fromkeys(pair for pairs in PACKAGES.values() for pair in pairs)
     yield from (distribution for module, distribution in needed if not _is_there(module))
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import verify_writable
+from pytest_flashinfer_perf.machine import patches
 
 
 class CacheError(FlashinferPerfError):
@@ -43,27 +43,10 @@ def choose_kernel(call: Callable[[], object], *, tune: bool, cache: str | None) 
     if tune or cache:
         with library.autotune(tune, cache=cache):
             call()
-    with _watched(library.AutoTuner.get()) as choices:
+    choices: list[Choice] = []
+    with patches.tuner_choices(lambda runner, tactic: choices.append(Choice(type(runner).__name__, tactic))):
         call()
     return choices[-1] if choices else None
-
-
-@contextmanager
-def _watched(tuner: Any) -> Iterator[list[Choice]]:
-    """Record the answers of the tuner's `choose_one`."""
-    choices: list[Choice] = []
-    ask = tuner.choose_one
-
-    def choose_one(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        runner, tactic = ask(*args, **kwargs)
-        choices.append(Choice(type(runner).__name__, tactic))
-        return runner, tactic
-
-    tuner.choose_one = choose_one
-    try:
-        yield choices
-    finally:
-        del tuner.choose_one
 
 
 def verify(cache: str, *, tune: bool) -> None:

@@ -21,10 +21,10 @@ from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import autotune, verification
 from pytest_flashinfer_perf.measurement.autotune import Choice
-from pytest_flashinfer_perf.measurement.own_call import Measurement, measure_target
+from pytest_flashinfer_perf.measurement.measure import Measurement, measure_target
 from pytest_flashinfer_perf.measurement.verification import Expected
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.session import endings, time_limit
+from pytest_flashinfer_perf.session import case_endings, time_limit
 from pytest_flashinfer_perf.session.time_limit import CompileError
 from pytest_flashinfer_perf.spec.case import Case, backend_named, routine_named
 from pytest_flashinfer_perf.spec.nested import named_tensors
@@ -38,7 +38,7 @@ STAND_IN_FLOPS = check.BUDGET_CPU
 class OutOfMemoryError(FlashinferPerfError):
     """Out of memory, although the case was estimated to fit."""
 
-    outcome = endings.OUT_OF_MEMORY
+    outcome = case_endings.OUT_OF_MEMORY
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def run_case(
     except CompileError:
         raise
     except (RuntimeError, MemoryError) as error:
-        if endings.of_error(error) != endings.OUT_OF_MEMORY:
+        if case_endings.of_error(error) != case_endings.OUT_OF_MEMORY:
             raise
         ran_out = str(error).partition("\n")[0]
         traceback.clear_frames(error.__traceback__)  # they hold tensors

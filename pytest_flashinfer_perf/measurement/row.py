@@ -11,8 +11,8 @@ from pytest_flashinfer_perf.kernel_timing import placements
 from pytest_flashinfer_perf.kernel_timing.run import Timing
 from pytest_flashinfer_perf.machine import implementations, requirements
 from pytest_flashinfer_perf.measurement import peaks
+from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.measurement.one_case import CaseResult
-from pytest_flashinfer_perf.measurement.own_call import Measurement
 from pytest_flashinfer_perf.routines import upstream_command
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.rows.row import (

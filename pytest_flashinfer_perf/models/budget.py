@@ -36,7 +36,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Entry:
+class KernelTime:
     """A kernel, and the row of its fastest backend, or why it was not measured."""
 
     kernel: StepKernel
@@ -57,13 +57,13 @@ class Budget:
     """The time of a step in a run, beside an earlier run's; without entries, `trouble` says why there is none."""
 
     plan: StepPlan
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[KernelTime, ...] = ()
     device: str = ""
     base: Budget | None = None
     trouble: str = ""
 
     @property
-    def unmeasured(self) -> list[Entry]:
+    def unmeasured(self) -> list[KernelTime]:
         """Kernels that have a case, of which the run has no usable row."""
         return [entry for entry in self.entries if not entry.kernel.gap and entry.row is None]
 
@@ -72,7 +72,7 @@ class Budget:
         return _sum(self.entries)
 
     @property
-    def beside(self) -> list[tuple[Entry, Entry]]:
+    def beside(self) -> list[tuple[KernelTime, KernelTime]]:
         """Each kernel in this run and in the base."""
         return [] if self.base is None else list(zip(self.entries, self.base.entries, strict=True))
 
@@ -125,10 +125,10 @@ def _hashable(value: Any) -> Any:
     return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _entry(kernel: StepKernel, fastest: Mapping[ProblemKey, Row], run: Run) -> Entry:
+def _entry(kernel: StepKernel, fastest: Mapping[ProblemKey, Row], run: Run) -> KernelTime:
     found = [fastest[wanted] for wanted in map(key_of, kernel.problems) if wanted in fastest]
     row = min(found, key=lambda row: row.median, default=None)
-    return Entry(kernel, row, "" if row or kernel.gap else _reason(kernel, run))
+    return KernelTime(kernel, row, "" if row or kernel.gap else _reason(kernel, run))
 
 
 def _reason(kernel: StepKernel, run: Run) -> str:
@@ -161,7 +161,7 @@ def _error(row: Row) -> float:
     return OF_NORMAL * row.stats.stddev / math.sqrt(max(1, row.stats.rounds))
 
 
-def _sum(entries: Iterable[Entry]) -> Sum:
+def _sum(entries: Iterable[KernelTime]) -> Sum:
     listed = list(entries)
     return Sum(sum(entry.seconds for entry in listed), math.hypot(*(entry.error for entry in listed)))
 
@@ -195,7 +195,7 @@ def table(budget: Budget) -> Iterator[tuple[str, ...]]:
             yield (entry.kernel.name, str(entry.kernel.count), *_measured(entry, whole))
 
 
-def _measured(entry: Entry, whole: float) -> tuple[str, ...]:
+def _measured(entry: KernelTime, whole: float) -> tuple[str, ...]:
     if entry.row is None:
         return "not measured", "-", "-", "-"
     return (
@@ -223,7 +223,7 @@ def below(budget: Budget) -> Iterator[str]:
     yield from budget.plan.coverage
 
 
-def _by_reason(entries: Sequence[Entry]) -> dict[str, list[StepKernel]]:
+def _by_reason(entries: Sequence[KernelTime]) -> dict[str, list[StepKernel]]:
     found: dict[str, list[StepKernel]] = {}
     for entry in entries:
         found.setdefault(entry.reason, []).append(entry.kernel)

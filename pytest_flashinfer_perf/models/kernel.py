@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pytest_flashinfer_perf.models.deployment import Step
 from pytest_flashinfer_perf.models.description import Dense
 from pytest_flashinfer_perf.models.quantisation import BITS, COLUMNS
-from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.rows.step import StepKernel
 
 NORM = "flashinfer.norm.rmsnorm"
@@ -52,7 +52,7 @@ def gap(name: str, reason: str, *, parameters: int = 0, flops: float = 0.0, stor
     return replace(called(name, (), parameters, flops, stored), gap=reason)
 
 
-class Weights(NamedTuple):
+class ProductWeights(NamedTuple):
     """A matrix [n, k] as the checkpoint stores it; only mm_bf16 adds a bias to each row."""
 
     n: int
@@ -61,7 +61,7 @@ class Weights(NamedTuple):
     bias: bool = False
 
 
-def product(name: str, m: int, weights: Weights) -> StepKernel:
+def product(name: str, m: int, weights: ProductWeights) -> StepKernel:
     n, k, stored, bias = weights
     parameters, flops = n * k + n * bias, 2.0 * m * n * k
     if k % COLUMNS[stored]:
@@ -79,7 +79,7 @@ def cut(stored: str, columns: int) -> str:
     return f"a GPU has {columns} columns, which cuts the {COLUMNS[stored]} that share a scale of {stored}"
 
 
-def of_heads(name: str, heads: int, m: int, weights: Weights) -> StepKernel:
+def of_heads(name: str, heads: int, m: int, weights: ProductWeights) -> StepKernel:
     """A product for each head, of weights that are bf16 when they are multiplied."""
     n, k, stored, _ = weights
     sizes = {"batch_size": heads, "m": m, "n": n, "k": k}

@@ -15,8 +15,8 @@ from pathlib import Path
 from pytest_flashinfer_perf.files import FileError, read_json, write_json
 from pytest_flashinfer_perf.models import kernels, shipped
 from pytest_flashinfer_perf.models.config_json import ConfigError
+from pytest_flashinfer_perf.models.deployment import Step
 from pytest_flashinfer_perf.models.kernel import Problem, problem
-from pytest_flashinfer_perf.models.step import Step
 from pytest_flashinfer_perf.rows import fields as stored
 from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan
 from pytest_flashinfer_perf.spec.params import ParamError, Params

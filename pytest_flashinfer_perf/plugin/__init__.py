@@ -1,7 +1,7 @@
 """Entry point for pytest: options, markers and the fixture `perf`.
 
 Most sessions of a project have no case. They load this module and those that declare the options, and nothing else of
-this package (`tests/plugin/test_lazy.py`). The hooks that do more are in hooks.py: they join a session when it is
+this package (`test_lazy.py`). The hooks that do more are in hooks.py: they join a session when it is
 configured, if an option or an argument asks for them, and else when the first test that needs them is collected.
 """
 
@@ -84,7 +84,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _remove_json(path: Path) -> None:
-    """Nothing of another kind, which was named by mistake. A link stays, without what it leads to."""
+    """Remove a file of JSON, and nothing that was named by mistake. A link stays, without what it leads to."""
     if path.is_file():
         with path.open("rb") as file:
             begins_as_json = file.read(1) in (b"{", b"")

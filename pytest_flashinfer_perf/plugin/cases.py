@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import TestlistLine
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.models import shipped
-from pytest_flashinfer_perf.models.step import parse
+from pytest_flashinfer_perf.models.deployment import parse
 from pytest_flashinfer_perf.routines import all_backends, all_routines, upstream
 from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.rows.step import StepPlan
@@ -61,7 +61,7 @@ def api_path() -> Path:
 
 
 def asked_paths(*, api: bool, cases: Sequence[str], step: bool = False) -> list[Path]:
-    """Where a run without named files looks for what it asks for by `--perf-api`, `--perf-case` and `--perf-step`."""
+    """The folders where a run without named files finds what `--perf-api`, `--perf-case` and `--perf-step` ask for."""
     if api and not cases:
         return [api_path()]
     return [*paths(), *([api_path()] if api or step or any(map(_may_be_api, cases)) else [])]
@@ -113,7 +113,7 @@ def _presets() -> set[str]:
 
 
 def runs_a_step(model: str | None, step: str | None, plan: str | None) -> bool:
-    """As a model does that is given by its config.json, or with `--perf-step`; other models have sweeps."""
+    """Whether the run is of one step: of a config.json, with `--perf-step`, or of a plan. Other models have sweeps."""
     if model is None:
         return plan is not None
     return step is not None or _split(model)[0] not in _presets()
@@ -136,7 +136,7 @@ def _plan(model: str, step: str, file: str | None) -> StepPlan:
 
 
 def recorded_step(settings: Settings) -> StepPlan | None:
-    """As this FlashInfer can measure it, for the file of the run."""
+    """The step of the run, as this FlashInfer can measure it, for the file of the run."""
     return _completed(_planned(settings)) if _runs_a_step(settings) else None
 
 

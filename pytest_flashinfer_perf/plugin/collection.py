@@ -41,7 +41,7 @@ def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settin
 
 
 def parametrize_apis(metafunc: pytest.Metafunc, settings: Settings) -> None:
-    """With the cases of all of FlashInfer's APIs that have a template, each under its API's name."""
+    """Parametrize a test with the cases of each FlashInfer API that has a template, under the API's name."""
     made = [(case, f"{name}-{case.id}") for name, api in all_apis().items() for case in _made(api, settings)]
     params = [pytest.param(case, id=id_, marks=marks(case)) for case, id_ in made]
     metafunc.parametrize("case", params or [pytest.param(None, id=NO_CASE)])

@@ -15,8 +15,8 @@ from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring, M
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import peaks, row
 from pytest_flashinfer_perf.measurement.autotune import CacheError
+from pytest_flashinfer_perf.measurement.measure import Measurement, Reference, measure
 from pytest_flashinfer_perf.measurement.one_case import OutOfMemoryError, run_case
-from pytest_flashinfer_perf.measurement.own_call import Measurement, Reference, measure
 from pytest_flashinfer_perf.measurement.verification import Outputs
 from pytest_flashinfer_perf.ranks import asked, joined
 from pytest_flashinfer_perf.routines import all_routines
@@ -90,7 +90,7 @@ class Perf:
         self._measuring = settings.measuring
 
     def _asked(self, measuring: Measuring) -> Measuring:
-        """With what is asked for this test alone, whoever else asks for something."""
+        """The way to measure, with what is asked for this test alone."""
         planted = replace(measuring, plant=self._settings.plants.get(self._node.nodeid, measuring.plant))
         return replace(planted, iters=1, warmup=0) if self._only_once else planted
 

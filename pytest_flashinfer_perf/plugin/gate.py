@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile
-from pytest_flashinfer_perf.gate import comparable, markdown, read, terminal, thresholds
-from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict, confirm
+from pytest_flashinfer_perf.gate import markdown, match, read, terminal, thresholds
+from pytest_flashinfer_perf.gate.judge import confirm, judge
+from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.machine import provenance
@@ -43,7 +43,7 @@ def start(config: pytest.Config, project: ProjectFile, step: Callable[[], StepPl
 def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
     return Rules(
         thresholds=thresholds.read(project),
-        allowed=comparable.allowed(config.getoption("perf_gate_allow")),
+        allowed=match.allowed(config.getoption("perf_gate_allow")),
         strict=config.getoption("perf_gate_strict"),
         steps=thresholds.of_steps(project),
     )
@@ -110,17 +110,16 @@ class Gate:
         return done
 
     def _measure_again(self) -> None:
-        suspects = [judged.case.after[0].fullname for judged in self.judged().having(Verdict.SLOWER)]
+        suspects = [judged.case.after[0].fullname for judged in self.judgement.having(Verdict.SLOWER)]
         try:
             self.again = measured(self.config, suspects) if suspects else []
         except RunError as error:
             self.not_again = str(error)
 
-    def judged(self) -> Judgement:
-        return self._against_base(self._run())
-
-    def _against_base(self, head: Run) -> Judgement:
-        return judge(self.base, [head], self.rules)
+    @functools.cached_property
+    def judgement(self) -> Judgement:
+        """Of this session alone, made once: after its last test, so that no row comes later."""
+        return judge(self.base, [self._run()], self.rules)
 
     def _run(self) -> Run:
         left = tuple(case for of_test in self.unmeasured.values() for case in of_test)
@@ -145,18 +144,18 @@ class Gate:
     def _judge(self) -> int:
         if not self.base:
             return NOTHING_WORSE
-        judgement = confirm(self.judged(), self._changes_again(), self.not_again)
+        judgement = confirm(self.judgement, self._changes_again(), self.not_again)
         self.lines += terminal.lines(judgement)
         self.annotations += markdown.publish(judgement)
         return judgement.exit_code
 
     def _changes_again(self) -> dict[str, list[float]]:
         """The changes of each suspect in the measurements that made it one."""
-        domains = {one.name: one.primary.seen.domain for one in self.judged().cases if one.primary}
+        domains = {one.name: one.primary.seen.domain for one in self.judgement.cases if one.primary}
         changes: dict[str, list[float]] = {}
         for run in self.again:
-            for judged in self._against_base(run).cases:
-                effect = judged.effect_in(domains.get(judged.name, ""))
+            for judged in judge(self.base, [run], self.rules).cases:
+                effect = judged.effect_in(domains[judged.name]) if judged.name in domains else None
                 if effect:
                     changes.setdefault(judged.name, []).append(effect.change)
         return changes

@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.session.stash import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
     from pytest_flashinfer_perf.trace_sets.items import Evaluations
-
-
-if TYPE_CHECKING:
-    pass
 
 
 def findings_in(path: Path, parent: pytest.Collector) -> list[pytest.Collector]:

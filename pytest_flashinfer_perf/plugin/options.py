@@ -1,4 +1,7 @@
-"""pytest's command-line options, one table for each group."""
+"""pytest's command-line options: the types of their values, then a table for each group, then the markers.
+
+Every session loads this module, also one without a case: it imports no part of the package that measures.
+"""
 
 from __future__ import annotations
 

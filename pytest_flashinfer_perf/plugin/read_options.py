@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.config import planting, project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
-from pytest_flashinfer_perf.gate import comparable
+from pytest_flashinfer_perf.gate import match
 
 MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate")  # an empty --perf-gate is refused later
 
@@ -62,7 +62,7 @@ def read(config: pytest.Config) -> Settings:
 
 def _verify_gate(config: pytest.Config, project: ProjectFile) -> None:
     """What `--perf-gate` alone uses is verified without it too, so that a mistake shows when it is made."""
-    comparable.allowed(config.getoption("perf_gate_allow"))
+    match.allowed(config.getoption("perf_gate_allow"))
     if project.sections:
         from pytest_flashinfer_perf.gate import thresholds
 
@@ -86,7 +86,7 @@ def _is_config(given: str) -> bool:
 
 def _plants(config: pytest.Config) -> dict[str, float]:
     named = config.getoption("perf_plant")
-    return project_file.read_planting(config.invocation_params.dir / named) if named else {}
+    return planting.read(config.invocation_params.dir / named) if named else {}
 
 
 def _trace(config: pytest.Config) -> TraceSets:

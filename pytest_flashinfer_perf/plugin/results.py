@@ -1,4 +1,8 @@
-"""Gather what a session measured from its test reports, and show it at the end."""
+"""What a session measured: gathered from its test reports, shown at its end, and written to files.
+
+`Board` reads the reports of all processes, and `add` puts onto each report what it reads. `ResultFiles` writes
+pytest-benchmark's file whole, and `verify` tries each output before anything is measured.
+"""
 
 from __future__ import annotations
 
@@ -84,11 +88,11 @@ class Board:
             self._rows.pop(test, None)
 
     def reasons(self, outcome: str) -> list[str]:
-        """Which are the same wherever in a file they are met."""
+        """The reasons of this outcome, without the line of a file where each was met."""
         return [case.reason.removeprefix(f"{case.line}: ") for case in self.unmeasured if case.outcome == outcome]
 
     def _not_understood(self) -> list[str]:
-        """Lines of testlists."""
+        """The errors of testlists' lines that could not be understood."""
         failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
         return [case.reason.removeprefix("Failed: ") for case in failed]
 

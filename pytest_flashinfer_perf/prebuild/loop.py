@@ -24,7 +24,8 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.prebuild import building, modules
-from pytest_flashinfer_perf.prebuild.modules import Needed, pretend_cudnn
+from pytest_flashinfer_perf.prebuild.modules import Needed
+from pytest_flashinfer_perf.prebuild.patches import pretend_cudnn
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.session.stash import SETTINGS, case_of
@@ -100,7 +101,7 @@ class Prebuild:
     def _built(self, specs: Mapping[str, Any]) -> dict[str, str]:
         waiting = [spec for spec in specs.values() if not spec.is_aot]
         self._say(f"{len(specs) - len(waiting)} come with FlashInfer, {len(waiting)} are compiled")
-        with Progress(self._say, len(waiting)) as progress:
+        with CompileProgress(self._say, len(waiting)) as progress:
             building.built(waiting, progress.finished, progress.step)
         return progress.failed
 
@@ -113,7 +114,7 @@ class Prebuild:
         self._config.get_terminal_writer().line(sentence)
 
 
-class Progress(AbstractContextManager["Progress"]):
+class CompileProgress(AbstractContextManager["CompileProgress"]):
     """Prints lines and a bar of tqdm."""
 
     def __init__(self, say: Callable[[str], None], modules: int) -> None:

@@ -24,7 +24,7 @@ from typing import IO, Any
 import pytest
 
 from pytest_flashinfer_perf.ranks import asked
-from pytest_flashinfer_perf.session import endings, reports
+from pytest_flashinfer_perf.session import case_endings, reports
 from pytest_flashinfer_perf.session.stash import as_typed
 
 START_SECONDS = 120.0  # to import torch and the tests; the limit of the case begins after it
@@ -41,7 +41,7 @@ class End:
     outcome: str
     sentence: str
     at: float
-    ended: str | None = None  # one of session/endings.py's names, where the process died
+    ended: str | None = None  # one of session/case_endings.py's names, where the process died
     report: pytest.TestReport | None = None
     printed: str = ""
 
@@ -158,6 +158,6 @@ def _end(config: pytest.Config, member: _Member, folder: Path, limit: float) -> 
         begun = (folder / f"{member.rank}.begun").exists()
         sentence = "did not end after that, and was ended" if begun else f"had not begun after {START_SECONDS:g} s"
         return End(member.rank, "ended", sentence, time.monotonic(), printed=printed)
-    death = endings.of_death(printed, limit, member.process.returncode)
+    death = case_endings.of_death(printed, limit, member.process.returncode)
     sentence = death.sentence + (f"\n{death.words}" if death.words else "")
     return End(member.rank, "died", sentence, member.ended_at, ended=death.outcome, printed=printed)

@@ -1,8 +1,7 @@
 """Write a run for other tools: GPU medians in microseconds, rates, noisy cases, and cases without a time.
 
 What each format has to look like: https://github.com/benchmark-action/github-action-benchmark#examples (a tool
-`customSmallerIsBetter`), https://bencher.dev/docs/reference/bencher-metric-format/,
-https://prometheus.io/docs/specs/om/open_metrics_spec/.
+`customSmallerIsBetter`), https://prometheus.io/docs/specs/om/open_metrics_spec/.
 """
 
 from __future__ import annotations
@@ -122,25 +121,6 @@ def _facts(one: ExportedRow) -> Iterator[str]:
     yield f"device {safe(str(one.identity.device_name))}"
 
 
-def as_bencher(run: Run) -> str:
-    """A benchmark without measures is one that measured nothing."""
-    found = entries(run)
-    counts = Counter(one.status for one in found)
-    whole: dict[str, dict[str, Any]] = {one.name: _measures(one) for one in found}
-    whole_run = {"schema": SCHEMA, "without-time": sum(one.row is None for one in found), "noisy": counts["noisy"]}
-    whole["flashinfer-perf"] = {name: {"value": value} for name, value in whole_run.items()}
-    return json.dumps(whole, indent=1, allow_nan=False) + "\n"
-
-
-def _measures(one: ExportedRow) -> dict[str, Any]:
-    median, deviation = one.median_and_deviation
-    if median is None or deviation is None:
-        return {}
-    time = {"value": median, "lower_value": max(0.0, median - deviation), "upper_value": median + deviation}
-    rates = {name.replace("_", "-"): {"value": rate} for name, rate in one.rates.items() if rate is not None}
-    return {"median-us": time, **rates, "ok": {"value": int(one.status == "ok")}}
-
-
 def as_openmetrics(run: Run) -> str:
     found = entries(run)
     families = {
@@ -177,6 +157,5 @@ def _escaped(value: str) -> str:
 FORMATS = {
     "csv": as_csv,
     "github-action-benchmark": as_github_action_benchmark,
-    "bencher": as_bencher,
     "openmetrics": as_openmetrics,
 }

@@ -1,4 +1,8 @@
-"""What a report tells about runs: the newest row of each case, the fastest backends, failures, changes."""
+"""What a report tells about runs: the newest row of each case, the fastest backends, failures, changes.
+
+Terminal, Markdown and page show the same: here is what, and with them how. The gate compares the newest run with the
+earlier ones (`of`); backends that are not surely slower than the fastest share its place (`fastest`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.gate import effects, figures, judge, noise, thresholds, verdict, words
+from pytest_flashinfer_perf.gate import effects, judge, noise, thresholds, verdict, words
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.gate.read import verify_once
 from pytest_flashinfer_perf.rows import run_file
@@ -198,7 +202,14 @@ def devices(found: Iterable[CaseHistory]) -> dict[str, str]:
     return {place: f"{name} ({place[-6:]})" if name in twice else name for place, name in names.items()}
 
 
-def provenance(run: Run) -> dict[str, str]:
+def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Where the numbers of each run come from: a line for each fact that any of them has."""
+    facts = [_provenance(run) for run in runs]
+    names = dict.fromkeys(name for of_run in facts for name in of_run)
+    return {name: [of_run.get(name, "") for of_run in facts] for name in names}
+
+
+def _provenance(run: Run) -> dict[str, str]:
     """What a run says of where its numbers come from; nothing of what it does not know."""
     how = {f"{row.provenance.instrument}, {cold_l2(row)}" for row in run.ours}
     known = {
@@ -221,7 +232,7 @@ SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "p
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BackendTable:
     """Backends side by side, for shapes of one routine that were measured in one way on one device."""
 
     title: str
@@ -246,7 +257,7 @@ class Comparison:
         return Counter(one.backend for place in places if len(place) > 1 for one in place)
 
 
-def comparisons(found: Iterable[CaseHistory]) -> Iterator[Comparison]:
+def comparisons(found: Iterable[CaseHistory]) -> Iterator[BackendTable]:
     """Comparisons of backends; none for routines of which only one backend was measured."""
     rows = [(one, way(one.row)) for one in found if one.row and one.backend]
     for (_, title), alike in grouped(rows, lambda pair: (pair[0].place, pair[1])):
@@ -255,13 +266,10 @@ def comparisons(found: Iterable[CaseHistory]) -> Iterator[Comparison]:
             shape: {one.backend: one for one in side_by_side}
             for shape, side_by_side in grouped(ways, lambda one: one.shape)
         }
-        comparison = Comparison(title, ways[0].routine, _ordered(ways), shapes)
+        backends = tuple(dict.fromkeys(one.backend for one in ways))
+        comparison = BackendTable(title, ways[0].routine, backends, shapes)
         if comparison.wins:
             yield comparison
-
-
-def _ordered(ways: Sequence[CaseHistory]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.backend for one in ways))
 
 
 @dataclass(frozen=True)
@@ -295,14 +303,10 @@ def read(paths: Iterable[Path]) -> list[Run]:
 
 def _with_valid_times(run: Run) -> Run:
     for row in run.ours:
-        if not _has_valid_times(row):
+        is_valid = is_measured(row.stats.median) and is_measured(row.stats.mean)
+        if not (is_valid and all(map(math.isfinite, row.stats.data))):
             raise RunError(f"{run.source}: {row.fullname} has an invalid time: measure it again")
     return run
-
-
-def _has_valid_times(row: Row) -> bool:
-    times = (row.stats.median, row.stats.mean)
-    return all(map(is_measured, times)) and all(map(math.isfinite, row.stats.data))
 
 
 # Compare the newest run with all earlier ones, by the gate.
@@ -355,7 +359,7 @@ def is_slower(row: Row, first: Row) -> bool:
 
 def _error(row: Row, domain: str) -> float:
     """The relative standard error of a median, from the middle half of its samples; without samples from the spread."""
-    counted = domain == "cycles" and figures.is_long(row)
+    counted = domain == "cycles" and effects.is_long(row)
     median, samples = (row.clocks.cycles, row.clocks.cycles_per_call) if counted else (row.median, row.stats.data)
     if not median or not samples or len(samples) < 2:
         return (row.spread or 0.0) / math.sqrt(max(1, row.stats.rounds))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
 
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
 
@@ -22,10 +24,18 @@ def all_backends() -> set[str]:
 @functools.cache
 def all_routines() -> dict[str, AnyRoutine]:
     found: dict[str, AnyRoutine] = {}
-    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
-        if module.name.startswith(DERIVED):
-            continue
-        for routine in vars(importlib.import_module(module.name)).values():
+    for module in _modules(importlib.import_module(__name__)):
+        for routine in vars(module).values():
             if isinstance(routine, Routine) and found.setdefault(routine.name, routine) is not routine:
-                raise RuntimeError(f"two routines are called {routine.name}; the second is in {module.name}")
+                raise RuntimeError(f"two routines are called {routine.name}; the second is in {module.__name__}")
     return found
+
+
+def _modules(package: ModuleType) -> Iterator[ModuleType]:
+    """All modules of a package; `derived` is not even imported."""
+    for one in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if one.name != DERIVED:
+            module = importlib.import_module(one.name)
+            yield module
+            if one.ispkg:
+                yield from _modules(module)

@@ -154,7 +154,7 @@ def shown(value: Any) -> str:
 
 
 def written(value: Any) -> Any:
-    """As JSON has it."""
+    """The value as JSON has it."""
     if is_dataclass(value):
         return {field.name: written(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -42,7 +42,7 @@ def counted(number: int, what: str) -> str:
 
 
 def rate(value: float | None) -> str:
-    """In at most 6 characters."""
+    """A rate in at most 6 characters."""
     if value is None:
         return "-"
     if value >= 99999.5:

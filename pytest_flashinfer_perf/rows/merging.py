@@ -24,7 +24,7 @@ class MergeError(FlashinferPerfError):
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardPart:
     """The file of one shard: its JSON, and the run that was read from it."""
 
     document: dict[str, Any] = field(repr=False)
@@ -58,12 +58,12 @@ class Part:
         return " and ".join(sorted({str(row.identity.device_name) for row in self.run.rows}))
 
 
-def read(path: Path) -> Part:
+def read(path: Path) -> ShardPart:
     document = run_file.load(path)
-    return Part(document, run_file.verified(run_file.parse(document, str(path))))
+    return ShardPart(document, run_file.verified(run_file.parse(document, str(path))))
 
 
-def merged(parts: Sequence[Part], allowed: Iterable[str] = ()) -> dict[str, Any]:
+def merged(parts: Sequence[ShardPart], allowed: Iterable[str] = ()) -> dict[str, Any]:
     """One run, with its rows in the order in which one session would have measured them."""
     wrong = [
         safe(f"{sentence} (--allow {name})")
@@ -81,11 +81,11 @@ def merged(parts: Sequence[Part], allowed: Iterable[str] = ()) -> dict[str, Any]
     return {**first, "machine_info": _machine(parts), "benchmarks": ordered, SCHEMA_KEY: own}
 
 
-def _records(part: Part) -> Iterator[tuple[Row, dict[str, Any]]]:
+def _records(part: ShardPart) -> Iterator[tuple[Row, dict[str, Any]]]:
     return zip(part.run.rows, part.document["benchmarks"], strict=True)
 
 
-def _block(parts: Sequence[Part], measured: set[str]) -> Block:
+def _block(parts: Sequence[ShardPart], measured: set[str]) -> Block:
     """The data beside the rows; a case measured in one file is not unmeasured because of another."""
     left = (one for part in parts for one in part.run.unmeasured)
     roofs = {place: roof for part in parts for place, roof in part.run.roofs.items()}
@@ -93,21 +93,21 @@ def _block(parts: Sequence[Part], measured: set[str]) -> Block:
     return Block(roofs=roofs, unmeasured=tuple(one for one in left if one.test not in measured), step=step)
 
 
-def _machine(parts: Sequence[Part]) -> dict[str, Any]:
+def _machine(parts: Sequence[ShardPart]) -> dict[str, Any]:
     """The machine of the part with the most rows, and the names of all."""
     filled = max(parts, key=lambda part: len(part.run.rows)).run.machine
     names = dict.fromkeys(str(part.run.machine.get("node")) for part in parts)
     return {**filled, "node": ", ".join(names)}
 
 
-def duplicates(parts: Sequence[Part]) -> Iterator[str]:
+def duplicates(parts: Sequence[ShardPart]) -> Iterator[str]:
     seen = Counter(row.fullname for part in parts for row in part.run.rows)
     twice = [name for name, count in seen.items() if count > 1]
     if twice:
         yield f"measured more than once: {_some(twice)}"
 
 
-def gaps(parts: Sequence[Part]) -> Iterator[str]:
+def gaps(parts: Sequence[ShardPart]) -> Iterator[str]:
     for part in parts:
         if part.shard is None:
             yield f"{part.name}: written without --perf-shard, so that nobody knows what is missing"
@@ -123,8 +123,8 @@ def gaps(parts: Sequence[Part]) -> Iterator[str]:
             yield f"shards are missing: {_some(absent)}"
 
 
-def _mixed(what: str, of: Callable[[Part], str]) -> Callable[[Sequence[Part]], Iterator[str]]:
-    def check(parts: Sequence[Part]) -> Iterator[str]:
+def _mixed(what: str, of: Callable[[ShardPart], str]) -> Callable[[Sequence[ShardPart]], Iterator[str]]:
+    def check(parts: Sequence[ShardPart]) -> Iterator[str]:
         """A file without rows has nothing that could be mixed up."""
         values = {of(part): part.name for part in reversed(parts) if part.run.rows}
         if len(values) > 1:
@@ -133,7 +133,7 @@ def _mixed(what: str, of: Callable[[Part], str]) -> Callable[[Sequence[Part]], I
     return check
 
 
-CHECKS: dict[str, Callable[[Sequence[Part]], Iterator[str]]] = {
+CHECKS: dict[str, Callable[[Sequence[ShardPart]], Iterator[str]]] = {
     "duplicates": duplicates,
     "gaps": gaps,
     "commits": _mixed("commits", lambda part: str(part.run.commit.id)),

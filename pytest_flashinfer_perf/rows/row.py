@@ -42,7 +42,7 @@ class Identity:
 
     @property
     def place(self) -> str:
-        """Which device it is: times of two cards of one model are not the same measurement."""
+        """The name of the one device: times of two cards of one model are not the same measurement."""
         return self.gpu_uuid or self.device or ""
 
     def on(self, device: Device) -> Identity:
@@ -117,9 +117,8 @@ class Provenance:
     warmups: Annotated[int | None, "untimed calls before the timed ones"] = None
     stopped: Annotated[
         str | None,
-        "why there were no more timed calls: `asked`, as many as asked for; `precise`, known to 0.3 % or 16 ns, by the "
-        "host's clock to 2 %; `most calls`, 30 placements; `scatters`, ten placements so far apart that thirty would "
-        "not do either; `max time`, of [timed calls](measurement.md#how-many-calls) together; `wall time`, of the case",
+        "what ended the timed calls: `asked`, `precise`, `most calls`, `scatters`, `max time` or `wall time` "
+        "([what they mean](measurement.md#how-many-calls))",
     ] = None
     placements: Annotated[
         tuple[Placement, ...],
@@ -272,8 +271,8 @@ class Execution:
 
     status: Annotated[
         Status | None,
-        "`noisy`: spread above 5 %, or by the host's clock a [median](measurement.md#noise) not known to 5 %; "
-        "`invalid`: faster than the larger of the measured and the datasheet's roof; `wrong`, where that is allowed",
+        "`noisy`: the [median is not known well](measurement.md#noise); `invalid`: faster than the larger of both "
+        "roofs; `wrong`, where that is allowed",
     ] = None
     spread: Annotated[
         float | None, "the standard deviation of the samples over their mean; `null` for a single one"

@@ -51,7 +51,7 @@ class Unmeasured:
         return self.reason.partition("\n")[0]
 
     def written(self) -> dict[str, Any]:
-        """Without the fields that have no value."""
+        """The case as JSON, without the fields that have no value."""
         values = fields.written(self)
         return {name: one for name, one in {**values.pop("identity"), **values}.items() if one is not None}
 
@@ -98,7 +98,7 @@ class Block:
 
 
 def brief(own: Mapping[str, Any]) -> dict[str, Any]:
-    """For a storage that copies it into the document of each row: nothing that grows with the run."""
+    """The block without what grows with the run, for a storage that copies it into the document of each row."""
     left = {name: value for name, value in own.items() if name not in ("unmeasured", "shard", "step")}
     shard = {name: value for name, value in own.get("shard", {}).items() if name != "tests"}
     return {**left, "unmeasured_count": len(own["unmeasured"]), **({"shard": shard} if shard else {})}
@@ -276,7 +276,7 @@ PICOSECONDS = 6  # digits of microseconds
 
 
 def of(row: Row) -> list[tuple[str, object]]:
-    """Nothing of what the row does not know."""
+    """The row's numbers by name, without those that it does not know."""
     work = row.throughput
     rates = {"tflops": work.tflops, "tb_per_sec": work.tb_per_sec, "sol_pct": work.sol_pct}
     shown = {"median_us": round(1e6 * row.median, PICOSECONDS), **rates, "status": row.status}
@@ -284,5 +284,5 @@ def of(row: Row) -> list[tuple[str, object]]:
 
 
 def put(row: Row, into: list[tuple[str, object]]) -> None:
-    """Instead of those of an earlier attempt."""
+    """Put the row's numbers among the properties, instead of those of an earlier attempt."""
     into[:] = [*(known for known in into if not known[0].startswith(PREFIX)), *of(row)]

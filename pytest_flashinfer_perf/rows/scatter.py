@@ -22,12 +22,12 @@ def median_error(middle: float, count: int) -> float:
 
 
 def spread(samples: Sequence[float]) -> float | None:
-    """None for a single sample."""
+    """The standard deviation of the samples over their mean; None for a single one."""
     return statistics.stdev(samples) / statistics.fmean(samples) if len(samples) > 1 else None
 
 
 def is_noisy(samples: Sequence[float], instrument: str) -> bool:
-    """On the host's clock, single late calls do not count: they do not move the median."""
+    """Whether the samples scatter too much. On the host's clock single late calls do not count: the median stays."""
     if len(samples) < 2:
         return False
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")

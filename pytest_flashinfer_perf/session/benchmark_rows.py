@@ -1,7 +1,8 @@
-"""Record samples that another process measured as a row of pytest-benchmark.
+"""Record measured samples as rows of pytest-benchmark, which writes the files and prints the table.
 
-It is off under xdist and has no way to add a row: its fixture is made for a stand-in of the test. The constructor of
-that fixture and the class of its statistics are not documented; this module is all that knows them.
+In the process that measured, its public API is enough: `ReplayClock` is a timer that replays the samples. Under xdist
+pytest-benchmark is off and has no way to add a row of a worker, so its fixture is made for a stand-in of the test. The
+constructor of that fixture and the class of its statistics are not documented; this module is all that knows them.
 """
 
 from __future__ import annotations
@@ -22,49 +23,12 @@ from pytest_flashinfer_perf.session.reports import Options
 
 
 def statistics(samples: Iterable[float]) -> Stats:
-    """Those that pytest-benchmark will write."""
+    """The statistics of these samples that pytest-benchmark will write."""
     made: Any = stats.Stats()
     for sample in samples:
         made.update(sample)
     known = {name: getattr(made, name) for name in ("median", "mean", "stddev", "iqr", "rounds", "total")}
     return Stats(**known, data=tuple(made.data))
-
-
-def finished(item: pytest.Item, row: Row, benchmark: Any) -> tuple[Row, Options]:
-    """The row as pytest-benchmark's JSON will have it, with what the test itself has added to its fixture by now."""
-    marker = item.get_closest_marker("benchmark")
-    own = {name: value for name, value in benchmark.extra_info.items() if name not in NAMES}
-    benchmark.extra_info.update(row.extra_info())  # what the test has set meanwhile of these is not what was measured
-    given = {name: value for name, value in (marker.kwargs if marker else {}).items() if name != "timer"}
-    facts, params, given = json.loads(safe_dumps([own, benchmark.params or {}, given]))
-    return replace(row, facts=facts, params=params), Options(benchmark.group, benchmark.param, given)
-
-
-def add(config: pytest.Config, row: Row, options: Options) -> None:
-    """To this session's rows."""
-    session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
-    clock = ReplayClock()
-    clock.load(row.provenance.instrument, row.stats.data)
-    given = {**session.options, **options.marker, "timer": SimpleNamespace(target=clock), "cprofile": False}
-    how = {"add_stats": session.benchmarks.append, "logger": session.logger, "warner": None, "disabled": False}
-    fixture = BenchmarkFixture(_stand_in(row, options), **how, **given)
-    fixture.group, fixture.params = options.group, dict(row.params) or None
-    fixture.extra_info.update(row.extra_info())
-    fixture.pedantic(lambda: None, rounds=row.stats.rounds, iterations=1)
-
-
-def forget(config: pytest.Config, test: str) -> None:
-    """A row of an attempt that does not count."""
-    session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
-    session.benchmarks[:] = [row for row in session.benchmarks if row.fullname != test]
-
-
-def _stand_in(row: Row, options: Options) -> SimpleNamespace:
-    of_cases = {} if options.param is None else {"callspec": SimpleNamespace(id=options.param, params=row.params)}
-    return SimpleNamespace(name=row.name, nodeid=row.fullname, **of_cases)
-
-
-# Record a measurement as a row of pytest-benchmark, through its public API.
 
 
 class ReplayClock:
@@ -91,7 +55,7 @@ class ReplayClock:
 
 
 def write(benchmark: Any, clock: ReplayClock, row: Row) -> None:
-    """One record of exactly the row's samples."""
+    """Record the row: exactly its samples."""
     if benchmark.disabled:
         raise RuntimeError("pytest-benchmark is off and would lose this row: unset PYTEST_XDIST_WORKER, or say -n 1")
     benchmark.extra_info.update(checked(row))
@@ -120,3 +84,40 @@ def checked(row: Row) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise ValueError(f"a row holds JSON values only: {error}") from error
     return written
+
+
+# The rows of other processes: a worker's report carries what `finished` gives, and the main process adds it.
+
+
+def finished(item: pytest.Item, row: Row, benchmark: Any) -> tuple[Row, Options]:
+    """The row as pytest-benchmark's JSON will have it, with what the test itself has added to its fixture by now."""
+    marker = item.get_closest_marker("benchmark")
+    own = {name: value for name, value in benchmark.extra_info.items() if name not in NAMES}
+    benchmark.extra_info.update(row.extra_info())  # what the test has set meanwhile of these is not what was measured
+    given = {name: value for name, value in (marker.kwargs if marker else {}).items() if name != "timer"}
+    facts, params, given = json.loads(safe_dumps([own, benchmark.params or {}, given]))
+    return replace(row, facts=facts, params=params), Options(benchmark.group, benchmark.param, given)
+
+
+def add(config: pytest.Config, row: Row, options: Options) -> None:
+    """Add a row of another process to this session's."""
+    session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
+    clock = ReplayClock()
+    clock.load(row.provenance.instrument, row.stats.data)
+    given = {**session.options, **options.marker, "timer": SimpleNamespace(target=clock), "cprofile": False}
+    how = {"add_stats": session.benchmarks.append, "logger": session.logger, "warner": None, "disabled": False}
+    fixture = BenchmarkFixture(_stand_in(row, options), **how, **given)
+    fixture.group, fixture.params = options.group, dict(row.params) or None
+    fixture.extra_info.update(row.extra_info())
+    fixture.pedantic(lambda: None, rounds=row.stats.rounds, iterations=1)
+
+
+def forget(config: pytest.Config, test: str) -> None:
+    """Drop the row of an attempt that does not count."""
+    session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
+    session.benchmarks[:] = [row for row in session.benchmarks if row.fullname != test]
+
+
+def _stand_in(row: Row, options: Options) -> SimpleNamespace:
+    of_cases = {} if options.param is None else {"callspec": SimpleNamespace(id=options.param, params=row.params)}
+    return SimpleNamespace(name=row.name, nodeid=row.fullname, **of_cases)

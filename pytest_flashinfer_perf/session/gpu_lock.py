@@ -44,7 +44,7 @@ def _held() -> list[str]:
 
 
 def _opened(path: Path) -> int:
-    """To read is enough for a lock, and in /tmp all that Linux allows with another user's file."""
+    """Open the file for reading: enough for a lock, and all that Linux allows in /tmp with another user's file."""
     try:
         return os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -87,7 +87,7 @@ def read(path: Path) -> Past | None:
 
 
 def _never_begun(lines: list[str]) -> bool:
-    """Killed before its first line was whole."""
+    """Whether the run was killed before the journal's first line was whole."""
     first = "".join(lines)
     return len(lines) < 2 and _parsed(first) is None and BEGIN.startswith(first[: len(BEGIN)])
 
@@ -175,7 +175,7 @@ class Journal:
             os.fsync(self._file)
 
     def _add(self, entry: Mapping[str, Any]) -> None:
-        """What is measured does not depend on it."""
+        """Add a line, if that is possible: what is measured does not depend on it."""
         try:
             self._write(entry)
         except OSError as error:
@@ -199,7 +199,7 @@ class Journal:
 
 
 class SkipFinished:
-    """In the process that runs tests: finished ones pass without being set up or called.
+    """Lets finished tests pass without being set up or called, in the process that runs tests.
 
     Only once each, since the gate may measure one of them again.
     """
@@ -230,7 +230,7 @@ class SkipFinished:
 
 
 class Restorer:
-    """In the process that gathers rows: the report of a finished test gets the row that was measured earlier."""
+    """Gives the report of a finished test the row that was measured earlier, in the process that gathers rows."""
 
     def __init__(self, past: Past, notes: list[str]) -> None:
         self._past = past
@@ -259,7 +259,7 @@ def no_journal(path: object) -> str:
 
 
 def differences(places: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[str]:
-    """Between here and every place that the journal knows; nothing where one of them is as here."""
+    """The differences between this place and the journal's last one; none if any of its places is as this one."""
     if not places or place in places:
         return []
     then = places[-1]

@@ -19,7 +19,7 @@ ROUTINES = f"{PACKAGE}routines{os.sep}"
 
 
 def frames(lines: Iterable[str]) -> Iterator[str]:
-    """Of one thread, as far as pytest's own: what measures is no news, what is measured is."""
+    """The frames of one thread above pytest's own, without this package's: those of what is measured remain."""
     for line in lines:
         if PYTEST in line or not line.startswith("  "):
             return
@@ -28,7 +28,7 @@ def frames(lines: Iterable[str]) -> Iterator[str]:
 
 
 def main(remedy: str) -> None:
-    """Until the session has ended, whatever ended it."""
+    """Report a death of the session as soon as faulthandler writes it; return when the session has ended."""
     case = ""
     for line in sys.stdin:
         if line.startswith(CASE):

@@ -16,7 +16,7 @@ TERMINAL = "FLASHINFER_PERF_TERMINAL"  # the number of the descriptor
 
 
 def of_command() -> Progress | None:
-    """None where no command asks; the processes that this one starts do not inherit the descriptor."""
+    """The progress that a command asks for, else None. Processes that this one starts do not inherit the descriptor."""
     descriptor = os.environ.pop(TERMINAL, None)
     return None if descriptor is None else Progress(int(descriptor))
 

@@ -59,7 +59,7 @@ def begins_attempt(report: pytest.TestReport) -> bool:
 
 
 def written(carried: CaseReport) -> dict[str, Any]:
-    """As JSON, without empty fields."""
+    """The data as JSON, without empty fields."""
     values = {one.name: getattr(carried, one.name) for one in dataclasses.fields(carried)}
     return {name: fields.written(value) for name, value in values.items() if value != getattr(NOTHING, name)}
 

@@ -1,8 +1,13 @@
-"""Set up a session that measures: journal, time limits, the lock of the device, workers."""
+"""Set up a session that measures: journal, time limits, the lock of the device, workers.
+
+`start` is called when pytest is configured, and `ready` before the first case, where the device is known. Both register
+plugins, each of which does one thing; nothing here measures.
+"""
 
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import platform
 import warnings
@@ -17,8 +22,7 @@ import pytest
 
 from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.printing import write_lines
-from pytest_flashinfer_perf.session import gpu_lock, journal, progress, reports, time_limit
-from pytest_flashinfer_perf.session.gatherer import Gatherer
+from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, journal, progress, reports, time_limit
 from pytest_flashinfer_perf.session.journal import Journal, Past, Restorer, SkipFinished
 from pytest_flashinfer_perf.session.shards import Sharding
 from pytest_flashinfer_perf.session.stash import is_rank, measures, ranks
@@ -36,7 +40,7 @@ BY_CASE = pytest.StashKey[bool]()  # GPUs are locked for a case, since some of t
 
 
 def start(config: pytest.Config, notes: list[str]) -> None:
-    """When pytest is configured; a session without cases does not notice."""
+    """Register what a session needs from the start, when pytest is configured."""
     brief = config.stash[BRIEF] = WorkerBrief.of(config) or _gathering(config, notes)
     time_limit.know(brief.broken)
     config.pluginmanager.register(reports.Serializer(), "flashinfer-perf-serializer")
@@ -76,7 +80,7 @@ def _past(config: pytest.Config, notes: list[str]) -> Past | None:
 
 
 def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
-    """Before the first case, where cases run; UsageError where none should."""
+    """Prepare the process that runs cases before the first of them; raise UsageError where none should run."""
     config = session.config
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError("rows are pytest-benchmark's: leave out -p no:benchmark")
@@ -128,7 +132,7 @@ def refuse(brief: WorkerBrief, device: Device) -> None:
 
 
 def be_alone(config: pytest.Config, device: Device) -> None:
-    """Until the session ends. Of a CPU the workers of a session take turns, see `turn`."""
+    """Lock the GPU until the session ends. Workers on a CPU take turns instead, see `turn`."""
     if device.uuid is None:
         return
     stack = ExitStack()
@@ -204,7 +208,7 @@ def _journal(config: pytest.Config, brief: WorkerBrief, place: Mapping[str, Any]
 
 
 def _warn_of_no_journal(config: pytest.Config) -> None:
-    """Only a warning, since a read-only folder is no reason not to measure."""
+    """Warn, and do not fail: a read-only folder is no reason not to measure."""
     folder = config.rootpath / config.getini("cache_dir")
     warning = f"--perf-resume could not go on with this run: {folder} cannot be written. With --benchmark-json it could"
     with errors_of_use(pytest.PytestWarning):
@@ -212,7 +216,7 @@ def _warn_of_no_journal(config: pytest.Config) -> None:
 
 
 class ReportPlace:
-    """Adds the host and the GPU to reports."""
+    """In a worker on another host: adds the host and the GPU to reports, for `Gatherer` to write down."""
 
     def __init__(self, place: Mapping[str, Any]) -> None:
         self._place = place
@@ -223,6 +227,36 @@ class ReportPlace:
         if (report.when == "call" or report.failed) and measures(item):
             reports.add(report, place=self._place)
         return report
+
+
+class Gatherer:
+    """In the main process: adds the rows of workers and of a resumed run to pytest-benchmark's."""
+
+    def __init__(self, config: pytest.Config, run: str) -> None:
+        self._config = config
+        self._run = run
+        self._journals: dict[str, Journal] = {}
+        self._added: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if reports.begins_attempt(report) and report.nodeid in self._added:
+            benchmark_rows.forget(self._config, report.nodeid)
+        carried = reports.of(report)
+        if carried.row and (carried.is_kept or hasattr(report, "node")):
+            self._added.add(report.nodeid)
+            benchmark_rows.add(self._config, carried.row, carried.options)
+        if carried.place and not carried.is_kept:
+            self._write_down(report, carried.place)
+
+    def _write_down(self, report: pytest.TestReport, place: Mapping[str, Any]) -> None:
+        """Write the journal of a worker on another host, which has no file here."""
+        path, known_as = journal.path_of(self._config), json.dumps(place)
+        if path is not None:
+            if known_as not in self._journals:
+                self._journals[known_as] = Journal(path, self._run, place)
+                self._config.add_cleanup(self._journals[known_as].close)
+            self._journals[known_as].finished(report)
 
 
 def _limit(config: pytest.Config, settings: Settings) -> Limit | None:

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 import pytest
 
 from pytest_flashinfer_perf.printing import write_lines
-from pytest_flashinfer_perf.session import endings, last_words, reports
+from pytest_flashinfer_perf.session import case_endings, last_words, reports
 from pytest_flashinfer_perf.session.journal import WELL, Journal, Started
 from pytest_flashinfer_perf.session.stash import OUTCOME, forget, identity, measures, repeat
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
@@ -26,7 +26,7 @@ REMEDY = "run with -n 1, and each such case costs itself alone; --perf-resume ke
 
 
 class Survival:
-    """In the process that runs the cases: applies their time limit and writes their journal."""
+    """Applies the time limit of cases and writes their journal, in the process that runs them."""
 
     def __init__(self, device: Device, limit: Limit | None, journal: Journal | None) -> None:
         self._device = device
@@ -89,9 +89,9 @@ class Survival:
         return report
 
     def _note_end(self, item: pytest.Item, report: pytest.TestReport, error: BaseException) -> None:
-        outcome = item.stash.get(OUTCOME, None) or endings.of_error(error)
+        outcome = item.stash.get(OUTCOME, None) or case_endings.of_error(error)
         if self._is_broken(outcome):
-            outcome = outcome or endings.CUDA_ERROR
+            outcome = outcome or case_endings.CUDA_ERROR
             self._poison = (
                 f"not run: {item.nodeid} ended with {outcome}, CUDA's context in this process is lost: {REMEDY}"
             )
@@ -103,11 +103,11 @@ class Survival:
     def _is_broken(self, outcome: str | None) -> bool:
         """A GPU is asked: not all that CUDA complains of is the end of its context."""
         if not self._device.is_gpu:
-            return outcome in endings.STICKY
+            return outcome in case_endings.STICKY
         try:
             self._device.touch()
         except RuntimeError as error:
-            return endings.of_error(error) != endings.OUT_OF_MEMORY
+            return case_endings.of_error(error) != case_endings.OUT_OF_MEMORY
         return False
 
     @pytest.hookimpl(tryfirst=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import faulthandler
 import functools
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,8 +15,9 @@ from threading import Timer
 from typing import IO, Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.machine import patches
 from pytest_flashinfer_perf.rows.formatting import last_lines
-from pytest_flashinfer_perf.session.endings import NOT_COMPILED
+from pytest_flashinfer_perf.session.case_endings import NOT_COMPILED
 
 SOON = 0.001
 LAST_WORDS = 0.5  # before the end: where the GIL is free, there is time for a sentence
@@ -47,7 +47,7 @@ class Limit:
 
     @contextmanager
     def halted(self) -> Iterator[None]:
-        """For whatever is not the case's own time."""
+        """Stop the clock for whatever is not the case's own time."""
         if self._since is None:
             yield
             return
@@ -122,11 +122,8 @@ def tell(begins: Callable[[str], None]) -> Callable[[], None]:
 
 
 def watch() -> None:
-    """From FlashInfer's import on; a module is compiled when somebody first asks for it."""
-    library = sys.modules.get("flashinfer.jit.core")
-    spec = getattr(library, "JitSpec", None)
-    if spec is not None and not hasattr(spec.build_and_load, "__wrapped__"):
-        spec.build_and_load = _watched(spec.build_and_load)
+    """Watch FlashInfer compile modules, from its import on."""
+    patches.wrap_builds(_watched)
 
 
 def _watched(build: Callable[..., Any]) -> Callable[..., Any]:

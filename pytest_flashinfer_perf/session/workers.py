@@ -17,8 +17,8 @@ import pytest
 
 from pytest_flashinfer_perf.config.option import GPU_WORKERS
 from pytest_flashinfer_perf.rows.row import Identity
-from pytest_flashinfer_perf.session import endings, journal, reports, stash, time_limit
-from pytest_flashinfer_perf.session.endings import Death
+from pytest_flashinfer_perf.session import case_endings, journal, reports, stash, time_limit
+from pytest_flashinfer_perf.session.case_endings import Death
 from pytest_flashinfer_perf.session.journal import Started
 from pytest_flashinfer_perf.spec import flags
 
@@ -86,7 +86,7 @@ def gpus(device: str) -> list[str]:
 
 
 def pin(specs: Iterable[Any], names: Sequence[str]) -> None:
-    """In the spec, which a worker that replaces another has from it; what the user has pinned stays."""
+    """Pin each worker here to a GPU, in its spec, which its replacement gets too. What the user has pinned stays."""
     here = [spec for spec in specs if _is_here(spec)]
     free = [name for name in names if name not in {spec.env.get(VISIBLE) for spec in here}]
     for spec in here:
@@ -121,7 +121,7 @@ def obstacle(spec: Any, specs: Sequence[Any], names: Sequence[str], *, opted_in:
 
 
 class Controller:
-    """In the process that starts the workers and collects their reports."""
+    """Starts the workers and collects their reports, in the main process."""
 
     def __init__(self, config: pytest.Config, brief: WorkerBrief) -> None:
         self._config = config
@@ -219,16 +219,16 @@ class Controller:
     def _death(self, gateway: Any) -> Death | None:
         """How a worker died; None for one without cases, for which xdist's message is enough."""
         if not _is_here(gateway.spec):
-            return endings.ELSEWHERE if self._opted_in else None
+            return case_endings.ELSEWHERE if self._opted_in else None
         words = self._words / f"{gateway.id}.txt"
         if not words.exists():
             return None
         process, _, last = words.read_text(errors="replace").partition("\n")
-        return endings.of_death(last, self._config.getoption("perf_timeout"), endings.exit_code(int(process)))
+        return case_endings.of_death(last, self._config.getoption("perf_timeout"), case_endings.exit_code(int(process)))
 
 
 def _verify_host(gateways: Any, host: str | None) -> None:
-    """Where the gateway of a host has ended too, xdist could start no other worker there."""
+    """End the run if the gateway of the host has ended too: xdist could start no other worker there."""
     if host is None:
         return
     gateways[host].join(timeout=NOTICED_S)
@@ -250,7 +250,7 @@ def _describe(report: pytest.TestReport, death: Death, started: Started | None, 
 
 
 class WorkerErrorRelay:
-    """In a worker: sends usage errors to the controller, which raises them; xdist would only report a lost worker."""
+    """Sends a worker's usage errors to the controller, which raises them; xdist would only report a lost worker."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:

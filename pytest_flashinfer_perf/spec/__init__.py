@@ -31,12 +31,10 @@ __all__ = [
 
 # Loaded when they are first used: options and commands read flags without torch.
 _HOMES = {
-    "checking.check": ("Tolerance",),
-    "checking.sample": ("Rows",),
-    "spec.cost": ("Cost",),
+    "checking.check": ("Rows", "Tolerance"),
     "spec.params": ("Fault", "ParamError", "Params", "flag"),
     "spec.presets": ("Model", "Presets", "Spread"),
-    "spec.routine": ("Built", "LaunchOptions", "Routine", "Shape"),
+    "spec.routine": ("Built", "Cost", "LaunchOptions", "Routine", "Shape"),
     "spec.nested": ("tensors",),
 }
 

@@ -9,11 +9,7 @@ import torch
 from pytest_flashinfer_perf.errors import unknown
 
 HALF = ("bfloat16", "float16")
-
-
 FP8 = ("fp8_e4m3", "fp8_e5m2")
-
-
 TORCH = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
@@ -21,8 +17,7 @@ TORCH = {
     "fp8_e4m3": torch.float8_e4m3fn,
     "fp8_e5m2": torch.float8_e5m2,
 }
-
-
+# Types that FLOPs may be computed in: those of tensors, and those that no tensor has.
 COMPUTED_IN = (*TORCH, "tf32", "fp4", "int8")
 
 

@@ -72,7 +72,7 @@ def parts(tree: Any) -> Iterator[Part]:
 
 
 def _values(tree: Any) -> Sequence[Any]:
-    """Without methods of a class of its own, which may do something else."""
+    """The values of a container, read without methods of its own class, which may do something else."""
     if isinstance(tree, tuple):
         return list(tuple.__iter__(tree))
     if isinstance(tree, list):
@@ -88,7 +88,7 @@ def _fields(tree: Any) -> dict[str, Any]:
 
 
 def _attributes(tree: Any) -> dict[str, Any]:
-    """Those of a tensor, of a container's class, and of a dataclass beside its fields."""
+    """The attributes of a tensor, of a container's class, and of a dataclass beside its fields."""
     if type(tree) in (tuple, list, dict):
         return {}
     own = [name for name in (*getattr(tree, "__dict__", ()), *_slots(type(tree))) if hasattr(tree, name)]
@@ -106,7 +106,7 @@ def _slots(kind: type) -> Iterator[str]:
 
 
 def has_both_signs(values: Tensor) -> bool:
-    """By the sign bits, in any type that numbers are stored in."""
+    """Whether there are values of both signs, by the sign bits, in any type that numbers are stored in."""
     parts = torch.view_as_real(values) if values.is_complex() else values
     bits = parts.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[parts.itemsize])
     return bool(bits.min() < 0) and bool(bits.max() > 0)

@@ -181,6 +181,3 @@ class Params:
     def _token(self, field: Field) -> str:
         value, same_as = getattr(self, field.name), field.flag.same_as
         return "" if same_as and value == getattr(self, same_as) else field.token(value)
-
-
-# Types that FLOPs may be computed in: those of tensors, and those that no tensor has.

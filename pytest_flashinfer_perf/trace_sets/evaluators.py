@@ -1,4 +1,8 @@
-"""Evaluators check the answers of solutions and time them; DefaultEvaluator is that of most operations."""
+"""Evaluators draw a workload's inputs, check the answers of solutions and time them.
+
+`DefaultEvaluator` is that of most operations; those of low precision and of DeepSeek's sparse attention follow it, and
+then how inputs are made. Token samplers have theirs in samplers.py.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 from flashinfer_bench.compile import BuilderRegistry
-from flashinfer_bench.data import Correctness, Definition, EvaluationStatus
+from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, SafetensorsInput, Workload
+from safetensors import safe_open
 from torch import Tensor
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.kernel_timing.run import Timing, run
 from pytest_flashinfer_perf.kernel_timing.target import Target
-from pytest_flashinfer_perf.trace_sets import inputs, outside
+from pytest_flashinfer_perf.trace_sets import outside_clock
 from pytest_flashinfer_perf.trace_sets.config import Resolved
 from pytest_flashinfer_perf.trace_sets.solution import Answer, Given, Solution, SolutionError, Task
 
@@ -31,7 +38,7 @@ class Baseline:
     latency_ms: float
 
 
-class Reference:
+class SetReference:
     """The reference of a definition, which runs in this process."""
 
     def __init__(self, task: Task) -> None:
@@ -85,10 +92,10 @@ class DefaultEvaluator(Evaluator):
         return True
 
     def inputs(self, task: Task, trial: int) -> list[Any]:
-        return inputs.drawn(task.definition, task.workload, task.root, task.seed + trial, task.device.torch)
+        return drawn(task.definition, task.workload, task.root, task.seed + trial, task.device.torch)
 
     def expected(self, task: Task, given: Given) -> Answer:
-        return Reference(task).answer(given)
+        return SetReference(task).answer(given)
 
     def build_baseline(self, task: Task) -> Baseline:
         drawn = [self.inputs(task, trial) for trial in task.trials]
@@ -117,7 +124,7 @@ class DefaultEvaluator(Evaluator):
             if answer is not None:
                 self.judged(task, given, answer, self.expected(task, given))
             timings.append(timing)
-        outside.confirm(self, task, solution, min(timing.median for timing in timings))
+        outside_clock.confirm(self, task, solution, min(timing.median for timing in timings))
         return timings
 
 
@@ -125,7 +132,7 @@ def latency_ms(task: Task, drawn: Sequence[Given]) -> float:
     """The mean latency of the reference over these inputs; 0 if it is not wanted."""
     if not task.config.profile_baseline:
         return 0.0
-    reference = Reference(task)
+    reference = SetReference(task)
     return 1e3 * fmean(reference.seconds(given) for given in drawn)
 
 
@@ -263,3 +270,57 @@ def _valid(tokens: Tensor, named: dict[str, Any]) -> None:
             seen = Correctness(max_relative_error=math.inf, max_absolute_error=math.inf)
             message = f"request {int(rows.nonzero()[0])} has {what}"
             raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
+
+
+# Make the inputs of a workload in the order of its definition: random, given, or loaded from safetensors.
+
+INTEGERS = {torch.int8: 128, torch.int16: 1024, torch.int32: 1024, torch.int64: 1024}
+NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
+WIDE = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class InputError(FlashinferPerfError):
+    """An input of the workload does not fit its definition; the message names the input."""
+
+
+def drawn(definition: Definition, workload: Workload, root: Path, seed: int, device: torch.device) -> list[Any]:
+    generator = torch.Generator(device).manual_seed(seed)
+    shapes = definition.get_input_shapes(workload.axes)
+    made: list[Any] = []
+    for name, shape, dtype in zip(definition.inputs, shapes, definition.torch_input_dtypes, strict=True):
+        given = workload.inputs.get(name)
+        if given is not None and given.type == "scalar":
+            made.append(given.value)
+        elif given is not None and given.type == "safetensors":
+            made.append(_loaded(name, given, root, shape, dtype).to(device))
+        else:
+            value = _random(name, shape or (), dtype, generator)
+            if definition.op_type == "sampling" and name == "probs":
+                value = value.softmax(-1)
+            made.append(value.item() if shape is None else value)
+    return made
+
+
+def _random(name: str, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    where: dict[str, Any] = {"device": generator.device, "generator": generator}
+    if dtype in WIDE:
+        return torch.randn(shape, dtype=dtype, **where)
+    if dtype in NARROW:
+        return torch.randn(shape, **where).clamp_(-2.0, 2.0).to(dtype)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, dtype=dtype, **where)
+    if dtype in INTEGERS:
+        return torch.randint(-INTEGERS[dtype], INTEGERS[dtype], shape, dtype=dtype, **where)
+    raise InputError(f"{name}: there are no random values of {dtype}, provide it as safetensors")
+
+
+def _loaded(name: str, given: SafetensorsInput, root: Path, shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    try:
+        with safe_open(root / given.path, framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(given.tensor_key)
+    except Exception as error:  # the errors of safetensors depend on its version
+        raise InputError(f"{name}: {given.path}, {given.tensor_key}: {error}") from error
+    if (tuple(tensor.shape), tensor.dtype) != (tuple(shape or ()), dtype):
+        has = f"{tuple(tensor.shape)} of {tensor.dtype}"
+        raise InputError(f"{name}: {given.path}, {given.tensor_key}: {has}, not {tuple(shape or ())} of {dtype}")
+    return tensor

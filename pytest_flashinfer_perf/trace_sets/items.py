@@ -15,7 +15,7 @@ import pytest
 from flashinfer_bench.data import EvaluationStatus
 
 from pytest_flashinfer_perf.config.option import DEFAULT_SEED
-from pytest_flashinfer_perf.measurement.own_call import Measurement
+from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.rows.formatting import last_lines
 from pytest_flashinfer_perf.rows.row import Identity, Row, Setup
 from pytest_flashinfer_perf.session.stash import IDENTITY, measures

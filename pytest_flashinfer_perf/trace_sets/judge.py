@@ -26,12 +26,12 @@ from pytest_flashinfer_perf.trace_sets.evaluators import (
     SparseAttentionEvaluator,
     TopkIndexerEvaluator,
 )
-from pytest_flashinfer_perf.trace_sets.nursery import Nursery, NurseryError, Process
-from pytest_flashinfer_perf.trace_sets.sampling import SamplingEvaluator
+from pytest_flashinfer_perf.trace_sets.foreign_evaluators import FlashInferBenchEvaluator, is_theirs
+from pytest_flashinfer_perf.trace_sets.forking import Nursery, NurseryError, Process
+from pytest_flashinfer_perf.trace_sets.samplers import SamplingEvaluator
 from pytest_flashinfer_perf.trace_sets.shared import Memory
 from pytest_flashinfer_perf.trace_sets.solution import ImpossibleTimeError, Solution, SolutionError, Task
 from pytest_flashinfer_perf.trace_sets.solver import Solver
-from pytest_flashinfer_perf.trace_sets.theirs import FlashInferBenchEvaluator, is_theirs
 
 SPOILT = (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.TIMEOUT, None)  # a process is not used again after these
 

@@ -23,7 +23,7 @@ from pytest_flashinfer_perf.launch.child_process import cause
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.trace_sets.config import Resolved
-from pytest_flashinfer_perf.trace_sets.nursery import EndedError, Process
+from pytest_flashinfer_perf.trace_sets.forking import EndedError, Process
 from pytest_flashinfer_perf.trace_sets.shared import Arguments, Like, Memory, Slot, arranged
 from pytest_flashinfer_perf.trace_sets.solver import REPLY, Claims, Reply
 

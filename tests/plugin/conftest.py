@@ -1,42 +1,87 @@
 import functools
-import gc
-import importlib
 import os
-import pkgutil
+import site
+import sys
+import warnings
+from dataclasses import replace
+from importlib.machinery import PathFinder
+from pathlib import Path
 
+import _pytest.pytester
 import cpuinfo
 import decode_cases
 import pytest
-import torch
 from hypothesis import settings
 
 import pytest_flashinfer_perf as package
-import pytest_flashinfer_perf.plugin.fixture
-from pytest_flashinfer_perf.checking import check
-from pytest_flashinfer_perf.machine import capability, devices
-from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.attention.decode import decode
-from pytest_flashinfer_perf.routines.moe.cutlass import cutlass_moe
-from pytest_flashinfer_perf.spec.routine import LaunchOptions
 
 os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are nobody's workers
 os.environ.pop("GITHUB_STEP_SUMMARY", None)  # and no job's
-for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-    importlib.import_module(module.name)  # what pytester finds imported, it leaves: a class is one object in all tests
-importlib.import_module("torch._dynamo")  # torch imports it when it counts an API's first FLOPs, and cannot do so twice
-capability.flashinfer_import_error()  # and its modules in C++ end a process that imports them twice
 cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)  # or each session that writes a file starts six programs
-gc.freeze()  # each case ends with a collection of garbage: all these modules are none
 
 # A machine that does other things besides is no reason for a test to fail.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 
+def pytest_configure(config):
+    if config.pluginmanager.hasplugin("timeout"):
+        config.pluginmanager.import_plugin("fair_timeout")
+
+
+class KeepsWhatIsInstalled(_pytest.pytester.SysModulesSnapshot):
+    """After a session that a test started in this process, of what it imported only files of the test go.
+
+    pytester would let all go. But then a class of this package is another one in the next test; torch and what is C++
+    in FlashInfer end a process that imports them twice; and importing them takes eight seconds. What was there before
+    is as it was before, also if the session has imported it anew.
+    """
+
+    INSTALLED = (sys.prefix, sys.base_prefix, site.getusersitepackages(), str(Path(package.__file__).parent))
+
+    def __init__(self, preserve=None):  # noqa: ARG002, it keeps less
+        self._before = set(sys.modules)
+        super().__init__(lambda name: name not in self._before and self._is_installed(name))
+
+    def _is_installed(self, name):
+        """A module that has no file, like one of a compiled module, is where the whole package is."""
+        modules = sys.modules[name], sys.modules.get(name.partition(".")[0])
+        files = (getattr(module, "__file__", None) or "" for module in modules)
+        return next(filter(os.path.isabs, files), "").startswith(self.INSTALLED)
+
+
+_pytest.pytester.SysModulesSnapshot = KeepsWhatIsInstalled
+
+
+class Quietly(PathFinder):
+    """What FlashInfer's import warns of is not ours, wherever a test is the first that needs it."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        spec = super().find_spec(name, path, target) if name == "flashinfer" else None
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: cls._execute(execute, module)
+        return spec
+
+    @staticmethod
+    def _execute(execute, module):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            execute(module)
+
+
+sys.meta_path.insert(0, Quietly)
+
+
 @pytest.fixture(autouse=True)
-def _planted_backends_go():
+def _planted_backends_go(request):
     """What a test declares beside a routine's own, sessions that it starts included."""
+    if "pytester" not in request.fixturenames and "torch" not in sys.modules:
+        yield  # without torch no routine is imported
+        return
+    from pytest_flashinfer_perf.routines import all_routines
+
     before = {name: dict(routine.backends) for name, routine in all_routines().items()}
     yield
     for name, routine in all_routines().items():
@@ -46,53 +91,40 @@ def _planted_backends_go():
 
 @pytest.fixture
 def cpu():
+    from pytest_flashinfer_perf.machine import devices
+
     return devices.find("cpu")
 
 
 @pytest.fixture
 def hopper(cpu):
     """What an H200 says of itself, for decisions that need no H200."""
-    return Device(cpu.torch, "NVIDIA H200", (9, 0), "GPU-0", 60 << 20, 132)
+    return replace(cpu, name="NVIDIA H200", capability=(9, 0), uuid="GPU-0", cache_bytes=60 << 20, processors=132)
 
 
 @pytest.fixture
 def blackwell(cpu):
-    return Device(cpu.torch, "NVIDIA B200", (10, 0), "GPU-0", 126 << 20, 148)
+    return replace(cpu, name="NVIDIA B200", capability=(10, 0), uuid="GPU-0", cache_bytes=126 << 20, processors=148)
 
 
 @pytest.fixture
 def routine():
+    from pytest_flashinfer_perf.routines.attention.decode import decode
+
     return decode
-
-
-class OnCpu:
-    """A routine with one output: its inputs, what a backend makes of them, and what the check says of that."""
-
-    def __init__(self, routine):
-        self.routine = routine
-
-    def inputs(self, p, seed=42):
-        return self.routine.inputs(p, torch.Generator().manual_seed(seed), torch.device("cpu"))
-
-    def launched(self, p, x, backend="torch"):
-        """The output, or nothing where the backend is a stand-in of the library's function."""
-        check.poison(self.routine.outputs(x))
-        built = self.routine.backends[backend].build(p, x, LaunchOptions(backend, cuda_graph=False))
-        built.launch(x if built.takes is None else built.takes)
-        return self.routine.outputs(x)[0]
-
-    def rule(self, p, out, x, backend="torch"):
-        """The rule that is broken; none where the answer is right."""
-        return check.compare(out, self.routine.reference(p, x)[0], *self.routine.tolerances(p, backend)).rule
 
 
 @pytest.fixture(scope="session")
 def on_cpu():
+    from on_cpu import OnCpu  # which needs torch
+
     return OnCpu
 
 
 @pytest.fixture(scope="session")
 def moe(on_cpu):
+    from pytest_flashinfer_perf.routines.moe.cutlass import cutlass_moe
+
     return on_cpu(cutlass_moe)
 
 

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.printing import say
 
+# Where a command is not the function `main` of a module of its own name.
+SHARED = {"report": "files", "export": "files", "merge": "files", "compare": "stored", "history": "stored"}
 INTERRUPTED = 128 + signal.SIGINT  # as a shell has it
 HELP = {
     "list": "List routines with their backends, tiers, models and flags.",
     "doctor": "Show what can be measured on this machine, and why the rest cannot.",
     "prebuild": "Compile the FlashInfer modules that cases need, before a run or for another machine.",
     "report": "Write a report of runs as an HTML page or as Markdown.",
-    "export": "Write a run as CSV, or as github-action-benchmark, Bencher or Prometheus read it.",
+    "export": "Write a run as CSV, or as github-action-benchmark or Prometheus read it.",
     "compare": "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
     "ab": "Measure two environments alternately on one GPU, and print a verdict for each case.",
     "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",
@@ -29,9 +31,10 @@ HELP = {
 
 def main(name: str, arguments: Sequence[str]) -> int:
     """The exit code. That of an error is never 1, which is a verdict: something is worse."""
-    command = importlib.import_module(f"{__name__}.{name}")
+    module = importlib.import_module(f"{__name__}.{SHARED.get(name, name)}")
+    command = getattr(module, name if name in SHARED else "main")
     try:
-        return int(command.main(arguments))
+        return int(command(arguments))
     except KeyboardInterrupt:
         say(f"flashinfer-perf {name}: interrupted")
         return INTERRUPTED

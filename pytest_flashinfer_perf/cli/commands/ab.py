@@ -12,11 +12,10 @@ from pathlib import Path
 from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.files import write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown
-from pytest_flashinfer_perf.gate.plan import PairPlan
+from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.verdict import Judgement
 from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.launch.pairs import Pairs
-from pytest_flashinfer_perf.launch.processes import Done, Environment
+from pytest_flashinfer_perf.launch.processes import Done, Environment, Pairs
 from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.rows.run_file import Run
 

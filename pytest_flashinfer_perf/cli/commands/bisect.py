@@ -7,26 +7,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.bisect import shown, subjects
+from pytest_flashinfer_perf.bisect import subjects
 from pytest_flashinfer_perf.bisect.comparing import ON_HOST, SIGNS, Answers, Times
+from pytest_flashinfer_perf.bisect.output import Evidence, results, step
 from pytest_flashinfer_perf.bisect.places import Processes
-from pytest_flashinfer_perf.bisect.question import (
+from pytest_flashinfer_perf.bisect.search import (
     COMMAND,
     FINDINGS,
     CaseFinding,
+    CaseSearch,
     Compare,
+    NoDifferenceError,
     Question,
+    RevisionSearch,
     SearchJournal,
-    read,
+    read_journal,
 )
-from pytest_flashinfer_perf.bisect.search import CaseSearch, NoDifferenceError, RevisionSearch
-from pytest_flashinfer_perf.bisect.shown import Evidence
 from pytest_flashinfer_perf.bisect.subjects import Subject
 from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.config.option import ALLOW
 from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
-from pytest_flashinfer_perf.gate.comparable import LIBRARY
-from pytest_flashinfer_perf.gate.plan import PairPlan
+from pytest_flashinfer_perf.gate.effects import Domain
+from pytest_flashinfer_perf.gate.match import Reason
+from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import say, show
 from pytest_flashinfer_perf.rows import fields
@@ -73,10 +76,10 @@ def main(arguments: Sequence[str]) -> int:
     gpu = processes.gpu(start.for_pytest)
     _write(start, subject)
     with processes.alone_on(gpu):
-        trails = _searched(subject, read(start.output / FINDINGS, _compare(start, subject, gpu)))
+        trails = _searched(subject, read_journal(start.output / FINDINGS, _compare(start, subject, gpu)))
     Evidence(start.output).result(trails)
     subject.write_logs(trails, start.output)
-    show(shown.results(trails, subject.history, _sought(start.options.find)))
+    show(results(trails, subject.history, ON_HOST.get(start.options.find, start.options.find)))
     return FOUND if all(trail.found for trail in trails) else NOT_ALL_FOUND
 
 
@@ -118,13 +121,9 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
         words = [ONE_CALL, *start.for_pytest]
         return Answers(Processes(subject.places, words, start.output, gpu, rules.allowed))
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu, rules.allowed)
-    quantity = options.find if options.find in ON_HOST else None
-    rules = replace(rules, quantity=quantity, allowed=rules.allowed | {LIBRARY.name})
+    quantity = Domain(options.find) if options.find in ON_HOST else None
+    rules = replace(rules, quantity=quantity, allowed=rules.allowed | {Reason.LIBRARY.value})
     return Times(instrument, rules, evidence.verdicts, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
-
-
-def _sought(find: str) -> str:
-    return ON_HOST.get(find, find)
 
 
 def _searched(subject: Subject, record: SearchJournal) -> list[CaseSearch]:
@@ -152,7 +151,7 @@ class PrintedSteps:
 
     def __call__(self, question: Question) -> Mapping[str, CaseFinding]:
         found = self.record(question)
-        for line in shown.step(question, found, self.subject.history, self.record.seconds[question.number - 1]):
+        for line in step(question, found, self.subject.history, self.record.seconds[question.number - 1]):
             say(line)
         return found
 

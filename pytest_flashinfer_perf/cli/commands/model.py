@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.files import verify_outputs, write_whole
 from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.models import budget, step
+from pytest_flashinfer_perf.models import budget, deployment
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.printing import say, show
 from pytest_flashinfer_perf.report import story
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(own)
     config = Path(args.config)
     verify_outputs({"--output": args.output}, filter(None, (config, config / "config.json", args.run, args.base)))
-    plan = plans.of(args.config, step.read(args))
+    plan = plans.of(args.config, deployment.read(args))
     if args.plan:
         _write(args.output, "\n".join(plans.listed(plan)))
         return COMPLETE
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="CONFIG", help="A config.json, its folder, or the name of a shipped model.")
-    step.add_options(parser)
+    deployment.add_options(parser)
     parser.add_argument("--plan", action="store_true", help="Show the kernels and their shapes, and measure nothing.")
     parser.add_argument("--run", type=Path, metavar="RUN.json", help="Take the times from this run.")
     parser.add_argument(

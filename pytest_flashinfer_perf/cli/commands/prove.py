@@ -10,15 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging
-from pytest_flashinfer_perf.config import project_file
+from pytest_flashinfer_perf.config import planting
 from pytest_flashinfer_perf.config.option import ALLOW, whole
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.gate.proof import FEWEST, Proof, document, lines, markdown, prove, verify_enough
 from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
 from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.launch.pairs import Pairs
-from pytest_flashinfer_perf.launch.processes import Environment
+from pytest_flashinfer_perf.launch.processes import Environment, Pairs
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run, RunError
@@ -103,7 +102,7 @@ class PlantedRuns:
         """The file with each test's extra work in seconds, from the times of the first process."""
         path = (self.output / "plants.json").resolve()
         rows = [row for row in self.runs[PLAIN][0].by_case.values() if 0 < row.median < math.inf]
-        project_file.write(path, {row.fullname: self.share(row) * row.median for row in rows})
+        planting.write(path, {row.fullname: self.share(row) * row.median for row in rows})
         return path
 
 

@@ -64,7 +64,7 @@ class AttentionParams(Params):
 
 
 @dataclass(frozen=True)
-class GroupedParams(AttentionParams):
+class GroupedQueries(AttentionParams):
     """Grouped-query attention: each KV head serves a group of query heads."""
 
     num_kv_heads: int = flag("key and value heads", letter="kv", minimum=1, draw=(1, 2, 4))
@@ -103,7 +103,7 @@ class GroupedParams(AttentionParams):
 
 
 @dataclass(frozen=True)
-class PrefillParams(GroupedParams):
+class PrefillParams(GroupedQueries):
     s_qo: int = flag(
         "longest query", default=1, letter="q", minimum=1, draw=(1, 3, 16, 33), most=1024, tiles=(16, 64, 128)
     )
@@ -124,7 +124,7 @@ def whole_groups(num_qo_heads: int, num_kv_heads: int) -> Iterator[Fault]:
         yield "num_qo_heads", f"{num_qo_heads} is not a multiple of num_kv_heads {num_kv_heads}"
 
 
-def one_head_size(p: GroupedParams) -> Iterator[Fault]:
+def one_head_size(p: GroupedQueries) -> Iterator[Fault]:
     """Keys and values must have one size to share a page of the cache."""
     if p.head_dim_out != p.head_dim_qk:
         yield "head_dim_vo", f"{p.head_dim_vo} differs from head_dim_qk {p.head_dim_qk}: a KV page holds both"

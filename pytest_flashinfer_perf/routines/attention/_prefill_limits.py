@@ -9,7 +9,7 @@ import torch
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention import _shared
-from pytest_flashinfer_perf.routines.attention._params import GroupedParams
+from pytest_flashinfer_perf.routines.attention._params import GroupedQueries
 from pytest_flashinfer_perf.routines.attention._problems import PagedPrefill, RaggedPrefill
 from pytest_flashinfer_perf.spec.dtypes import FP8, is_fp8
 
@@ -46,7 +46,7 @@ def ragged_wrapper(p: RaggedPrefill, backend: str, _device: Device) -> Iterator[
         yield from _flash(p, backend)
 
 
-def _flash(p: GroupedParams, backend: str) -> Iterator[str]:
+def _flash(p: GroupedQueries, backend: str) -> Iterator[str]:
     """fa2, fa3, and auto, which chooses between them."""
     if backend == "fa2" and is_fp8(p.q_dtype):
         yield f"fa2 needs bfloat16 or float16 queries, q_dtype is {p.q_dtype}: use fa3"
@@ -60,7 +60,7 @@ def _flash(p: GroupedParams, backend: str) -> Iterator[str]:
         yield f"{backend} has no fp8 output: set out_dtype to bfloat16"
 
 
-def _blackwell_context(p: GroupedParams, backend: str, device: Device) -> Iterator[str]:
+def _blackwell_context(p: GroupedQueries, backend: str, device: Device) -> Iterator[str]:
     yield from _blackwell(backend, device)
     yield from _shared.e4m3_alone(p, backend)
     if not p.causal:
@@ -72,7 +72,7 @@ def _blackwell(backend: str, device: Device) -> Iterator[str]:
         yield f"{backend} prefills on compute capability 10.x only: use trtllm-fmha-v2"
 
 
-def cudnn(p: GroupedParams, backend: str, device: Device) -> Iterator[str]:
+def cudnn(p: GroupedQueries, backend: str, device: Device) -> Iterator[str]:
     yield from _shared.e4m3_alone(p, backend)
     if is_fp8(p.q_dtype) or is_fp8(p.kv_dtype):
         version = torch.backends.cudnn.version() or 0
@@ -101,7 +101,7 @@ def deepseek(p: RaggedPrefill, backend: str, device: Device) -> Iterator[str]:
         yield f"{backend} has no fp8 output: set out_dtype to bfloat16"
 
 
-def fmha_v2(p: GroupedParams, backend: str, _device: Device) -> Iterator[str]:
+def fmha_v2(p: GroupedQueries, backend: str, _device: Device) -> Iterator[str]:
     yield from _shared.e4m3_alone(p, backend)
     yield from _shared.no_lse(p, backend)
     if p.q_dtype != p.kv_dtype:
@@ -123,7 +123,7 @@ def ragged_fmha_v2(p: RaggedPrefill, backend: str, device: Device) -> Iterator[s
         yield f"{backend} is wrong where there are more keys than queries: set s_qo to s_kv, or use fa3"
 
 
-def prims_ts(p: GroupedParams, backend: str, _device: Device) -> Iterator[str]:
+def prims_ts(p: GroupedQueries, backend: str, _device: Device) -> Iterator[str]:
     yield from _shared.e4m3_alone(p, backend)
     yield from _shared.no_lse(p, backend)
     if p.q_dtype != p.kv_dtype:

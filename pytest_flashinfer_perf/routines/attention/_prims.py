@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines.attention import _shared
-from pytest_flashinfer_perf.routines.attention._params import GroupedParams
+from pytest_flashinfer_perf.routines.attention._params import GroupedQueries
 from pytest_flashinfer_perf.routines.attention._problems import (
     BatchDecode,
     BatchMLA,
@@ -84,7 +84,7 @@ def build_ragged(p: RaggedPrefill, x: RaggedInputs, _options: LaunchOptions) -> 
     return Built(launch, "prims-ts", plan=plan)
 
 
-def _shape(p: GroupedParams) -> dict[str, Any]:
+def _shape(p: GroupedQueries) -> dict[str, Any]:
     return {
         "batch_size": p.batch_size,
         "max_seq_len_q": p.s_qo,
@@ -96,7 +96,7 @@ def _shape(p: GroupedParams) -> dict[str, Any]:
     }
 
 
-def _keywords(p: GroupedParams, qk_scale: float, v_scale: float) -> dict[str, Any]:
+def _keywords(p: GroupedQueries, qk_scale: float, v_scale: float) -> dict[str, Any]:
     return {
         "mask_type": "causal" if p.causal else "dense",
         "sm_scale": qk_scale * p.scale,

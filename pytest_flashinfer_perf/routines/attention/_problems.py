@@ -12,7 +12,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.routines.attention import _lengths, _shared
 from pytest_flashinfer_perf.routines.attention._params import (
     AttentionParams,
-    GroupedParams,
+    GroupedQueries,
     PrefillParams,
     one_head_size,
 )
@@ -23,7 +23,7 @@ QK_NOPE = 128  # of the queries before they are absorbed: what the softmax is sc
 
 
 @dataclass(frozen=True)
-class BatchDecode(GroupedParams):
+class BatchDecode(GroupedQueries):
     """One query token per request, or a few draft ones, against a paged KV cache."""
 
     page_size: int = flag("tokens per KV page", default=0, letter="p", usual=16, minimum=1, draw=(1, 2, 7, 16, 64))

@@ -9,14 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.machine import capability, devices
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines.attention import _decode_limits, _lengths, _prims, _reference, _shared
-from pytest_flashinfer_perf.routines.attention._decode_limits import CUDNN, NATIVE, PRIMS, WRAPPER, native_kernels
+from pytest_flashinfer_perf.routines.attention import _lengths, _prims, _reference, _shared
 from pytest_flashinfer_perf.routines.attention._problems import BatchDecode, DecodeInputs
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
 from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
+
+WRAPPER = "BatchDecodeWithPagedKVCacheWrapper"
+CUDNN = "decode.cudnn_batch_decode_with_kv_cache"
+NATIVE = "decode.trtllm_batch_decode_with_kv_cache"
+PRIMS = "attention.prims_ts.BatchDecodePagedTSWrapper"
 
 
 def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> DecodeInputs:
@@ -77,7 +82,78 @@ decode = Routine(
 )
 
 
-@decode.backend("fa2", "fa2_tc", "fa3", "auto", "trtllm-gen", api=WRAPPER, limits=_decode_limits.wrapper)
+# What the backends cannot do and no decorator declares: a sentence each, with a way out.
+
+
+def wrapper_limits(p: BatchDecode, backend: str, _device: Device) -> Iterator[str]:
+    """Limits of the wrapper's kernels, found by running them; the API does not declare them."""
+    if backend == "fa2":
+        groups = capability.dispatched("DISPATCH_GQA_GROUP_SIZE", "group_size")
+        if groups and p.group not in groups:
+            yield f"fa2 without tensor cores has no kernel for {p.group} query heads per KV head: use fa2_tc"
+        if p.s_qo > 1:
+            yield "fa2 without tensor cores decodes one token per request: use fa2_tc"
+    if backend in ("fa2_tc", "auto", "fa3") and p.s_qo > 1 and p.spec_dec_mask == "full":
+        yield f"{backend} masks draft tokens causally, spec_dec_mask full is not available: use trtllm-native"
+    if backend == "fa2_tc" and is_fp8(p.q_dtype):
+        yield f"fa2_tc needs bfloat16 or float16 queries, q_dtype is {p.q_dtype}: use fa3"
+    if backend == "fa3" and is_fp8(p.q_dtype) != is_fp8(p.kv_dtype):
+        yield "fa3 needs queries and KV cache both in fp8, or neither: use fa2_tc"
+    if backend == "fa3" and p.s_qo > 1:
+        yield "fa3 decodes one token per request: use fa2_tc"
+    if backend == "trtllm-gen":
+        yield from _shared.e4m3_alone(p, backend)
+    elif is_fp8(p.out):
+        yield f"{backend} has no fp8 output: set out_dtype to bfloat16"
+
+
+def cudnn_limits(p: BatchDecode, _backend: str, _device: Device) -> Iterator[str]:
+    api = capability.api(CUDNN)
+    if is_fp8(p.q_dtype) or is_fp8(p.kv_dtype):
+        yield "cudnn decodes bfloat16 and float16 only: use fa3 or trtllm-native"
+    elif len({p.q_dtype, p.kv_dtype, p.out}) > 1:
+        yield "cudnn needs queries, KV cache and output of one type"
+    elif p.out != "bfloat16" and not capability.accepts(api, "return_lse"):
+        yield "cudnn writes bfloat16 only in this flashinfer: use fa2_tc, or flashinfer 0.7.2"
+    if p.s_qo > 1 and not capability.accepts(api, "q_len_per_req"):
+        yield "cudnn decodes one token per request in this flashinfer: use fa2_tc, or flashinfer 0.7.2"
+    if p.return_lse and not capability.accepts(api, "return_lse"):
+        yield "cudnn returns no LSE in this flashinfer: use fa2_tc, or flashinfer 0.7.2"
+    if p.s_qo > 1 and not p.masked:
+        yield "cudnn masks draft tokens causally, spec_dec_mask full is not available: use trtllm-native"
+
+
+def native_kernels(device: Device) -> str:
+    """The backend that trtllm_batch_decode_with_kv_cache chooses for backend="auto"."""
+    return "trtllm-gen" if device.capability is not None and device.capability[0] == 10 else "xqa"
+
+
+def native_limits(p: BatchDecode, _backend: str, device: Device) -> Iterator[str]:
+    yield from _shared.e4m3_alone(p, "trtllm-native")
+    if native_kernels(device) == "xqa":
+        if is_fp8(p.q_dtype):
+            yield "trtllm-native is xqa here, which needs bfloat16 or float16 queries: use fa3"
+        if is_fp8(p.out) and not is_fp8(p.kv_dtype):
+            yield "xqa writes fp8 from an fp8 KV cache only: set kv_dtype to fp8_e4m3"
+        yield from _shared.no_lse(p, "xqa")
+    elif not capability.accepts(capability.api(NATIVE), "return_lse"):
+        yield from _shared.no_lse(p, "trtllm-native of this flashinfer")
+    if p.page_size not in _shared.PAGES:
+        yield f"trtllm-native has pages of {_shared.PAGES_LISTED} tokens, not {p.page_size}"
+    if p.head_dim_qk % 16:
+        yield f"trtllm-native needs a head_dim_qk that is a multiple of 16, not {p.head_dim_qk}"
+
+
+def prims_ts_limits(p: BatchDecode, backend: str, _device: Device) -> Iterator[str]:
+    yield from _shared.no_lse(p, backend)
+    yield from _shared.e4m3_alone(p, backend)
+    if p.q_dtype != p.kv_dtype:
+        yield "prims-ts needs queries and KV cache of one type"
+    if p.page_size not in _shared.PAGES or p.head_dim_qk not in (64, 128, 256):
+        yield f"prims-ts has pages of {_shared.PAGES_LISTED} tokens and heads of 64, 128 or 256"
+
+
+@decode.backend("fa2", "fa2_tc", "fa3", "auto", "trtllm-gen", api=WRAPPER, limits=wrapper_limits)
 def _wrapper(p: BatchDecode, x: DecodeInputs, options: LaunchOptions) -> Built[DecodeInputs]:
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
@@ -115,7 +191,7 @@ def _resolved(wrapper: Any, backend: str) -> str:
     return "fa2_tc" if chosen == "fa2" and backend != "fa2" else chosen
 
 
-@decode.backend("cudnn", api=CUDNN, limits=_decode_limits.cudnn)
+@decode.backend("cudnn", api=CUDNN, limits=cudnn_limits)
 def _cudnn(p: BatchDecode, x: DecodeInputs, options: LaunchOptions) -> Built[DecodeInputs]:
     from flashinfer.decode import cudnn_batch_decode_with_kv_cache
 
@@ -141,7 +217,7 @@ def _cudnn(p: BatchDecode, x: DecodeInputs, options: LaunchOptions) -> Built[Dec
     return Built(launch, "cudnn")
 
 
-@decode.backend("trtllm-native", api=NATIVE, limits=_decode_limits.native)
+@decode.backend("trtllm-native", api=NATIVE, limits=native_limits)
 def _native(p: BatchDecode, x: DecodeInputs, _options: LaunchOptions) -> Built[DecodeInputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
 
@@ -171,7 +247,7 @@ def _native(p: BatchDecode, x: DecodeInputs, _options: LaunchOptions) -> Built[D
     return Built(launch, native_kernels(devices.device_of(x.q)))
 
 
-decode.backend("prims-ts", api=PRIMS, limits=_decode_limits.prims_ts)(_prims.build_decode)
+decode.backend("prims-ts", api=PRIMS, limits=prims_ts_limits)(_prims.build_decode)
 
 
 @decode.backend("torch", limits=_shared.no_lse)

@@ -14,9 +14,9 @@ from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
-from pytest_flashinfer_perf.routines.attention._decode_limits import NATIVE, WRAPPER, native_kernels
 from pytest_flashinfer_perf.routines.attention._lengths import unquantised
 from pytest_flashinfer_perf.routines.attention._params import whole_groups
+from pytest_flashinfer_perf.routines.attention.decode import NATIVE, WRAPPER, native_kernels
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape

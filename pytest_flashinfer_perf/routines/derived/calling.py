@@ -1,4 +1,8 @@
-"""Call an API: a function itself, or the `run` of a wrapper that is made and planned beforehand."""
+"""Call an API: a function itself, or the `run` of a wrapper that is made and planned beforehand.
+
+A first call on copies tells what the library refuses here, which is a skip with the library's sentence, and what a
+right call answers and changes. An output that no kernel wrote is found there, too: new memory is marked meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -17,34 +21,34 @@ from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines.derived import given as made
-from pytest_flashinfer_perf.routines.derived import registry, sampling, truth
-from pytest_flashinfer_perf.routines.derived.given import Given, Template
+from pytest_flashinfer_perf.routines.derived import registry, samplers, truth
+from pytest_flashinfer_perf.routines.derived.given import Given, LiveTemplate
 from pytest_flashinfer_perf.routines.derived.templates import Api
 from pytest_flashinfer_perf.session.time_limit import CompileError
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions
 
 WORKSPACE_BYTES = 128 << 20
-Launch = Callable[[Given], tuple[torch.Tensor, ...]]
 
 
 def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
     """Call the API once on copies, so that what the library refuses is known before anything is timed."""
     template = made.live(api)
     chosen = {} if how.backend == registry.ONLY else {"backend": how.backend}
-    device = made.device_of(given)
-    with _refusals(api, device):
-        function, plan = _function(template, given, chosen, device)
+    with _refusals(api, given.device):
+        function, plan = _function(template, given, chosen)
         extra = {name: value for name, value in chosen.items() if name in inspect.signature(function).parameters}
         trial = cold.clone(given, set())
         with _new_memory_marked():
             returned = function(**{**trial.called_with, **extra})
-        _finish(device)
-    made.note_changes(given, trial)
-    answers = made.answers(api, trial, returned)
+        _finish(given.device)
+    answers = made.first_call(given, trial, partial(made.answers, api, trial, returned))
     _insist_on_written(answers)
-    given.kept.dtypes = _dtypes(answers)
     held = _memory_of_answer(function, given, answers) if template.owner is not None else {}
-    return Built(_launch(api, function, {**extra, **held}), how.backend, plan=plan)
+
+    def launch(given: Given) -> tuple[torch.Tensor, ...]:
+        return tuple(made.answers(api, given, function(**{**given.called_with, **extra, **held})).values())
+
+    return Built(launch, how.backend, plan=plan)
 
 
 @contextmanager
@@ -76,23 +80,18 @@ def _is_marked(tensor: torch.Tensor) -> bool:
 
 def by_reference(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
     """Call the template's reference as a backend of its own; its changed inputs are returned too."""
-    answer = sampling.drawn if sampling.is_sampler(api) else truth.call
+    answer = samplers.drawn if samplers.is_sampler(api) else truth.returned
     trial = cold.clone(given, set())
     try:
-        answer(api, trial)
+        returned = answer(api, trial)
     except truth.NoReferenceError as error:
         raise CannotRunError(str(error)) from error
-    made.note_changes(given, trial)
-    given.kept.dtypes = _dtypes(answer(api, trial))
-    return Built(lambda given: (*answer(api, given).values(), *made.changed(given)), how.backend)
+    made.first_call(given, trial, partial(truth.named, api, trial, returned))
 
+    def launch(given: Given) -> tuple[torch.Tensor, ...]:
+        return (*truth.named(api, given, answer(api, given)).values(), *given.changed)
 
-def _launch(api: Api, function: Callable[..., Any], extra: dict[str, Any]) -> Launch:
-    return lambda given: tuple(made.answers(api, given, function(**{**given.called_with, **extra})).values())
-
-
-def _dtypes(named: dict[str, torch.Tensor]) -> dict[str, torch.dtype]:
-    return {name: tensor.dtype for name, tensor in named.items()}
+    return Built(launch, how.backend)
 
 
 def _memory_of_answer(
@@ -107,13 +106,13 @@ def _memory_of_answer(
 
 
 def _function(
-    template: Template, given: Given, chosen: dict[str, Any], device: torch.device
+    template: LiveTemplate, given: Given, chosen: dict[str, Any]
 ) -> tuple[Callable[..., Any], Callable[[], object] | None]:
     """The function to call, and the one that plans it once more; None where nothing is planned."""
     if template.owner is None:
         return template.function, None
     known = inspect.signature(template.owner).parameters
-    wrapper = template.owner(**dict(_constructed_with(list(known.values()), chosen, device)))
+    wrapper = template.owner(**dict(_constructed_with(list(known.values()), chosen, given.device)))
     method = _positional(getattr(wrapper, template.function.__name__), given)
     if not hasattr(wrapper, "plan"):
         return method, None

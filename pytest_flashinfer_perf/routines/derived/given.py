@@ -1,10 +1,15 @@
-"""The inputs of a case of an API: the arguments of the call and of `plan`, and which of them the call writes."""
+"""The inputs of a case of an API: the arguments of the call and of `plan`, and which of them the call writes.
+
+A case goes through three steps, each of which adds one value that is never changed afterwards: `make` draws the inputs
+(`Given`), a backend's first call shows what it answers and changes (`FirstCall`, by `calling.py`), and the cost asks
+the reference (`Prepared`, by `prepare.py`). The two later ones hang on the inputs, which is all that a check is given.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,62 +17,94 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_flashinfer_perf.routines.derived import exceptions, registry
-from pytest_flashinfer_perf.routines.derived.registry import ONE_MORE
-from pytest_flashinfer_perf.routines.derived.shapes import PROBABILITIES, ApiParams
+from pytest_flashinfer_perf.routines.derived import registry
+from pytest_flashinfer_perf.routines.derived.shapes import ApiParams
+from pytest_flashinfer_perf.routines.derived.special_cases import (
+    BY_COLUMNS,
+    ONE_MORE,
+    PROBABILITIES,
+    SCALES,
+    SCRATCH,
+    WRITE_ONLY,
+    special,
+)
 from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.nested import tensors
-from pytest_flashinfer_perf.spec.routine import CannotRunError
-
-SCRATCH = ("workspace", "semaphore")
-# Arguments of these names are written and not read, also where a template lists them among its inputs.
-WRITE_ONLY = ("out", "output", "topk_values", "topk_indices")
+from pytest_flashinfer_perf.spec.routine import CannotRunError, Cost
 
 
-class Kept:
-    """What is known of a case besides its inputs. All copies of the inputs share it, without a copy of its tensors."""
+@dataclass(frozen=True)
+class FirstCall:
+    """What a first call has shown: its outputs and their types, and of changed arguments the shares of changed rows."""
 
-    def __init__(self) -> None:
-        self.answer: dict[str, Tensor] = {}
-        self.computed_in = "nothing"
-        self.missing = ""
-        self.probabilities = torch.empty(0)  # of a sampler's tokens
-        self.drafts: Tensor | None = None  # a draft's tokens, which that sampler accepts or replaces
-        self.undecided: Tensor | None = None  # elements of the answer that rounding may keep or drop
-        self.flops = 0
-        self.is_new = False  # the answer was computed with the cost, and no check has used it yet
-        self.dtypes: dict[str, torch.dtype] = {}
-        self.changed: dict[str, tuple[float, ...]] = {}  # arguments, and of their tensors the share of changed rows
-        self.unfilled: frozenset[str] = frozenset()  # arguments that `init` only allocates
-        self.written: set[str] = set()  # outputs that the reference is known to make
-        self.scratch: dict[str, Tensor] = {}  # memory for a call to work in, which is neither read nor an answer
-        self.arguments: frozenset[str] = frozenset()  # further arguments that the case asks for, as with `--arguments`
-
-    @property
-    def compared(self) -> list[str]:
-        """The outputs that the backend has and the reference knows."""
-        return [name for name in self.dtypes if name in self.answer]
+    outputs: Mapping[str, torch.dtype] = field(default_factory=dict)
+    changed: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(frozen=True)
+class Prepared:
+    """All that a case is checked by, and what its call costs; it is made after the first call, and never changed.
+
+    `reference` is None once a check has taken it. Of a sampler there are the probabilities of its tokens instead, and
+    the draft's tokens that it accepts or replaces. `undecided` are elements that rounding may keep or drop.
+    """
+
+    cost: Cost
+    outputs: tuple[str, ...]  # those that the backend has and the reference knows
+    reference: tuple[Tensor, ...] | None
+    computed_in: str = "nothing"
+    missing: str = ""
+    probabilities: Tensor | None = None
+    drafts: Tensor | None = None
+    undecided: Tensor | None = None
+
+
+class Shared:
+    """What all copies of a case's inputs share, without copies of its tensors: facts, and the results of two steps.
+
+    The first call sets `first`, the cost sets `prepared`.
+    """
+
+    def __init__(
+        self, scratch: Mapping[str, Tensor] | None = None, unfilled: Iterable[str] = (), asked: Iterable[str] = ()
+    ) -> None:
+        self.scratch = dict(scratch or {})  # memory for a call to work in, which is neither read nor an answer
+        self.unfilled = frozenset(unfilled)  # arguments that `init` only allocates
+        self.asked = frozenset(asked)  # further arguments that the case asks for, as with `--arguments`
+        self.first = FirstCall()
+        self.prepared: Prepared | None = None
+
+
+@dataclass(frozen=True)
 class Given:
     """The arguments of a call by name, and those of a wrapper's `plan`."""
 
     call: dict[str, Any]
     plan: dict[str, Any]
-    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
+    shared: Shared = field(default_factory=Shared, compare=False, repr=False)
 
     @property
     def called_with(self) -> dict[str, Any]:
-        return {**self.call, **self.kept.scratch}
+        return {**self.call, **self.shared.scratch}
 
     @property
     def all(self) -> dict[str, Any]:
         return {**self.plan, **self.called_with}
 
+    @property
+    def device(self) -> torch.device:
+        """A GPU if any of it is there: indices and lengths may stay on the host."""
+        devices = [tensor.device for tensor in tensors((self.call, self.plan))]
+        return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
 
-class Template(NamedTuple):
+    @property
+    def changed(self) -> tuple[Tensor, ...]:
+        """The tensors of the arguments that the first call has changed."""
+        return tuple(tensors([self.call[name] for name in self.shared.first.changed]))
+
+
+class LiveTemplate(NamedTuple):
     """The function that is called, its owner where that is a wrapper class, and FlashInfer's template object."""
 
     function: Callable[..., Any]
@@ -75,12 +112,12 @@ class Template(NamedTuple):
     trace: Any
 
 
-def live(api: Api) -> Template:
+def live(api: Api) -> LiveTemplate:
     """Import the API's module, which registers its templates, and find this one."""
     function = registry.located(api.path)
     owner = registry.located(api.path.rpartition(".")[0])
     trace = registry.registered()[api.path, api.label][1]
-    return Template(function, owner if isinstance(owner, type) else None, trace)
+    return LiveTemplate(function, owner if isinstance(owner, type) else None, trace)
 
 
 def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
@@ -88,23 +125,25 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     unused = {name: axes.get(name.removesuffix(ONE_MORE), 0) + 1 for name in api.unused}
     try:
         with _Unfilled() as unfilled:
-            made = dict(live(api).trace.init(**axes, **unused, device=device, seed=seed))
+            made = dict(live(api).trace.init(**_enough(api, axes), **unused, device=device, seed=seed))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         raise CannotRunError(f"its template makes no such inputs: {in_a_sentence(error)}") from error
     call, plan = (made["run"], made["plan"]) if set(made) == {"plan", "run"} else (made, {})
-    further = {**exceptions.ARGUMENTS.get(api.label, {}), **params.given_arguments}
-    laid_out = {**call, **_as_taken(api, call), **_output_dtype(api, call)}
-    allocated = frozenset(name for name, value in call.items() if unfilled.holds(value))
-    typed = _of_dtype(laid_out, params.dtype, allocated)
+    allocated = {name for name, value in call.items() if unfilled.holds(value)}
+    typed = _of_dtype({**call, **_as_taken(api, call), **_output_dtype(api, call)}, params.dtype, allocated)
     drawn = _uniform(api, typed) if params.probabilities else typed
+    further = {**special(api).arguments, **params.given_arguments}
     arguments = _with_arguments(api, {**_left_out(api, axes, call), **drawn}, further)
     scratch = {name: value for name, value in arguments.items() if _is_scratch(name, value)}
-    given = Given({name: value for name, value in arguments.items() if name not in scratch}, dict(plan))
-    given.kept.arguments, given.kept.scratch = frozenset(params.given_arguments), scratch
-    given.kept.unfilled = allocated
-    return given
+    kept = {name: value for name, value in arguments.items() if name not in scratch}
+    return Given(kept, dict(plan), Shared(scratch, allocated, params.given_arguments))
+
+
+def _enough(api: Api, axes: Mapping[str, int]) -> dict[str, int]:
+    """The axes, none of them smaller than what is indexed by another one."""
+    return {**axes, **{name: max(axes[name], axes[of]) for name, of in special(api).at_least.items()}}
 
 
 class _Unfilled(TorchDispatchMode):
@@ -137,12 +176,11 @@ def _may_be_none(parameter: inspect.Parameter) -> bool:
 
 def _as_taken(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors that the API takes in another layout or type than `init` makes them."""
-    wanted = exceptions.by_part(exceptions.TAKEN_AS, api.label) or {}
-    return {name: _taken_as(call[name], how) for name, how in wanted.items()}
 
+    def taken(tensor: Tensor, how: str) -> Tensor:
+        return tensor.mT.contiguous().mT if how == BY_COLUMNS else tensor.to(TORCH[how])
 
-def _taken_as(tensor: Tensor, how: str) -> Tensor:
-    return tensor.mT.contiguous().mT if how == exceptions.BY_COLUMNS else tensor.to(TORCH[how])
+    return {name: taken(call[name], how) for name, how in special(api).taken_as.items()}
 
 
 def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
@@ -164,7 +202,7 @@ def _is_scratch(name: str, value: Any) -> bool:
     return isinstance(value, Tensor) and any(word in name for word in SCRATCH)
 
 
-def _of_dtype(call: Mapping[str, Any], dtype: str | None, unfilled: frozenset[str]) -> dict[str, Any]:
+def _of_dtype(call: Mapping[str, Any], dtype: str | None, unfilled: Collection[str]) -> dict[str, Any]:
     """Cast the first input tensor, and the others of its type: of four bytes and more it is cast alone.
 
     Of such types the others may be scales. What `init` only allocates is not the first input.
@@ -189,8 +227,9 @@ def _with_arguments(api: Api, call: dict[str, Any], arguments: Mapping[str, Any]
 
 
 def _as_asked(made: object, value: Any, parameter: inspect.Parameter) -> object:
-    """The number itself, as upstream's script gives it; `init`'s tensor filled with it if the API takes no number."""
-    takes_numbers = re.search(r"\b(int|float)\b", str(parameter.annotation))
+    """The number itself, as upstream's script gives it; `init`'s tensor filled with it for a scale, or if the API takes
+    no number."""
+    takes_numbers = re.search(r"\b(int|float)\b", str(parameter.annotation)) and parameter.name not in SCALES
     return made.fill_(value) if isinstance(made, Tensor) and not takes_numbers else value
 
 
@@ -199,12 +238,20 @@ def in_a_sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def note_changes(given: Given, trial: Given) -> None:
-    """Note which arguments a call has changed, by the copy `trial` on which it was made."""
-    shares = {
-        name: tuple(map(_changed_rows, tensors(value), tensors(trial.call[name]))) for name, value in given.call.items()
-    }
-    given.kept.changed = {name: of_tensors for name, of_tensors in shares.items() if any(of_tensors)}
+def first_call(given: Given, trial: Given, outputs: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Note what a call on the copy `trial` has shown; `outputs` names them, once it is known what the call changed.
+
+    The first one counts: one that is built again later may find inputs that hold the answer, and change less.
+    """
+    if given.shared.first.outputs:
+        return outputs()
+    pairs = {name: zip(tensors(value), tensors(trial.call[name]), strict=True) for name, value in given.call.items()}
+    shares = {name: tuple(_changed_rows(*pair) for pair in of_tensors) for name, of_tensors in pairs.items()}
+    changed = {name: of_tensors for name, of_tensors in shares.items() if any(of_tensors)}
+    given.shared.first = FirstCall(changed=changed)
+    named = outputs()
+    given.shared.first = FirstCall({name: tensor.dtype for name, tensor in named.items()}, changed)
+    return named
 
 
 def _changed_rows(before: Tensor, after: Tensor) -> float:
@@ -214,28 +261,18 @@ def _changed_rows(before: Tensor, after: Tensor) -> float:
     return float(torch.ne(*rows).any(-1).double().mean()) if before.numel() else 0.0
 
 
-def device_of(given: Given) -> torch.device:
-    """A GPU if any of it is there: indices and lengths may stay on the host."""
-    devices = [tensor.device for tensor in tensors((given.call, given.plan))]
-    return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
-
-
-def changed(given: Given) -> tuple[Tensor, ...]:
-    return tuple(tensors([given.call[name] for name in given.kept.changed]))
-
-
 def written(api: Api, given: Given) -> dict[str, Any]:
     """The arguments that the call writes: those that the template lists, and others that it was seen to change."""
     named = {o.name: given.call[o.argument] for o in api.outputs if list(tensors(given.call.get(o.argument)))}
     known = {output.argument for output in api.outputs}
-    return {**named, **{name: given.call[name] for name in given.kept.changed if name not in known}}
+    return {**named, **{name: given.call[name] for name in given.shared.first.changed if name not in known}}
 
 
 def write_only(api: Api, given: Given) -> tuple[Tensor, ...]:
     """The arguments that hold the whole answer and nothing that is read; none where any output is another one."""
     read = {one.argument for one in api.inputs}
     names = [o.argument for o in api.outputs if o.argument not in read or o.argument in WRITE_ONLY]
-    whole = len(names) == len(api.outputs) and set(names) == set(given.kept.changed)
+    whole = len(names) == len(api.outputs) and set(names) == set(given.shared.first.changed)
     held = [given.call.get(name) for name in names]
     return tuple(one for one in held if isinstance(one, Tensor)) if whole else ()
 

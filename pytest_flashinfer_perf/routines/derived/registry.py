@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dis
 import importlib
 import importlib.util
 import inspect
@@ -15,17 +14,17 @@ import typing
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.machine.capability import HARDWARE
 from pytest_flashinfer_perf.routines.derived.by_hand import completed
-from pytest_flashinfer_perf.routines.derived.templates import PART, WHAT_LACKED, Api, Axis, Declared, Default, Registry
+from pytest_flashinfer_perf.routines.derived.special_cases import ONE_MORE, UNREAD, special
+from pytest_flashinfer_perf.routines.derived.templates import PART, WHAT_LACKED, Api, Axis, Declared, Registry
 
 DECORATED = re.compile(r"flashinfer_api\s*\([^)]*trace\s*=")
 BESIDE_AXES = ("device", "seed")
-SIZE_ONE = ("one", "scalar", "zero")  # axes of a tensor with one element, or none
-ONE_MORE = "_plus_1"  # ends the name of an axis that follows from another one
 ONLY = "flashinfer"  # the backend of an API that has no choice
 
 
@@ -72,9 +71,9 @@ def described(path: str, label: str, found: tuple[Callable[..., Any], Any], coun
     known = Api(path, label, path.split(".")[1], template.op_type, templates=count, by_hand=by_hand)
     absent = _absent(template)
     if absent:
-        return _replace(known, missing=f"its template has no {' and no '.join(absent)}")
-    axes = tuple(_axes(template))
-    return _replace(
+        return replace(known, missing=f"its template has no {' and no '.join(absent)}")
+    axes = tuple(_axes(template, {*UNREAD, *special(known).unread}))
+    return replace(
         known,
         axes=axes,
         unused=tuple(_unread(template.init, {axis.name for axis in axes})),
@@ -93,10 +92,6 @@ def _by_hand(theirs: tuple[Callable[..., Any], Any] | None, found: tuple[Callabl
     if theirs is None or _absent(theirs[1]):
         return WHAT_LACKED if not _absent(found[1]) else ""
     return PART if theirs != found else ""
-
-
-def _replace(api: Api, **changes: Any) -> Api:
-    return type(api)(**{**vars(api), **changes})
 
 
 def _arguments(init: Callable[..., Any]) -> dict[str, Any]:
@@ -119,23 +114,19 @@ def _unread(init: Callable[..., Any], axes: set[str]) -> Iterator[str]:
             yield name
 
 
-def _axes(template: Any) -> Iterator[Axis]:
-    """A default of 0 is worked out by `init` from the other axes; some others it takes and does not look at."""
-    made_by = (template.init, *_passes_on(template.init))
-    read = {step.argval for init in made_by for step in dis.get_instructions(init) if step.opname.startswith("LOAD")}
+def _axes(template: Any, unread: set[str]) -> Iterator[Axis]:
+    """A default of 0 is worked out by `init` from the other axes."""
     words = getattr(template, "words", {})
     for name, default in _arguments(template.init).items():
         required = default is inspect.Parameter.empty
         given = None if required else default
         numeric = isinstance(given, (int, float)) and not isinstance(given, bool)
-        free = name in read and name not in SIZE_ONE and not name.endswith(ONE_MORE)
+        free = name not in unread and not name.endswith(ONE_MORE)
         if free and (required or (numeric and given != 0) or name in words):
             marker = template.axes.get(name)
             sentence = " ".join((getattr(marker, "description", "") or "").split())
             short = getattr(marker, "abbrev", "") or ""
-            yield Axis(
-                name, typing.cast("Default", given), sentence, short, tuple(words.get(name, ())), int(name not in words)
-            )
+            yield Axis(name, given, sentence, short, tuple(words.get(name, ())), int(name not in words))
 
 
 def _declared(described: dict[str, Any]) -> Iterator[Declared]:
@@ -179,13 +170,8 @@ def located(path: str) -> Any:
     raise ModuleNotFoundError(path)
 
 
-def main() -> int:
+def main() -> None:
     warnings.simplefilter("ignore")
     with contextlib.redirect_stdout(io.StringIO()):  # what an import prints is no JSON
         found = describe()
-    json.dump(found.as_json(), sys.stdout)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    json.dump(asdict(found), sys.stdout)

@@ -1,4 +1,8 @@
-"""A `Routine` made from an API's template instead of a file of its own."""
+"""A `Routine` made from an API's template instead of a file of its own.
+
+`of` puts together what the other modules here derive: flags and tiers, inputs, backends, the answer and its cost. What
+an API needs to run, and the memory that it takes, are estimated below before anything is called.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,21 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.capability import Requirement
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines.derived import (
-    calling,
-    exceptions,
-    faults,
-    given,
-    registry,
-    sampling,
-    shapes,
-    truth,
-    work,
-)
-from pytest_flashinfer_perf.routines.derived.given import Given
+from pytest_flashinfer_perf.routines.derived import calling, given, prepare, registry, samplers, shapes, truth
+from pytest_flashinfer_perf.routines.derived.given import Given, Prepared
 from pytest_flashinfer_perf.routines.derived.shapes import ApiParams
+from pytest_flashinfer_perf.routines.derived.special_cases import ONE_RANK, special
 from pytest_flashinfer_perf.routines.derived.templates import Api
 from pytest_flashinfer_perf.spec.nested import has_both_signs, tensors
 from pytest_flashinfer_perf.spec.params import Params
@@ -50,31 +44,30 @@ class ApiRoutine(Routine[Any, Given]):
         return "api"
 
     def read(self, _params: Any, inputs: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        kept = inputs.kept
-        if sampling.is_sampler(self.api):
-            return (sampling.excess(outputs[0], kept.probabilities, kept.drafts),)
-        named = dict(zip(kept.dtypes, outputs, strict=False))  # a reference that changes its inputs returns them too
-        return tuple(_meant(self.api, inputs, name, named[name]) for name in kept.compared)
+        known = _prepared(inputs)
+        if known.probabilities is not None:
+            return (samplers.excess(outputs[0], known.probabilities, known.drafts),)
+        # A reference that changes its inputs returns them, too.
+        named = dict(zip(inputs.shared.first.outputs, outputs, strict=False))
+        return tuple(truth.meant(self.api, name, named[name], inputs.all, known.undecided) for name in known.outputs)
 
     def allowed(self, _params: Any, inputs: Given, _backend: str) -> tuple[Tolerance, ...]:
-        if sampling.is_sampler(self.api):
-            return (sampling.ALLOWED,)
-        kept = inputs.kept
-        return tuple(truth.tolerance(self.api, name, kept.dtypes[name]) for name in kept.compared)
+        known, types = _prepared(inputs), inputs.shared.first.outputs
+        if known.probabilities is not None:
+            return (samplers.ALLOWED,)
+        return tuple(truth.tolerance(self.api, name, types[name]) for name in known.outputs)
 
-    def described(self, params: Any, inputs: Given, bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:
-        known, allowed = inputs.kept, bounds or self.allowed(params, inputs, "")
-        right = partial(_passes, self, params, inputs, allowed)
+    def described(self, _params: Any, inputs: Given, _bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:
+        known = _prepared(inputs)
         return {
             "derived": True,
             "reference": known.computed_in,
             "no_reference": known.missing or None,
-            "weak_reference": _weakness(self.api, inputs),
-            "faults_missed": list(faults.missed(_right(self.api, inputs), right)),
+            "weak_reference": _weakness(self.api, inputs, known),
         }
 
     def changed(self, inputs: Given) -> tuple[Tensor, ...]:
-        return () if given.write_only(self.api, inputs) else given.changed(inputs)
+        return () if given.write_only(self.api, inputs) else inputs.changed
 
 
 def of(api: Api) -> ApiRoutine:
@@ -119,38 +112,24 @@ def _backends(api: Api) -> Iterator[Backend[Any, Given]]:
 
 
 def _cost(api: Api, _params: Params, x: Given) -> Cost:
-    """The reference is asked now: its products are counted on the way."""
-    x.kept.flops = work.counted(partial(_answer, api, x))
-    return work.cost(api, x)
-
-
-def _answer(api: Api, x: Given) -> None:
-    known = x.kept
-    known.is_new = True
-    if sampling.is_sampler(api):
-        known.probabilities, known.computed_in = sampling.probabilities(api, x.all), "float64"
-        known.drafts = sampling.proposed(api, x.all)
-        return
-    try:
-        known.answer, known.computed_in = truth.answer(api, x, given.device_of(x))
-    except truth.NoReferenceError as error:
-        known.missing = str(error)
-    if x.all.get("top_p") is not None and "probs" in x.call:
-        known.undecided = sampling.undecided(x.all, x.call["probs"])
+    """The reference is asked now: its products are the FLOPs."""
+    x.shared.prepared = prepare.prepared(api, x)
+    return x.shared.prepared.cost
 
 
 def _reference(api: Api, _params: Params, x: Given, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
-    """What was answered when the cost was asked for; a second time, to the inputs as they are by then."""
-    if not x.kept.is_new:
-        _answer(api, x)
-    x.kept.is_new = False
-    return _wanted(api, x)
+    """The answer that was prepared with the cost, which is taken once; then that to the inputs as they are by then."""
+    known = _prepared(x)
+    if known.reference is None:
+        known = prepare.prepared(api, x)
+    x.shared.prepared = replace(known, reference=None)
+    return known.reference or ()
 
 
-def _wanted(api: Api, x: Given) -> tuple[Tensor, ...]:
-    if sampling.is_sampler(api):
-        return (torch.zeros(1),)
-    return tuple(truth.meant(api, name, x.kept.answer[name], x.all) for name in x.kept.compared)
+def _prepared(x: Given) -> Prepared:
+    if x.shared.prepared is None:
+        raise RuntimeError("the cost of a case is asked for before its reference: it prepares both")
+    return x.shared.prepared
 
 
 def _activations(api: Api, x: Given) -> Tensor:
@@ -161,44 +140,11 @@ def _activations(api: Api, x: Given) -> Tensor:
     return max(signed, key=Tensor.numel, default=torch.empty(0))
 
 
-def _weakness(api: Api, x: Given) -> str | None:
-    known = x.kept
-    otherwise = exceptions.by_part(exceptions.OTHERWISE, api.label)
-    reason = exceptions.weakness(api) or (otherwise[1] if otherwise else None)
-    unknown = [name for name in known.dtypes if name not in known.compared]
-    return reason or (f"it says nothing of {', '.join(unknown)}" if unknown and known.compared else None)
-
-
-def _right(api: Api, x: Given) -> tuple[Tensor, ...]:
-    """What a backend would answer, in its own types."""
-    if sampling.is_sampler(api):
-        return (sampling.tokens(x.kept.probabilities, x.kept.drafts),)
-    known = x.kept
-    return tuple(known.answer[name].to(known.dtypes[name]) for name in known.compared)
-
-
-def _passes(
-    routine: ApiRoutine, params: Params, x: Given, allowed: tuple[Tolerance, ...], outputs: tuple[Tensor, ...]
-) -> bool:
-    """By the check that the backend's answer has passed, of the outputs that are compared."""
-    seen = _read(routine, params, x, outputs)
-    compared = zip(seen, _wanted(routine.api, x), allowed, strict=True)
-    return not any(check.compare(*each, poisoned=False).rule for each in compared)
-
-
-def _read(routine: ApiRoutine, params: Params, x: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    if sampling.is_sampler(routine.api):
-        return routine.read(params, x, outputs)
-    named = zip(x.kept.compared, outputs, strict=True)
-    return tuple(_meant(routine.api, x, name, output) for name, output in named)
-
-
-def _meant(api: Api, x: Given, name: str, output: Tensor) -> Tensor:
-    """The decoded output, with the reference's values at elements that cannot be decided."""
-    meant, unsure = truth.meant(api, name, output, x.all), x.kept.undecided
-    if unsure is None or unsure.shape != meant.shape:
-        return meant
-    return x.kept.answer[name].to(meant.dtype).where(unsure, meant)
+def _weakness(api: Api, x: Given, known: Prepared) -> str | None:
+    own = special(api)
+    unknown = [name for name in x.shared.first.outputs if name not in known.outputs]
+    silent = f"it says nothing of {', '.join(unknown)}" if unknown and known.outputs else None
+    return own.weak or own.why_not_compared or silent
 
 
 # Where an API can run, from its own decorators; without any, the library's error is the reason of the skip.
@@ -213,14 +159,13 @@ def requirements(api: Api, backend: str) -> tuple[Requirement, ...]:
 
 def _hardware(api: Api) -> Iterator[Requirement]:
     """Of APIs without a decorator, whose kernels would be downloaded before they are refused."""
-    runs_as = exceptions.by_part(exceptions.RUNS_AS, api.path)
-    if runs_as:
+    if runs_as := special(api).runs_as:
         yield capability.compute_capability(api.path, *capability.HARDWARE[runs_as])
 
 
 def several_gpus(api: Api) -> Requirement:
     def require(_device: Device) -> str | None:
-        alone = exceptions.weakness(api) == exceptions.ONE_RANK
+        alone = special(api).weak == ONE_RANK
         return f"{api.path} exchanges data between GPUs, and its template makes one rank alone" if alone else None
 
     return require

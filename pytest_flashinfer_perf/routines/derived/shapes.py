@@ -1,4 +1,8 @@
-"""The axes of a template as Params: a flag for each, with small sizes for tests and sizes of models."""
+"""The axes of a template as Params: a flag for each, with small sizes for tests and sizes of models.
+
+An axis with a default keeps it. Those without one are sized by their names (`special_cases.COUNTS`), and in the other
+tiers by the models whose layers have such axes.
+"""
 
 from __future__ import annotations
 
@@ -13,52 +17,29 @@ from typing import Any
 
 from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.models.description import Dense, Description, Grouped
-from pytest_flashinfer_perf.routines.derived import exceptions
-from pytest_flashinfer_perf.routines.derived.exceptions import by_part
+from pytest_flashinfer_perf.routines.derived.special_cases import (
+    COUNTS,
+    OF_CACHES,
+    ROW_BY_ROW,
+    ROWS,
+    SMALL_EXPERTS,
+    SYNONYMS,
+    special,
+)
 from pytest_flashinfer_perf.routines.derived.templates import Api, Axis
 from pytest_flashinfer_perf.spec.dtypes import HALF
 from pytest_flashinfer_perf.spec.params import Fault, Params, Value, flag
 from pytest_flashinfer_perf.spec.presets import Model, Presets, Spread
 from pytest_flashinfer_perf.spec.routine import Shape
 
-# The axis that counts a call's rows has many names: each of them is understood where an API has one of them.
-ROWS = ("num_tokens", "batch_size", "num_rows", "nnz", "M", "m", "seq_len", "total_q", "num_qo_tokens")
-SYNONYMS = {"N": ("n",), "K": ("k",), "head_size": ("head_dim",), "k": ("top_k",), "topk": ("top_k",)}
-
 # How many, of what a call is given any number of: in the smoke tier, and in the default tier.
 SMOKE, USUAL = 16, (64, 1024)
-ROW_BY_ROW = ("rope", "gemm", "cute_dsl", "quantization")  # whose caches and blocks are read by rows
-COUNTS: Mapping[str, tuple[int, tuple[int, ...]]] = {
-    "num_states": (4, (4,)),
-    "num_groups": (2, (8,)),
-    "num_pages": (16, (1024,)),
-    "q_len_per_request": (1, (1,)),
-    "cp_size": (2, (4,)),
-    "num_indices": (16, (64,)),
-    "kv_len": (256, (4096,)),
-    "total_seq_len": (128, (4096,)),
-    "K_doubled": (256, (8192,)),
-    "B": (2, (8,)),
-}
-# Requests are answered one by one by the references of what reads a cache.
-CACHED, OF_CACHES = (
-    (4, (16, 64)),
-    {"page_size", "kv_len", "max_seq_len", "block_size", "num_pages", "q_len_per_request"},
-)
+CACHED = (4, (16, 64))  # requests, which the references of what reads a cache answer one by one
 SAMPLED = (64, (1024,))  # a distribution is seen in many rows only
-# A mixture of experts is made and answered by loops over them: small ones to try.
-SMALL_EXPERTS = {
-    "num_experts": 32,
-    "num_local_experts": 8,
-    "hidden_size": 512,
-    "intermediate_size": 256,
-    "num_routed_experts": 64,
-}
 DRAWN = (1, 2, 3, 16, 33)
 FLOATS = (*HALF, "float32")
 BESIDE = ("dtype", "arguments", "probabilities")
 UNIFORM = "uniform"
-PROBABILITIES = ("probs", "draft_probs", "target_probs")  # arguments of samplers
 Sizes = dict[str, Any]
 
 
@@ -148,7 +129,7 @@ def tiers(api: Api, params: type[ApiParams]) -> dict[str, Callable[[], Iterator[
 def _shapes(api: Api, params: type[ApiParams], tier: str) -> Iterator[Shape[Any]]:
     """The template's own sizes; beside them, those of one model."""
     smoke = tier == "smoke"
-    own = _small(api) if smoke else by_part(exceptions.USUAL, api.label) or {}
+    own = {**_small_experts(api), **special(api).smoke} if smoke else special(api).usual
     each = (params(**{**counts, **_one_token_each(api, counts), **own}) for counts in _counts(api, smoke=smoke))
     yield from map(Shape, dict.fromkeys(each))
     if tier == "default" and (found := presets(api)):
@@ -180,10 +161,6 @@ def _one_token_each(api: Api, counts: Sizes) -> Sizes:
 
 def _is_sampled(api: Api) -> bool:
     return any(output.name == "samples" for output in api.outputs)
-
-
-def _small(api: Api) -> Sizes:
-    return {**_small_experts(api), **(by_part(exceptions.SMALL, api.label) or {})}
 
 
 def _small_experts(api: Api) -> Sizes:

@@ -9,8 +9,8 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ import platformdirs
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.machine.requirements import PROJECT, version
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.formatting import wrapped
 
 PART, WHAT_LACKED = "in part", "what it lacked"  # without the latter it could not be measured
-Default = int | float | str | bool | None
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Axis:
     """What the template's `init` takes, mostly a number; it has to be given where there is no default."""
 
     name: str
-    default: Default
+    default: Any  # a number, a word or a switch, or None
     help: str = ""
     short: str = ""
     choices: tuple[str, ...] = ()
@@ -92,33 +93,14 @@ class Registry:
     def usable(self) -> tuple[Api, ...]:
         return tuple(api for api in self.apis if not api.missing)
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def from_json(read: Mapping[str, Any]) -> Registry:
-    return Registry(read["version"], tuple(map(_api, read["apis"])), read["failed"])
-
-
-def _api(read: Mapping[str, Any]) -> Api:
-    made = {
-        "axes": tuple(Axis(**{**axis, "choices": tuple(axis["choices"])}) for axis in read["axes"]),
-        "inputs": _declared(read["inputs"]),
-        "outputs": _declared(read["outputs"]),
-        "unused": tuple(read["unused"]),
-        "backends": tuple(read["backends"]),
-        "arguments": tuple(read["arguments"]),
-    }
-    return Api(**{**read, **made})
-
-
-def _declared(read: Iterable[Mapping[str, Any]]) -> tuple[Declared, ...]:
-    return tuple(Declared(**{**one, "dims": tuple(one["dims"])}) for one in read)
-
 
 # List the templates of the installed FlashInfer, in a child process once per version.
 
 FORMAT = 3
+PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1:]; "
+    "from pytest_flashinfer_perf.routines.derived import registry; registry.main()"
+)
 NOTHING = Registry("", (), {})
 
 
@@ -134,40 +116,37 @@ def installed() -> Registry:
         return NOTHING
     kept = _kept_at(Path(found.origin))
     try:
-        return from_json(json.loads(kept.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError):
+        return _read(kept.read_text(encoding="utf-8"))
+    except (OSError, ValueError, FieldError):
         return _asked(kept)
+
+
+def _read(text: str) -> Registry:
+    return fields.read(Registry, json.loads(text), "templates")
 
 
 def _kept_at(origin: Path) -> Path:
     """By version, by place, since a checkout may change, by what its packages let it import, and by what is by hand."""
-    by_hand = sorted((Path(__file__).parent / "by_hand").glob("*.py"))
+    here = Path(__file__).parent
+    ours = [here / "special_cases.py", *sorted((here / "by_hand").glob("*.py"))]
     packages = (PROJECT, "torch", "nvidia-cutlass-dsl", "triton")
     stated = [str(FORMAT), str(origin), str(origin.stat().st_mtime_ns), *(str(version(one)) for one in packages)]
-    stated += [f"{path.name} {path.stat().st_mtime_ns}" for path in by_hand]
+    stated += [f"{path.name} {path.stat().st_mtime_ns}" for path in ours]
     name = f"{version(packages[0])}-{hashlib.sha256(' '.join(stated).encode()).hexdigest()[:12]}.json"
     return platformdirs.user_cache_path("pytest-flashinfer-perf") / "apis" / name
 
 
 def _asked(kept: Path) -> Registry:
-    command = [sys.executable, "-m", "pytest_flashinfer_perf.routines.derived.registry"]
     package = str(Path(__file__).parents[3])
-    path = [package, *sys.path]
     child = subprocess.run(  # noqa: S603 - this interpreter, on a module of this package
-        [*command[:1], "-c", _PROGRAM, *path], capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, package, *sys.path], capture_output=True, text=True, check=False
     )
     if child.returncode:
         last = (child.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise DiscoveryError(f"FlashInfer's trace templates cannot be listed: {last}")
-    found = from_json(json.loads(child.stdout))
+    found = _read(child.stdout)
     write_whole(kept, child.stdout)
     return found
-
-
-_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[1:]; "
-    "from pytest_flashinfer_perf.routines.derived import registry; sys.exit(registry.main())"
-)
 
 
 # The output of `flashinfer-perf list --api`: all templates of the installed FlashInfer, by family.

@@ -1,10 +1,14 @@
-"""The expected answer of an API: its template's reference on copies of the inputs in wider types."""
+"""The expected answer of an API: its template's reference on copies of the inputs in wider types.
+
+The reference is FlashInfer's own: what it answers is taken as it is, but for outputs that `special_cases.py` excludes.
+How an answer is decoded before it is compared, and how far it may be off, follows from the type of each output.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,9 +20,9 @@ from pytest_flashinfer_perf.checking.check import BY_DTYPE, EXACT, Tolerance
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.routines import _narrow
-from pytest_flashinfer_perf.routines.derived import exceptions, given
 from pytest_flashinfer_perf.routines.derived import given as made
 from pytest_flashinfer_perf.routines.derived.given import Given
+from pytest_flashinfer_perf.routines.derived.special_cases import SAME_ANSWER, special
 from pytest_flashinfer_perf.routines.derived.templates import Api
 from pytest_flashinfer_perf.routines.moe._shared import ROUNDED_ON_THE_WAY
 from pytest_flashinfer_perf.spec.nested import tensors
@@ -28,66 +32,67 @@ WIDER = {**NARROW, torch.float32: torch.float64}
 WIDTHS = {"float64": WIDER, "float32": NARROW}
 
 
-SAME_ANSWER = {"enable_pdl"}  # arguments that change how, not what
-
-
 class NoReferenceError(FlashinferPerfError):
     """The template's reference cannot answer what its own `init` makes."""
 
 
-def answer(api: Api, given: Given, device: torch.device) -> tuple[dict[str, Tensor], str]:
-    """By the names of outputs, and what it was computed in."""
-    known, computed_in = _computed(api, given, device)
-    _, why = exceptions.by_part(exceptions.OTHERWISE, api.label) or ((), "")
-    if why and not known:
-        raise NoReferenceError(f"no reference: its template's answers otherwise, {why}")
-    return known, computed_in
+def answer(api: Api, given: Given, known: Collection[str] = ()) -> tuple[dict[str, Tensor], str]:
+    """The answer by the names of outputs, and the type that it was computed in: `as given` if wider ones are refused.
 
-
-def _computed(api: Api, given: Given, device: torch.device) -> tuple[dict[str, Tensor], str]:
-    """`as given` where wider inputs are refused."""
-    for name in ("float32",) if device.type == "cuda" else ("float64", "float32"):
-        with suppress(NoReferenceError):  # it may insist on the types that it was written for
-            return _known(api, given, _widened(given, WIDTHS[name])), name
-    return _known(api, given, cold.clone(given, set())), "as given"
-
-
-def _known(api: Api, given: Given, wide: Given) -> dict[str, Tensor]:
-    """The outputs that the reference wrote; those that it left unchanged are not compared.
-
-    To inputs that already hold the answer it makes no difference: what it was seen to write once, it writes.
+    To inputs that already hold the answer it makes no difference: `known` are outputs that it was seen to write before.
     """
+    computed_in = "as given"
+    for name in ("float32",) if given.device.type == "cuda" else ("float64", "float32"):
+        with suppress(NoReferenceError):  # it may insist on the types that it was written for
+            written, computed_in = _written(api, given, _widened(given, WIDTHS[name]), known), name
+            break
+    else:
+        written = _written(api, given, cold.clone(given, set()), known)
+    own = special(api)
+    left = {name: tensor for name, tensor in written.items() if name not in own.not_compared}
+    if own.not_compared and not left:
+        raise NoReferenceError(f"no reference: its template's answers otherwise, {own.why_not_compared}")
+    return left, computed_in
+
+
+def _written(api: Api, given: Given, copy: Given, known: Collection[str]) -> dict[str, Tensor]:
+    """The outputs that the reference wrote; those that it left unchanged are not compared."""
     before = dict(made.flat(made.written(api, given)))
-    named = call(api, wide)
-    own = {tensor.data_ptr() for tensor in tensors(wide.call)}
-    untouched = (name for name, tensor in named.items() if name in before and tensor.data_ptr() in own)
-    left = {name for name in untouched if torch.equal(named[name].to(before[name].dtype), before[name])}
-    given.kept.written |= named.keys() - left
-    otherwise, _ = exceptions.by_part(exceptions.OTHERWISE, api.label) or ((), "")
-    return {name: tensor for name, tensor in named.items() if name in given.kept.written and name not in otherwise}
+    answered = named(api, copy, returned(api, copy))
+    own = {tensor.data_ptr() for tensor in tensors(copy.call)}
+
+    def is_left(name: str, tensor: Tensor) -> bool:
+        untouched = name in before and tensor.data_ptr() in own and name not in known
+        return untouched and torch.equal(tensor.to(before[name].dtype), before[name])
+
+    return {name: tensor for name, tensor in answered.items() if not is_left(name, tensor)}
 
 
-def call(api: Api, given: Given) -> dict[str, Tensor]:
-    """The reference on these inputs themselves, some of which it may change."""
+def returned(api: Api, given: Given) -> Any:
+    """What the reference returns for these inputs themselves, some of which it may change."""
     reference = made.live(api).trace.reference
     try:
-        returned = reference(**dict(_bound(api, given, reference)))
+        return reference(**dict(_bound(api, given, reference)))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         raise NoReferenceError(f"no reference: its template's fails, {made.in_a_sentence(error)}") from error
+
+
+def named(api: Api, given: Given, returned: Any) -> dict[str, Tensor]:
+    """The reference's outputs by name: what it wrote to these inputs, and what it returned."""
     if isinstance(returned, dict):
-        named = {name: value for name, value in returned.items() if isinstance(value, Tensor)}
+        by_name = {name: value for name, value in returned.items() if isinstance(value, Tensor)}
     else:
-        named = made.answers(api, Given({}, {}), returned)
-    return {**dict(made.flat(made.written(api, given))), **named}
+        by_name = made.answers(api, Given({}, {}), returned)
+    return {**dict(made.flat(made.written(api, given))), **by_name}
 
 
 def _widened(given: Given, types: dict[torch.dtype, torch.dtype]) -> Given:
     def wide(tensor: Tensor) -> Tensor:
         return tensor.to(types[tensor.dtype]) if tensor.dtype in types else tensor.clone()
 
-    return Given(_mapped(wide, given.call), _mapped(wide, given.plan), given.kept)
+    return Given(_mapped(wide, given.call), _mapped(wide, given.plan), given.shared)
 
 
 def _mapped(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
@@ -103,16 +108,18 @@ def _mapped(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
 def _bound(api: Api, given: Given, reference: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """The reference's arguments: by the template's names, by the API's, by those of `plan` that end alike."""
     everything = given.all
-    named = dict(_by_template(api, everything))
+    by_template = dict(_by_template(api, everything))
     parameters = inspect.signature(reference).parameters
-    strange = given.kept.arguments - set(parameters) - SAME_ANSWER
+    strange = given.shared.asked - set(parameters) - SAME_ANSWER
     if strange:
         raise NoReferenceError(f"no reference: its template's does not know of {', '.join(sorted(strange))}")
     for name, parameter in parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            yield from ((key, value) for key, value in everything.items() if key not in parameters and key not in named)
-        elif name in named or name in everything:
-            yield name, named.get(name, everything.get(name))
+            yield from (
+                (key, value) for key, value in everything.items() if key not in parameters and key not in by_template
+            )
+        elif name in by_template or name in everything:
+            yield name, by_template.get(name, everything.get(name))
         elif parameter.default is parameter.empty:
             yield name, _alike(name, everything)
 
@@ -150,7 +157,7 @@ EXPONENTS = Tolerance(0.0, 0.0, 0.02, matched=0.97, absolute=1.0)  # scales that
 
 def is_packed(api: Api, name: str, dtype: torch.dtype) -> bool:
     """Whether it holds two e2m1 numbers in each byte."""
-    output = given.declared(api, name)
+    output = made.declared(api, name)
     last = output.dims[-1] if output and output.dims else ""
     return dtype == torch.uint8 and ("packed" in last or "div_2" in last)
 
@@ -160,13 +167,17 @@ def is_unordered(api: Api, name: str, dtype: torch.dtype) -> bool:
     return "top" in api.label and "indices" in name and not dtype.is_floating_point
 
 
-def meant(api: Api, name: str, tensor: Tensor, arguments: Mapping[str, Any]) -> Tensor:
-    """The numbers to compare: unpacked ones, or those that indices choose; else the output itself."""
+def meant(api: Api, name: str, tensor: Tensor, arguments: Mapping[str, Any], undecided: Tensor | None = None) -> Tensor:
+    """The numbers to compare: unpacked ones, or those that indices choose; zeros for elements that are undecided."""
     if is_packed(api, name, tensor.dtype):
         return _narrow.from_e2m1(_narrow.unpacked(tensor))
     if is_unordered(api, name, tensor.dtype):
         return _numbers_at(tensor, arguments.values()).sort(-1).values
-    return tensor.sort(-1).values if name in exceptions.UNORDERED.get(api.label, ()) else tensor
+    if name in special(api).unordered:
+        return tensor.sort(-1).values
+    if undecided is None or undecided.shape != tensor.shape:
+        return tensor
+    return tensor.masked_fill(undecided, 0)
 
 
 def _numbers_at(indices: Tensor, arguments: Iterable[Any]) -> Tensor:

@@ -7,107 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.routines.derived import NotAnApiError
-from pytest_flashinfer_perf.routines.derived.shapes import FLOATS, PROBABILITIES, UNIFORM
+from pytest_flashinfer_perf.routines.derived.shapes import FLOATS, UNIFORM
+from pytest_flashinfer_perf.routines.derived.special_cases import (
+    ANYWAY,
+    ARGUMENTS,
+    AXES,
+    DEFAULTS,
+    LINES,
+    PROBABILITIES,
+    LineSpecial,
+)
 from pytest_flashinfer_perf.routines.derived.templates import Api, installed
 from pytest_flashinfer_perf.spec.params import ParamError
 
-# Routines that are not called as their API is.
-NAMES = {
-    "MSAProxyScore": "msa_proxy_score",
-    "MSASparseAttention": "msa_sparse_attention",
-    "MSASparseDecode": "msa_sparse_decode_attention",
-    "cute_dsl_fp4_block_scale_moe": "cute_dsl_fused_moe_nvfp4",
-    "recurrent_kda_prefill": "recurrent_kda",
-    "gated_delta_rule_decode": "gated_delta_rule_decode_pretranspose",
-    "fused_dit_layernorm": "fused_dit_gate_residual_layernorm_gamma_beta",
-    "cute_dsl_bf16_moe": "cute_dsl_fused_moe_bf16",
-}
-# Those that call another API where a flag has this value.
-NAMES_BY_FLAG = {
-    ("gated_delta_rule_decode", "state_layout", "nontranspose"): "gated_delta_rule_decode",
-    ("gated_delta_rule_mtp", "state_dtype", "bfloat16"): "gated_delta_rule_decode_pretranspose",
-    ("fused_dit_layernorm", "dit_mode", "gate_residual_scale_shift"): "fused_dit_gate_residual_layernorm_scale_shift",
-    ("fused_dit_layernorm", "dit_mode", "residual_scale_shift"): "fused_dit_residual_layernorm_scale_shift",
-}
-# Why FlashInfer's template of these is not completed here: what runs them, as no SM90 GPU does, or what they are.
-WHY_NOT = {
-    "bgmv_moe": "its weights are addresses in a table, which copies for a cold cache would not follow",
-    "cute_dsl_fp4_block_scale_moe": "it needs a GPU of compute capability 10.0 or 10.3",
-    "b12x_fused_moe": "it needs a GPU of compute capability 12.0 or 12.1",
-    "unified_nvfp4_moe": "it needs a GPU of compute capability 10.0 or 10.3",
-    "nvfp4_batched_quantize": "it needs a GPU of compute capability 10.0 or later",
-    "alphamoe_nvfp4_aligned_moe": "it needs a GPU of compute capability 10.0 or 10.3",
-    "trtllm_batch_decode_sparse_mla_dsv4": "it needs a GPU of compute capability 10.0 or 10.3",
-    "recurrent_kda_prefill": "it needs a GPU of compute capability 12.0",
-    "MSAPipeline": "it needs a GPU of compute capability 12.0 or 12.1",
-    "rmsnorm_fp4quant": "it needs a GPU of compute capability 10.0 or later",
-    "add_rmsnorm_fp4quant": "it needs a GPU of compute capability 10.0 or later",
-    "nvfp4_quantize": "it needs a GPU of compute capability 10.0 or later",
-}
-# An axis is as long as these flags multiplied, where no flag has its name.
-AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "nnz": (("batch_size", "seq_len"),),
-    "num_tokens": (("batch_size",),),
-    "M": (("m",),),
-    "N": (("n",),),
-    "K": (("k",),),
-    "k": (("top_k",),),
-    "num_q_heads": (("num_qo_heads",),),
-    "num_k_heads": (("num_kv_heads",),),
-    "num_q_heads_x_head_size": (("num_qo_heads", "head_dim"),),
-    "num_k_heads_x_head_size": (("num_kv_heads", "head_dim"),),
-    "head_size": (("head_dim",),),
-    "num_speculative": (("num_speculate_tokens",),),
-    "total_seq_len": (("batch_size", "s_qo"),),
-    "num_seqs": (("batch_size",),),
-    "qo_len": (("s_qo",),),
-    "kv_len": (("s_kv",),),
-    "seq_len": (("num_tokens",),),
-    "num_rows": (("batch_size",),),
-    "max_pages_per_seq": (("max_len",),),  # of pages of one token
-    "total_q": (("batch_size", "s_qo"),),
-    "total_k": (("batch_size", "s_kv"),),
-    "pool_size": (("batch_size",),),
-}
-# The same, of single routines.
-AXES_OF: Mapping[str, Mapping[str, tuple[tuple[str, ...], ...]]] = {
-    "fused_dit_layernorm": {"num_rows": (("hidden_size",),)},  # as upstream's parser has no flag for them
-    # Room for any lengths, which `init` draws: into less of it they may not fit.
-    "rope_quantize_fp8_append_paged_kv_cache": {"num_pages": (("batch_size", "seq_len"),)},
-}
-_GDN = {"num_q_heads": "16", "num_k_heads": "16", "num_v_heads": "32"}
-_MSA = {"batch_size": "1", "s_kv": "4096", "num_qo_heads": "64", "num_kv_heads": "4", "topk": "16"}
-_DRAWN_FROM = {"seed": "42", "offset": "0"}  # else it is torch's generator, which adds two kernels to a graph
-# What upstream takes where a line has no such flag, by family or routine, of what an API has as an axis or an argument.
-DEFAULTS: Mapping[str, Mapping[str, str]] = {
-    "rope": {"input_dtype": "float16"},
-    "sampling": {"top_k": "50", "top_p": "0.9", "min_p": "0.1", "num_speculate_tokens": "5", **_DRAWN_FROM},
-    "topk": {"top_k": "50", "max_len": "4096"},
-    "gdn_decode": _GDN,
-    "gated_delta_rule_mtp": {**_GDN, "seq_len": "2"},
-    "gdn_prefill": {**_GDN, "s_qo": "2048"},
-    "msa_ops": {**_MSA, "s_qo": "4096"},
-    "MSASparseDecode": {**_MSA, "s_qo": "1"},
-}
-ARGUMENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "no_sf_swizzled_layout": (("is_sf_swizzled_layout", "False"),),
-    "interleave": (("interleave", "True"), ("is_neox", "False")),
-}
-# What every template does anyway.
-ANYWAY = {
-    "out_dtype": ("fp8_e4m3", "nvfp4", "bfloat16"),
-    "quant_dtype": ("fp8_e4m3",),
-    "filter_apply_order": ("top_k_first",),
-    "kv_layout": ("NHD",),
-    "sf_layout": ("128x4",),
-    "global_scale": ("1.0",),
-    "state_layout": ("pretranspose", "nontranspose"),
-    "state_dtype": ("float32",),
-    "pool_mode": ("single",),
-    "dit_mode": ("gate_residual_gamma_beta", "gate_residual_scale_shift", "residual_scale_shift"),
-}
-# Types that a routine's parser takes alone: `--dtype` would cast what is first of the inputs, which is a state.
-OWN_TYPE = {"selective_state_update": "bfloat16"}
+
+def _special(routine: str) -> LineSpecial:
+    return LINES.get(routine, LineSpecial())
 
 
 @dataclass(frozen=True)
@@ -121,10 +36,10 @@ class _Line:
     @classmethod
     def read(cls, routine: str, api: Api, flags: Mapping[str, str]) -> _Line:
         """With what upstream takes for granted: `enable_pdl` is off unless it is asked for."""
-        defaults = {"enable_pdl": "False", **DEFAULTS.get(routine, DEFAULTS.get(api.family, {}))}
+        defaults = {"enable_pdl": "False", **(_special(routine).defaults or DEFAULTS.get(api.family, {}))}
         axes = {axis.name for axis in api.axes}
         known = {*api.arguments, *axes, "input_dtype"}
-        known |= {name for axis in axes for names in AXES.get(axis, ()) for name in names}
+        known |= {name for axis in axes for name in AXES.get(axis, "").split("*")}
         given = {**{name: defaults[name] for name in defaults if name in known}, **flags}
         return cls(routine, api, _turned(routine, given) if "rope_dim" in axes else given)
 
@@ -132,29 +47,31 @@ class _Line:
         axes = dict(self._axes())
         words = {axis.name for axis in self.api.axes if isinstance(axis.default, (str, bool))}
         sizes = {axis: self.flags[axis] if axis in words else self._size(names) for axis, names in axes.items()}
-        taken = {name for axis in axes for names in ((axis,), *self._names(axis)) for name in names}
+        taken = {name for axis in axes for name in (axis, *self._names(axis))}
         others = {name: value for name, value in self.flags.items() if name not in taken}
         dtype = others.pop("input_dtype", None)
         arguments = ",".join(word for name, value in others.items() for word in self._argument(name, value))
         flags = {
             **sizes,
-            **({"dtype": self._known(dtype)} if dtype and dtype != OWN_TYPE.get(self.routine) else {}),
+            **({"dtype": self._known(dtype)} if dtype and dtype != _special(self.routine).own_type else {}),
             **({"arguments": arguments} if arguments else {}),
             **({"probabilities": UNIFORM} if {*PROBABILITIES} & {*self.api.arguments} else {}),
         }
         return [word for name, value in flags.items() for word in (f"--{name}", str(value)) if word]
 
-    def _names(self, axis: str) -> tuple[tuple[str, ...], ...]:
-        return AXES_OF.get(self.routine, {}).get(axis) or AXES.get(axis, ())
+    def _names(self, axis: str) -> list[str]:
+        """The flags whose product is as long as the axis; none if it has no others than its own."""
+        product = _special(self.routine).axes.get(axis) or AXES.get(axis)
+        return product.split("*") if product else []
 
-    def _axes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def _axes(self) -> Iterator[tuple[str, list[str]]]:
         for axis in self.api.axes:
-            options = ((axis.name,), *self._names(axis.name))
-            found = next((names for names in options if set(names) <= set(self.flags)), None)
+            options = ([axis.name], self._names(axis.name))
+            found = next((names for names in options if names and set(names) <= set(self.flags)), None)
             if found:
                 yield axis.name, found
 
-    def _size(self, names: tuple[str, ...]) -> int:
+    def _size(self, names: list[str]) -> int:
         return math.prod(_number(name, self.flags) for name in names)
 
     def _known(self, dtype: str) -> str:
@@ -163,7 +80,7 @@ class _Line:
         return dtype
 
     def _argument(self, name: str, value: str) -> Iterator[str]:
-        options = ARGUMENTS.get(name, ((name, value or "True"),))
+        options = ARGUMENTS.get(name, {name: value or "True"}).items()
         found = next((f"{argument}={fixed}" for argument, fixed in options if argument in self.api.arguments), None)
         if found:
             yield found
@@ -181,7 +98,8 @@ def _number(name: str, flags: Mapping[str, str]) -> int:
 
 
 def _why_not(routine: str) -> str:
-    return f" ({WHY_NOT[routine]})" if routine in WHY_NOT else ""
+    reason = _special(routine).why_not
+    return f" ({reason})" if reason else ""
 
 
 def _turned(routine: str, flags: Mapping[str, str]) -> Mapping[str, str]:
@@ -210,8 +128,9 @@ def translated(routine: str, api: Api, rest: Sequence[str]) -> list[str]:
 def api_of(routine: str, rest: Sequence[str] = ()) -> Api:
     """The API that upstream's routine calls."""
     known = installed()
-    by_flag = (NAMES_BY_FLAG.get((routine, name, value)) for name, value in _pairs(rest))
-    wanted = next(filter(None, by_flag), NAMES.get(routine, routine))
+    own = _special(routine)
+    by_flag = (own.by_flag.get(f"{name}={value}") for name, value in _pairs(rest))
+    wanted = next(filter(None, by_flag), own.api or routine)
     found = [api for api in known.apis if api.path.rpartition(".")[2] == wanted]
     if not found:
         where = f"FlashInfer {known.version} has" if known.version else "without FlashInfer there is"

@@ -112,7 +112,7 @@ def tokens(count: int, hidden: int, rand: torch.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Weights:
+class ExpertWeights:
     """A matrix for each expert, of another magnitude each. They are drawn one by one while they are iterated, since all
     of them may not fit before they are quantised.
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking.check import Rows, Tolerance
 from pytest_flashinfer_perf.routines.moe import _experts, _routing
 from pytest_flashinfer_perf.routines.moe._experts import Choices, ChosenExpert
-from pytest_flashinfer_perf.routines.moe._routing import Weights
+from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 from pytest_flashinfer_perf.routines.moe._stored import StoredExperts
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH
 from pytest_flashinfer_perf.spec.nested import tensors
@@ -111,11 +111,11 @@ IN_BLOCKS = Precision(FP8[0], 1 + 4 / 128**2, 1 + 4 / 128, SUMMED, ROUNDED_ON_TH
 IN_NVFP4 = Precision("fp4", 0.5625, 0.5625, Tolerance(5e-2, 2e-1, 1.5e-2))
 
 
-def drawn(p: Moe, dtype: torch.dtype, rand: torch.Generator) -> tuple[Tensor, Weights, Weights]:
+def drawn(p: Moe, dtype: torch.dtype, rand: torch.Generator) -> tuple[Tensor, ExpertWeights, ExpertWeights]:
     """Tokens, and both weights of the experts on this GPU, to be drawn in this order."""
     x = _routing.tokens(p.num_tokens, p.hidden_size, rand)
-    first = Weights(len(p.here), p.columns, p.hidden_size, dtype, rand)
-    return x, first, Weights(len(p.here), p.hidden_size, p.local_intermediate, dtype, rand)
+    first = ExpertWeights(len(p.here), p.columns, p.hidden_size, dtype, rand)
+    return x, first, ExpertWeights(len(p.here), p.hidden_size, p.local_intermediate, dtype, rand)
 
 
 def output(p: Moe, dtype: torch.dtype, device: torch.device) -> Tensor:

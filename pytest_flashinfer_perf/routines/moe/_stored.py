@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines._narrow import GROUP, MX_BLOCK, NV_BLOCK, Blocked, Groupwise
-from pytest_flashinfer_perf.routines.moe._routing import Weights
+from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 
 BETWEEN = 16.0  # FP8 between the products: values near 1 with a few near 20 use the type's range
 BETWEEN_FP4 = 128.0  # of the block scales there, in NVFP4
@@ -58,7 +58,7 @@ class Plain(NamedTuple):
         return ExpertLayer(self.x, self.first.__getitem__, self.second.__getitem__)
 
 
-def in_16_bits(x: Tensor, first: Weights, second: Weights) -> Plain:
+def in_16_bits(x: Tensor, first: ExpertWeights, second: ExpertWeights) -> Plain:
     (first_weights,), (second_weights,) = (_by_expert(weights, lambda expert: (expert,)) for weights in (first, second))
     return Plain(x, first_weights, second_weights)
 
@@ -89,7 +89,7 @@ class Fp8(NamedTuple):
         )
 
 
-def in_fp8(x: Tensor, first: Weights, second: Weights) -> Fp8:
+def in_fp8(x: Tensor, first: ExpertWeights, second: ExpertWeights) -> Fp8:
     tokens, (between,) = _narrow.per_tensor(x), _numbers(x, BETWEEN)
     (firsts, by_first), (seconds, by_second) = (_by_expert(weights, _expert_in_fp8) for weights in (first, second))
     (unit,) = _numbers(x, tokens.scale)
@@ -130,7 +130,7 @@ class Nvfp4(NamedTuple):
         )
 
 
-def in_nvfp4(x: Tensor, first: Weights, second: Weights, *, left: torch.dtype | None = None) -> Nvfp4:
+def in_nvfp4(x: Tensor, first: ExpertWeights, second: ExpertWeights, *, left: torch.dtype | None = None) -> Nvfp4:
     """Tokens are left in this type, if any, for the kernel to quantise."""
     unit = _narrow.nvfp4_global_scale(x)
     tokens = _narrow.nvfp4(x, unit)
@@ -179,7 +179,7 @@ class Mxfp4(NamedTuple):
         )
 
 
-def in_mxfp4(x: Tensor, first: Weights, second: Weights, *, left: torch.dtype | None = None) -> Mxfp4:
+def in_mxfp4(x: Tensor, first: ExpertWeights, second: ExpertWeights, *, left: torch.dtype | None = None) -> Mxfp4:
     """Tokens are in MXFP8, or left in this type."""
     tokens = _narrow.mxfp8(x)
     of_x = (tokens.values, tokens.scales) if left is None else (x.to(left), None)
@@ -220,7 +220,7 @@ class Blockwise(NamedTuple):
         )
 
 
-def in_blocks(x: Tensor, first: Weights, second: Weights, *, left: torch.dtype | None = None) -> Blockwise:
+def in_blocks(x: Tensor, first: ExpertWeights, second: ExpertWeights, *, left: torch.dtype | None = None) -> Blockwise:
     """Tokens are in FP8 too, or left in this type."""
     tokens = _narrow.groupwise(x, 1)
     of_x = (tokens.values, tokens.scales) if left is None else (x.to(left), None)
@@ -241,7 +241,7 @@ def _numbers(like: Tensor, *values: float) -> list[Tensor]:
     return [torch.tensor(value, device=like.device) for value in values]
 
 
-def _by_expert(weights: Weights, quantise: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def _by_expert(weights: ExpertWeights, quantise: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """The parts that `quantise` makes of an expert, of all experts: one after another in memory for all of them."""
     made: list[Tensor] = []
     for number, expert in enumerate(weights):

@@ -1,22 +1,26 @@
-"""Shared by the three trtllm routines: flags, routing inside the call, and requirements of their kernels."""
+"""Shared by the three trtllm routines: flags, routing inside the call, requirements of their kernels, and shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _experts, _routing, _shared
 from pytest_flashinfer_perf.routines.moe._experts import Choices
-from pytest_flashinfer_perf.routines.moe._routing import Weights
+from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 from pytest_flashinfer_perf.routines.moe._stored import Fp8, Nvfp4, StoredExperts
 from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
-from pytest_flashinfer_perf.spec.params import Fault, autotune, flag
+from pytest_flashinfer_perf.spec.params import Fault, ParamError, autotune, flag
+from pytest_flashinfer_perf.spec.presets import Model
+from pytest_flashinfer_perf.spec.routine import Routine, Shape
 
 CLEAR = 1e-4  # a margin that no rounding of scores decides
 GROUPED = "deepseek_v3"
@@ -153,7 +157,7 @@ def inputs(p: TrtllmMoe, stored: S, dtype: torch.dtype, rand: torch.Generator) -
     return TrtllmMoeInputs(_clear_logits(p, bias, dtype, rand), bias, stored, out)
 
 
-def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, Weights, Weights]:
+def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, ExpertWeights, ExpertWeights]:
     x, first, second = _shared.drawn(p, TORCH[p.weight_dtype], rand)
     return x.to(TORCH[p.input_dtype]).float(), first, second
 
@@ -252,3 +256,58 @@ def to_between(p: TrtllmMoe, stored: Fp8 | Nvfp4) -> Tensor:
 def first_rows(p: TrtllmMoe, weights: Tensor) -> Tensor:
     """Gated rows and their gates in turn, then shuffled, since the activation is in the product's epilogue."""
     return _narrow.shuffled_rows(_narrow.paired_rows(weights) if p.activation_type in _experts.GATED else weights)
+
+
+# The shapes that the three routines are measured with.
+
+P = TypeVar("P", bound=TrtllmMoe)
+Changes = Sequence[Mapping[str, Any]]
+
+GROUPS = {"n_group": 4, "topk_group": 2, "use_routing_bias": True}
+LLAMA4 = {"routing_method": "llama4", "top_k": 1}
+SMOKE: Mapping[str, Any] = {
+    "num_tokens": 16,
+    "hidden_size": 256,
+    "intermediate_size": 128,
+    "num_experts": 16,
+    "top_k": 4,
+    **GROUPS,
+}
+UNGROUPED = layers.UNGROUPED
+METHODS: Changes = (
+    {},
+    {"num_tokens": 1},
+    *({**UNGROUPED, "routing_method": method} for method in ("renormalize", "renormalize_naive", "topk")),
+    {**UNGROUPED, **LLAMA4},
+    UNGROUPED,
+    {"expert_load": "zipf"},
+    {"expert_load": "one"},
+    {"local_expert_offset": 8, "local_num_experts": 8},
+)
+
+
+def declare_shapes(routine: Routine[P, Any], base: P, smoke: Changes, each: Changes = ({},)) -> None:
+    """Every routing method, and the routine's own changes, in `smoke`; each kind of weights of models in the others."""
+    routine.tier("smoke")(lambda: (Shape(replace(base, **change)) for change in (*METHODS, *smoke)))
+
+    def shapes(model: Model, tokens: Sequence[int], *changes: Mapping[str, Any]) -> Iterator[Shape[P]]:
+        for change in changes:
+            yield from (Shape(routine.params(num_tokens=t, **{**model.parameters, **change}), model) for t in tokens)
+
+    @routine.tier("default")
+    def _default() -> Iterator[Shape[P]]:
+        """DeepSeek-V3 on one of 32 GPUs, Qwen3-30B-A3B whole; few tokens of the model that mono_moe is made for."""
+        deepseek, qwen3 = layers.experts("deepseek-v3", ep=32), layers.experts("qwen3-30b-a3b")
+        yield from shapes(deepseek, (16, 256, 4096), *each)
+        yield from shapes(qwen3, (1, 4096), *each)
+        for model in (deepseek, qwen3):
+            yield from shapes(model, (256,), {"expert_load": "zipf"}, {"expert_load": "one"})
+            yield from (replace(shape, backends=("trtllm",)) for shape in shapes(model, (256,), {"autotune": True}))
+        yield from shapes(layers.experts("llama-4-maverick", ep=8), (16, 4096), {})
+        yield from shapes(layers.experts("qwen3.5-35b-a3b"), (1, 4, 8), {})
+
+    @routine.sweep(layers.experts)
+    def _sweep(model: Model) -> Iterator[Shape[P]]:
+        """The shapes of a model; none if its weights on so many GPUs do not fit into blocks."""
+        with suppress(ParamError):
+            yield from shapes(model, layers.TOKENS, *each)

@@ -13,8 +13,8 @@ from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
-from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
-from pytest_flashinfer_perf.routines.moe._routing import Weights
+from pytest_flashinfer_perf.routines.moe import _shared, _stored, _trtllm
+from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Mxfp4, Nvfp4
 from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe, TrtllmMoeInputs
@@ -47,7 +47,7 @@ def inputs(p: TrtllmFp4BlockScaleMoe, rand: torch.Generator, _device: torch.devi
     return _trtllm.inputs(p, _stored_as(p, *_trtllm.drawn(p, rand)), logits, rand)
 
 
-def _stored_as(p: TrtllmFp4BlockScaleMoe, x: Tensor, first: Weights, second: Weights) -> Nvfp4 | Mxfp4:
+def _stored_as(p: TrtllmFp4BlockScaleMoe, x: Tensor, first: ExpertWeights, second: ExpertWeights) -> Nvfp4 | Mxfp4:
     if p.fp4_mode == "nvfp4":
         return _stored.in_nvfp4(x, first, second)
     return _stored.in_mxfp4(x, first, second, left=TORCH[p.input_dtype] if p.fp4_mode == "mxfp4_bf16" else None)
@@ -132,9 +132,9 @@ def _in_tiles(scales: Tensor) -> Tensor:
     return _stored.in_tiles(scales).view(torch.float8_e4m3fn)
 
 
-_tiers.declare(
+_trtllm.declare_shapes(
     fp4_block,
-    TrtllmFp4BlockScaleMoe(**_tiers.SMOKE),
+    TrtllmFp4BlockScaleMoe(**_trtllm.SMOKE),
     smoke=(
         *({"fp4_mode": mode} for mode in MODES[1:]),
         *({"activation_type": name} for name in ("Geglu", "Relu2", "Identity", "SwigluStep")),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
-from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
+from pytest_flashinfer_perf.routines.moe import _shared, _stored, _trtllm
 from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Blockwise
 from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe, TrtllmMoeInputs
@@ -137,9 +137,9 @@ def _gate_first(rows: Tensor) -> Tensor:
 
 
 SHUFFLED = {"use_shuffled_weight": True}
-_tiers.declare(
+_trtllm.declare_shapes(
     fp8_block,
-    TrtllmFp8BlockScaleMoe(**_tiers.SMOKE),
+    TrtllmFp8BlockScaleMoe(**_trtllm.SMOKE),
     smoke=(SHUFFLED, {**SHUFFLED, "weight_layout": 2}),
     each=(SHUFFLED,),
 )

@@ -10,7 +10,7 @@ import torch
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
-from pytest_flashinfer_perf.routines.moe import _shared, _stored, _tiers, _trtllm
+from pytest_flashinfer_perf.routines.moe import _shared, _stored, _trtllm
 from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Fp8
 from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe, TrtllmMoeInputs
@@ -84,12 +84,12 @@ def _as_passed(p: TrtllmFp8PerTensorScaleMoe, stored: Fp8) -> Fp8:
     return stored._replace(first=first, second=second, between=_trtllm.to_between(p, stored))
 
 
-_tiers.declare(
+_trtllm.declare_shapes(
     fp8_tensor,
-    TrtllmFp8PerTensorScaleMoe(**_tiers.SMOKE),
+    TrtllmFp8PerTensorScaleMoe(**_trtllm.SMOKE),
     smoke=(
         {"activation_type": "Geglu"},
         {"activation_type": "Relu2"},
-        {**_tiers.UNGROUPED, **_tiers.LLAMA4, "use_routing_scales_on_input": True},
+        {**_trtllm.UNGROUPED, **_trtllm.LLAMA4, "use_routing_scales_on_input": True},
     ),
 )

@@ -8,15 +8,20 @@ values are no sizes: names to choose from, or none for a switch and for a number
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 Function = Callable[..., Any]
 Key = tuple[str, str]  # an API's path and a template's label
-MODULES = ("attention", "gdn", "gemm", "mamba", "moe", "norm", "rope", "sparse", "topk")
+MODULES = ("attention", "mended", "norm", "recurrent")
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,27 @@ class Mended:
         if self.around_reference:
             made.reference = self.around_reference(template.reference)
         return made
+
+
+def sized(**axes: Any) -> Callable[[Callable[[Any, str], dict[str, Any]]], Function]:
+    """Make an `init` of a function of sizes and a device: these are its axes, None for one that must be given."""
+    empty, by_name = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
+    known = {name: empty if default is None else default for name, default in axes.items()}
+    parameters = [inspect.Parameter(name, by_name, default=default) for name, default in known.items()]
+    signature = inspect.Signature(parameters)
+
+    def decorated(make: Callable[[Any, str], dict[str, Any]]) -> Function:
+        @functools.wraps(make)
+        def init(*, device: str = "cuda", seed: int = 0, **sizes: Any) -> dict[str, Any]:
+            bound = signature.bind(**sizes)
+            bound.apply_defaults()
+            torch.manual_seed(seed)
+            return make(SimpleNamespace(**bound.arguments), device)
+
+        init.__signature__ = signature  # type: ignore[attr-defined]
+        return init
+
+    return decorated
 
 
 def by_hand() -> dict[str, Template | Mended]:

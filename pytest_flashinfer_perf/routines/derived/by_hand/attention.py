@@ -1,19 +1,21 @@
-"""Attention over paged caches as its templates cannot plan it: mixed batches, sliding windows, attention sinks."""
+"""Attention as its templates cannot plan it: mixed batches, sliding windows, attention sinks, block-sparse masks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.routines.derived.by_hand import Mended, Output, Template
+from pytest_flashinfer_perf.routines.derived.by_hand import Mended, Output, Template, sized
 
 ROWS_AT_ONCE = 16
 WORKSPACE_BYTES = 128 << 20
 ROWS_OF_HEADS = ("rows", "num_qo_heads", "head_dim")
+HEADS = {"num_qo_heads": 32, "num_kv_heads": 8, "head_dim": 128}
+TYPES = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
 Cache = tuple[Tensor, Tensor]
 
 
@@ -71,45 +73,32 @@ def _paged(
     return torch.cat([out for out, _ in answers]), torch.cat([lse for _, lse in answers])
 
 
-def _batch(
-    batch_size: int, qo_len: int, kv_len: int, heads: tuple[int, int, int], page_size: int, device: str
-) -> tuple[Tensor, Cache, dict[str, Tensor]]:
+def _batch(at: Any, device: str) -> tuple[Tensor, Cache, dict[str, Tensor]]:
     """Queries, a paged cache and the page table of equally long requests, whose pages lie scattered."""
-    num_qo_heads, num_kv_heads, head_dim = heads
-    each = -(-kv_len // page_size)
-    q = torch.randn(batch_size * qo_len, num_qo_heads, head_dim, dtype=torch.bfloat16, device=device)
-    shape = (batch_size * each, page_size, num_kv_heads, head_dim)
+    each = -(-at.kv_len // at.page_size)
+    q = torch.randn(at.batch_size * at.qo_len, at.num_qo_heads, at.head_dim, dtype=torch.bfloat16, device=device)
+    shape = (at.batch_size * each, at.page_size, at.num_kv_heads, at.head_dim)
     cache = tuple(torch.randn(shape, dtype=torch.bfloat16, device=device) for _ in range(2))
-    steps = torch.arange(batch_size + 1, dtype=torch.int32, device=device)
+    steps = torch.arange(at.batch_size + 1, dtype=torch.int32, device=device)
     table = {
-        "qo_indptr": steps * qo_len,
+        "qo_indptr": steps * at.qo_len,
         "kv_indptr": steps * each,
-        "kv_indices": torch.randperm(batch_size * each, device=device).int(),
-        "kv_lens": torch.full((batch_size,), kv_len, dtype=torch.int32, device=device),
+        "kv_indices": torch.randperm(at.batch_size * each, device=device).int(),
+        "kv_lens": torch.full((at.batch_size,), at.kv_len, dtype=torch.int32, device=device),
     }
     return q, (cache[0], cache[1]), table
 
 
-def _mixed_init(
-    *,
-    batch_size: int,
-    qo_len: int = 16,
-    kv_len: int,
-    num_qo_heads: int = 32,
-    num_kv_heads: int = 8,
-    head_dim: int = 128,
-    page_size: int = 16,
-    device: str = "cuda",
-    seed: int = 0,
-) -> dict[str, Any]:
-    torch.manual_seed(seed)
-    heads = (num_qo_heads, num_kv_heads, head_dim)
-    q, cache, table = _batch(batch_size, qo_len, kv_len, heads, page_size, device)
-    widths = {"num_qo_heads": num_qo_heads, "num_kv_heads": num_kv_heads, "page_size": page_size, "causal": True}
-    types = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
-    plan = {**table, "head_dim_qk": head_dim, "head_dim_vo": head_dim, **widths, **types}
-    plan["kv_len_arr"] = plan.pop("kv_lens")
-    return {"plan": plan, "run": {"q": q, "kv_cache": cache}}
+def _heads(at: Any) -> dict[str, Any]:
+    return {"num_qo_heads": at.num_qo_heads, "num_kv_heads": at.num_kv_heads, **TYPES}
+
+
+@sized(batch_size=None, qo_len=16, kv_len=None, **HEADS, page_size=16)
+def _mixed_init(at: Any, device: str) -> dict[str, Any]:
+    q, cache, table = _batch(at, device)
+    table["kv_len_arr"] = table.pop("kv_lens")
+    widths = {"head_dim_qk": at.head_dim, "head_dim_vo": at.head_dim, "page_size": at.page_size, "causal": True}
+    return {"plan": {**table, **widths, **_heads(at)}, "run": {"q": q, "kv_cache": cache}}
 
 
 def _mixed(
@@ -118,65 +107,26 @@ def _mixed(
     return _paged(q, kv_cache, qo_indptr, kv_indptr, kv_indices, kv_len_arr, causal=True)
 
 
-def _prefill_plan(table: dict[str, Tensor], heads: tuple[int, int, int], page_size: int) -> dict[str, Any]:
-    last = (table["kv_lens"] - 1) % page_size + 1
-    return {
-        "qo_indptr": table["qo_indptr"],
-        "paged_kv_indptr": table["kv_indptr"],
-        "paged_kv_indices": table["kv_indices"],
-        "paged_kv_last_page_len": last,
-        "num_qo_heads": heads[0],
-        "num_kv_heads": heads[1],
-        "head_dim_qk": heads[2],
-        "page_size": page_size,
-        "causal": True,
-        "q_data_type": torch.bfloat16,
-        "kv_data_type": torch.bfloat16,
-    }
+def _prefill_plan(table: dict[str, Tensor], at: Any) -> dict[str, Any]:
+    last = (table["kv_lens"] - 1) % at.page_size + 1
+    pages = {f"paged_{name}": table[name] for name in ("kv_indptr", "kv_indices")}
+    widths = {"head_dim_qk": at.head_dim, "page_size": at.page_size, "causal": True, **_heads(at)}
+    return {"qo_indptr": table["qo_indptr"], **pages, "paged_kv_last_page_len": last, **widths}
 
 
-def _window_init(
-    *,
-    batch_size: int,
-    qo_len: int = 1,
-    kv_len: int,
-    window_left: int = 127,
-    num_qo_heads: int = 32,
-    num_kv_heads: int = 8,
-    head_dim: int = 128,
-    page_size: int = 16,
-    device: str = "cuda",
-    seed: int = 0,
-) -> dict[str, Any]:
-    torch.manual_seed(seed)
-    heads = (num_qo_heads, num_kv_heads, head_dim)
-    q, cache, table = _batch(batch_size, qo_len, kv_len, heads, page_size, device)
-    plan = {**_prefill_plan(table, heads, page_size), "window_left": window_left}
+@sized(batch_size=None, qo_len=1, kv_len=None, window_left=127, **HEADS, page_size=16)
+def _window_init(at: Any, device: str) -> dict[str, Any]:
+    q, cache, table = _batch(at, device)
+    plan = {**_prefill_plan(table, at), "window_left": at.window_left}
     return {"plan": plan, "run": {"q": q, "paged_kv_cache": cache}}
 
 
-def _sink_init(
-    *,
-    batch_size: int,
-    qo_len: int = 1,
-    kv_len: int,
-    num_qo_heads: int = 32,
-    num_kv_heads: int = 8,
-    head_dim: int = 128,
-    page_size: int = 16,
-    device: str = "cuda",
-    seed: int = 0,
-) -> dict[str, Any]:
+@sized(batch_size=None, qo_len=1, kv_len=None, **HEADS, page_size=16)
+def _sink_init(at: Any, device: str) -> dict[str, Any]:
     """The sinks and the scale follow the cache in `run`, without names of their own."""
-    torch.manual_seed(seed)
-    heads = (num_qo_heads, num_kv_heads, head_dim)
-    q, cache, table = _batch(batch_size, qo_len, kv_len, heads, page_size, device)
-    sinks = torch.randn(num_qo_heads, dtype=torch.float32, device=device)
-    further = (sinks, 1.0 / math.sqrt(head_dim))
-    return {
-        "plan": _prefill_plan(table, heads, page_size),
-        "run": {"q": q, "paged_kv_cache": cache, "args": further},
-    }
+    q, cache, table = _batch(at, device)
+    further = (torch.randn(at.num_qo_heads, dtype=torch.float32, device=device), 1.0 / math.sqrt(at.head_dim))
+    return {"plan": _prefill_plan(table, at), "run": {"q": q, "paged_kv_cache": cache, "args": further}}
 
 
 def _prefill(
@@ -208,6 +158,82 @@ def _packed(usual: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any
     return init
 
 
+# Block-sparse attention, whose templates make no plan and answer without a mask.
+
+
+def _kept(rows: int, columns: int, heads: int, device: str) -> Tensor:
+    """A third of the blocks, and in each row of blocks at least one."""
+    kept = torch.rand(heads, rows, columns, device=device) < 1 / 3
+    kept[..., 0] |= ~kept.any(-1)
+    return kept
+
+
+def _operands(at: Any, device: str) -> Iterator[Tensor]:
+    """Queries, keys and values; rows come first."""
+    for length, heads in ((at.qo_len, at.num_qo_heads), (at.kv_len, at.num_kv_heads), (at.kv_len, at.num_kv_heads)):
+        yield torch.randn(length, heads, at.head_dim, dtype=torch.bfloat16, device=device)
+
+
+@sized(qo_len=None, kv_len=None, block_size=64, **HEADS)
+def _blocks_init(at: Any, device: str) -> dict[str, Any]:
+    """Blocks of one size, the same for all heads."""
+    q, k, v = _operands(at, device)
+    [kept] = _kept(-(-at.qo_len // at.block_size), at.kv_len // at.block_size, 1, device)
+    counts = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.sum(-1).cumsum(0)])
+    mask = {"indptr": counts.int(), "indices": kept.nonzero()[:, 1].int()}
+    sizes = {"M": at.qo_len, "N": at.kv_len, "R": at.block_size, "C": at.block_size, "head_dim": at.head_dim}
+    plan = {**mask, **sizes, **_heads(at), "o_data_type": torch.bfloat16}
+    return {"plan": plan, "run": {"q": q, "k": k, "v": v}}
+
+
+def _blocks(q: Tensor, k: Tensor, v: Tensor, indptr: Tensor, indices: Tensor, R: int, C: int) -> Tensor:
+    """Each row of blocks over the columns that it keeps, so that only these count as work."""
+    starts, outputs = indptr.tolist(), []
+    for nth, rows in enumerate(q.split(R)):
+        columns = indices[starts[nth] : starts[nth + 1]].long()
+        tokens = (columns[:, None] * C + torch.arange(C, device=q.device)).flatten()
+        visible = torch.ones(1, len(rows), len(tokens), dtype=torch.bool, device=q.device)
+        outputs.append(attended(rows, k[tokens], v[tokens], visible)[0])
+    return torch.cat(outputs)
+
+
+def _uneven(total: int, parts: int, heads: int, device: str) -> Tensor:
+    """The sizes of as many blocks for each head, which are not all equal."""
+    cuts = torch.stack([torch.randperm(total - 1, device=device)[: parts - 1].sort().values + 1 for _ in range(heads)])
+    edges = torch.cat([cuts.new_zeros(heads, 1), cuts, cuts.new_full((heads, 1), total)], 1)
+    return edges.diff(dim=1).int()
+
+
+@sized(qo_len=None, kv_len=None, num_blocks=4, **HEADS)
+def _uneven_blocks_init(at: Any, device: str) -> dict[str, Any]:
+    """Blocks of many sizes, other ones for each KV head; heads come first."""
+    q, k, v = (operand.transpose(0, 1).contiguous() for operand in _operands(at, device))
+    plan = {
+        "block_mask_map": _kept(at.num_blocks, at.num_blocks, at.num_kv_heads, device),
+        "block_row_sz": _uneven(at.qo_len, at.num_blocks, at.num_kv_heads, device),
+        "block_col_sz": _uneven(at.kv_len, at.num_blocks, at.num_kv_heads, device),
+        "head_dim": at.head_dim,
+        **_heads(at),
+    }
+    return {"plan": plan, "run": {"q": q, "k": k, "v": v, "out": None}}  # which the kernel wants in another shape
+
+
+def _uneven_blocks(
+    q: Tensor, k: Tensor, v: Tensor, block_mask_map: Tensor, block_row_sz: Tensor, block_col_sz: Tensor
+) -> Tensor:
+    group = len(q) // len(k)
+    outputs = []
+    for nth, (kept, rows, columns) in enumerate(zip(block_mask_map, block_row_sz, block_col_sz, strict=True)):
+        own = q[nth * group : (nth + 1) * group].transpose(0, 1)
+        seen_by = kept.repeat_interleave(columns.long(), 1)
+        parts = [
+            attended(part, k[nth, seen][:, None], v[nth, seen][:, None], seen[seen][None, None])[0]
+            for part, seen in zip(own.split(rows.tolist()), seen_by, strict=True)
+        ]
+        outputs.append(torch.cat(parts).transpose(0, 1))
+    return torch.cat(outputs)
+
+
 PREFILL = {"output": Output(ROWS_OF_HEADS)}
 TEMPLATES = {
     "flashinfer.attention._core.BatchAttention.run": Mended(_mixed_init, _mixed),
@@ -218,4 +244,6 @@ TEMPLATES = {
     "flashinfer.attention._core.BatchAttentionWithAttentionSinkWrapper.run:attention_sink": Template(
         "gqa_paged", _sink_init, _prefill, PREFILL
     ),
+    "flashinfer.sparse.BlockSparseAttentionWrapper.run": Mended(_blocks_init, _blocks),
+    "flashinfer.sparse.VariableBlockSparseAttentionWrapper.run": Mended(_uneven_blocks_init, _uneven_blocks),
 }

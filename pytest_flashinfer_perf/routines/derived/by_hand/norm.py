@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from pytest_flashinfer_perf.routines.derived.by_hand import Mended, Output, Template
+from pytest_flashinfer_perf.routines.derived.by_hand import Mended, Output, Template, sized
 
 DIT = "flashinfer.norm.fused_dit_{}"
 WIDTH = 3072  # the one that the kernel has
@@ -28,30 +28,34 @@ def _of_heads(usual: Init) -> Init:
     return init
 
 
-def _rows(batch_size: int, num_rows: int, device: str, seed: int) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+def _rows(at: Any, device: str) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
     """The input, the residual, and slices of a time embedding and of its table, as a WAN model hands them over."""
-    torch.manual_seed(seed)
-    x, residual = (torch.randn(batch_size, num_rows, WIDTH, dtype=torch.bfloat16, device=device) for _ in range(2))
-    embedding = torch.randn(batch_size, num_rows, 6, WIDTH, dtype=torch.bfloat16, device=device)
+    x, residual = (
+        torch.randn(at.batch_size, at.num_rows, WIDTH, dtype=torch.bfloat16, device=device) for _ in range(2)
+    )
+    embedding = torch.randn(at.batch_size, at.num_rows, 6, WIDTH, dtype=torch.bfloat16, device=device)
     table = torch.randn(1, 6, WIDTH, device=device)
     return x, residual, list(embedding.unbind(2)), list(table.unbind(1))
 
 
-def _gamma_beta_init(*, batch_size: int, num_rows: int, device: str = "cuda", seed: int = 0) -> dict[str, Any]:
-    x, residual, parts, biases = _rows(batch_size, num_rows, device, seed)
+@sized(batch_size=None, num_rows=None)
+def _gamma_beta_init(at: Any, device: str) -> dict[str, Any]:
+    x, residual, parts, biases = _rows(at, device)
     gamma, beta = torch.randn(2, WIDTH, device=device)
     gate = {"gate": parts[2], "gate_bias": biases[2]}
     return {"input": x, "residual": residual, **gate, "gamma": gamma, "beta": beta}
 
 
-def _scale_shift_init(*, batch_size: int, num_rows: int, device: str = "cuda", seed: int = 0) -> dict[str, Any]:
-    x, residual, parts, biases = _rows(batch_size, num_rows, device, seed)
+@sized(batch_size=None, num_rows=None)
+def _scale_shift_init(at: Any, device: str) -> dict[str, Any]:
+    x, residual, parts, biases = _rows(at, device)
     gate = {"gate": parts[5], "gate_bias": biases[5]}
     return {"input": x, "residual": residual, **gate, **_shifts(parts[:2], biases[:2])}
 
 
-def _residual_init(*, batch_size: int, num_rows: int, device: str = "cuda", seed: int = 0) -> dict[str, Any]:
-    x, residual, parts, biases = _rows(batch_size, num_rows, device, seed)
+@sized(batch_size=None, num_rows=None)
+def _residual_init(at: Any, device: str) -> dict[str, Any]:
+    x, residual, parts, biases = _rows(at, device)
     return {"input": x, "residual": residual, **_shifts(parts[3:5], biases[3:5])}
 
 
@@ -86,29 +90,19 @@ def _wide(rows: Tensor) -> Tensor:
     return rows if rows.itemsize > 4 else rows.float()
 
 
-def _video_init(
-    *,
-    batch_size: int,
-    hidden_size: int = 3072,
-    num_heads: int = 24,
-    ppf: int = 5,
-    pph: int = 12,
-    ppw: int = 32,
-    device: str = "cuda",
-    seed: int = 0,
-) -> dict[str, Any]:
-    torch.manual_seed(seed)
-    head_dim = hidden_size // num_heads
+@sized(batch_size=None, hidden_size=3072, num_heads=24, ppf=5, pph=12, ppw=32)
+def _video_init(at: Any, device: str) -> dict[str, Any]:
+    head_dim = at.hidden_size // at.num_heads
     across = 2 * (head_dim // 6)
-    qkv = torch.randn(batch_size, ppf * pph * ppw, 3 * hidden_size, dtype=torch.bfloat16, device=device)
-    weights = torch.randn(2, hidden_size, dtype=torch.bfloat16, device=device)
+    qkv = torch.randn(at.batch_size, at.ppf * at.pph * at.ppw, 3 * at.hidden_size, dtype=torch.bfloat16, device=device)
+    weights = torch.randn(2, at.hidden_size, dtype=torch.bfloat16, device=device)
     channels = {
         "num_frame_channels": head_dim - 2 * across,
         "num_height_channels": across,
         "num_width_channels": across,
     }
-    heads = dict.fromkeys(("num_heads_q", "num_heads_k", "num_heads_v"), num_heads)
-    patches = {"ppf": ppf, "pph": pph, "ppw": ppw}
+    heads = dict.fromkeys(("num_heads_q", "num_heads_k", "num_heads_v"), at.num_heads)
+    patches = {"ppf": at.ppf, "pph": at.pph, "ppw": at.ppw}
     sizes = {**patches, **channels, **heads, "head_dim": head_dim}
     return {"qkv": qkv, "q_weight": weights[0], "k_weight": weights[1], **sizes}
 

@@ -1,0 +1,89 @@
+"""Measure pairs of processes until each verdict is certain, and measure suspects again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pytest_flashinfer_perf.gate.effects import Q_FASTER, Q_SLOWER
+from pytest_flashinfer_perf.gate.judge import confirm, judge
+from pytest_flashinfer_perf.gate.match import Reason
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.rows.run_file import Run
+
+FEWEST = 3  # pairs before anything is certain
+AGAIN = 2  # pairs that a suspect is confirmed by
+CERTAIN = 0.001  # the risk at which SAME needs no more pairs
+LOOKS = 10  # early verdicts are made at a tenth of the error rate: each look is a chance to err
+HELPED_BY_MORE = (Reason.NOT_SIGNIFICANT, Reason.CANNOT_SEE)
+
+# Measures the n-th pair, of these cases or of all, and gives base and head.
+MeasurePair = Callable[[int, "frozenset[str] | None"], tuple[Run, Run]]
+
+
+@dataclass
+class PairPlan:
+    """The number of pairs: `pairs` unless all verdicts are certain earlier, up to `most` for AMBIGUOUS cases."""
+
+    pairs: int = 5
+    most: int = 10
+    suspected: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.most = max(self.pairs, self.most)
+
+    @property
+    def fewest(self) -> int:
+        return min(FEWEST, self.pairs)
+
+    def follow(self, measure: MeasurePair, rules: Rules, more: Callable[[], bool] = lambda: True) -> Judgement:
+        """`more` says whether there is time for another pair."""
+        base: list[Run] = []
+        head: list[Run] = []
+        wanted: frozenset[str] | None = None
+        while wanted is None or wanted:
+            before, after = measure(len(base), wanted)
+            base.append(before)
+            head.append(after)
+            judgement = judge(base, head, rules)
+            wanted = self.wanted(judgement) if more() else frozenset()
+        return confirm(judgement, self._again(judgement))
+
+    def wanted(self, judgement: Judgement) -> frozenset[str] | None:
+        """Whose next pair is worth its time; None for all."""
+        done = len(judgement.base)
+        if done < self.fewest:
+            return None
+        compared = [judged for judged in judgement.cases if judged.compared]
+        if done < self.pairs:
+            undecided = frozenset(judged.name for judged in compared if not _certain(judged, len(compared)))
+            if undecided:
+                return undecided
+        return frozenset(judged.name for judged in compared if self._worth_more(judged))
+
+    def _worth_more(self, judged: Judged) -> bool:
+        done = _pairs(judged)
+        if judged.verdict is Verdict.SLOWER:
+            return done < self.suspected.setdefault(judged.name, done) + AGAIN
+        return judged.reason in HELPED_BY_MORE and done < self.most
+
+    def _again(self, judgement: Judgement) -> dict[str, Sequence[float]]:
+        """The change in the pairs that came after the suspicion."""
+        seen = {judged.name: judged.effects[0].seen.changes for judged in judgement.having(Verdict.SLOWER)}
+        return {name: changes[self.suspected.get(name, len(changes)) :] for name, changes in seen.items()}
+
+
+def _pairs(judged: Judged) -> int:
+    return len(judged.case.base)
+
+
+def _certain(judged: Judged, cases: int) -> bool:
+    """So sure that no other case, and no further pair, is likely to change it."""
+    [primary, *_] = judged.effects
+    if judged.verdict in (Verdict.SLOWER, Verdict.FASTER):
+        q = Q_SLOWER if judged.verdict is Verdict.SLOWER else Q_FASTER
+        return primary.p(primary.significant) <= q / cases / LOOKS
+    if judged.verdict is not Verdict.SAME or judged.threshold is None:
+        return False
+    held = ((primary, judged.threshold), *judged.held_too)
+    return all(max(one.bound(1, CERTAIN), -one.bound(-1, CERTAIN)) < threshold for one, threshold in held)

@@ -1,0 +1,72 @@
+"""The functions of FlashInfer and CUPTI that this package replaces in a process that measures.
+
+Neither library has a hook for what is needed here. Each function below names what it replaces, the versions that have
+it, and what happens with one that has not. What is put in its place belongs to the caller. Replaced elsewhere: how
+pytest-benchmark writes files (`plugin/results.py`), and what `prebuild/` needs in a process that measures nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Function = Callable[..., Any]
+
+
+def wrap_builds(wrapped: Callable[[Function], Function]) -> None:
+    """Wrap FlashInfer's `JitSpec.build_and_load`, which compiles a module when somebody first asks for it.
+
+    It stays wrapped until the process ends, since any later call may compile. FlashInfer 0.6.18 and 0.7.2 have it.
+    Without it nothing is wrapped: compiling counts as the case's time, and each case compiles a broken module again.
+    """
+    spec = getattr(sys.modules.get("flashinfer.jit.core"), "JitSpec", None)
+    build = getattr(spec, "build_and_load", None)
+    if spec is not None and build is not None and not hasattr(build, "__wrapped__"):
+        spec.build_and_load = wrapped(build)
+
+
+@contextmanager
+def tuner_choices(seen: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Pass on each runner and tactic that FlashInfer's `AutoTuner.choose_one` answers with.
+
+    Only the one tuner of the process is changed, not its class. FlashInfer 0.6.18 and 0.7.2 have it. Without it a case
+    that is tuned ends with an AttributeError: its row could not say which kernel was timed.
+    """
+    from flashinfer.autotuner import AutoTuner
+
+    tuner: Any = AutoTuner.get()
+    ask = tuner.choose_one
+
+    def choose_one(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        runner, tactic = ask(*args, **kwargs)
+        seen(runner, tactic)
+        return runner, tactic
+
+    tuner.choose_one = choose_one
+    try:
+        yield
+    finally:
+        del tuner.choose_one
+
+
+@contextmanager
+def cupti_records(converted: Callable[[Any], Any]) -> Iterator[None]:
+    """Convert the records before the callbacks get them that `cupti.activity_register_callbacks` registers meanwhile.
+
+    FlashInfer registers them itself, through this name of cupti-python 13. Where it did so through another one, it
+    would get CUPTI's own records: slower to read, with the same times.
+    """
+    from cupti import cupti
+
+    register = cupti.activity_register_callbacks
+
+    def registered(requested: Function, completed: Function) -> object:
+        return register(requested, lambda records: completed(converted(records)))
+
+    cupti.activity_register_callbacks = registered
+    try:
+        yield
+    finally:
+        cupti.activity_register_callbacks = register

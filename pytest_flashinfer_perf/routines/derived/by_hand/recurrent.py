@@ -1,0 +1,187 @@
+"""Recurrent states: the gated delta rule, and Mamba's update of its states.
+
+FlashInfer's templates of one-token decoding by the gated delta rule take raw queries, which the kernels normalise by
+default, and one layout of the state for both kernels; that of prefill computes the gates from inputs that the API is
+given as gates. Its template of Mamba's update knows neither heads nor groups, more tokens, or a cache of states.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.routines.derived.by_hand import Mended, Output, sized
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+
+EPSILON = 1e-6  # of the kernels' normalisation
+STATES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def _normalised(rows: Tensor) -> Tensor:
+    return rows * torch.rsqrt(rows.square().sum(-1, keepdim=True) + EPSILON)
+
+
+def _step(state: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
+    """The state [..., V, K] after one token: what the key recalls is replaced by the value, by a share of `beta`."""
+    state = state * decay[..., None, None]
+    recalled = (state @ k[..., None])[..., 0]
+    return state + ((v - recalled) * beta[..., None])[..., None] @ k[..., None, :]
+
+
+def _gates(A_log: Tensor, a: Tensor, dt_bias: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    decay = torch.exp(-A_log.float().exp() * torch.nn.functional.softplus(a.float() + dt_bias.float()))
+    return decay, b.float().sigmoid()
+
+
+def _tokens(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, decay: Tensor, beta: Tensor, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """Token by token, [batch, tokens, heads, dim], with the state in V x K."""
+    each = v.shape[2] // q.shape[2], v.shape[2] // k.shape[2]
+    q, k = q.float().repeat_interleave(each[0], 2), k.float().repeat_interleave(each[1], 2)
+    scale = scale or q.shape[-1] ** -0.5
+    outputs = []
+    for t in range(q.shape[1]):
+        state = _step(state, k[:, t], v[:, t].float(), decay[:, t], beta[:, t])
+        outputs.append(scale * (state @ q[:, t, ..., None])[..., 0])
+    return torch.stack(outputs, 1), state
+
+
+def _decoded(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    decay, beta = _gates(A_log, a, dt_bias, b)
+    return _tokens(_normalised(q.float()), _normalised(k.float()), v, state.float(), decay, beta, scale)
+
+
+@functools.wraps(_decoded)
+def _decoded_by_columns(*, state: Tensor, **others: Any) -> tuple[Tensor, Tensor]:
+    """With the state in K x V."""
+    out, after = _decoded(state=state.transpose(-1, -2), **others)
+    return out, after.transpose(-1, -2).contiguous()
+
+
+def _with_state(usual: Any) -> Any:
+    """FlashInfer's inputs, with the state in the type that is asked for."""
+
+    def init(*, state_dtype: str = "float32", **axes: Any) -> dict[str, Any]:
+        made: dict[str, Any] = usual(**axes)
+        return {**made, "state": made["state"].to(STATES[state_dtype])}
+
+    return init
+
+
+def _prefilled(
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, cu_seqlens: Tensor, scale: float | None = None
+) -> Tensor:
+    edges, outputs = cu_seqlens.tolist(), []
+    for start, end in itertools.pairwise(edges):
+        own, empty = slice(start, end), q.new_zeros(1, v.shape[1], v.shape[2], q.shape[2], dtype=torch.float32)
+        outputs.append(
+            _tokens(q[None, own], k[None, own], v[None, own], empty, a[None, own], b[None, own], scale)[0][0]
+        )
+    return torch.cat(outputs)
+
+
+IN_PLACE = {"output": Output(dtype="bfloat16"), "new_state": Output(param="state")}
+
+
+# Mamba's state update as it is called for Mamba 2: heads, groups, tokens, and a cache of states by index.
+
+LEAST_STATES, STATES_EACH = 384, 10  # of upstream's cache
+
+
+@sized(
+    batch_size=None,
+    nheads=64,
+    dim=128,
+    dstate=128,
+    ngroups=8,
+    cache_steps=0,
+    state_dtype="bfloat16",
+    weight_dtype="float32",
+    has_z=False,
+    dt_softplus=False,
+)
+def _mamba_init(at: Any, device: str) -> dict[str, Any]:
+    """Weights that are one number a head are views without a stride, which selects the kernel for them."""
+    states = max(LEAST_STATES, STATES_EACH * at.batch_size)
+    rows = (at.batch_size, at.cache_steps) if at.cache_steps else (at.batch_size,)
+    inputs = partial(torch.randn, dtype=torch.bfloat16, device=device)
+    weights = partial(torch.randn, dtype=TORCH[at.weight_dtype], device=device)
+    decay, bias = -torch.rand(at.nheads, device=device) - 1.0, torch.rand(at.nheads, device=device) - 4.0
+    call = {
+        "state": torch.randn(states, at.nheads, at.dim, at.dstate, dtype=TORCH[at.state_dtype], device=device),
+        "x": inputs((*rows, at.nheads, at.dim)),
+        "dt": weights((*rows, at.nheads))[..., None].expand(*rows, at.nheads, at.dim),
+        "A": decay[:, None, None].expand(at.nheads, at.dim, at.dstate),
+        "B": inputs((*rows, at.ngroups, at.dstate)),
+        "C": inputs((*rows, at.ngroups, at.dstate)),
+        "D": weights((at.nheads,))[:, None].expand(at.nheads, at.dim),
+        "dt_bias": bias.to(TORCH[at.weight_dtype])[:, None].expand(at.nheads, at.dim),
+        "dt_softplus": at.dt_softplus,
+        "state_batch_indices": torch.randperm(states, device=device)[: at.batch_size],
+        "cache_steps": at.cache_steps,
+    }
+    return {**call, "z": inputs((*rows, at.nheads, at.dim))} if at.has_z else call
+
+
+def _mamba_updated(
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor,
+    dt_bias: Tensor,
+    state_batch_indices: Tensor,
+    dt_softplus: bool,
+    z: Tensor | None = None,
+) -> Tensor:
+    """Token by token, in fp32 and without products: the kernel reads and writes states, which is all its work."""
+    own, each, shape = state[state_batch_indices].float(), x.shape[-2] // B.shape[-2], x.shape
+    if x.dim() == 3:  # one token each
+        x, dt, B, C = (part[:, None] for part in (x, dt, B, C))
+    x, dt, B, C = x.float(), dt.float(), B.float().repeat_interleave(each, -2), C.float().repeat_interleave(each, -2)
+    outputs = []
+    for t in range(x.shape[1]):
+        step = dt[:, t] + dt_bias.float()
+        step = torch.nn.functional.softplus(step) if dt_softplus else step
+        own = own * torch.exp(step[..., None] * A) + (step * x[:, t])[..., None] * B[:, t, :, None]
+        outputs.append((own * C[:, t, :, None]).sum(-1) + D.float() * x[:, t])
+    state[state_batch_indices] = own.to(state.dtype)
+    out = torch.stack(outputs, 1).reshape(shape)
+    return out if z is None else out * torch.nn.functional.silu(z.float())
+
+
+MAMBA_WORDS = {
+    "state_dtype": ("bfloat16", "float16", "float32"),
+    "weight_dtype": ("float32", "bfloat16"),
+    "cache_steps": (),
+    "has_z": (),
+    "dt_softplus": (),
+}
+TEMPLATES = {
+    "flashinfer.gdn_decode.gated_delta_rule_decode": Mended(reference=_decoded_by_columns, outputs=IN_PLACE),
+    "flashinfer.gdn_decode.gated_delta_rule_decode_pretranspose": Mended(
+        reference=_decoded, around_init=_with_state, outputs=IN_PLACE, words={"state_dtype": tuple(STATES)}
+    ),
+    "flashinfer.gdn_prefill.chunk_gated_delta_rule": Mended(reference=_prefilled),
+    "flashinfer.mamba.selective_state_update.selective_state_update": Mended(
+        _mamba_init, _mamba_updated, words=MAMBA_WORDS
+    ),
+}

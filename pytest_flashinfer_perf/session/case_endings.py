@@ -1,0 +1,93 @@
+"""How a case can end without a row: names of outcomes, and a sentence for each."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from typing import NamedTuple
+
+from pytest_flashinfer_perf.session import last_words
+
+OUT_OF_MEMORY = "out-of-memory"
+NOT_COMPILED = "not-compiled"
+CUDA_ERROR = "cuda-error"
+TIMEOUT = "timeout"
+KILLED = "killed"
+EXITED = "exited"
+
+# The first that an error's text has names it; those that follow OUT_OF_MEMORY leave CUDA's context unusable.
+ERRORS = (
+    (OUT_OF_MEMORY, r"out of memory|can't allocate memory|bad_alloc|STATUS_ALLOC_FAILED|ERROR_OUT_OF_MEMORY"),
+    # torch's advice under any CUDA error speaks of "device-side assertions"
+    ("device-assert", r"device-side assert triggered|CUDA_ERROR_ASSERT"),
+    ("illegal-access", r"illegal memory access|misaligned address|CUDA_ERROR_(ILLEGAL|MISALIGNED)_ADDRESS"),
+    ("illegal-instruction", r"illegal instruction|invalid program counter|hardware stack error"),
+    ("launch-failure", r"unspecified launch failure|CUDA_ERROR_LAUNCH_(FAILED|TIMEOUT)|ECC error"),
+)
+STICKY = frozenset(name for name, _ in ERRORS[1:])
+SOON_GONE = 2.0  # from its last byte to its end
+FATAL = {"Segmentation fault": "segfault", "Aborted": "abort"}
+
+
+class Death(NamedTuple):
+    """The death of a process: its cause, an explanation, and what it wrote last."""
+
+    outcome: str
+    sentence: str
+    words: str
+
+
+def of_error(error: BaseException) -> str | None:
+    if isinstance(error, MemoryError):
+        return OUT_OF_MEMORY
+    text = f"{type(error).__name__}: {error}"
+    return next((name for name, pattern in ERRORS if re.search(pattern, text)), None)
+
+
+ELSEWHERE = Death("died", "its process ended on another host, and only there is known what of", "")
+
+
+def exit_code(process: int) -> int | None:
+    """A child's exit code once it has ended, negative for a signal; its status is left for whoever started it."""
+    end = time.monotonic() + SOON_GONE
+    while time.monotonic() < end:
+        try:
+            seen = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return None
+        if seen is not None:
+            return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+        time.sleep(SOON_GONE / 100)
+    return None
+
+
+def of_death(words: str, limit: float, code: int | None) -> Death:
+    """The death that faulthandler's words describe, which it wrote while the process died, or else the exit code."""
+    where = "\n".join(last_words.frames(_of_the_case(words)))
+    if "Timeout (" in words:
+        return Death(TIMEOUT, f"no end within {limit:g} s (--perf-timeout), its process was ended", where)
+    fatal = re.search(r"Fatal Python error: (.*)", words)
+    if fatal:
+        cause = fatal[1].strip()
+        return Death(FATAL.get(cause, cause.lower().replace(" ", "-")), f"its process died: {cause}", where)
+    return Death(*_of_code(code), "")
+
+
+def _of_code(code: int | None) -> tuple[str, str]:
+    if code is None:
+        return KILLED, "its process ended without a word"
+    if code >= 0:
+        return EXITED, f"its process exited with code {code}: something that the case calls ends it, as os._exit does"
+    if code == -signal.SIGKILL:
+        return KILLED, "its process was ended by SIGKILL, as a host does that is out of memory"
+    known = {int(one): one.name for one in signal.Signals}
+    return KILLED, f"its process was ended by {known.get(-code, f'signal {-code}')}"
+
+
+def _of_the_case(words: str) -> list[str]:
+    """The lines of the thread that ran the case: the one that died, or the last."""
+    threads = re.split(r"^(?:Current thread|Thread) .*\n", words, flags=re.MULTILINE)
+    current = re.search(r"^Current thread .*\n((?:  .*\n)*)", words, flags=re.MULTILINE)
+    return (current[1] if current else threads[-1]).splitlines()

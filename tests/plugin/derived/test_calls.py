@@ -1,0 +1,281 @@
+"""Calls of any form are checked, and what they cost is derived as a routine's file has it."""
+
+import shlex
+from dataclasses import replace
+
+import planted_apis
+import pytest
+import torch
+
+from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.measurement.one_case import check_answer, run_case
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.derived import all_apis, registry, routine, truth
+from pytest_flashinfer_perf.routines.derived import given as made
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
+
+OVERLAP = {
+    "decode": (
+        "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run --batch_size 2 --num_pages_per_seq 8",
+        "BatchDecodeWithPagedKVCacheWrapper --batch_size 2 --s_kv 128 --head_dim_qk 128 --page_size 16",
+    ),
+    "paged prefill": (
+        "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper.run --total_q 32 --batch_size 2 --num_pages_per_seq 8",
+        "BatchPrefillWithPagedKVCacheWrapper --batch_size 2 --s_qo 16 --s_kv 128 --head_dim_qk 128 --page_size 16",
+    ),
+    "ragged prefill": (
+        "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper.run --total_q 32 --total_kv 256 --batch_size 2",
+        "BatchPrefillWithRaggedKVCacheWrapper --batch_size 2 --s_qo 16 --s_kv 128 --head_dim_qk 128 --head_dim_vo 128",
+    ),
+    "mla": (
+        "flashinfer.mla._batch_mla._wrapper.BatchMLAPagedAttentionWrapper.run --batch_size 2 --num_pages_per_seq 2",
+        "BatchMLAPagedAttentionWrapper --batch_size 2 --s_kv 128 --page_size 64 --head_dim_ckv 512 --head_dim_kpe 64",
+    ),
+    "mm_bf16": ("flashinfer.gemm.gemm_base.mm_bf16 --M 8 --N 64 --K 32", "mm_bf16 --m 8 --n 64 --k 32"),
+    "bmm_bf16": (
+        "flashinfer.gemm.gemm_base.bmm_bf16 --batch_size 2 --M 8 --N 64 --K 32",
+        "bmm_bf16 --batch_size 2 --m 8 --n 64 --k 32",
+    ),
+}
+GROUPED = "--num_qo_heads 4 --num_kv_heads 2"
+HEADS = {
+    "decode": (GROUPED, GROUPED),
+    "paged prefill": (GROUPED, f"{GROUPED} --causal"),
+    "ragged prefill": (GROUPED, f"{GROUPED} --causal"),
+    "mla": ("--num_qo_heads 4", "--num_qo_heads 4"),
+}
+
+
+def cost_of(line):
+    [case] = cases_of_line(shlex.split(line), all_routines())
+    x = case.routine.inputs(case.params, torch.Generator().manual_seed(1), torch.device("cpu"))
+    case.backend.build(case.params, x, LaunchOptions("torch", cuda_graph=False))
+    return case.routine.cost(case.params, x)
+
+
+@pytest.mark.parametrize("which", OVERLAP)
+def test_what_is_derived_is_what_a_routine_declares_by_hand(which):
+    """The products are the same ones; of the bytes, lengths and tables of pages differ by less than 1 %."""
+    api, routine = OVERLAP[which]
+    of_api, of_routine = HEADS.get(which, ("", ""))
+    derived = cost_of(f"--api {api} {of_api} --backends torch")
+    by_hand = cost_of(f"--routine {routine} {of_routine} --backends torch")
+    assert derived.flops == by_hand.flops
+    assert derived.bytes == pytest.approx(by_hand.bytes, rel=0.01)
+
+
+def test_experts_that_no_token_is_likely_to_choose_are_not_counted():
+    sizes = "--seq_len 2 --num_experts 8 --top_k 2 --hidden_size 128 --intermediate_size 128"
+    cost = cost_of(f"--api flashinfer.fused_moe.monomoe.mono_moe --backends torch {sizes}")
+    weights, scales = 8 * (256 + 128) * 128, 8 * (2 + 1) * 4
+    assert cost.flops == 2 * 2 * 2 * (256 + 128) * 128
+    tokens_and_logits = 2 * 2 * (128 + 8)
+    answer = 2 * 2 * 128
+    assert cost.bytes == round((1 - (1 - 2 / 8) ** 2) * (weights + scales) + tokens_and_logits + answer)
+
+
+def planted(name):
+    """Its calls by `flashinfer`, on a CPU."""
+    path = f"{planted_apis.__name__}.{name}"
+    found = {known: entry for known, entry in registry.registered().items() if known[0] == path}
+    [((path, label), entry)] = found.items()
+    api = routine.of(registry.described(path, label, entry, 1))
+    for backend in api.api.backends:
+        api.backends[backend] = replace(api.backends[backend], requires=())
+    return api, api.api.backends[0]
+
+
+RIGHT = (
+    "doubled",
+    "doubled_in_place",
+    "doubled_to",
+    "doubled_under_another_name",
+    "doubled_with_a_size",
+    "doubled_with_what_may_be_none",
+    "DoubleWrapper.run",
+)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_call_of_any_form_is_checked(name):
+    api, backend = planted(name)
+    check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def built(name):
+    api, backend = planted(name)
+    params = api.params(rows=4)
+    x = api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu"))
+    return api.backends[backend].build(params, x, LaunchOptions(backend, cuda_graph=False)), x
+
+
+def test_a_call_that_is_built_again_where_the_answer_is_held_knows_what_the_first_one_changed():
+    _, x = built("doubled_to")
+    x.call["out"].copy_(2 * x.call["x"])
+    before = x.shared.first
+    api, backend = planted("doubled_to")
+    api.backends[backend].build(api.params(rows=4), x, LaunchOptions(backend, cuda_graph=False))
+    assert x.shared.first is before
+    assert list(before.changed) == ["out"]
+
+
+def test_a_wrapper_can_be_planned_once_more():
+    wrapper, _ = built("DoubleWrapper.run")
+    before = planted_apis.DoubleWrapper.plans
+    wrapper.plan()
+    assert planted_apis.DoubleWrapper.plans == before + 1
+    assert built("doubled")[0].plan is None
+
+
+def test_a_wrapper_writes_to_memory_that_its_user_holds():
+    wrapper, x = built("DoubleWrapper.run")
+    [first], [second] = wrapper.launch(x), wrapper.launch(x)
+    assert first is second
+    assert torch.equal(first, 2 * x.call["x"])
+
+
+def test_the_reference_of_mono_moe_applies_silu_to_the_half_that_the_api_calls_up():
+    """While this holds, its answers are not compared."""
+    from flashinfer.trace.templates import moe
+
+    x = moe._mono_moe_init(seq_len=2, num_experts=8, hidden_size=128, intermediate_size=128, device="cpu")
+    gate_first = moe._mono_moe_reference(**x).float()
+    up = x["expert_weights_up"].view(torch.uint8)
+    x["expert_weights_up"] = up.roll(128, 1).view(torch.float8_e4m3fn)
+    x["expert_scales_up"] = x["expert_scales_up"].roll(1, 1)
+    gate_second = moe._mono_moe_reference(**x).float()
+    by_hand = _experts(x)
+    assert (gate_second - by_hand).norm() < 0.1 * by_hand.norm()  # of tokens that it rounds to fp8
+    assert (gate_first - by_hand).norm() > 0.5 * by_hand.norm()
+
+
+def _experts(x):
+    """All of the eight experts are chosen; the gate's rows come second."""
+    weights = torch.softmax(x["router_logits"].float(), 1)
+    up = x["expert_weights_up"].float() * x["expert_scales_up"].repeat_interleave(128, 1)
+    down = x["expert_weights_down"].float() * x["expert_scales_down"]
+    linear, gate = torch.einsum("th,eih->tei", x["activations_in"].float(), up).chunk(2, -1)
+    return torch.einsum("te,tei,ehi->th", weights, linear * torch.nn.functional.silu(gate), down)
+
+
+@pytest.mark.parametrize("name", ["doubled_wrongly", "half_written"])
+def test_a_wrong_call_is_wrong(name):
+    api, backend = planted(name)
+    with pytest.raises(WrongAnswerError):
+        check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def test_experts_whose_values_are_rounded_on_the_way_are_allowed_more():
+    mono_moe = all_apis()["flashinfer.fused_moe.monomoe.mono_moe"].api
+    hash_topk = all_apis()["flashinfer.fused_moe.hash_topk.hash_topk"].api
+    bounds = [truth.tolerance(api, "output", torch.bfloat16).atol for api in (mono_moe, hash_topk)]
+    assert bounds == [0.15, 0.02]
+
+
+def test_any_of_equal_numbers_may_be_among_the_largest_and_no_other():
+    top_k = all_apis()["flashinfer.topk_varlen.topk_varlen.top_k_varlen"].api
+    logits = torch.tensor([[5.0, 3.0, 3.0, 1.0]], dtype=torch.bfloat16)
+
+    def chosen(*indices):
+        return truth.meant(top_k, "indices", torch.tensor([indices]), {"logits": logits, "top_k": 2}).tolist()
+
+    assert chosen(0, 2) == chosen(1, 0)
+    wrong = [chosen(0, 3), chosen(2, 1), chosen(0, 0), chosen(0, -1), chosen(0, 4)]
+    assert chosen(0, 1) not in wrong
+
+
+def test_a_flag_is_a_number_as_upstreams_script_gives_it_also_where_init_makes_a_tensor():
+    sampler = all_apis()["flashinfer.sampling.top_k_top_p_sampling_from_probs"]
+    assert isinstance(_made(sampler).call["top_k"], torch.Tensor)
+    call = _made(sampler, arguments="top_k=5,top_p=0.9").call
+    assert (call["top_k"], call["top_p"]) == (5, 0.9)
+
+
+def _made(api, **given):
+    return made.make(api.api, api.params(batch_size=2, vocab_size=64, **given), "cpu", 0)
+
+
+def test_a_call_whose_kernel_writes_nothing_is_named():
+    api, backend = planted("unwritten")
+    with pytest.raises(WrongAnswerError, match="output y: the call returns it as it was allocated"):
+        check_answer(api, backend, api.params(rows=4), device="cpu")
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_what_exchanges_data_between_gpus_is_a_skip_on_one(hopper):
+    api = all_apis()["flashinfer.comm.dcp_alltoall.decode_cp_a2a_alltoall"]
+    reasons = [require(hopper) for require in api.backends["flashinfer"].requires]
+    assert f"{api.name} exchanges data between GPUs, and its template makes one rank alone" in reasons
+
+
+def test_the_scale_that_an_api_takes_by_default_is_of_its_queries():
+    api = all_apis()["flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run"]
+    x = api.inputs(api.params(batch_size=2), torch.Generator().manual_seed(1), torch.device("cpu"))
+    answer, _ = truth.answer(api.api, x)
+    q, (k, v) = x.call["q"], x.call["paged_kv_cache"]
+    keys, values = (t[:4].flatten(0, 1).repeat_interleave(4, 1).transpose(0, 1).float() for t in (k, v))
+    first = torch.nn.functional.scaled_dot_product_attention(q[0, :, None].float(), keys, values)[:, 0]
+    assert torch.allclose(answer["output"][0].float(), first, atol=2e-2)
+
+
+@pytest.mark.parametrize(("requests", "states"), [(4, 8), (64, 64)])
+def test_there_are_as_many_states_as_requests_index(requests, states):
+    """`init` makes 8 for any number of requests; on a GPU the kernel would read beyond them."""
+    api = all_apis()["flashinfer.gdn_decode.gated_delta_rule_mtp"]
+    x = api.inputs(api.params(batch_size=requests), torch.Generator().manual_seed(1), torch.device("cpu")).call
+    assert len(x["initial_state"]) == states
+    assert x["initial_state_indices"].max() < states
+
+
+def test_an_output_whose_reference_answers_otherwise_is_not_compared():
+    api = all_apis()["flashinfer.rope.rope_quantize_fp8_append_paged_kv_cache"]
+    x = api.inputs(api.params(nnz=4), torch.Generator().manual_seed(1), torch.device("cpu"))
+    api.backends["torch"].build(api.params(nnz=4), x, LaunchOptions("torch", cuda_graph=False))
+    answer, _ = truth.answer(api.api, x)
+    assert set(answer) == {"q_rope_out", "q_nope_out", "paged_kv_cache[1]"}
+
+
+def test_inputs_are_as_the_api_takes_them_where_init_makes_others():
+    """By columns, in fp32, and with a type for what the template has as a number."""
+    made = {}
+    for name in ("gemm_base.bmm_fp8", "routergemm.mm_M1_16_K7168_N256"):
+        api = all_apis()[f"flashinfer.gemm.{name}"]
+        params = next(iter(api.tiers["smoke"]())).params
+        made |= api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu")).call
+    assert (made["B"].stride(), made["mat_b"].stride()) == ((64 * 128, 1, 128), (1, 7168))
+    assert (made["dtype"], made["out"].dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_a_type_of_the_inputs_leaves_a_quantised_output_as_it_is():
+    """Also where the output is the first argument."""
+    api = all_apis()["flashinfer.norm.fused_add_rmsnorm_quant"]
+    x = api.inputs(api.params(batch_size=4, dtype="float16"), torch.Generator(), torch.device("cpu")).call
+    assert (x["out"].dtype, x["input"].dtype) == (torch.float8_e4m3fn, torch.float16)
+
+
+def test_a_refusal_is_a_skip_with_the_librarys_sentence():
+    api, backend = planted("refused")
+    with pytest.raises(
+        CannotRunError, match=r"planted_apis\.refused refuses: NotImplementedError: no kernel for this GPU"
+    ):
+        check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def test_a_part_of_the_library_that_is_none_names_the_packages_that_are_not_installed(monkeypatch):
+    monkeypatch.setitem(capability.PACKAGES, "planted", (("no_such_module", "no-such-package"),))
+    api, backend = planted("without_a_kernel")
+    with pytest.raises(CannotRunError, match=r"'NoneType' object is not callable \(not installed: .*no-such-package\)"):
+        check_answer(api, backend, api.params(rows=4), device="cpu")
+
+
+def test_an_answer_in_place_is_put_back_between_timed_calls(cpu):
+    api, backend = planted("doubled_in_place")
+    case = Case(api, Shape(api.params(rows=4)), backend)
+    measured = run_case(case, Measuring(iters=40, warmup=0), Checking(), cpu).measurement
+    assert len(measured.samples) == 40
+    assert not measured.verdict.faults
+    assert max(check.absolute.expected for check in measured.checks) < 2**8

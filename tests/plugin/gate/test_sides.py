@@ -1,0 +1,261 @@
+"""Cases that have no verdict on a change: missing, failed, wrong, invalid, unlike or new, and what may be allowed."""
+
+import dataclasses
+import math
+
+import pytest
+from made import row, run
+from verdicts import CASE, rules, verdict
+
+from pytest_flashinfer_perf.gate import match, words
+from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.match import AllowError
+from pytest_flashinfer_perf.gate.verdict import Verdict
+from pytest_flashinfer_perf.rows.ranks import RankTimes
+
+
+def sampled(us):
+    """A row whose samples are others than its median says."""
+    made = row()
+    made["stats"]["data"] = [us * 1e-6] * 3
+    return made
+
+
+def gone(**said):
+    return judge([run(row(), row("decode/b1-fa3"))], [run(row(), **said)], rules())
+
+
+def unmeasured(outcome):
+    return [{"case": "decode/b1-fa3", "outcome": outcome, "reason": "needs a GPU"}]
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("skipped", 2), ("failed", 1), ("xfailed", 2)])
+def test_a_case_that_was_not_measured_is_missing_for_the_reason_that_the_run_gives(outcome, code):
+    judgement = gone(unmeasured=unmeasured(outcome))
+    [judged] = judgement.having(Verdict.MISSING)
+    assert (judged.name, judged.reason, judgement.exit_code) == ("decode/b1-fa3", outcome, code)
+    assert "needs a GPU" in judged.sentence
+
+
+def test_what_is_missing_can_be_allowed_by_name_but_not_what_failed():
+    base = [run(row(), row("decode/b1-fa3"))]
+    for outcome, code in (("skipped", 0), ("failed", 1)):
+        assert judge(base, [run(row(), unmeasured=unmeasured(outcome))], rules(allow="missing")).exit_code == code
+    assert judge(base, [run(row())], rules()).exit_code == 2
+    assert judge(base, [run(row())], rules(allow="missing")).exit_code == 0
+    assert judge(base, [run(row())], rules(allow="deselected")).exit_code == 2
+    assert judge(base, [run(row(), unmeasured=unmeasured("deselected"))], rules(allow="deselected")).exit_code == 0
+
+
+def test_a_measured_case_that_failed_in_another_process_is_not_judged():
+    failed = run(unmeasured=[{"case": CASE, "outcome": "failed", "reason": "wrong answer"}])
+    judgement = judge([run(row())], [run(row()), failed], rules())
+    assert (judgement.cases[0].reason, judgement.exit_code) == ("failed", 1)
+
+
+def test_a_row_and_a_failure_of_one_case_is_a_failure():
+    both = run(row(), unmeasured=[{"case": CASE, "outcome": "failed", "reason": "boom"}])
+    judgement = judge([run(row())], [both], rules(allow="invalid"))
+    assert (judgement.cases[0].reason, judgement.exit_code) == ("failed", 1)
+
+
+WRONG = {"case": "decode/extra-fa3", "outcome": "failed", "reason": "wrong answer: output 0\nworst at [0]"}
+
+
+@pytest.mark.parametrize("allow", ["", "missing,invalid"])
+@pytest.mark.parametrize(
+    ("base", "sentence"),
+    [
+        (run(row()), "made: wrong answer: output 0"),
+        (run(row(), unmeasured=[WRONG]), "made: wrong answer: output 0; it fails in the baseline too"),
+    ],
+)
+def test_a_failure_that_neither_side_measured_is_listed_and_is_worse(base, sentence, allow):
+    judgement = judge([base], [run(row(), unmeasured=[WRONG])], rules(allow=allow))
+    [judged] = judgement.having(Verdict.INVALID)
+    assert (judged.name, judged.reason, judged.sentence) == ("decode/extra-fa3", "failed", sentence)
+    assert judgement.exit_code == 1
+
+
+def test_a_failure_of_the_baseline_alone_is_not_this_runs():
+    assert judge([run(row(), unmeasured=[WRONG])], [run(row())], rules()).exit_code == 0
+
+
+def test_a_failure_under_the_tests_id_is_one_of_the_case_that_was_measured():
+    of_test = {"case": row()["fullname"], "outcome": "failed", "reason": "boom"}
+    judgement = judge([run(row())], [run(unmeasured=[of_test])], rules())
+    assert [(judged.name, judged.reason) for judged in judgement.cases] == [(CASE, "failed")]
+
+
+OTHER_PROCESSES = {
+    "skipped": run(unmeasured=[{"case": CASE, "outcome": "skipped", "reason": "no GPU"}]),
+    "beyond-roof": run(row(status="invalid")),
+    "twice": run(row(), row()),
+    "unlike": run(row(gpu_uuid="GPU-1")),
+}
+
+
+@pytest.mark.parametrize("other", OTHER_PROCESSES.values(), ids=list(OTHER_PROCESSES))
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (run(row(status="wrong")), "wrong-answer"),
+        (run(unmeasured=[{"case": CASE, "outcome": "failed", "reason": "x"}]), "failed"),
+    ],
+)
+def test_what_is_wrong_in_one_process_is_worse_whatever_another_has(other, bad, reason):
+    for head in ([other, bad], [bad, other]):
+        judgement = judge([run(row())], head, rules(allow="missing,invalid,gpu"))
+        assert (judgement.cases[0].reason, judgement.exit_code) == (reason, 1)
+
+
+def test_a_wrong_answer_without_a_partner_in_its_pair_is_worse():
+    judgement = judge([run(row()), run()], [run(row()), run(row(status="wrong"))], rules(paired=True))
+    assert (judgement.cases[0].reason, judgement.exit_code) == ("wrong-answer", 1)
+
+
+def test_a_case_that_failed_and_was_skipped_in_one_run_has_failed():
+    both = [{"case": CASE, "outcome": outcome, "reason": "x"} for outcome in ("failed", "skipped")]
+    assert judge([run(row())], [run(unmeasured=both)], rules()).cases[0].reason == "failed"
+
+
+@pytest.mark.parametrize(
+    ("row_of_head", "reason", "code", "code_allowed"),
+    [
+        (row(status="wrong"), "wrong-answer", 1, 1),
+        (row(status="invalid"), "beyond-roof", 2, 2),
+        (row(us=None), "no-time", 2, 2),
+        (row(us=0.0), "no-time", 2, 2),
+        (row(us=math.nan), "no-time", 2, 2),
+        (row(us=1e-314), "no-time", 2, 2),
+        (row(us=math.inf), "no-time", 2, 2),
+        (sampled(90.0), "no-time", 2, 2),
+        (row(refcheck="wrong"), "wrong-answer", 1, 1),
+    ],
+)
+def test_rows_that_cannot_be_believed_are_invalid(row_of_head, reason, code, code_allowed):
+    """Allowed, nothing is left that was compared."""
+    assert verdict(row(), row_of_head) == ("INVALID", reason, code)
+    assert verdict(row(), row_of_head, rules(allow="invalid")) == ("INVALID", reason, code_allowed)
+
+
+def test_an_invalid_row_can_be_allowed_beside_others():
+    base, other = [run(row(), row("decode/b1-fa3"))], row("decode/b1-fa3")
+    assert judge(base, [run(row(status="invalid"), other)], rules(allow="invalid")).exit_code == 0
+    assert judge(base, [run(row(status="wrong"), other)], rules(allow="invalid")).exit_code == 1
+
+
+def test_a_wrong_baseline_is_not_this_runs_fault():
+    assert verdict(row(status="wrong"), row()) == ("INVALID", "wrong-baseline", 2)
+
+
+def test_an_answer_that_is_wrong_on_both_sides_is_wrong():
+    wrong = run(row(status="wrong"))
+    judgement = judge([wrong], [wrong], rules())
+    assert (judgement.cases[0].reason, judgement.exit_code) == ("wrong-answer", 1)
+    assert judgement.cases[0].sentence == "made: its answer is wrong in this run, and in the baseline"
+
+
+def test_two_rows_of_one_name_are_invalid():
+    judgement = judge([run(row())], [run(row(), row(us=50.0))], rules())
+    assert (judgement.cases[0].reason, judgement.exit_code) == ("twice", 2)
+
+
+TOGETHER = {field.name: 0 for field in dataclasses.fields(RankTimes)} | {
+    "collective": None,
+    "figure": "last arrival to last end",
+    "backend": "nccl",
+    "transport": "no multicast",
+    "arrivals_s": [],
+    "ends_s": [],
+}
+UNLIKE = [
+    ("gpu", {"gpu_uuid": "GPU-1"}, {}),
+    ("model", {"device_name": "NVIDIA H100"}, {}),
+    ("instrument", {"instrument": "events"}, {}),
+    ("cold-l2", {"cold_l2": "flush"}, {}),
+    ("cuda-graph", {"cuda_graph": False}, {}),
+    ("ranks", {"ranks": TOGETHER}, {}),
+    ("seed", {"seed": 7}, {}),
+    ("driver", {}, {"driver": "590"}),
+]
+
+
+@pytest.mark.parametrize(("facet", "info", "machine"), UNLIKE, ids=[name for name, *_ in UNLIKE])
+def test_what_is_unlike_is_refused_by_name_and_can_be_allowed_by_it(facet, info, machine):
+    base, head = [run(row())], [run(row(**info), machine={"driver": "580", **machine})]
+    refused = judge(base, head, rules())
+    assert (refused.cases[0].verdict, refused.cases[0].reason, refused.exit_code) == (Verdict.INVALID, facet, 2)
+    assert "in the baseline" in refused.cases[0].sentence
+    assert judge(base, head, rules(allow=facet)).exit_code == 0
+    assert judge(base, head, rules(allow="missing,invalid")).exit_code == 2
+
+
+def test_another_card_costs_what_cards_are_apart():
+    other = row(us=103.5, gpu_uuid="GPU-1", stddev=0)
+    assert verdict(row(stddev=0), row(us=103.5, stddev=0))[0] == "SLOWER"
+    assert verdict(row(stddev=0), other, rules(allow="gpu"))[0] == "SAME"
+
+
+def test_another_library_is_compared_unless_asked_not_to():
+    base, head = [run(row())], [run(row(), machine={"driver": "580", "flashinfer": "0.7.3"})]
+    assert judge(base, head, rules()).exit_code == 0
+    judgement = judge(base, head, rules(same_library=True))
+    assert (judgement.cases[0].reason, judgement.exit_code) == ("library", 2)
+    assert judge(base, head, rules(same_library=True, allow="library")).exit_code == 0
+
+
+def test_unlike_processes_of_one_side_are_refused_too():
+    judgement = judge([run(row()), run(row(instrument="events"))], [run(row())], rules())
+    assert judgement.cases[0].reason == "instrument"
+
+
+def test_a_new_case_is_listed_and_is_nobodys_fault():
+    judgement = judge([run(row())], [run(row(), row("decode/new-fa3"))], rules())
+    assert [judged.name for judged in judgement.having(Verdict.NEW)] == ["decode/new-fa3"]
+    assert judgement.exit_code == 0
+
+
+def test_a_new_case_with_a_wrong_answer_is():
+    judgement = judge([run(row())], [run(row(), row("decode/new-fa3", status="wrong"))], rules())
+    assert judgement.exit_code == 1
+
+
+@pytest.mark.parametrize("head", [run(), run(row("decode/other-fa3"))])
+def test_nothing_compared_is_never_good(head):
+    judgement = judge([run(row())], [head], rules(allow="missing,invalid"))
+    assert judgement.nothing
+    assert judgement.exit_code == 2
+
+
+FOLDER = "2 of the MISSING are here under the name of another folder (old/t.py::a[x/1] is t.py::a[x/1] here): "
+
+
+@pytest.mark.parametrize(
+    ("come", "expected"),
+    [
+        (("t.py::a[x/1]", "t.py::b"), [f"{FOLDER}start both in the same folder, or give both the same --rootdir"]),
+        (("new/other.py::a[x/1]", "new/t.py::c", "decode/b16-fa2"), []),
+    ],
+)
+def test_tests_that_are_only_in_another_folder_are_said_to_be(come, expected):
+    base = run(row("old/t.py::a[x/1]"), row("old/t.py::b"), row("old/b16-fa2"), row())
+    judgement = judge([base], [run(row(), *map(row, come))], rules())
+    assert list(words.notes(judgement)) == expected
+    assert judgement.exit_code == 2
+
+
+def test_pairs_in_which_one_side_lacks_a_case_are_not_judged():
+    base, head = [run(row()), run(row())], [run(row()), run()]
+    judgement = judge(base, head, rules(paired=True))
+    assert (judgement.cases[0].reason, judgement.exit_code) == ("torn", 2)
+    assert judge([run(row()), run()], [run(row()), run()], rules(paired=True)).exit_code == 0
+    assert judge([run(row())], [run()], rules(paired=True)).cases[0].verdict is Verdict.MISSING
+
+
+def test_unknown_names_to_allow_say_which_are_known():
+    with pytest.raises(AllowError, match=r"unknown name 'mising', did you mean missing\?.*known are model, gpu"):
+        match.allowed("gpu,mising")
+    with pytest.raises(AllowError, match="unknown name 'zzz', known are"):
+        match.allowed("zzz")
+    assert match.allowed("gpu, driver") == {"gpu", "driver"}

@@ -1,0 +1,199 @@
+"""Verdicts on a change between made-up rows: in time and in cycles, above thresholds and noise, confirmed or not."""
+
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made import document, plain, row, run
+from verdicts import CASE, rules, verdict
+
+from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.gate.judge import confirm, judge
+from pytest_flashinfer_perf.gate.thresholds import Rival
+from pytest_flashinfer_perf.gate.verdict import Verdict
+
+
+def several(*medians, **said):
+    return [run(row(us=us, **said), source=f"{n}.json") for n, us in enumerate(medians)]
+
+
+def jittered(us, seed, sd=0.001, n=5):
+    rng = random.Random(seed)
+    return [us * math.exp(rng.gauss(0, sd)) for _ in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (100.0, ("SAME", "within-threshold", 0)),
+        (101.0, ("SAME", "within-threshold", 0)),
+        (110.0, ("SLOWER", "slower", 1)),
+        (90.0, ("FASTER", "faster", 0)),
+    ],
+)
+def test_one_run_against_one(now, expected):
+    assert verdict(row(us=100.0, stddev=0.005), row(us=now, stddev=0.005), rules(slower=0.02)) == expected
+
+
+@pytest.mark.parametrize("now", [95.0, 105.0])
+def test_what_may_be_noise_is_ambiguous(now):
+    """Neither row has placements, so that nobody knows how far processes lie apart."""
+    for bound in ("memory", None, "memory?"):
+        before, after = row(bound=bound, placements=[]), row(us=now, bound=bound, placements=[])
+        assert verdict(before, after) == ("AMBIGUOUS", "not-significant", 0)
+
+
+def test_a_noisy_case_is_not_called_the_same():
+    plain_ones = (plain(us=100.0), plain(us=101.0))
+    assert verdict(*plain_ones) == ("AMBIGUOUS", "cannot-see", 0)
+    assert verdict(*plain_ones, rules(strict=True)) == ("AMBIGUOUS", "cannot-see", 2)
+
+
+def test_a_slowdown_below_the_floor_does_not_count():
+    assert verdict(row(us=1.40, stddev=0), row(us=1.49, stddev=0))[0] == "SAME"
+    assert verdict(row(us=1.40, stddev=0), row(us=1.49, stddev=0), rules(floor_us=0.01))[0] == "SLOWER"
+
+
+def cycles(us, ghz=1.8, bound="compute", clock=1.0):
+    counted = (us + 3.5) * ghz * 1e3
+    return row(us=us / clock, bound=bound, cycles=counted, sm_ghz=ghz * clock)
+
+
+def test_a_lower_clock_is_not_a_slower_kernel():
+    assert verdict(cycles(100.0), cycles(100.0, clock=0.85)) == ("AMBIGUOUS", "time-only", 0)
+
+
+def test_a_compute_bound_case_is_judged_in_cycles_and_a_memory_bound_one_in_time():
+    for bound, domain in (("compute", "cycles"), ("memory", "time")):
+        judgement = judge([run(cycles(100, bound=bound))], [run(cycles(110, bound=bound))], rules())
+        [judged] = judgement.having(Verdict.SLOWER)
+        assert judged.effects[0].seen.domain == domain
+        assert len(judged.effects) == 2
+
+
+def test_a_short_compute_bound_kernel_is_judged_in_its_own_cycles():
+    """Stamps take as long as the kernel: three percent of it are one and a half of the cycles between them."""
+    base, head = ([run(cycles(us)) for us in jittered(us, seed, 1e-4)] for us, seed in ((3.5, 1), (3.605, 2)))
+    [judged] = judge(base, head, rules(paired=True, slower=0.02, floor_us=0.0)).cases
+    assert judged.effects[0].seen.domain == "cycles"
+    assert judged.effects[0].change == pytest.approx(math.log(1.03), abs=0.001)
+    assert judged.verdict is Verdict.SLOWER
+    assert verdict(cycles(3.5), cycles(3.5, clock=0.85), rules(floor_us=0.0)) == ("AMBIGUOUS", "time-only", 0)
+
+
+def test_a_memory_bound_case_far_from_memorys_roof_is_judged_in_cycles():
+    def domain(percent, us=100.0):
+        counted = {**cycles(us, bound="memory")}
+        counted["extra_info"]["sol_pct"] = percent
+        [judged] = judge([run(counted)], [run(counted)], rules()).cases
+        return judged.effects[0].seen.domain
+
+    assert (domain(30), domain(90), domain(30, us=5.0)) == ("cycles", "time", "time")
+
+
+def test_a_memory_bound_case_whose_cycles_stay_is_ambiguous():
+    before, after = cycles(100, bound="memory"), cycles(100, bound="memory", clock=0.9)
+    assert verdict(before, after) == ("AMBIGUOUS", "time-only", 0)
+
+
+def test_a_compute_bound_case_whose_time_stays_is_ambiguous():
+    slower = row(us=100.0, bound="compute", cycles=210e3, sm_ghz=2.0)
+    base = [run(row(us=us, bound="compute", cycles=186e3, sm_ghz=1.8)) for us in jittered(100, 1)]
+    head = [run({**slower}) for _ in base]
+    [judged] = judge(base, head, rules(paired=True, slower=0.05)).cases
+    assert (judged.verdict, judged.reason) == (Verdict.AMBIGUOUS, "cycles-only")
+
+
+def test_replicates_find_what_one_run_cannot():
+    base, head = (several(*jittered(us, seed)) for us, seed in ((100, 1), (101, 2)))
+    [judged] = judge(base, head, rules(slower=0.005)).cases
+    assert judged.verdict is Verdict.SLOWER
+    assert judged.detectable < math.log1p(0.02)
+
+
+def test_plain_benchmarks_are_matched_by_fullname():
+    judgement = judge([run(plain("a"), plain("b"))], [run(plain("b"), plain("a"))], rules())
+    assert sorted(judged.name for judged in judgement.cases if judged.compared) == ["t.py::a", "t.py::b"]
+
+
+def test_a_moved_checkout_changes_nothing():
+    moved = {**row(), "fullname": "elsewhere/test_decode.py::test_decode[b16-fa3]"}
+    assert verdict(row(), moved)[0] == "SAME"
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts", "broken", "code"),
+    [
+        ({"min_tflops": 500.0}, {"tflops": 480.0}, True, 1),
+        ({"min_tflops": 500.0}, {"tflops": 520.0}, False, 0),
+        ({"min_tflops": 500.0}, {"tflops": None}, False, 2),
+        ({"min_sol_pct": 80.0}, {"sol_pct": 79.0}, True, 1),
+        ({"min_sol_pct": 80.0}, {"sol_pct": 81.0}, False, 0),
+    ],
+)
+def test_absolutes_hold_whatever_it_was_before(asked, facts, broken, code):
+    base, head = [run(row(**facts))], [run(row(**facts))]
+    judgement = judge(base, head, rules(**asked))
+    assert judgement.exit_code == code
+    assert any(not b.unknown for b in judgement.cases[0].broken) == broken
+    assert judge([run(row("other/a-fa3"))], head, rules(**asked)).exit_code == (1 if broken else 2)
+
+
+def beside(fa3, fa2):
+    return run(row("decode/b16-fa3", us=fa3), row("decode/b16-fa2", us=fa2))
+
+
+@pytest.mark.parametrize(("fa3", "fa2", "code"), [(100, 110, 0), (115, 100, 1), (100.5, 100, 0)])
+def test_a_backend_must_not_be_slower_than_another(fa3, fa2, code):
+    """Half a percent may be noise: only what is surely slower breaks it."""
+    one = beside(fa3, fa2)
+    assert judge([one], [one], rules(max_vs_backend=Rival("fa2"))).exit_code == code
+    if code:
+        assert judge([one], [one], rules(max_vs_backend=Rival("fa2", 1.2))).exit_code == 0
+
+
+def test_a_rival_that_was_not_measured_is_no_pass():
+    judgement = judge([run(row())], [run(row())], rules(max_vs_backend=Rival("fa2")))
+    assert (judgement.cases[0].reason, judgement.exit_code) == ("no-figure", 2)
+
+
+@pytest.mark.parametrize(
+    ("again", "word", "code"),
+    [({CASE: (0.09, 0.08)}, "SLOWER", 1), ({CASE: (0.001,)}, "AMBIGUOUS", 0), ({}, "SLOWER", 1)],
+)
+def test_a_suspect_stays_one_when_it_is_slow_again(again, word, code):
+    judgement = confirm(judge([run(row())], [run(row(us=110.0))], rules()), again)
+    assert (judgement.cases[0].verdict.value, judgement.exit_code) == (word, code)
+
+
+def test_the_worst_come_first_and_are_counted():
+    cases = {"a": 100.0, "b": 130.0, "c": 110.0, "d": 80.0}
+    base = run(*(row(name) for name in cases), row("gone"))
+    head = run(*(row(name, us=us) for name, us in cases.items()), row("new"))
+    judgement = judge([base], [head], rules())
+    assert [judged.name for judged in judgement.cases] == ["b", "c", "gone", "d", "a", "new"]
+    assert judgement.exit_code == 1
+
+
+medians = st.floats(1.0, 1e4)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(medians, medians), min_size=1))
+def test_the_same_files_give_the_same_verdicts_in_any_order(cases):
+    base = [row(name, us=before) for name, (before, _) in cases.items()]
+    head = [row(name, us=after) for name, (_, after) in cases.items()]
+    one = judge([run(*base)], [run(*head)], rules())
+    other = judge([run(*base[::-1])], [run(*head[::-1])], rules())
+    assert {j.name: (j.verdict, j.threshold, j.detectable) for j in one.cases} == {
+        j.name: (j.verdict, j.threshold, j.detectable) for j in other.cases
+    }
+    assert one.exit_code == other.exit_code
+
+
+def test_what_is_read_is_what_is_judged(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps(document(row())))
+    assert judge(read.read([tmp_path]), read.read([tmp_path / "a.json"]), rules()).exit_code == 0

@@ -1,0 +1,222 @@
+"""What cannot be used is one sentence, and the same exit code from every command."""
+
+import builtins
+import fcntl
+import importlib
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from reports import benchmark, document, write
+
+import pytest_flashinfer_perf
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.launch import processes
+
+NOTHING = None
+FAULTS = {
+    "missing": NOTHING,
+    "empty": "",
+    "torn": '{"benchmarks": [',
+    "not text": b"\xff\xfe\x00",
+    "not a run": "{}",
+    "a list": "[1]",
+    "rows that are none": '{"flashinfer_perf": {"schema": 1}, "benchmarks": [{"name": 1}], "machine_info": {}}',
+}
+COMMANDS = {
+    "compare its base": lambda bad, good: ["compare", "--base", bad, "--head", good],
+    "compare its head": lambda bad, good: ["compare", "--base", good, "--head", bad],
+    "merge": lambda bad, good: ["merge", good, bad, "-o", f"{good}.merged"],
+    "report": lambda bad, good: ["report", good, bad, "-o", f"{good}.html"],
+    "report as Markdown": lambda bad, _: ["report", "--markdown", bad],
+    "history": lambda bad, _: ["history", bad],
+}
+
+
+@pytest.fixture
+def refused(capsys):
+    def run(words, *named):
+        assert cli.main(list(map(str, words))) == 2
+        said = capsys.readouterr()
+        assert said.err.startswith(f"flashinfer-perf {words[0]}: ")
+        assert "Traceback" not in said.err
+        for one in named:
+            assert str(one) in said.err
+        assert not said.out
+
+    return run
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_file_that_cannot_be_used_is_named_by_every_command(fault, command, tmp_path, refused):
+    bad, good, content = tmp_path / "bad.json", write(tmp_path / "good.json", document(benchmark())), FAULTS[fault]
+    if isinstance(content, bytes):
+        bad.write_bytes(content)
+    elif content is not NOTHING:
+        bad.write_text(content)
+    refused(COMMANDS[command](bad, good), bad)
+
+
+@pytest.mark.parametrize("command", ["compare its base", "history"])
+@pytest.mark.parametrize("content", [NOTHING, "[", "[threshold]\n", '[thresholds]\n"*" = { slowr = "2%" }\n'])
+def test_a_settings_file_that_cannot_be_used_is_named(content, command, tmp_path, refused):
+    good, settings = write(tmp_path / "good.json", document(benchmark())), tmp_path / "mine.toml"
+    if content is not NOTHING:
+        settings.write_text(content)
+    refused([*COMMANDS[command](good, good), "--perf-config", settings], settings)
+
+
+def test_names_that_nobody_has_are_refused_alike(tmp_path, refused):
+    good = write(tmp_path / "good.json", document(benchmark()))
+    refused(["list", "nope"], "unknown name 'nope'")
+    refused([*COMMANDS["compare its base"](good, good), "--perf-gate-allow=nope"], "unknown name 'nope'")
+
+
+def test_what_cannot_be_written_is_refused_alike(tmp_path, refused):
+    good, taken = write(tmp_path / "good.json", document(benchmark())), tmp_path / "good.json" / "below"
+    refused(["report", good, "-o", taken], good)
+    refused(["report", "--markdown", good, "-o", taken], good)
+
+
+OPTIONS = (
+    "--perf-config=nope.toml",
+    "--perf-plant=nope.json",
+    "--perf-only=nope.txt",
+    "--perf-case=--routine nope",
+    "--perf-backends=nope",
+    "--perf-model=nope",
+    "--perf-device=cuda:99",
+    "--perf-trace-set=nope",
+    "--perf-testlist=nope.txt",
+    "--perf-gate-allow=nope",
+    "--perf-calibration=nope.json",
+    "--perf-config=mistyped.toml",
+)
+MISTYPED = '[thresholds]\n"*" = { slowr = "2%" }\n'
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_run_of_pytest_ends_with_its_own_code(option, pytester):
+    """Also where only a gate would use the option, and there is none."""
+    pytester.makepyfile(test_mine="def test_it(perf): perf.time(sum, (1,))")
+    (pytester.path / "mistyped.toml").write_text(MISTYPED)
+    result = pytester.runpytest(option, "test_mine.py", "-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *"])
+    assert "INTERNALERROR" not in str(result.stdout)
+
+
+def test_a_fault_of_this_package_is_no_verdict(tmp_path, monkeypatch, capsys):
+    good = str(write(tmp_path / "good.json", document(benchmark())))
+    monkeypatch.setattr("textwrap.wrap", lambda *_, **__: 1 // 0)
+    assert cli.main(["compare", "--base", good, "--head", good]) == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_the_package_is_a_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_flashinfer_perf", "--version"], capture_output=True, check=True
+    )
+    assert done.stdout.startswith(b"pytest-flashinfer-perf ")
+
+
+def test_errors_that_scripts_catch_have_public_names():
+    assert issubclass(pytest_flashinfer_perf.WrongAnswerError, AssertionError)
+    assert issubclass(pytest_flashinfer_perf.CannotRunError, Exception)
+    page = Path(__file__).parents[3].joinpath("docs", "api.md").read_text()
+    named = set(re.findall(r"`(\w+Error)`", page)) - set(dir(builtins))
+    assert named <= set(pytest_flashinfer_perf.__all__)
+
+
+def test_a_script_is_told_of_no_option():
+    with pytest.raises(FlashinferPerfError, match=r"^there is no device xpu, this machine has cpu"):
+        pytest_flashinfer_perf.measure(lambda: torch.ones(8), device="xpu")
+
+
+SESSION = """
+import pytest, torch
+
+def test_named(perf, benchmark):
+    perf.time(torch.neg, torch.ones(8))
+    benchmark.extra_info |= {"case": "another", "status": "fine", "own": float("nan"), "beside": 7}
+"""
+STRICT = {"parse_constant": lambda name: pytest.fail(f"{name} is no JSON")}
+
+
+@pytest.mark.parametrize("workers", [(), ("-n1",)])
+def test_a_row_keeps_its_name_and_its_file_is_json(pytester, workers):
+    pytester.makepyfile(SESSION)
+    done = pytester.runpytest("--perf-device=cpu", "--perf-iters=3", "--benchmark-json=run.json", "-rA", *workers)
+    done.stdout.re_match_lines([r"PASSED \d.* us test_a_row.*::test_named"])
+    [row] = json.loads((pytester.path / "run.json").read_text(), **STRICT)["benchmarks"]
+    assert row["extra_info"]["case"].endswith("::test_named")
+    assert row["extra_info"]["status"] in ("ok", "noisy")
+    assert (row["extra_info"]["own"], row["extra_info"]["beside"]) == (None, 7)
+
+
+def test_a_session_that_times_nothing_says_so(pytester):
+    pytester.makepyfile(SESSION)
+    done = pytester.runpytest("--perf-device=cpu", "--benchmark-disable")
+    done.stdout.fnmatch_lines(["--benchmark-disable: answers were checked, and nothing was timed"])
+
+
+@pytest.mark.parametrize("seconds", ["'abc'", "-1", "True", "float('nan')", "None"])
+def test_a_marker_without_a_number_is_one_sentence(pytester, seconds):
+    pytester.makepyfile(SESSION.replace("def test", f"@pytest.mark.benchmark(max_time={seconds})\ndef test"))
+    done = pytester.runpytest("--perf-device=cpu")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: *::test_named: benchmark(max_time=*) must be a number of seconds"])
+
+
+def test_an_id_with_brackets_is_told_how_a_glob_has_them(tmp_path, capsys):
+    good, settings = str(write(tmp_path / "good.json", document(benchmark()))), tmp_path / "mine.toml"
+    settings.write_text('[thresholds]\n"t.py::test_g[1]" = { slower = "2%" }\n"t[[]1]" = { slower = "2%" }\n')
+    cli.main(["compare", "--base", good, "--head", good, f"--perf-config={settings}"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "'t.py::test_g[1]' fits no case: brackets are written as in 't.py::test_g[[]1]'" in said
+    assert re.search(r"'t\[\[\]1\]' fits no case(?!:)", said)
+
+
+def test_a_line_of_megabytes_is_refused_at_once(tmp_path):
+    path, start = tmp_path / "list.txt", "--routine mm_fp8 --m 4 --n 8 --k 8 --backends "
+    path.write_text("\n".join(f"{start}{'x' * size}" for size in (100, 90_000, 5_000_000)))
+    begun = time.process_time()
+    problems = [entry.problem for entry in testlist.read(path)]
+    assert time.process_time() - begun < 10
+    assert all(len(problem) < 300 for problem in problems)
+    assert problems[2] == "the line has 5,000,046 characters, more than 100,000 are no flags of a case"
+
+
+@pytest.mark.parametrize(("gpu", "named"), [(None, "CPU"), ("GPU-0", "GPU")])
+def test_who_waits_for_a_device_is_told_which(tmp_path, monkeypatch, capsys, gpu, named):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lock = tmp_path / f"flashinfer-perf-{gpu or 'cpu'}.lock"
+    with lock.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        threading.Timer(0.2, fcntl.flock, (other, fcntl.LOCK_UN)).start()
+        with processes.alone_on(gpu):
+            assert capsys.readouterr().err == f"waiting for the {named}: another run holds {lock}\n"
+
+
+def test_every_error_has_the_one_base():
+    package = pytest_flashinfer_perf
+    modules = [importlib.import_module(m.name) for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    own = {
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__.startswith(package.__name__)
+    }
+    assert len(own) > 20
+    assert {kind for kind in own if not issubclass(kind, FlashinferPerfError)} == set()

@@ -1,0 +1,174 @@
+"""The imports of the package, read without running them, against the layers that docs/architecture.md lists."""
+
+import ast
+import functools
+import graphlib
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = "pytest_flashinfer_perf"
+MOST_NAMES = 28
+DOORS = {"__init__.py", "__main__.py"}
+PAGE = "docs/architecture.md"
+
+
+def sources():
+    """The text of each module by its dotted name."""
+    paths = {path.relative_to(ROOT).with_suffix(""): path for path in (ROOT / PACKAGE).rglob("*.py")}
+    return {".".join(name.parts).removesuffix(".__init__"): path.read_text() for name, path in paths.items()}
+
+
+SOURCES = sources()
+
+
+@functools.cache
+def imported(source):
+    """Dotted names, wherever in the file they are imported; `from a import b` may name a module or what is in one."""
+    nodes = list(ast.walk(ast.parse(source)))
+    assert not [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level], "imports are absolute"
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return plain | {f"{n.module}.{a.name}" for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names}
+
+
+def graph(modules):
+    """The modules that each imports."""
+    return {name: {_module(one, modules) for one in imported(text)} - {name, None} for name, text in modules.items()}
+
+
+def _module(dotted, modules):
+    return next((name for name in (dotted, dotted.rpartition(".")[0]) if name in modules), None)
+
+
+def layers(page):
+    """The names at the root that a paragraph of the page lists, from the top to the bottom."""
+    listed = re.search(r"<!-- layers -->\n```text\n(.*?)```", page, re.DOTALL)[1]
+    return [set(re.findall(r"^(\w+)", paragraph, re.MULTILINE)) for paragraph in listed.split("\n\n")]
+
+
+LAYERS = layers((ROOT / PAGE).read_text())
+HEIGHT = {room: -depth for depth, rooms in enumerate(LAYERS) for room in rooms}
+
+
+def room(module):
+    """The name at the root; the doors, which are the root itself and `__main__`, lie above all."""
+    return module.removeprefix(PACKAGE).lstrip(".").partition(".")[0]
+
+
+def height(module):
+    return HEIGHT.get(room(module), 1)
+
+
+def file(module):
+    path = Path(module.removeprefix(PACKAGE).lstrip(".").replace(".", "/"))
+    return str(path / "__init__.py" if (ROOT / PACKAGE / path).is_dir() else path.with_suffix(".py"))
+
+
+def upward(modules):
+    """A sentence for each import of what does not lie below."""
+    for name, targets in graph(modules).items():
+        for target in sorted(targets):
+            if room(name) != room(target) and height(target) >= height(name):
+                where = "above it" if height(target) > height(name) else "beside it"
+                yield f"{file(name)} imports {file(target)}, which lies {where}: {PAGE} has the order"
+
+
+def circle(modules):
+    """A sentence for the first circle that is found."""
+    try:
+        graphlib.TopologicalSorter(graph(modules)).prepare()
+    except graphlib.CycleError as error:
+        return f"{' is imported by '.join(map(file, error.args[1]))}: what both need goes into a module below them"
+    return None
+
+
+def test_each_package_imports_only_what_lies_below_it():
+    assert list(upward(SOURCES)) == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circle(SOURCES) is None
+
+
+def test_the_root_has_few_names_and_the_page_lists_each():
+    at_the_root = {path.name for path in (ROOT / PACKAGE).iterdir()} - {"__pycache__"}
+    assert len(at_the_root) <= MOST_NAMES, sorted(at_the_root)
+    rooms = {Path(name).stem for name in at_the_root - DOORS - {"py.typed"}}
+    assert rooms == set(HEIGHT), f"{PAGE} lists {sorted(HEIGHT)}"
+
+
+# A module's package where it has another name; pytest_flashinfer_perf.cli and others are what is measured here.
+DISTRIBUTIONS = {"cuda": "cuda-core", "cupti": "cupti-python", "flashinfer": "flashinfer-python", "yaml": "pyyaml"}
+DISTRIBUTIONS |= {"pynvml": "nvidia-ml-py", "vl_convert": "vl-convert-python", "xdist": "pytest-xdist"}
+OF_ANOTHER = {"execnet": "xdist", "_pytest": "pytest"}
+
+
+def test_what_is_imported_is_declared():
+    """A package that only comes along with another one is gone once that one does without it."""
+    roots = {name.partition(".")[0] for text in SOURCES.values() for name in imported(text)}
+    roots = {OF_ANOTHER.get(root, root) for root in roots - sys.stdlib_module_names - {PACKAGE}}
+    of_users = (ROOT / "pyproject.toml").read_text().partition("\ndev = [")[0]
+    declared = set(re.findall(r'^  "([a-z0-9-]+)[>=]', of_users, re.MULTILINE))
+    assert {DISTRIBUTIONS.get(root, root.replace("_", "-")) for root in roots} - declared == set()
+
+
+FORMS = (
+    "from {package} import {name}",
+    "from {target} import anything",
+    "import {target}",
+    "def planted():\n    from {target} import anything",
+    "if TYPE_CHECKING:\n    from {target} import anything",
+)
+IN_PACKAGES = sorted(name for name in SOURCES if name != PACKAGE)
+
+
+def planted(module, target, form):
+    package, _, name = target.rpartition(".")
+    line = form.format(package=package, name=name, target=target)
+    return {**SOURCES, module: f"{SOURCES[module]}\n{line}\n"}
+
+
+@given(st.sampled_from(IN_PACKAGES), st.sampled_from(IN_PACKAGES), st.sampled_from(FORMS))
+def test_an_import_of_what_lies_above_is_named(lower, upper, form):
+    if height(upper) < height(lower):
+        lower, upper = upper, lower
+    assert bool(list(upward(planted(lower, upper, form)))) == (room(lower) != room(upper))
+    if room(lower) != room(upper):
+        [sentence] = upward(planted(lower, upper, form))
+        assert sentence.startswith(f"{file(lower)} imports {file(upper)}, which lies ")
+
+
+ARROWS = sorted((name, target) for name, targets in graph(SOURCES).items() for target in targets if name != PACKAGE)
+
+
+@given(st.sampled_from(ARROWS), st.sampled_from(FORMS))
+def test_an_import_back_is_a_circle_that_is_named(arrow, form):
+    importer, target = arrow
+    sentence = circle(planted(target, importer, form))
+    assert file(importer) in sentence
+    assert file(target) in sentence
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_an_import_is_read(form):
+    modules = {"pytest_flashinfer_perf.gate.x": form.format(package=PACKAGE, name="cli", target=f"{PACKAGE}.cli")}
+    modules[f"{PACKAGE}.cli"] = ""
+    assert list(upward(modules)) == [f"gate/x.py imports cli/__init__.py, which lies above it: {PAGE} has the order"]
+
+
+def test_the_tests_have_the_rooms_of_the_package():
+    rooms = {path.parent.name for path in (ROOT / PACKAGE).glob("*/__init__.py")}
+    folders = {path.parent.name for path in (ROOT / "tests" / "plugin").rglob("test_*.py")}
+    assert folders == rooms | {"derived", "package"}
+
+
+@pytest.mark.parametrize("facade", ["pytest_flashinfer_perf", "pytest_flashinfer_perf.spec"])
+def test_each_name_that_a_facade_promises_can_be_imported(facade):
+    module = importlib.import_module(facade)
+    assert [name for name in module.__all__ if getattr(module, name, None) is None] == []

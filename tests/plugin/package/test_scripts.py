@@ -1,0 +1,149 @@
+"""Each script beside the package is started, without a GPU: what it does after the GPU, or before it."""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gate_acceptance
+import pytest
+import torch
+from reports import benchmark, document, write
+from step_runs import TIMES, recorded
+
+from pytest_flashinfer_perf.models import plan as plans
+from pytest_flashinfer_perf.models.deployment import Step
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.derived import all_apis
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("benchmarks", "tests/acceptance", "tools")
+SCRIPTS = {path.name: path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")}
+RUN = ROOT / "evidence" / "h200-run.json"
+
+
+def started(name, *arguments, where=ROOT, **variables):
+    """What the script prints."""
+    words = [sys.executable, SCRIPTS[name], *arguments]
+    return _done(words, where, variables)
+
+
+def measured(name, *arguments, where, **variables):
+    """The rows of a script that pytest runs."""
+    quick = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--perf-device=cpu", "--perf-iters=1")
+    words = [sys.executable, "-m", "pytest", SCRIPTS[name], *quick, "--benchmark-json", where / "run.json", *arguments]
+    _done(words, ROOT, variables)
+    return json.loads((where / "run.json").read_text())["benchmarks"]
+
+
+def _done(words, where, variables):
+    environment = {**os.environ, **variables}
+    done = subprocess.run([*map(str, words)], cwd=where, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_script_is_started_by_a_test():
+    tests = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
+    used = {*re.findall(r"^import (\w+)|^from (\w+) import", tests, re.MULTILINE)}
+    names = {name for pair in used for name in pair} | {*re.findall(r'"(\w+)\.py"', tests), "one_by_one"}
+    assert {path.stem for path in SCRIPTS.values()} <= names
+    assert '"-p", "one_by_one"' in tests
+
+
+def test_the_smallest_cases_of_all_apis(tmp_path):
+    pytest.importorskip("flashinfer", exc_type=ImportError)
+    started("api_evidence.py", "lines", tmp_path / "lines", "2", "1", "1")
+    lines = [line for path in (tmp_path / "lines").iterdir() for line in path.read_text().splitlines()]
+    assert {line.split()[1] for line in lines if line} >= {"flashinfer.norm.rmsnorm"}
+    empty = write(tmp_path / "run.json", document())
+    line, faults = tmp_path / "line.txt", tmp_path / "faults.json"
+    line.write_text("--api flashinfer.norm.rmsnorm --backends torch --batch_size 4 --hidden_size 64")
+    faults.write_text(started("api_evidence.py", "faults", line))
+    assert json.loads(faults.read_text()) == {"flashinfer.norm.rmsnorm/bs4-h64-torch": []}
+    assert "0 APIs right and timed" in started("api_evidence.py", "table", faults, empty)
+
+
+def test_a_history_of_triton_kernels(tmp_path):
+    assert "commit 6 of 10" in started("bisect_triton.py", tmp_path / "repo")
+
+
+def test_what_other_tools_would_read():
+    assert re.search(r"run\.csv: \d\d+ lines", started("consumers.py", "--dry-run"))
+
+
+def test_a_newcomers_steps_in_this_environment():
+    said = started("empty_environment.py", "--here")
+    assert "run the shipped suite, without a checkout" in said
+    assert "make Markdown of it" in said
+
+
+def test_cases_that_end_well(tmp_path):
+    [row] = measured("endings.py", "-k", "0", where=tmp_path, ENDINGS="none")
+    assert row["extra_info"]["flops"] == 2 * (2048 if torch.cuda.is_available() else 64) ** 3
+
+
+def test_kernels_of_ones_own_and_longer_ones(tmp_path):
+    smallest = ("-k", "65536 or 256 and matmul")
+    rows = measured("noise_kernels.py", *smallest, where=tmp_path)
+    assert len(rows) == 3
+    grown = measured("noise_kernels.py", *smallest, where=tmp_path, LONGER="1.5")
+    assert [row["extra_info"]["bytes"] for row in grown] == pytest.approx([r["extra_info"]["bytes"] for r in rows])
+
+
+def test_what_calls_cost_the_host():
+    assert started("host_table.py", RUN).startswith("| routine | backend | cases | enqueue |")
+
+
+KERNELS = gate_acceptance.H200[:3]
+CASES = [kernel.name for kernel in KERNELS]
+
+
+@pytest.fixture
+def processes(tmp_path):
+    """Two files of the same code, and two in which the first case takes 30 % longer."""
+    rng = random.Random(3)
+    for folder, slower in (("plain", 0.0), ("longer", 0.3)):
+        for nth in range(2):
+            rows = [gate_acceptance.row(k, rng, slower=slower * (k.name == CASES[0])) for k in KERNELS]
+            (tmp_path / folder).mkdir(exist_ok=True)
+            write(tmp_path / folder / f"{nth}.json", document(*rows))
+    return tmp_path
+
+
+def test_runs_of_the_same_code_beside_each_other(processes):
+    said = started("noise_evidence.py", processes / "plain")
+    assert said.startswith("plain: 0 of 2 pairs exit 1; of 6 verdicts ")
+    assert said.count("| decode-") == 3
+
+
+def test_one_run_beside_another(tmp_path):
+    known = {"gpu_uuid": "GPU-0", "case_s": 1.0}
+    one, many = (
+        write(tmp_path / f"{us}.json", document(*(benchmark(us=us, case=case, **known) for case in CASES)))
+        for us in (100.0, 101.0)
+    )
+    assert "medians within 2%: 1 of 1" in started("many_evidence.py", one, many)
+
+
+def test_longer_cases_are_found_under_their_old_names(processes):
+    lines = processes / "lines.txt"
+    lines.write_text("# a comment\n--routine mm_bf16 --m 8 --n 16 --k 4096\n--routine softmax --batch_size 2\n")
+    assert started("longer_cases.py", lines) == "--routine mm_bf16 --m 8 --n 16 --k 4224\n"
+    grown = write(processes / "grown.json", document(benchmark(case="mm_bf16/m8-n16-k4224-torch")))
+    started("longer_cases.py", "--rename", lines, grown)
+    assert json.loads(grown.read_text())["benchmarks"][0]["extra_info"]["case"] == "mm_bf16/m8-n16-k4096-torch"
+    found = started("longer_cases.py", "--found", processes / "plain", processes / "longer").splitlines()
+    assert found[2:] == ["| 2.85 % or more | 20 us | 4 | 4 |", "| 4.8 % or more | 5 us | 4 | 4 |"]
+
+
+def test_the_backends_of_a_real_step(tmp_path):
+    pytest.importorskip("flashinfer", exc_type=ImportError)
+    known = {**all_routines(), **all_apis()}
+    plan = plans.completed(plans.of("llama-3.1-8b", Step(batch=64, context=8192)), known)
+    run = write(tmp_path / "run.json", recorded(plan, TIMES))
+    said = started("real_decode_step.py", run, "--dry-run", "--batch", "64", "--context", "8192")
+    assert "attention: fa2" in said.splitlines()

@@ -1,0 +1,303 @@
+"""Whatever a file holds, reading it gives a result or one sentence: no traceback, and no verdict by mistake.
+
+What once went wrong is kept below `strange/`.
+"""
+
+import contextlib
+import functools
+import io
+import json
+import random
+import re
+from pathlib import Path
+
+import datasets
+import pytest
+from flashinfer_bench.data import Definition
+from made import document, row
+from mutations import changed, mutated
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.bisect import search as findings_of_a_search
+from pytest_flashinfer_perf.config import planting, project_file
+from pytest_flashinfer_perf.config.project_file import ProjectFileError
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.fuzz import findings
+from pytest_flashinfer_perf.gate import thresholds
+from pytest_flashinfer_perf.session import journal, shards
+from pytest_flashinfer_perf.trace_sets import data
+
+STRANGE = Path(__file__).with_name("strange")
+HOST = {
+    "host_us": 5.0,
+    "rounds_us": [5.0, 5.5],
+    "waits": False,
+    "references_us": [20.0, 21.0],
+    "allocations": 3,
+    "plan_us": 7.0,
+    "plans_us": [7.0],
+    "plan_references_us": [20.0],
+    "lines": [{"what": "copy to host", "line": "a.py:1", "count": 2}],
+}
+ROW = {
+    "host": HOST,
+    "sm_ghz": 1.7,
+    "kernels": ["k"],
+    "tflops": 3.0,
+    "tb_per_sec": 1.0,
+    "sol_pct": 50.0,
+    "bytes": 1e6,
+    "peaks": "measured",
+    "flops": 1e9,
+    "refcheck": "passed",
+    "case_s": 1.0,
+    "notes": ["n"],
+    "busy_s": 1e-4,
+    "span_s": 1.1e-4,
+    "spread": 0.001,
+    "shape": "b16",
+    "power_w": 1.0,
+}
+ROOF = {"bytes_per_s": 4e12, "flops_per_s": {"bfloat16": 8e14}, "source": "x"}
+MACHINE = {"node": "n", "driver": "580", "flashinfer": "0.7.2", "torch": "2.11", "gpu": "H", "cpu": {"brand_raw": "c"}}
+PARAMS = {"m": 1, "batch_size": 16, "s_kv": 8, "sizes": [1, 2]}
+
+
+def rows(us):
+    made = [row(f"decode/b16-{name}", us=us, **{**ROW, "cycles": us * 1e3, "backend": name}) for name in ("fa2", "fa3")]
+    for one in made:
+        one["params"] = {**PARAMS, "backend": one["extra_info"]["backend"]}
+        one["stats"]["data"] = [us * 1e-6] * 5
+    return made
+
+
+def run(us=100.0, nth=1):
+    """A file with something of everything."""
+    left = {"case": "c", "outcome": "skipped", "reason": "r", "test": "t.py::c", "device": "cuda:0"}
+    made = document(*rows(us), unmeasured=[left], commit="0123456789abcdef", machine={**MACHINE})
+    kernels = [{"name": "qkv", "count": 2, "problems": [PARAMS], "weight_bytes": 8.0}]
+    tests = [[at, one["fullname"]] for at, one in enumerate(made["benchmarks"])]
+    made["flashinfer_perf"] |= {
+        "roofs": {"GPU-0": {"measured": ROOF}},
+        "step": {"name": "m", "title": "m, a step", "kernels": kernels, "coverage": ["all"]},
+        "shard": {"nth": nth, "of": 2, "whole": "w", "tests": tests, "count": 4, "size": 2},
+    }
+    return made
+
+
+COMMANDS = (
+    "compare --base base.json --head strange.json",
+    "compare --base strange.json --head base.json --json v.json --markdown v.md --junit v.xml",
+    "compare --base base.json --head strange.json --explain *",
+    "compare --base strange.json base.json --head other.json again.json --paired",
+    "report --markdown strange.json base.json",
+    "export strange.json --to csv",
+    "export strange.json --to openmetrics",
+    "export strange.json --to github-action-benchmark",
+    "merge strange.json other.json -o merged.json",
+    "merge strange.json other.json -o merged.json --allow duplicates,gaps,commits,versions,gpus",
+    "history runs",
+    "compare --base base.json --head other.json --perf-config=strange.json",
+    "bisect --resume strange",
+    "prove --from=proof",
+)
+PLACES = {
+    "history runs": "runs/strange.json",
+    "bisect --resume strange": "strange/bisect.json",
+    "prove --from=proof": "proof/plain-strange.json",
+}
+SENTENCE = re.compile(r"flashinfer-perf \w+: .+\n(.+\(--allow \w+\)\n)*")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, us, nth in (("base", 100.0, 1), ("other", 101.0, 2), ("again", 102.0, 1)):
+        Path(f"{name}.json").write_text(json.dumps(run(us, nth)))
+    for name in ("runs", "strange", "proof"):
+        Path(name).mkdir()
+    for side, us in (("plain", 100), ("planted", 150)):
+        for nth in range(3):
+            Path("proof", f"{side}-{nth}.json").write_text(json.dumps(run(us + nth)))
+    for nth in range(6):
+        Path("runs", f"{nth}.json").write_text(json.dumps({**run(100 + nth), "datetime": f"2026-11-1{nth}T00:00:00"}))
+    return tmp_path
+
+
+def read_by_a_command(line):
+    """The exit code of a command that reads the strange file."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(line.split())
+    said = err.getvalue()
+    assert "Traceback" not in said, said
+    assert code in (0, 1, 2)
+    assert not said or line.startswith("export") or (code == 2 and SENTENCE.fullmatch(said)), said
+    assert said or out.getvalue()
+    return code
+
+
+def texts(rand, good, count):
+    """Strange texts made of good documents: other structures, and structures that are broken."""
+    for _ in range(count):
+        if rand.random() < 0.7:
+            yield json.dumps(changed(rand, good, rand.choice([1, 1, 2, 5])))
+        else:
+            yield mutated(rand, json.dumps(good), rand.choice([1, 2, 10]))
+
+
+def put(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8", "surrogatepass")
+    return path
+
+
+def test_a_run_is_judged_or_refused(folder):
+    rand, seen = random.Random(1), set()
+    for nth, text in enumerate(texts(rand, run(150.0), 3000)):
+        line = COMMANDS[nth % len(COMMANDS)]
+        put(folder / PLACES.get(line, "strange.json"), text)
+        seen.add((line.split()[0], read_by_a_command(line)))
+    assert {code for _, code in seen} == {0, 1, 2}
+    assert len(seen) > 12
+
+
+KEPT = sorted(path.name for path in STRANGE.iterdir())
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_once_went_wrong_goes_well(folder, name):
+    for line in COMMANDS:
+        (folder / PLACES.get(line, "strange.json")).write_bytes((STRANGE / name).read_bytes())
+        read_by_a_command(line)
+    for read, *_ in READERS.values():
+        with contextlib.suppress(FlashinferPerfError):
+            read(folder / "strange.json")
+
+
+@pytest.mark.parametrize(
+    "text", ["tool = 5", "[tool]\nflashinfer-perf = 5", "[[tool.flashinfer-perf]]\nthresholds = 5"]
+)
+def test_a_project_whose_tables_are_none_is_refused(tmp_path, text):
+    path = put(tmp_path / "pyproject.toml", text)
+    with pytest.raises(ProjectFileError, match=f"^{path}: [a-z-]+ must be a table, got "):
+        project_file.find(tmp_path)
+
+
+JOURNAL = [
+    {"journal": 2, "run": "r", "place": {"device": "cpu"}},
+    {"started": "t.py::a", "identity": {"case": "a"}, "repeat": "pytest t.py::a"},
+    {"finished": "t.py::a", "run": "r", "outcome": "passed", "report": {"repeat": "pytest t.py::a"}},
+    {"finished": "t.py::b", "run": "r", "outcome": "failed", "report": {}},
+]
+SETTINGS = """
+[thresholds]
+"attention/decode*" = { slower = "2%", floor_us = 0.5, max_vs_backend = { backend = "fa2", ratio = 1.0 } }
+"gemm/*" = { same_library = true, slower_host = "5 %", max_launches = 3, no_sync = false }
+[models]
+"llama*" = { slower_step = "1%", max_step_us = 900.0 }
+[tolerances]
+"decode/fa2" = { rtol = 0.1, atol = 1, output = 1, reason = "x" }
+[quarantine]
+"decode/*" = { reason = "hangs", link = "https://example.org/1" }
+"""
+FOUND = {
+    "number": 1,
+    "stage": "ends",
+    "base": "a",
+    "head": "b",
+    "seconds": 1.5,
+    "cases": {"c": {"answer": 1, "sentence": "s", "facts": ["f"]}},
+}
+FINDING = {"flashinfer_perf_finding": 1, "line": ["--routine", "mm_fp8", "--m", "4"], "case": "c"}
+TESTLIST = """
+python3 flashinfer_benchmark.py --routine mm_fp8 --m 4 --n 256 --k 512 --backends cutlass cudnn
+--routine BatchDecodeWithPagedKVCacheWrapper --backends fa2 --batch_size 4 --s_kv 64 --num_qo_heads 8 --num_kv_heads 2
+--routine allreduce_fusion --num_tokens 4   # another of upstream's
+"""
+
+
+def read_settings(path):
+    project = project_file.read(path)
+    return [
+        read(project)
+        for read in (thresholds.read, thresholds.of_steps, project_file.read_tolerances, project_file.read_quarantine)
+    ]
+
+
+def as_json(rand, good, *, strange=True):
+    return next(texts(rand, good, 1)) if strange else json.dumps(good)
+
+
+def as_lines(rand, good, *, strange=True):
+    lines = [as_json(rand, one, strange=strange and rand.random() < 0.4) for one in good]
+    return as_text(rand, "".join(f"{line}\n" for line in lines), strange=strange and rand.random() < 0.5)
+
+
+def as_text(rand, good, *, strange=True):
+    return mutated(rand, good, rand.choice([1, 2, 5])) if strange else good
+
+
+def resumed(path):
+    journal.started(path, "t.py::a")
+    journal.read(path)
+
+
+READERS = {
+    "journal": (resumed, as_lines, JOURNAL, 2500),
+    "durations of shards": (shards.seconds, as_json, run(), 500),
+    "settings": (read_settings, as_text, SETTINGS, 3000),
+    "findings of bisect": (functools.partial(findings_of_a_search.read_journal, compare=None), as_json, [FOUND], 500),
+    "slowdowns": (planting.read, as_json, {"t.py::a": 1e-6, "t.py::b": 2}, 300),
+    "testlist": (testlist.read, as_text, TESTLIST, 700),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_file_is_read_or_refused_with_a_sentence_that_names_it(tmp_path, kind):
+    read, make, good, count = READERS[kind]
+    rand, path, said = random.Random(2), tmp_path / "strange", []
+    read(put(path, make(random.Random(0), good, strange=False)))
+    for _ in range(count):
+        put(path, make(rand, good))
+        try:
+            read(path)
+            said.append("")
+        except FlashinferPerfError as error:
+            said.append(str(error))
+    assert "" in said
+    assert all(one == "" or (str(path) in one and "\n" not in one) for one in said)
+    assert len(set(said)) > 20 or kind == "testlist"
+
+
+def test_a_finding_is_read_or_is_none(tmp_path):
+    rand = random.Random(3)
+    for _ in range(300):
+        path = put(tmp_path / "strange.json", as_json(rand, FINDING))
+        if findings.is_finding(path):
+            with contextlib.suppress(ValueError, FlashinferPerfError):
+                findings.line_of(path)
+
+
+GEMM = Definition.model_validate(datasets.GEMM)
+SET = {
+    "definitions/gemm.json": datasets.GEMM,
+    "solutions/right.json": datasets.solution(GEMM.name, "right", datasets.RIGHT[GEMM.name]),
+    "workloads/gemm.jsonl": datasets.workload(GEMM.name, "w", {"M": 4}, A={"type": "random"}),
+}
+
+
+def test_a_file_of_a_data_set_is_used_or_is_a_problem_of_its_own(tmp_path):
+    rand = random.Random(4)
+    for nth in range(1000):
+        broken = list(SET)[nth % 3]
+        for name, good in SET.items():
+            put(tmp_path / name, as_json(rand, good) if name == broken else json.dumps(good))
+        found = data.read(tmp_path)
+        assert all(problem.sentence.startswith(tuple(f"{name}:" for name in SET)) for problem in found.problems)
+        assert len(found.definitions) + len(found.solutions) + len(found.workloads) + len(found.problems) >= 2
+
+
+def test_there_are_more_than_10000():
+    assert 3000 + 300 + 1000 + sum(count for *_, count in READERS.values()) > 10_000

@@ -1,0 +1,267 @@
+"""Modules compiled first: which ones, all at once and once only, into FlashInfer's cache or for another machine."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from toolkit import Toolkit
+
+from pytest_flashinfer_perf.prebuild import building, loop
+from pytest_flashinfer_perf.prebuild.patches import HERE, NOWHERE, PRETENDED, Anything, Pretence, recording
+from pytest_flashinfer_perf.session import time_limit
+from pytest_flashinfer_perf.session.time_limit import CompileError
+from pytest_flashinfer_perf.spec.routine import CannotRunError
+
+flashinfer = pytest.importorskip("flashinfer", exc_type=ImportError)
+PLUGIN = f"-p{loop.PLUGIN}"
+LINES = """
+--routine BatchDecodeWithPagedKVCacheWrapper --backends fa2 fa3 cudnn --batch_size 64 --s_kv 8192 --page_size 16 \
+--num_qo_heads 8 --num_kv_heads 2 --head_dim_qk 128
+--routine bmm_fp8 --backends cublas cutlass --batch_size 1 --m 16 --n 64 --k 64
+--routine mm_bf16 --backends tinygemm --m 4 --n 64 --k 128 --bias
+--routine mm_bf16 --backends cublaslt torch --m 16 --n 64 --k 64
+"""
+BENCHMARKS = str(Path(__file__).parents[3] / "benchmarks")
+KEPT, BESIDE = (
+    ("--output", "kernels"),
+    ("-n", "2", "--benchmark-json=kept.json", "--junitxml", "kept.json", "-p", "no:cacheprovider"),
+)
+TYPES = "dtype_q_bf16_dtype_kv_bf16_dtype_o_bf16_dtype_idx_i32_head_dim_qk_128_head_dim_vo_128"
+WITHOUT = "posenc_0_use_swa_False_use_logits_cap_False"
+# By these names an H200 has compiled them for the same lines, with 0.6.18 and with 0.7.2.
+COMPILED_ON_AN_H200 = {
+    f"batch_decode_with_kv_cache_{TYPES}_{WITHOUT}",
+    f"batch_prefill_with_kv_cache_{TYPES}_{WITHOUT}_f16qk_False_sm90",
+    "gemm",
+    "tinygemm2",
+    "mm_bf16_cublaslt",
+}
+LOOKED_UP = """
+import sys
+from pathlib import Path
+from flashinfer.jit import env
+found = getattr(env, "get_aot_path", lambda name: env.FLASHINFER_AOT_DIR / name / f"{name}.so")(sys.argv[1])
+print(found, found.exists())
+"""
+
+
+CLI = "import sys; from pytest_flashinfer_perf.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture
+def toolkit(tmp_path):
+    return Toolkit(tmp_path)
+
+
+@pytest.fixture
+def prebuild(toolkit, tmp_path):
+    tmp_path.joinpath("lines.txt").write_text(LINES)
+
+    def run(*words, **environment):
+        command = [sys.executable, "-W", "ignore", "-c", CLI, "prebuild", *words]
+        said = {**toolkit.environment, **environment}
+        whole = {name: value for name, value in said.items() if value is not None}
+        return subprocess.run(command, cwd=tmp_path, env=whole, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_all_that_the_cases_need_is_compiled_at_once_and_kept(toolkit, prebuild, tmp_path):
+    tmp_path.joinpath("kept.json").write_text("kept")
+    done = prebuild(*KEPT, "--", "lines.txt", *BESIDE, MAX_JOBS="2", TAKES="0.2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert toolkit.modules == COMPILED_ON_AN_H200
+    assert toolkit.at_once == 2
+    assert "8 cases: 5 modules of FlashInfer\n1 of the cases cannot run there\n" in done.stdout
+    assert len(re.findall(r"^\d/5 .* is compiled$", done.stdout, flags=re.MULTILINE)) == 5
+    assert "calls that failed" not in done.stdout
+    assert tmp_path.joinpath("kept.json").read_text() == "kept"
+    _finds(toolkit, tmp_path / "kernels", "gemm")
+
+    before = len(toolkit.compiled)
+    for its_own in ((), ("-p", "one_by_one")):
+        again = prebuild("--", "lines.txt", *its_own, PYTHONPATH=BENCHMARKS)
+        assert (again.returncode, len(toolkit.compiled)) == (0, before), "FlashInfer's own build finds nothing to do"
+
+
+def test_an_api_whose_inputs_are_too_large_to_be_held_is_followed(toolkit, prebuild, tmp_path):
+    """A first call of an API gets copies of its inputs, and its answer is looked at."""
+    tmp_path.joinpath("lines.txt").write_text("--api flashinfer.sampling.softmax --backends flashinfer --batch_size 64")
+    done = prebuild("--", "lines.txt", TAKES="0.1")
+    assert toolkit.modules == {"sampling"}
+    assert "calls that failed" not in done.stdout
+
+
+def test_what_either_of_two_gpus_needs_is_compiled_and_what_cannot_be_linked_costs_no_other(toolkit, prebuild):
+    words = ("--", "lines.txt", "-k", "mm_bf16 or bmm_fp8", "--perf-device=cuda:7", "-v")
+    done = prebuild(*words, BROKEN="tinygemm2.so", PYTEST_ADDOPTS="-n 1", FLASHINFER_CUDA_ARCH_LIST="9.0a 10.0a")
+    assert (done.returncode, toolkit.modules) == (1, {"gemm", "fp8_gemm_cutlass", "mm_bf16_cublaslt"}), done.stderr
+    said = [line.partition(" s  ")[2] for line in done.stdout.splitlines() if re.match(r"\d/4 ", line)]
+    broken = "tinygemm2 does not compile: ld(12): error: no such kernel"
+    assert sorted(said) == sorted([*(f"{name} is compiled" for name in toolkit.modules), broken])
+    assert re.search(r"^compiled 3 of 4 modules in .* s$", done.stdout, flags=re.MULTILINE)
+    assert (
+        "1  flashinfer declares no support of gemm.bmm_fp8 with backend cutlass on compute capability 9.0"
+        in done.stdout
+    )
+
+
+def _finds(toolkit, folder, module):
+    """FlashInfer's own look, on what is another machine for all that it knows."""
+    place = {"PYTHONPATH": str(folder), "FLASHINFER_WORKSPACE_BASE": str(folder.parent / "elsewhere")}
+    told = {**toolkit.environment, **place}
+    command = [sys.executable, "-W", "ignore", "-c", LOOKED_UP, module]
+    found = subprocess.run(command, env=told, capture_output=True, text=True, check=True).stdout
+    assert found == f"{folder / building.PACKAGE / building.FOLDER / module / module}.so True\n"
+
+
+PLANTED = """
+    import pytest
+    from flashinfer.jit.core import gen_jit_spec
+    from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
+
+    def build(p, x, how):
+        source = __file__.replace("test_it.py", "mine.cu")
+        gen_jit_spec("mine", [source]).build_and_load()
+        return mm_bf16.backends["torch"].build(p, x, how)
+
+    mm_bf16.backend("mine")(build)
+
+    @pytest.mark.perf_cases(mm_bf16, "--m 4 --n 64 --k 128", "--m 5 --n 64 --k 128", "--m 6 --n 64 --k 128")
+    def test_mm(perf, case):
+        perf(case)
+"""
+RUN = ("-W", "ignore", "-m", "pytest", "-q", "-k", "mine or torch", "--perf-device=cpu:any", "--perf-iters=3")
+
+
+@pytest.mark.parametrize(
+    "first", [(), ("--perf-prebuild",), ("--perf-prebuild", "-n1")], ids=["met", "first", "workers"]
+)
+def test_what_does_not_compile_fails_its_cases_in_one_sentence(pytester, toolkit, first):
+    pytester.makepyfile(test_it=PLANTED)
+    pytester.makeini("[pytest]\nperf_gpu_workers = true")
+    source = pytester.makefile(".cu", mine="")
+    environment = {**toolkit.environment, "BROKEN": "mine", "TMPDIR": str(pytester.path)}
+    command = [sys.executable, *RUN, *first, "--benchmark-json=run.json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "3 failed, 3 passed" in done.stdout
+    sentence = f"FlashInfer's module mine does not compile: {source}(12): error: no such kernel"
+    assert done.stdout.count(f"E       Failed: {sentence}") + done.stdout.count(f"\n{sentence}") == 3
+    assert "Traceback" not in done.stdout
+    assert len(toolkit.compiled) == 1
+    known = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
+    assert {case["ended"] for case in known} == {"not-compiled"}
+
+
+def test_what_there_is_no_gpu_to_compile_for_is_said(prebuild):
+    done = prebuild("--", "lines.txt", FLASHINFER_CUDA_ARCH_LIST=None)
+    sentence = (
+        "flashinfer-perf prebuild: there is no GPU to compile for: name one, such as FLASHINFER_CUDA_ARCH_LIST=9.0a\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
+
+
+def test_nothing_to_compile_is_an_error(pytester):
+    pytester.makepyfile("def test_it(): pass")
+    done = pytester.runpytest(PLUGIN)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: nothing to prebuild: these arguments select no test with a case"])
+
+
+def test_what_cannot_be_collected_is_pytests_to_say(pytester):
+    pytester.makepyfile("import nothing_there")
+    done = pytester.runpytest(PLUGIN)
+    assert done.ret == pytest.ExitCode.INTERRUPTED
+    done.stdout.fnmatch_lines(["*No module named 'nothing_there'"])
+
+
+def test_without_ninja_nothing_is_tried(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(building.NinjaError, match=r"no ninja in PATH: pip install ninja"):
+        building.verify_ninja()
+
+
+def test_modules_of_another_flashinfer_are_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv(loop.ARCHITECTURES, "9.0a")
+    building.write(tmp_path, [])
+    building.verify(tmp_path)
+    monkeypatch.setenv(loop.ARCHITECTURES, "10.0a")
+    with pytest.raises(building.ArtifactError, match="is of another FlashInfer or for other GPUs, name a new folder"):
+        building.verify(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_compiled():
+    with pytest.raises(OSError, match="'/proc/flashinfer_jit_cache/"):
+        building.verify(Path("/proc"))
+
+
+def test_the_gpu_that_is_not_there_has_shapes_and_small_contents():
+    with Pretence():
+        large, small = torch.empty(1 << 20, device="cuda"), torch.arange(4, device=PRETENDED)
+        mixed = large[small] * 2
+        seen = [tensor.device for tensor in (large, small, mixed, torch.zeros(3, pin_memory=True).cuda())]
+        grown = small.repeat_interleave(1 << 20)
+        masked = large.view(-1, 4)[large.view(-1, 4)[:, 0] > 0]
+        counts = (small.sum().item(), small.tolist(), mixed.shape, float(large[0]), large.random_().is_cuda)
+    assert seen == [PRETENDED] * 4
+    assert counts == (6, [0, 1, 2, 3], (4,), 1.0, True)
+    assert masked.shape == (1, 4)
+    assert [t.device for t in (large, small, mixed, grown)] == [NOWHERE, HERE, NOWHERE, NOWHERE]
+
+
+def test_a_flashinfer_that_loads_modules_in_another_way_is_said(monkeypatch):
+    monkeypatch.delattr("flashinfer.jit.core.JitSpec.build_and_load")
+    with pytest.raises(CannotRunError, match=r"no JitSpec\.build_and_load, by which prebuild finds"), recording({}):
+        pass
+
+
+def test_anything_is_whatever_is_made_of_it():
+    one, (two, three) = Anything(1).plan(3)[0], Anything(1)
+    with Anything(1).stream as stream:
+        assert (one, two, three, stream, list(Anything(1))) == (1, 1, 1, 1, [1, 1])
+    assert not hasattr(Anything(1), "__dlpack__")
+
+
+NINJA = "ninja: Entering directory `/c/x'\n[1/3] g++ -Werror -c a.cc -o a.o\n"
+FAILED = f"{NINJA}FAILED: [code=2] /c/x/a.cuda.o \nnvcc -Werror -c a.cu -o a.cuda.o\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "error"),
+    [
+        (f"{FAILED}a.cu(3): warning: x\na.cu(7): error: no y\n1 error\n", "a.cu(7): error: no y"),
+        (f"{FAILED}In file included from a.cu:1:\na.h:9:2: fatal error: no b.h\n", "a.h:9:2: fatal error: no b.h"),
+        (f"{FAILED}ld: cannot find -lcudart: No such file\n", "ld: cannot find -lcudart: No such file"),
+        (f"{FAILED}/bin/sh: 1: nvcc: not found\nninja: build stopped\n", "/bin/sh: 1: nvcc: not found"),
+        (f"{FAILED}Killed\n[2/3] other\nninja: build stopped: subcommand failed.\n", "Killed"),
+        ("ninja: error: 'a.cu', needed by 'a.o', missing\n", "ninja: error: 'a.cu', needed by 'a.o', missing"),
+        ("", "ninja ended without a word"),
+    ],
+)
+def test_the_first_error_is_the_compilers(output, error):
+    assert time_limit.first_error(output) == error
+
+
+def test_other_errors_of_a_build_are_left_alone(monkeypatch):
+    class Spec:
+        name, build_dir, ninja_path = "m", "/c/m", "/c/m/build.ninja"
+
+    said = iter([RuntimeError("no CUDA"), RuntimeError(f"Ninja build failed. Ninja output:\n{FAILED}x: error: y")])
+
+    def build(_spec):
+        raise next(said)
+
+    monkeypatch.setattr(time_limit, "_broken", {})
+    watched = time_limit._watched(build)
+    with pytest.raises(RuntimeError, match=r"^no CUDA$"):
+        watched(Spec())
+    for _ in range(2):
+        with pytest.raises(
+            CompileError, match=r"m does not compile: x: error: y\n.*: ninja -C /c/m -f /c/m/build.ninja"
+        ):
+            watched(Spec())

@@ -1,0 +1,242 @@
+"""What is made of runs, before anything is drawn."""
+
+import pytest
+from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
+
+from pytest_flashinfer_perf.report import story
+from pytest_flashinfer_perf.report.html.charts import heat_map
+from pytest_flashinfer_perf.report.story import ShownVerdict
+from pytest_flashinfer_perf.rows.run_file import RunError
+
+
+@pytest.fixture
+def told(tmp_path):
+    """The outcomes of these documents, read from files."""
+
+    def read(*documents):
+        paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate(documents)]
+        return story.outcomes(story.read(paths))
+
+    return read
+
+
+def with_median(value):
+    return {**benchmark(), "stats": {**benchmark()["stats"], "median": value}}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is empty: pytest-benchmark writes nothing where no benchmark was run"),
+        ("{", "Expecting"),
+        ("[]", "it has no benchmarks"),
+        (document(flashinfer_perf=None), "is no run of this plugin"),
+        (document(flashinfer_perf={"schema": 3}), "has schema 3, this version reads 1 and 2"),
+        (
+            document({**benchmark(), "stats": None}),
+            "benchmark 0 (t.py::test_decode[fa2]): stats must be an object, got None",
+        ),
+        (
+            document({**benchmark(), "stats": {**benchmark()["stats"], "median": 0.0}}),
+            "t.py::test_decode[fa2] has an invalid time",
+        ),
+        (
+            document({**benchmark(), "stats": {**benchmark()["stats"], "median": None}}),
+            "t.py::test_decode[fa2] has an invalid time",
+        ),
+        (document(benchmark(us=float("nan"))), "t.py::test_decode[fa2] has an invalid time"),
+        (document(benchmarks=[1]), "benchmark 0 lacks fullname"),
+        (document({**benchmark(), "extra_info": [1]}), "extra_info must be an object, got [1]"),
+        (
+            document({**benchmark(), "extra_info": [1] * 999}),
+            f"object, got {str([1] * 99)[:60]}...",
+        ),
+        (document(machine_info="x" * 999), f"machine_info must be an object, got '{'x' * 59}..."),
+        (document(benchmark(cycles="many")), "(t.py::test_decode[fa2]): cycles must be a number, got 'many'"),
+        (document(benchmark(status="fine")), "status must be one of ok, noisy, invalid, wrong, got 'fine'"),
+        (document(benchmark(kernels=["a", 3])), "kernels[1] must be text, got 3"),
+        (document(left=[{"case": "x", "reason": "no"}]), "flashinfer_perf: unmeasured[0] lacks outcome"),
+    ],
+)
+def test_what_is_no_run_is_an_error_with_its_name(tmp_path, text, sentence):
+    path = write(tmp_path / "run.json", text)
+    with pytest.raises(RunError, match=r"run\.json") as error:
+        story.read([path])
+    assert sentence in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(RunError, match=r"nowhere\.json does not exist"):
+        story.read([tmp_path / "nowhere.json"])
+
+
+def test_other_benchmarks_are_counted_and_left_out(tmp_path):
+    plain, with_a_case = ({**benchmark(), "extra_info": extra} for extra in ({}, {"case": "mine"}))
+    [run] = story.read([write(tmp_path / "run.json", document(benchmark(), plain, with_a_case))])
+    assert (len(run.ours), len(run.rows)) == (1, 3)
+
+
+def test_the_newest_of_a_case_is_told_whatever_the_order_of_files(told):
+    later = document(benchmark(us=12.0), when="2026-11-21T10:00:00+00:00")
+    [one] = told(later, document(benchmark(us=10.0)))
+    assert one.row.median == pytest.approx(12e-6)
+    assert one.change == pytest.approx(0.2)
+    assert [run.name for run, _ in one.history] == ["1.json", "0.json"]
+
+
+def test_a_case_that_fails_now_is_told_as_failed_with_what_was_measured_before(told):
+    failed = unmeasured("failed", "wrong answer", backend="fa2")
+    [one] = told(document(benchmark()), document(left=[failed], when="2026-11-21T10:00:00+00:00"))
+    assert (one.status, one.measured, len(one.history)) == ("failed", False, 1)
+
+
+def test_a_case_that_a_run_has_twice_is_two(told):
+    assert len(told(document(benchmark(us=10.0), benchmark(us=11.0)))) == 2
+
+
+def test_two_cards_of_one_model_are_told_apart(told):
+    found = told(document(benchmark(), benchmark(gpu_uuid="GPU-other-ffffff")))
+    assert story.devices(found) == {UUID: "NVIDIA H200 (1b2c3d)", "GPU-other-ffffff": "NVIDIA H200 (ffffff)"}
+
+
+def test_what_was_skipped_before_it_had_a_device_belongs_to_the_runs_only_one(told):
+    bare = {"case": "test_mine.py::test_a", "outcome": "skipped", "reason": "no"}
+    assert {one.place for one in told(document(benchmark(), left=[bare]))} == {UUID}
+
+
+def test_what_died_without_a_device_is_where_it_was_measured_before(told):
+    elsewhere = benchmark("fa3", gpu_uuid="GPU-other-ffffff")
+    died = {"case": benchmark()["extra_info"]["case"], "outcome": "failed", "reason": "segfault"}
+    now = document(benchmark(s_kv=64), elsewhere, left=[died], when="2026-11-21T10:00:00+00:00")
+    found = told(document(benchmark(), elsewhere), now)
+    assert sorted((one.place, one.status) for one in found) == [
+        (UUID, "failed"),
+        (UUID, "ok"),
+        ("GPU-other-ffffff", "ok"),
+    ]
+
+
+def test_the_fastest_sound_backend_wins(told):
+    rows = [benchmark("fa2", us=10.0), benchmark("cudnn", us=8.0), benchmark("broken", us=1.0, status="invalid")]
+    [comparison] = story.comparisons(told(document(*rows)))
+    assert comparison.backends == ("fa2", "cudnn", "broken")
+    assert comparison.wins == {"cudnn": 1}
+
+
+def scattered(row, share, field="data"):
+    """The row with samples, or cycles, whose middle half is that share of the median wide."""
+    holder = row["stats"] if field == "data" else row["extra_info"]
+    centre = row["stats"]["median"] if field == "data" else row["extra_info"]["cycles"]
+    holder[field] = [centre * (1 + share * (i - 14.5) / 14.5) for i in range(30)]
+    return row
+
+
+def clocked(backend, us, cycles):
+    """With cycles that agree with each other."""
+    return benchmark(backend, us=us, bound="compute", cycles=cycles, cycles_per_call=[cycles] * 30)
+
+
+ALIKE = {
+    "memory-bound, by 0.5 %": [benchmark("a", us=10.0), benchmark("b", us=10.05)],
+    "by their own scatter": [scattered(benchmark("a", us=10.0), 0.2), scattered(benchmark("b", us=10.3), 0.2)],
+    "without samples": [benchmark("a", us=10.0, samples=0), scattered(benchmark("b", us=10.05), 0.01)],
+    "in cycles": [clocked("a", 50.0, 90000), clocked("b", 54.5, 90250)],
+    "by the scatter of cycles": [
+        clocked("a", 50.0, 90000),
+        scattered(clocked("b", 54.5, 92500), 0.2, "cycles_per_call"),
+    ],
+    "by the scatter of a short call's samples": [
+        clocked("a", 10.0, 18000),
+        scattered(clocked("b", 10.5, 18900), 0.2),
+    ],
+    "on a host's clock": [
+        benchmark(b, us=us, instrument="wall", bound=None, cycles=None) for b, us in (("a", 10), ("b", 12))
+    ],
+}
+APART = {
+    "memory-bound, by 2 %": [benchmark("a", us=10.0), benchmark("b", us=10.2)],
+    "in cycles": [clocked("a", 50.0, 90000), clocked("b", 50.5, 92000)],
+    "on a host's clock": [
+        benchmark(b, us=us, instrument="wall", bound=None, cycles=None) for b, us in (("a", 10), ("b", 14))
+    ],
+    "from what is invalid": [benchmark("a", us=10.0), benchmark("b", us=10.0, status="invalid")],
+}
+
+
+@pytest.mark.parametrize("rows", ALIKE.values(), ids=list(ALIKE))
+def test_backends_that_cannot_be_told_apart_share_the_place(told, rows):
+    [comparison] = story.comparisons(told(document(*rows)))
+    assert comparison.wins == comparison.shared == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("rows", APART.values(), ids=list(APART))
+def test_backends_that_are_surely_apart_do_not(told, rows):
+    [comparison] = story.comparisons(told(document(*rows)))
+    assert (comparison.wins, comparison.shared) == ({"a": 1}, {})
+
+
+def test_a_row_with_a_wrong_answer_never_wins_and_is_told_among_the_failures(told, tmp_path):
+    found = told(document(benchmark("fa2", us=1.0, status="wrong", refcheck="wrong"), benchmark("cudnn")))
+    [comparison] = story.comparisons(found)
+    assert comparison.wins == {"cudnn": 1}
+    said = story.answer(story.read([tmp_path / "0.json"]), found, {})
+    assert (said.measured, [one.backend for one in said.failed]) == (2, ["fa2"])
+    assert "1 measured with a wrong answer, as was allowed." in said.sentences
+
+
+def test_one_backend_is_no_comparison(told):
+    assert not list(story.comparisons(told(document(benchmark(), benchmark(batch=1)))))
+
+
+def test_times_of_two_instruments_do_not_stand_side_by_side(told):
+    rows = [benchmark("fa2"), benchmark("cudnn", instrument="events")]
+    assert not list(story.comparisons(told(document(*rows))))
+
+
+def test_a_heat_map_has_a_line_for_each_batch_and_a_column_for_each_sequence(told):
+    at = [(1, 1024), (1, 8192), (16, 1024)]
+    rows = [benchmark(backend, batch, s_kv) for batch, s_kv in at for backend in ("fa2", "cudnn")]
+    [comparison] = story.comparisons(told(document(*rows)))
+    heat = heat_map(comparison)
+    assert heat.sequences == ("1024", "8192")
+    cells = {1: {"1024": "llama-b1-s1024", "8192": "llama-b1-s8192"}, 16: {"1024": "llama-b16-s1024"}}
+    assert heat.groups == (("llama", tuple(cells.items())),)
+
+
+def test_a_routine_without_batch_and_sequence_has_no_heat_map(told):
+    rows = [{**benchmark(b, k), "params": {"m": k}} for b in ("fa2", "cudnn") for k in (1, 2)]
+    [comparison] = story.comparisons(told(document(*rows)))
+    assert heat_map(comparison) is None
+
+
+def test_support_counts_what_ran_and_why_the_rest_did_not(told):
+    left = [unmeasured(), unmeasured(case="another"), unmeasured("failed", "wrong answer: x\nrun it again: y", "fa2")]
+    found = {one.backend: one for one in story.support(told(document(benchmark("cudnn"), left=left)))}
+    assert found["cudnn"].measured == 1
+    assert found["trtllm-gen"].reasons == {"it needs compute capability 10.0": 2}
+    assert found["fa2"].reasons == {"wrong answer: x": 1}
+    assert found["fa2"].statuses == {"failed": 1}
+
+
+def test_the_answer_comes_in_sentences(told, tmp_path):
+    left = [unmeasured(), unmeasured("failed", "wrong", "fa3")]
+    run = document(benchmark(), benchmark("cudnn", status="noisy"), left=left)
+    found = told(run)
+    said = story.answer(story.read([tmp_path / "0.json"]), found, {})
+    assert said.measured == 2
+    assert said.sentences[0] == "2 cases of 1 routine measured on NVIDIA H200."
+    assert said.sentences[-1] == "One run: nothing to compare it with."
+    assert [s.split()[:2] for s in said.sentences[1:-1]] == [["1", "failed:"], ["1", "noisy:"], ["1", "skipped,"]]
+
+
+def test_the_answer_names_what_the_gate_calls_slower(told, tmp_path):
+    found = told(document(benchmark()), document(benchmark(us=20.0), when="2026-11-21T10:00:00+00:00"))
+    judged = {f"{ROUTINE}/llama-b16-s1024-fa2": ShownVerdict("SLOWER", "by 100 %")}
+    both = story.read([tmp_path / "0.json", tmp_path / "1.json"])
+    said = story.answer(
+        both, found, {**judged, "gone": ShownVerdict("MISSING", "skipped"), "x": ShownVerdict("SAME", "")}
+    )
+    assert said.sentences[-1] == "The newest against 1 run: 1 MISSING, 1 SLOWER, 1 SAME."
+    assert [one.case for one in said.slower] == list(judged)
+    assert said.undecided == {"MISSING: skipped": ["gone"]}
+    assert story.answer(both, found, {}).sentences[-1] == "2 runs, not compared."

@@ -1,0 +1,152 @@
+"""The type of a row against files, JSON Schema and documents; nothing else reads rows by string keys."""
+
+import ast
+import json
+from contextlib import nullcontext
+from importlib import resources
+
+import pytest
+import row_documents
+from documents import EVIDENCE, QUICK, ROOT
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.rows import fields, row, run_file
+from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.row import NAMES, PARTS
+
+PACKAGE = ROOT / "pytest_flashinfer_perf"
+SCHEMA = json.loads(resources.files("pytest_flashinfer_perf.rows").joinpath("extra_info.schema.json").read_text())
+OLD = EVIDENCE / "h200-run.json"
+PREFILL = "--page_size 4 --batch_size 1 --s_qo 4 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 -vv"
+MOE = "--num_tokens 2 --hidden_size 16 --intermediate_size 16 --num_experts 2 --top_k 1"
+LINES = f"""
+--routine BatchPrefillWithPagedKVCacheWrapper {PREFILL} --backends torch
+--routine cutlass_fused_moe {MOE} --backends torch
+"""
+OWN = """
+import torch
+
+def test_own(perf, benchmark):
+    benchmark.extra_info["mine"] = {"any": [1, 2]}
+    perf.time(torch.neg, torch.ones(8), flops=8, bytes=64)
+
+def test_plain(benchmark):
+    benchmark(int)
+"""
+KINDS = {"string": str, "boolean": bool, "integer": int, "number": (int, float), "null": type(None)}
+
+
+def faults(schema, value, where="extra_info"):
+    """What of the value the schema does not allow; of the schema's words those that ours uses."""
+    if "anyOf" in schema:
+        if all(list(faults(one, value)) for one in schema["anyOf"]):
+            yield f"{where} is none of {schema['anyOf']}: {value!r}"
+        return
+    kind = schema.get("type")
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{where} is not in {schema['enum']}: {value!r}"
+    if kind in KINDS and (not isinstance(value, KINDS[kind]) or (isinstance(value, bool) and kind != "boolean")):
+        yield f"{where} is no {kind}: {value!r}"
+    elif kind == "integer" and not schema["minimum"] <= value <= schema["maximum"]:
+        yield f"{where} is too large: {value!r}"
+    if kind in ("array", "object") and not isinstance(value, {"array": list, "object": dict}[kind]):
+        yield f"{where} is no {kind}: {value!r}"
+    elif kind == "array":
+        yield from (f for i, one in enumerate(value) for f in faults(schema["items"], one, f"{where}[{i}]"))
+    elif kind == "object":
+        yield from (f"{where} lacks {name}" for name in schema.get("required", ()) if name not in value)
+        known = schema.get("properties", {})
+        yield from (f for name in known if name in value for f in faults(known[name], value[name], f"{where}.{name}"))
+        others = schema.get("additionalProperties", {})
+        yield from (f for name in value if name not in known for f in faults(others, value[name], f"{where}.{name}"))
+
+
+@pytest.fixture
+def written(pytester):
+    """The records of a case with `-vv`, of a MoE, of a test's own call, and of a plain benchmark."""
+    pytester.makepyfile(test_own=OWN)
+    pytester.makefile(".txt", lines=LINES)
+    done = pytester.runpytest(*QUICK, "--benchmark-json=run.json", "lines.txt", "test_own.py")
+    done.assert_outcomes(passed=4)
+    return json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+
+
+def test_what_is_written_fits_the_schema_and_is_read_as_it_was(written):
+    *ours, plain = written
+    assert [fault for record in ours for fault in faults(SCHEMA, record["extra_info"])] == []
+    assert [row.read(record, "x").extra_info() for record in ours] == [record["extra_info"] for record in ours]
+    assert [row.read(record, "x").is_ours for record in written] == [True, True, True, False]
+    assert row.read(ours[2], "x").facts == {"mine": {"any": [1, 2]}}
+    assert row.read(plain, "x").case == plain["fullname"]
+
+
+def test_rows_of_schema_1_are_read_compared_and_reported(tmp_path, capsys):
+    document = json.loads(OLD.read_text())
+    assert document["flashinfer_perf"]["schema"] == 1
+    run = run_file.read(OLD)
+    for record, read in zip(document["benchmarks"], run.rows, strict=True):
+        again = read.extra_info()
+        assert {name: again[name] for name in record["extra_info"]} == record["extra_info"]
+    later = {**document, "datetime": "2026-12-01T00:00:00+00:00", "benchmarks": document["benchmarks"][1:]}
+    path = tmp_path / "later.json"
+    path.write_text(json.dumps(later))
+    assert cli.main(["compare", "--base", str(OLD), "--head", str(path)]) == 2
+    assert "1 MISSING" in capsys.readouterr().out
+    assert cli.main(["report", "--markdown", str(OLD)]) == 0
+    assert "70 cases of" in capsys.readouterr().out
+
+
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers(), max_size=2))
+VALUES = st.one_of(PLAIN, st.dictionaries(st.text(), PLAIN, max_size=2))
+
+
+@example("flops", 2**64 + 1)
+@example("rotations", 2**64 + 1)
+@given(st.sampled_from(sorted(NAMES)), VALUES)
+def test_the_reader_and_the_schema_agree_on_every_value(name, value):
+    [part] = [kind for kind in PARTS.values() if name in fields.types_of(kind)]
+    is_wrong = list(faults(SCHEMA["properties"][name], value))
+    with pytest.raises(FieldError, match=f"x: {name}") if is_wrong else nullcontext():
+        fields.read(part, {"case": "x", name: value}, "x")
+
+
+def test_the_schema_and_the_tables_are_those_of_the_type():
+    """Both are written by `python tools/row_documents.py`."""
+    assert row_documents.schema() == SCHEMA
+    text = row_documents.PAGE.read_text()
+    assert row_documents.page(text) == text
+
+
+def keys_of_rows(source):
+    """Lines that take a field of a row by a string from something that is named like one."""
+    for node in ast.walk(ast.parse(source)):
+        held, key = None, None
+        if isinstance(node, ast.Subscript):
+            held, key = node.value, node.slice
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "get"
+            and node.args
+        ):
+            held, key = node.func.value, node.args[0]
+        name = getattr(held, "attr", getattr(held, "id", ""))
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and name in HOLDERS:
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+HOLDERS = {"row", "info", "extra_info", "record", "stats", "r", "first", "identity"}
+
+
+def test_only_the_package_of_rows_reads_them_by_string_keys():
+    paths = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "rows"]
+    assert {str(path): found for path in paths if (found := list(keys_of_rows(path.read_text())))} == {}
+
+
+@pytest.mark.parametrize(
+    "line", ['row["median"]', 'run.row.get("case")', 'self.info["seed"]', 'b.extra_info.get("x", 1)']
+)
+def test_a_string_key_is_found(line):
+    assert list(keys_of_rows(f"def f(row):\n    return {line}"))

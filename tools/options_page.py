@@ -1,0 +1,98 @@
+"""Every option and command, from their declarations: python tools/options_page.py > docs/options.md"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+from unittest import mock
+
+import pytest
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.plugin import options
+
+INTRODUCTION = """# Options, commands, markers
+
+Written by `tools/options_page.py` from the declarations in `plugin/options.py` and `cli/`; a test keeps it
+true. Which of them answers which question is in [start](start.md#options-by-task). `flashinfer-perf COMMAND --help`
+shows each command's own options with an example.
+"""
+
+
+Setting = tuple[Sequence[str], Mapping[str, Any]]
+
+
+class Declarations:
+    """Takes what the plugin declares to pytest's parser, which keeps such a list to itself."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Declarations] = {}
+        self.settings: list[Setting] = []
+
+    def getgroup(self, name: str, description: str = "") -> Declarations:
+        return self.groups.setdefault(description or name, Declarations())
+
+    def addoption(self, *names: str, **attributes: Any) -> None:
+        if attributes.get("help") != argparse.SUPPRESS:
+            self.settings.append((names, attributes))
+
+    def addini(self, name: str, text: str, **_: Any) -> None:
+        self.settings.append(((name,), {"help": text}))
+
+
+def declared() -> Declarations:
+    found = Declarations()
+    options.add(cast("pytest.Parser", found))
+    return found
+
+
+def spelled(names: Sequence[str], attributes: Mapping[str, Any]) -> str:
+    """The option with what it takes, as `--help` shows it."""
+    metavar = attributes.get("metavar") or "|".join(map(str, attributes.get("choices", ())))
+    value = f"={metavar}" if metavar else ""
+    return ", ".join(f"`{name}{value}`" for name in names).replace("|", "\\|")
+
+
+def sentence(attributes: Mapping[str, Any]) -> str:
+    return str(attributes["help"] % attributes).replace("|", "\\|")
+
+
+def table(title: str, settings: Iterable[Setting]) -> Iterator[str]:
+    yield f"\n## {title}\n"
+    yield "| option | what it does |"
+    yield "|---|---|"
+    for names, attributes in settings:
+        yield f"| {spelled(names, attributes)} | {sentence(attributes)} |"
+
+
+def commands() -> dict[str, str]:
+    """Each command with its line of `flashinfer-perf --help`."""
+    shown = io.StringIO()
+    wide = mock.patch.dict(os.environ, COLUMNS="400")
+    with wide, contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        cli.main(["--help"])
+    found = dict(re.findall(r"^ {4}(\w+)\s+(\S.*)$", shown.getvalue(), re.MULTILINE))
+    return {name: found[name] for name in cli.COMMANDS}
+
+
+def lines() -> Iterator[str]:
+    found = declared()
+    yield INTRODUCTION.rstrip()
+    for title, group in found.groups.items():
+        if group.settings:
+            yield from table(title.replace("FlashInfer performance: ", "pytest: "), group.settings)
+    yield "\n## pytest's ini file\n\n| setting | what it does |\n|---|---|"
+    yield from (f"| `{names[0]}` | {attributes['help']} |" for names, attributes in found.settings)
+    yield "\n## flashinfer-perf\n\n| command | what it does |\n|---|---|"
+    yield from (f"| `flashinfer-perf {name}` | {text} |" for name, text in commands().items())
+    yield "\n## Markers\n\n| marker | what it does |\n|---|---|"
+    yield from (f"| `{name}` | {text} |" for name, _, text in (marker.partition(": ") for marker in options.MARKERS))
+
+
+if __name__ == "__main__":
+    print("\n".join(lines()))

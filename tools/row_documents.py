@@ -1,0 +1,89 @@
+"""What is generated from the type of a row: python tools/row_documents.py
+
+It writes the JSON Schema of `extra_info` into the package, and the table of fields into docs/row.md.
+"""
+
+import collections.abc
+import json
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.rows.fields import LARGEST, types_of
+from pytest_flashinfer_perf.rows.row import PARTS
+from pytest_flashinfer_perf.rows.run_file import SCHEMA
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "row.md"
+FILE = ROOT / "pytest_flashinfer_perf" / "rows" / "extra_info.schema.json"
+BEGIN, END = "<!-- fields -->\n", "<!-- end of fields -->\n"
+NAMES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", types.NoneType: "null"}
+
+
+def schema() -> dict[str, Any]:
+    properties = {name: of_type(kind) for part in PARTS.values() for name, kind in types_of(part).items()}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"extra_info of a row of pytest-flashinfer-perf, schema {SCHEMA}",
+        "description": "A routine, a data set or a test may add fields of its own.",
+        "type": "object",
+        "properties": properties,
+        "required": sorted(properties),
+    }
+
+
+def of_type(kind: Any) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return {**of_type(arguments[0]), "description": arguments[1]}
+    if kind is int:
+        return {"type": NAMES[kind], "minimum": -LARGEST, "maximum": LARGEST}
+    if kind in NAMES:
+        return {"type": NAMES[kind]}
+    return of_dataclass(kind) if is_dataclass(kind) else COMPOUND[origin](arguments)
+
+
+def of_dataclass(kind: Any) -> dict[str, Any]:
+    properties = {name: of_type(one) for name, one in types_of(kind).items()}
+    required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    return {"type": "object", "properties": properties, "required": required}
+
+
+COMPOUND: dict[Any, Callable[[Any], dict[str, Any]]] = {
+    typing.Literal: lambda values: {"enum": list(values)},
+    typing.Union: lambda kinds: {"anyOf": list(map(of_type, kinds))},
+    types.UnionType: lambda kinds: {"anyOf": list(map(of_type, kinds))},
+    tuple: lambda kinds: {"type": "array", "items": of_type(kinds[0])},
+    collections.abc.Mapping: lambda kinds: {"type": "object", "additionalProperties": of_type(kinds[1])},
+}
+
+
+def table() -> Iterator[str]:
+    for part in PARTS.values():
+        yield f"### {part.__doc__.strip().removesuffix('.')}\n\n| field | type | meaning |\n|---|---|---|\n"
+        for name, kind in types_of(part).items():
+            described = of_type(kind)
+            yield f"| `{name}` | {in_words(described)} | {described['description']} |\n"
+        yield "\n"
+
+
+def in_words(described: Mapping[str, Any]) -> str:
+    if "anyOf" in described:
+        return " or ".join(map(in_words, described["anyOf"]))
+    if "enum" in described:
+        return ", ".join(f"`{value}`" for value in described["enum"])
+    return f"list of {in_words(described['items'])}s" if described["type"] == "array" else described["type"]
+
+
+def page(text: str) -> str:
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}{''.join(table())}{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    write_whole(FILE, json.dumps(schema(), indent=1) + "\n")
+    write_whole(PAGE, page(PAGE.read_text(encoding="utf-8")))
