@@ -29,7 +29,7 @@ from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import Perf
 
-FAMILIES = ("attention", "gemm", "moe")
+FAMILIES = ("attention", "gemm", "moe", "comm")
 
 
 def root() -> Path:

@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import peaks, row
 from pytest_flashinfer_perf.measurement.autotune import CacheError
 from pytest_flashinfer_perf.measurement.measure import Measurement, Reference, measure
-from pytest_flashinfer_perf.measurement.one_case import OutOfMemoryError, run_case
+from pytest_flashinfer_perf.measurement.one_case import OutOfMemoryError, obstacle, run_case
 from pytest_flashinfer_perf.measurement.verification import Outputs
 from pytest_flashinfer_perf.ranks import asked, joined
 from pytest_flashinfer_perf.routines import all_routines
@@ -34,6 +34,7 @@ from pytest_flashinfer_perf.session.stash import (
     ROOFS,
     ROW,
     SETTINGS,
+    case_of,
     ranks,
 )
 from pytest_flashinfer_perf.session.time_limit import CompileError
@@ -111,6 +112,8 @@ class Perf:
             self._launched_and_checked(case)
 
     def _launched_and_checked(self, case: Case | Search) -> None:
+        if case.routine.ranks is not None:
+            pytest.skip(f"{case.routine.name} is a call of several processes, which a search does not start")
         from pytest_flashinfer_perf.fuzz import as_test
 
         if isinstance(case, Case):
@@ -209,6 +212,18 @@ class Perf:
         if group is None:
             raise pytest.UsageError(f"{self._node.nodeid}: perf.ranks needs @pytest.mark.perf_ranks(n)")
         return group
+
+    def skip_what_cannot_run(self) -> None:
+        """Skip a case of several processes that cannot run here before these are started."""
+        case = case_of(self._node)
+        if case is None:
+            return
+        self._node.stash[IDENTITY], self._node.stash[REPEAT] = case.identity.on(self._device), case.repro
+        known = quarantined(case, self._settings.quarantine, all_routines())
+        reason = known.sentence if known else obstacle(case, self._device, self._settings.max_memory)
+        if reason:
+            self.leave_out()
+            pytest.skip(reason)
 
     def leave_out(self) -> None:
         """There is no row of this test, which its ranks could not measure."""

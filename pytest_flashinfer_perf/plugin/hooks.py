@@ -174,7 +174,7 @@ def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.
     if config.getoption("perf_only"):
         named_files.keep_only(config, items)
     measured = [item for item in items if measures(item)]
-    if any(item.get_closest_marker("perf_ranks") for item in items):
+    if any(stash.ranks(item) for item in items):
         from pytest_flashinfer_perf.plugin import ranked
 
         ranked.prepare(items)
@@ -234,7 +234,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is marked by perf_ranks in other processes instead of this one."""
+    """Run a test that several processes make together in those, instead of this one."""
     if stash.ranks(pyfuncitem) is None:
         return None
     from pytest_flashinfer_perf.plugin import ranked

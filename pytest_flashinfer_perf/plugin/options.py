@@ -370,6 +370,7 @@ MARKERS = (
     "attention: cases of the attention family",
     "gemm: cases of the GEMM family",
     "moe: cases of the MoE family",
+    "comm: cases of the family between GPUs",
     'requires_sm(*capabilities): skip unless the GPU has one of them, e.g. "90", "100+"; cases carry their backend\'s',
     "requires_backend(name): skip unless this FlashInfer backend can run here; cases carry their own",
     "requires_flashinfer(*names): skip unless flashinfer imports and has these functions; cases carry what they call",

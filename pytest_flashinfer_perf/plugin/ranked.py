@@ -1,4 +1,4 @@
-"""Tests that are marked by perf_ranks: run in n processes, reported as one.
+"""Tests that several processes make together: those marked by perf_ranks, and cases of routines between GPUs.
 
 Here nothing of such a test is set up but `perf`, which waits for its devices and records the row: its own fixtures are
 those of the ranks, each of which is a session of its own (`ranks/group.py`).
@@ -41,6 +41,7 @@ def run(item: pytest.Function) -> None:
     assert number is not None
     perf = item.funcargs["perf"]
     assert isinstance(perf, Perf)
+    perf.skip_what_cannot_run()
     limit = item.config.getoption("perf_timeout")
     with not_counted():  # each rank has this limit itself, and says what it was doing
         ends = group.run(item, number, [[*_options(item.config, rank)] for rank in range(number)], limit)
@@ -48,13 +49,13 @@ def run(item: pytest.Function) -> None:
 
 
 def _options(config: pytest.Config, rank: int) -> Iterator[str]:
-    """How a rank times and checks: as this session does, on a GPU of its own."""
-    for one in (*options.TIMING, *options.CHECKING):
+    """Which cases a rank has and how it times and checks them: as this session, on a GPU of its own."""
+    for one in (*options.CASES, *options.TIMING, *options.CHECKING):
         value = getattr(config.option, one.dest)
         if one.dest not in KEPT_HERE and value != one.default:
             values = value if isinstance(value, list) else [value]
             yield from (one.name if given is True else f"{one.name}={given}" for given in values)
-    for name in ("perf_config", "perf_max_memory", "benchmark_max_time", "perf_timeout"):
+    for name in ("perf_config", "perf_plan", "benchmark_max_time", "perf_timeout"):
         value = config.getoption(name)
         if value is not None:
             yield f"--{name.replace('_', '-')}={value}"

@@ -30,6 +30,7 @@ from pytest_flashinfer_perf.session.stash import as_typed
 START_SECONDS = 120.0  # to import torch and the tests; the limit of the case begins after it
 GRACE_SECONDS = 5.0  # for the other ranks to end by themselves after one has failed
 PLUGIN = "pytest_flashinfer_perf.ranks.rank"
+ONLY = "only"  # the file that names the test
 PROGRAM = "import sys; sys.path[:] = {path!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
@@ -78,6 +79,7 @@ class _Member:
 def run(item: pytest.Item, number: int, options: Sequence[Sequence[str]], limit: float) -> list[End]:
     """Run the item in so many ranks; `options` has those of each rank. The ends come in the order of ranks."""
     with tempfile.TemporaryDirectory(prefix="flashinfer-perf-ranks-") as folder:
+        Path(folder, ONLY).write_text(item.nodeid)
         members: list[_Member] = []
         try:
             members += (_started(item, number, rank, folder, options[rank]) for rank in range(number))
@@ -93,7 +95,7 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: Se
     log = Path(folder, f"{rank}.log").open("w+b")  # noqa: SIM115 - read after the process has ended
     program = [sys.executable, "-c", PROGRAM.format(path=[one for one in sys.path if isinstance(one, str)])]
     process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
-        [*program, as_typed(item.config, item.nodeid), "-p", PLUGIN, *_as_here(item.config), *options],
+        [*program, *_named(item), f"--perf-only={folder}/{ONLY}", "-p", PLUGIN, *_as_here(item.config), *options],
         cwd=item.config.invocation_params.dir,
         env=asked.environment(number, rank, folder, no_multicast=no_multicast),
         stdin=subprocess.DEVNULL,
@@ -102,6 +104,12 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: Se
         start_new_session=True,
     )
     return _Member(rank, process, log)
+
+
+def _named(item: pytest.Item) -> list[str]:
+    """The test, where no option names its file."""
+    here, testlists = item.config.invocation_params.dir, item.config.getoption("perf_testlist")
+    return [] if any(item.path.samefile(here / one) for one in testlists) else [as_typed(item.config, item.nodeid)]
 
 
 def _as_here(config: pytest.Config) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.ranks import asked, joined
-from pytest_flashinfer_perf.session.stash import DEVICE, RANK
+from pytest_flashinfer_perf.session.stash import DEVICE, RANK, case_of
 
 PR_SET_PDEATHSIG = 1
 FOLDER = Path(os.environ.get(asked.FOLDER, "."))
@@ -34,8 +34,9 @@ def pytest_configure() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     rank, _, size = os.environ[RANK].partition("/")
     (FOLDER / f"{rank}.begun").touch()
-    marker = item.get_closest_marker("perf_ranks")
-    collective = marker.kwargs.get("collective") if marker else None
+    marker, case = item.get_closest_marker("perf_ranks"), case_of(item)
+    declared = case.routine.collective if case else None
+    collective = marker.kwargs.get("collective") if marker else declared
     joined.join(int(rank), int(size), FOLDER / "store", item.config.stash[DEVICE], collective)
 
 

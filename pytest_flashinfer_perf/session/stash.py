@@ -57,11 +57,22 @@ def is_rank() -> bool:
 
 def ranks(item: pytest.Item) -> int | None:
     """The number of processes that a test runs in; None for all others, and in one of those processes."""
+    if is_rank():
+        return None
+    marker = item.get_closest_marker("perf_ranks")
+    return _of_its_case(item) if marker is None else _of_marker(item, marker)
+
+
+def _of_its_case(item: pytest.Item) -> int | None:
+    given = getattr(getattr(item, "callspec", None), "params", {}).get("case", item.stash.get(CASE, None))
+    asked = getattr(getattr(given, "routine", None), "ranks", None)
+    case = case_of(item) if asked else None
+    return asked(case.params) if asked and case else None  # a search of shapes has none
+
+
+def _of_marker(item: pytest.Item, marker: pytest.Mark) -> int:
     from pytest_flashinfer_perf.rows.ranks import BUS_FACTORS
 
-    marker = item.get_closest_marker("perf_ranks")
-    if marker is None or is_rank():
-        return None
     collective, numbers = marker.kwargs.get("collective"), marker.args
     number = item.config.getoption("perf_ranks") or (numbers[0] if numbers else None)
     if collective not in (None, *BUS_FACTORS) or marker.kwargs.keys() - {"collective"}:

@@ -103,7 +103,8 @@ class Backend(Generic[P, X]):
 class Routine(Generic[P, X]):
     """An operation under its FlashInfer name, declared in a file of its own.
 
-    The check negates `activations` in place, and verifies that the answer follows.
+    The check negates `activations` in place, and verifies that the answer follows. `ranks` is how many processes make
+    the call together, if it is not one, and `collective` what they do by the names of nccl-tests.
     """
 
     name: str
@@ -120,6 +121,8 @@ class Routine(Generic[P, X]):
     facts: Callable[[P, X], Mapping[str, Any]] = _no_facts
     rows: Callable[[P, X], Rows] | None = None
     activations: Callable[[X], torch.Tensor] | None = None
+    ranks: Callable[[P], int] | None = None
+    collective: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     backends: dict[str, Backend[P, X]] = field(default_factory=dict)
     tiers: dict[str, Callable[[], Iterable[Shape[P]]]] = field(default_factory=dict)
