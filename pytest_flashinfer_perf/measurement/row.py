@@ -15,6 +15,7 @@ from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.measurement.one_case import CaseResult
 from pytest_flashinfer_perf.routines import upstream_command
 from pytest_flashinfer_perf.rows.formatting import duration
+from pytest_flashinfer_perf.rows.ranks import RankTimes
 from pytest_flashinfer_perf.rows.row import (
     AnswerCheck,
     ClockReadings,
@@ -55,8 +56,11 @@ def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice) -> Row:
 
 
 def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice) -> Row:
-    on_links = m.timing.seen.ranks is not None  # whose roof is not that of the memory
-    throughput, limit_pct = _throughput(m, None if on_links else cost, peaks_choice)
+    together = m.timing.seen.ranks and m.timing.seen.ranks.carrying(m.bytes, m.timing.median)
+    if together is None:
+        throughput, limit_pct = _throughput(m, cost, peaks_choice)
+    else:
+        throughput, limit_pct = _on_links(m, together, peaks_choice)
     execution = Execution(
         status="wrong" if m.verdict.faults else _status(m.timing, limit_pct),
         spread=m.timing.spread,
@@ -71,7 +75,7 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         identity=identity,
         stats=benchmark_rows.statistics(m.samples),
         throughput=throughput,
-        provenance=_provenance(m.timing, m.bytes),
+        provenance=_provenance(m.timing, together),
         library=_library(m.timing),
         trace=_trace(m.timing),
         clocks=_clocks(m.timing),
@@ -100,13 +104,29 @@ def _throughput(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple
     return throughput, limit.sol_pct if limit else None
 
 
+def _on_links(m: Measurement, together: RankTimes, choice: PeaksChoice) -> tuple[Throughput, float | None]:
+    """Of calls of several processes, whose roof is that of the links; multicast needs fewer bytes on them."""
+    shares = together.shares()
+    source = next(iter(sorted(shares, key=lambda one: one != choice)), None)
+    throughput = Throughput(
+        flops=m.flops,
+        bytes=m.bytes,
+        tflops=m.tflops,
+        tb_per_sec=m.tb_per_sec,
+        sol_pct=None if source is None else shares[source],
+        bound=None if source is None else "link",
+        peaks=source,
+    )
+    return throughput, min(shares.values(), default=None) if together.is_without_multicast else None
+
+
 def _status(timing: Timing, limit_pct: float | None) -> Status:
     if limit_pct is not None and limit_pct > 100.0:
         return "invalid"
     return "noisy" if timing.noisy else "ok"
 
 
-def _provenance(timing: Timing, message: float | None) -> Provenance:
+def _provenance(timing: Timing, together: RankTimes | None) -> Provenance:
     return Provenance(
         instrument=timing.instrument,
         fallback=timing.fallback or None,
@@ -120,7 +140,7 @@ def _provenance(timing: Timing, message: float | None) -> Provenance:
             Placement(median=one.median, cycles=one.cycles, addresses=one.addresses) for one in timing.placements
         ),
         placement_spread=placements.spread(timing.placements),
-        ranks=timing.seen.ranks and timing.seen.ranks.carrying(message, timing.median),
+        ranks=together,
     )
 
 

@@ -255,7 +255,7 @@ class Perf:
         if self._only_once:
             benchmark_rows.leave_out(self._benchmark)
             return
-        self._kept(made, peaks.roofs(measured.device))
+        self._kept(made, {} if joined.here() else peaks.roofs(measured.device))
 
     def _kept(self, made: Row, roofs: Mapping[str, Roof]) -> None:
         execution = replace(made.execution, worker=self._worker, case_s=time.monotonic() - self._since)

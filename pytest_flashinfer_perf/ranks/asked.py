@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.rows.ranks import MULTICAST
 from pytest_flashinfer_perf.session.stash import RANK, SETTINGS
 from pytest_flashinfer_perf.session.workers import ALL_GPUS, VISIBLE
 
@@ -48,7 +49,7 @@ def environment(number: int, rank: int, folder: str, *, no_multicast: bool) -> d
 def multicast(environment: Mapping[str, str] | None = None) -> str:
     """Whether any of what this process may use could use NVLink multicast."""
     known = os.environ if environment is None else environment
-    return "no multicast" if all(known.get(name) == off for name, off in NO_MULTICAST.items()) else "multicast allowed"
+    return "no multicast" if all(known.get(name) == off for name, off in NO_MULTICAST.items()) else MULTICAST
 
 
 def locks(item: pytest.Item, number: int) -> list[str]:

@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.kernel_timing.run import Observations, Placed, Timin
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.kernel_timing.trace import Trace
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.ranks import asked, device_clock
+from pytest_flashinfer_perf.ranks import asked, device_clock, links
 from pytest_flashinfer_perf.ranks.clock import Spans
 from pytest_flashinfer_perf.ranks.joined import Ranks
 from pytest_flashinfer_perf.rows.ranks import RankTimes
@@ -132,6 +132,7 @@ class Together:
             late_figure_s=statistics.median(self.figures(late)),
             arrivals_s=_seconds(raw.arrivals),
             ends_s=_seconds(raw.ends),
+            links_gb_per_s={source: rate / 1e9 for source, rate in links.roofs(self.ranks).items()},
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 # How many bytes cross each rank's link for each byte of the message: the factors by which nccl-tests makes busbw of
 # algbw. The message is the whole one: what all ranks gather, or what each rank gives to reduce and scatter.
@@ -15,6 +15,9 @@ BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
     "broadcast": lambda _: 1.0,
     "reduce": lambda _: 1.0,
 }
+
+
+MULTICAST = "multicast allowed"  # the transport of ranks that could use it
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,23 @@ class RankTimes:
     arrivals_s: tuple[tuple[float, ...], ...]
     ends_s: tuple[tuple[float, ...], ...]
     busbw_gb_per_s: float | None = None
+    links_gb_per_s: Mapping[str, float] = field(default_factory=dict)  # their roofs by source
 
     def carrying(self, message: float | None, seconds: float) -> RankTimes:
         """With the bandwidth of each link, if the message's bytes and the collective are known."""
         if message is None or self.collective is None:
             return self
         return replace(self, busbw_gb_per_s=BUS_FACTORS[self.collective](self.ranks) * message / seconds / 1e9)
+
+    def shares(self) -> dict[str, float]:
+        """The percentage of each roof of the links, if the bandwidth is known."""
+        if self.busbw_gb_per_s is None:
+            return {}
+        return {source: 100 * self.busbw_gb_per_s / rate for source, rate in self.links_gb_per_s.items()}
+
+    @property
+    def is_without_multicast(self) -> bool:
+        return self.transport != MULTICAST
 
     @property
     def conditions(self) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "noisy", "invalid", "wrong"]
 # "memory?": no peak is known for the type of the FLOPs, so they may bind where the share is that of the memory's roof.
-Bound = Literal["compute", "memory", "memory?"]
+Bound = Literal["compute", "memory", "memory?", "link"]
 Refcheck = Literal["passed", "sampled", "wrong", "off", "not checked"]
 
 

@@ -88,7 +88,11 @@ def _no_facts(_params: Any, _inputs: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Backend(Generic[P, X]):
-    """One way to run a routine, the FlashInfer API that it calls, and its requirements."""
+    """One way to run a routine, the FlashInfer API that it calls, and its requirements.
+
+    `modules` are FlashInfer's functions that declare the modules to compile, where a call of several processes cannot
+    be made to find them: `jit.comm.gen_trtllm_comm_module`.
+    """
 
     name: str
     build: Callable[[P, X, LaunchOptions], Built[X]]
@@ -97,6 +101,7 @@ class Backend(Generic[P, X]):
     limits: Callable[[P, str, Device], Iterable[str]] = _no_limits
     tunes: bool = False
     runs_as: str = ""
+    modules: tuple[str, ...] = ()
 
 
 @dataclass
@@ -159,6 +164,7 @@ class Routine(Generic[P, X]):
         runs_as: str = "",
         limits: Callable[[P, str, Device], Iterable[str]] = _no_limits,
         tunes: bool = False,
+        modules: tuple[str, ...] = (),
     ) -> Callable[[Callable[[P, X, LaunchOptions], Built[X]]], Callable[[P, X, LaunchOptions], Built[X]]]:
         """Declare one or more backends that the decorated function builds, by calling this FlashInfer API.
 
@@ -170,7 +176,7 @@ class Routine(Generic[P, X]):
             for name in names:
                 known_as = runs_as or name
                 requires = capability.backend(known_as, api) if api else ()
-                self.backends[name] = Backend(name, build, api, requires, limits, tunes, known_as)
+                self.backends[name] = Backend(name, build, api, requires, limits, tunes, known_as, modules)
             return build
 
         return declare

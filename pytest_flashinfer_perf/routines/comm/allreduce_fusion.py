@@ -226,6 +226,7 @@ def _strategy(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
     api="comm.allreduce_fusion",
     runs_as="trtllm-allreduce",
     limits=_strategy,
+    modules=("jit.comm.gen_trtllm_comm_module",),
 )
 def _trtllm(p: AllReduce, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     """One kernel for the whole pattern; `trtllm` chooses between one-shot and two-shot itself."""
@@ -265,8 +266,19 @@ def _workspace(p: AllReduce, rank: int) -> Any:
     )
 
 
+def _only_sums(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
+    if p.pattern != SUM:
+        yield f"{backend} has no {p.pattern}: it is of the trtllm backends"
+    if p.num_gpus not in (2, 4, 6, 8):
+        yield f"{backend} is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}"
+
+
 @allreduce_fusion.backend(
-    "vllm", api="comm.vllm_all_reduce", runs_as="vllm-allreduce", limits=lambda p, b, _d: _only_sums(p, b)
+    "vllm",
+    api="comm.vllm_all_reduce",
+    runs_as="vllm-allreduce",
+    limits=_only_sums,
+    modules=("jit.comm.gen_vllm_comm_module",),
 )
 def _vllm(p: AllReduce, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     """vLLM's custom all-reduce, which FlashInfer ships; it chooses between one-shot and two-shot itself."""
@@ -278,13 +290,6 @@ def _vllm(p: AllReduce, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
         comm.vllm_all_reduce(handle, x.input, x.out, buffer, size, VLLM_CTAS)
 
     return _built(x, launch, options)
-
-
-def _only_sums(p: AllReduce, backend: str) -> Iterator[str]:
-    if p.pattern != SUM:
-        yield f"{backend} has no {p.pattern}: it is of the trtllm backends"
-    if p.num_gpus not in (2, 4, 6, 8):
-        yield f"{backend} is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}"
 
 
 @functools.cache

@@ -224,7 +224,9 @@ moe_a2a_dispatch_combine.backend("torch")(_by_torch)
 moe_a2a_dispatch_combine.backend("nccl", limits=_shared.on_gpus)(_by_torch)
 
 
-@moe_a2a_dispatch_combine.backend("trtllm", api="comm.MoeAlltoAll", runs_as="trtllm-alltoall")
+@moe_a2a_dispatch_combine.backend(
+    "trtllm", api="comm.MoeAlltoAll", runs_as="trtllm-alltoall", modules=("jit.comm.gen_moe_alltoall_module",)
+)
 def _trtllm(p: Exchange, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     """FlashInfer's MoeAlltoAll; a phase alone by the functions that it calls, which may be repeated."""
     from flashinfer import comm
