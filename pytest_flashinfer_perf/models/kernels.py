@@ -41,6 +41,7 @@ from pytest_flashinfer_perf.spec.presets import shared
 QUANTISED = ("mm_fp8", "gemm_fp8_nt_groupwise", "mm_fp4")  # they take activations that a kernel before them quantised
 
 
+ALL_REDUCE, ALL_TO_ALL = "allreduce_fusion", "moe_a2a_dispatch_combine"
 MULTIPLY_BF16 = ("mm_bf16", "bmm_bf16", "cutlass_fused_moe")
 
 
@@ -119,11 +120,22 @@ def _around(model: Description, step: Step) -> Iterator[StepKernel]:
 def _between_gpus(model: Description, step: Step) -> Iterator[StepKernel]:
     mixers = sum(count for layer, count in model.layers if layer.mixer is not None)
     feeds = sum(count for layer, count in model.layers if layer.feed is not None)
-    routed = sum(count for layer, count in model.layers if isinstance(layer.feed, Experts))
+    message = {"hidden_size": model.hidden, **({"input_dtype": "float16"} if model.dtype == "fp16" else {})}
     if step.spread.tp > 1:
-        yield gap("all-reduce", "cases run on one GPU").times(mixers + feeds)
-    if step.spread.ep > 1:
-        yield gap("all-to-all", "cases run on one GPU").times(2 * routed)
+        summed = {"num_tokens": step.tokens, **message, "num_gpus": step.spread.tp}
+        yield called("all-reduce", (problem(ALL_REDUCE, summed),)).times(mixers + feeds)
+    for layer, count in model.layers:
+        if step.spread.ep > 1 and isinstance(layer.feed, Experts):
+            yield _to_experts(layer.feed, message, step).times(count)
+
+
+def _to_experts(layer: Experts, message: Mapping[str, Any], step: Step) -> StepKernel:
+    """There and back; GPUs that share a request's tokens send a part of them each."""
+    tokens = -(-step.tokens // step.spread.tp)
+    chosen = {"num_experts": layer.count, "top_k": layer.chosen}
+    return called(
+        "all-to-all", (problem(ALL_TO_ALL, {"num_tokens": tokens, **message, **chosen, "num_gpus": step.spread.ep}),)
+    )
 
 
 class Coverage(NamedTuple):

@@ -27,7 +27,7 @@ def tiny(tmp_path):
 
 
 def collected(pytester, pytestconfig, *arguments):
-    tests = [str(pytestconfig.rootpath / "tests" / family) for family in ("attention", "gemm")]
+    tests = [str(pytestconfig.rootpath / "tests" / family) for family in ("attention", "gemm", "comm")]
     words = ("--collect-only", "-q", "--import-mode=importlib", "--perf-backends=torch")
     result = pytester.runpytest(*tests, *words, *arguments)
     return result, [line.rpartition("::")[2] for line in result.outlines if "::" in line]
@@ -39,12 +39,12 @@ def test_a_config_gives_cases_and_names_what_has_none(pytester, pytestconfig, ti
     assert ids == [
         "test_decode[tiny-tp2-b4-s128-h2-kv1-d64-torch]",
         *(f"test_mm_bf16[tiny-tp2-m4-n{n}-k{k}-torch]" for n, k in ((256, 256), (256, 128), (512, 256), (320, 256))),
+        "test_allreduce_fusion[tiny-tp2-t4-h256-g2-torch]",
     ]
     result.stdout.fnmatch_lines(
         [
             "tiny-tp2: * of the weights and 100.0% of the operations have a case",
             "*without a case: embedding (*% of the weights, 0.00% of the operations): no routine measures the lookup",
-            "*without a case: all-reduce (0.00% of the weights, 0.00% of the operations): cases run on one GPU",
         ]
     )
 

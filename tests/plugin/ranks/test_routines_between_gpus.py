@@ -1,6 +1,7 @@
 """The routines between GPUs, by torch over gloo in two processes: right, and no fault in what a rank gives passes."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 import torch.multiprocessing as processes
 from hypothesis import given
 from hypothesis import strategies as st
+from step_runs import TINY
 
+from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.measurement.one_case import check_answer, run_case
@@ -104,6 +107,19 @@ def test_a_line_of_upstreams_is_a_case_of_its_backend(pytester):
     result.assert_outcomes(passed=2, skipped=3)
     result.stdout.fnmatch_lines(["*mnnvl needs NVLink multicast, which can put the GPUs of a shared host*"])
     result.stdout.fnmatch_lines(["*t16-h512-g2*", "*torch*"])
+
+
+def test_a_models_step_has_its_all_reduce_measured_and_counted_per_layer(pytester, pytestconfig, capsys):
+    Path("tiny").mkdir()
+    Path("tiny/config.json").write_text(json.dumps(TINY))
+    step = "--tp 2 --batch 4 --context 128 --page-size 16"
+    asked = ("--perf-model=tiny", f"--perf-step={step}", "--perf-backends=torch", "--import-mode=importlib")
+    how = ("--perf-iters=5", "--perf-cold-l2=none", "-p", "no:cacheprovider", "--perf-device=cpu")
+    suite = pytestconfig.rootpath / "tests" / "comm"
+    pytester.runpytest_subprocess(suite, *asked, *how, "--benchmark-json=run.json").assert_outcomes(passed=1)
+    assert cli.main(["model", "tiny", *step.split(), "--run", "run.json"]) == 1, "all else was not measured"
+    [line] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("all-reduce")]
+    assert line[:4] == ["all-reduce", str(2 * TINY["num_hidden_layers"]), "allreduce_fusion:", "torch"]
 
 
 @given(st.sampled_from(sorted(BUS_FACTORS)), st.integers(2, 8), st.floats(1e3, 1e10), st.floats(1e-6, 1))
