@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.flashinfer_benchmark.testlist import TestlistLine
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.models import shipped
 from pytest_flashinfer_perf.models.deployment import parse
+from pytest_flashinfer_perf.ranks import asked
 from pytest_flashinfer_perf.routines import all_backends, all_routines, upstream
 from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.rows.step import StepPlan
@@ -137,7 +138,10 @@ def _plan(model: str, step: str, file: str | None) -> StepPlan:
 
 def recorded_step(settings: Settings) -> StepPlan | None:
     """The step of the run, as this FlashInfer can measure it, for the file of the run."""
-    return _completed(_planned(settings)) if _runs_a_step(settings) else None
+    if not _runs_a_step(settings):
+        return None
+    step, gpus = _completed(_planned(settings)), asked.gpus()
+    return plans.within(step, len(gpus)) if gpus else step
 
 
 def _completed(plan: StepPlan) -> StepPlan:

@@ -23,8 +23,6 @@ from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
 from pytest_flashinfer_perf.spec.params import Params, flag
 from pytest_flashinfer_perf.spec.routine import CannotRunError
 
-MULTICAST = "{} needs NVLink multicast, which can put the GPUs of a shared host out of service: name another backend"
-
 
 @dataclass(frozen=True)
 class Between(Params):

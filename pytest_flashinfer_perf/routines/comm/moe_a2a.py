@@ -285,12 +285,7 @@ SMALL = Exchange(num_tokens=16, hidden_size=512, num_experts=16, top_k=4)
 DEEPSEEK = Exchange(num_tokens=128, hidden_size=7168, num_experts=256, top_k=8)
 
 
-@moe_a2a_dispatch_combine.tier("smoke")
-def _smoke() -> Iterator[Shape[Exchange]]:
-    changes: tuple[dict[str, Any], ...] = ({}, {"phase": DISPATCH}, {"phase": COMBINE}, {"expert_load": "zipf"})
-    yield from (Shape(replace(SMALL, **change)) for change in changes)
-    for quantised in ("fp8", "fp8_block_scale", "nvfp4"):
-        yield from (Shape(replace(SMALL, quant_dtype=quantised, phase=phase)) for phase in (BOTH, DISPATCH))
+moe_a2a_dispatch_combine.tier("smoke")(lambda: [Shape(replace(SMALL, quant_dtype="fp8"))])
 
 
 @moe_a2a_dispatch_combine.tier("default")

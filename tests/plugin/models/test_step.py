@@ -97,6 +97,14 @@ def test_a_plan_of_the_config_alone_is_what_this_flashinfer_measures(spread, pha
             assert bool(kernel.problems) != bool(kernel.gap), kernel
 
 
+def test_a_kernel_between_more_gpus_than_a_host_has_is_a_gap(tiny):
+    plan = plans.of(str(tiny), Step(batch=4, context=128, spread=Spread(2)))
+    assert plans.within(plan, 2).kernels == plan.kernels
+    [between] = [kernel for kernel in plans.within(plan, 1).kernels if kernel.name == "all-reduce"]
+    assert (between.problems, between.gap) == ((), "needs 2 GPUs of one host, 1 can be seen")
+    assert plans.is_of(plans.within(plan, 1), plan)
+
+
 @pytest.fixture
 def plan(tiny):
     return completed(tiny)
