@@ -255,9 +255,7 @@ def test_a_line_without_a_case_has_a_line_too(pytester, capsys):
     (pytester.path / "my.txt").write_text(f"--routine mixed_comm --batch_size 1\n{GEMM} -n 1\n")
     pytester.chdir()
     assert cli.main(shlex.split("run --testlist my.txt -- --perf-device=cpu")) == 0
-    sentence = (
-        "my.txt:1: mixed_comm needs NVLink multicast, which can put the GPUs of a shared host out of service. Skipping."
-    )
+    sentence = "my.txt:1: mixed_comm needs NVLink multicast, which can put GPUs out of service. Skipping."
     assert f"[INFO] line[mixed_comm_--batch_size_1]: {sentence}" in capsys.readouterr().out.splitlines()
 
 
@@ -268,7 +266,7 @@ def test_what_only_upstream_has_is_the_same_skip_without_a_list(pytester, capsys
         == 5
     )
     shown = capsys.readouterr().out.splitlines()
-    sentence = "mixed_comm needs NVLink multicast, which can put the GPUs of a shared host out of service"
+    sentence = "mixed_comm needs NVLink multicast, which can put GPUs out of service"
     assert f"[INFO] line[mixed_comm_--batch_size_1]: --perf-case: {sentence}. Skipping." in shown
     assert f"    1  {sentence}" in shown
     [one] = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
