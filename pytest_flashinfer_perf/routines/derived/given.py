@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -32,6 +33,8 @@ from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.routine import CannotRunError, Cost
+
+LONGEST_REASON = 300  # characters
 
 
 @dataclass(frozen=True)
@@ -234,8 +237,8 @@ def _as_asked(made: object, value: Any, parameter: inspect.Parameter) -> object:
 
 
 def in_a_sentence(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    """The error in one line: what a library knows of the cause may stand in a later line of its own."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}".removesuffix(": "), LONGEST_REASON, placeholder=" ...")
 
 
 def first_call(given: Given, trial: Given, outputs: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:

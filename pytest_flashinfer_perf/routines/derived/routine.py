@@ -133,11 +133,15 @@ def _prepared(x: Given) -> Prepared:
 
 
 def _activations(api: Api, x: Given) -> Tensor:
-    """The largest input with numbers of both signs: what has one may be a probability, a scale or a variance."""
+    """The largest input with numbers of both signs: what has one may be a probability, a scale or a variance.
+
+    Weights come last: an API may keep what it made of them (`mono_moe` keeps its interleaved rows on the tensor).
+    """
     aside = {output.argument for output in api.outputs}
-    found = [t for name, value in x.call.items() if name not in aside for t in tensors(value)]
-    signed = [t for t in found if t.is_floating_point() and t.numel() and has_both_signs(t)]
-    return max(signed, key=Tensor.numel, default=torch.empty(0))
+    found = [(name, t) for name, value in x.call.items() if name not in aside for t in tensors(value)]
+    signed = [(name, t) for name, t in found if t.is_floating_point() and t.numel() and has_both_signs(t)]
+    largest = max(signed, key=lambda one: ("weight" not in one[0], one[1].numel()), default=("", torch.empty(0)))
+    return largest[1]
 
 
 def _weakness(api: Api, x: Given, known: Prepared) -> str | None:

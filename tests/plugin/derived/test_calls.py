@@ -265,6 +265,21 @@ def test_a_refusal_is_a_skip_with_the_librarys_sentence():
         check_answer(api, backend, api.params(rows=4), device="cpu")
 
 
+def test_a_cause_that_stands_in_a_later_line_of_an_error_is_told():
+    error = ValueError("No valid config found in search space.\nConfig: 64 x 64\nCompilerError: no assembler")
+    told = "ValueError: No valid config found in search space. Config: 64 x 64 CompilerError: no assembler"
+    assert made.in_a_sentence(error) == told
+    assert made.in_a_sentence(NotImplementedError()) == "NotImplementedError"
+
+
+def test_the_check_negates_activations_rather_than_weights():
+    api = all_apis()["flashinfer.fused_moe.monomoe.mono_moe"]
+    sizes = {"seq_len": 2, "num_experts": 8, "top_k": 2, "hidden_size": 128, "intermediate_size": 128}
+    x = api.inputs(api.params(**sizes), torch.Generator(), torch.device("cpu"))
+    assert api.activations(x) is x.call["activations_in"]
+    assert x.call["expert_weights_up"].numel() > x.call["activations_in"].numel()
+
+
 def test_a_part_of_the_library_that_is_none_names_the_packages_that_are_not_installed(monkeypatch):
     monkeypatch.setitem(capability.PACKAGES, "planted", (("no_such_module", "no-such-package"),))
     api, backend = planted("without_a_kernel")

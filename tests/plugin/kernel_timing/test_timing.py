@@ -13,6 +13,7 @@ from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.kernel_timing import clocks, instruments
 from pytest_flashinfer_perf.kernel_timing.cupti import Activity
 from pytest_flashinfer_perf.kernel_timing.instruments import InstrumentError, Wall, Work
+from pytest_flashinfer_perf.kernel_timing.target import FEWEST_CALLS, MOST_PARTS, Restore
 from pytest_flashinfer_perf.kernel_timing.trace import summarise
 from pytest_flashinfer_perf.machine import provenance
 
@@ -143,6 +144,14 @@ def test_a_returned_answer_is_checked_too():
     assert measure(torch.neg, (a,), reference=lambda: -a).checks
     with pytest.raises(WrongAnswerError, match="elements differ"):
         measure(torch.neg, (a,), reference=a)
+
+
+@given(st.integers(1, 200), st.integers(1, 40))
+def test_changed_arguments_are_restored_after_calls_enough_for_one_slow_first_call(calls, sets):
+    parts = list(Restore((), sets).parts(calls))
+    assert sum(parts) == calls
+    assert len(parts) <= MOST_PARTS
+    assert len(parts) == 1 or parts[0] >= FEWEST_CALLS
 
 
 def test_an_output_nobody_writes_is_wrong():
