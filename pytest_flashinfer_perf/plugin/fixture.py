@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -221,6 +222,9 @@ class Perf:
         self._node.stash[IDENTITY], self._node.stash[REPEAT] = case.identity.on(self._device), case.repro
         known = quarantined(case, self._settings.quarantine, all_routines())
         reason = known.sentence if known else obstacle(case, self._device, self._settings.max_memory)
+        if self._device.is_gpu:
+            without = self._node.config.getoption("perf_no_multicast")
+            reason = reason or asked.undecided(os.environ, no_multicast=without)
         if reason:
             self.leave_out()
             pytest.skip(reason)

@@ -52,6 +52,13 @@ def multicast(environment: Mapping[str, str] | None = None) -> str:
     return "no multicast" if all(known.get(name) == off for name, off in NO_MULTICAST.items()) else MULTICAST
 
 
+def undecided(environment: Mapping[str, str], *, no_multicast: bool) -> str | None:
+    """Why no case of the suite runs between GPUs yet: a host that is shared must not get multicast by default."""
+    if no_multicast or "NCCL_NVLS_ENABLE" in environment:
+        return None
+    return "may use NVLink multicast, which can put GPUs out of service: --perf-no-multicast, or NCCL_NVLS_ENABLE=1"
+
+
 def locks(item: pytest.Item, number: int) -> list[str]:
     """The names of the locks that the test needs: one for each GPU, or that of the CPU where workers take turns."""
     uuids = gpus()

@@ -28,7 +28,7 @@ from pytest_flashinfer_perf.session.shards import Sharding
 from pytest_flashinfer_perf.session.stash import is_rank, measures, ranks
 from pytest_flashinfer_perf.session.survival import REMEDY, Beside, Retirement, Survival
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
-from pytest_flashinfer_perf.session.workers import Controller, WorkerBrief, WorkerErrorRelay
+from pytest_flashinfer_perf.session.workers import ALL_GPUS, Controller, WorkerBrief, WorkerErrorRelay
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
@@ -87,7 +87,7 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     brief, place = config.stash[BRIEF], _place(config, settings, device)
     if is_timed(config, settings):
         refuse(brief, device)
-        if any(map(ranks, session.items)):
+        if any(map(ranks, session.items)) and _sees_several():
             config.stash[BY_CASE] = True
         else:
             be_alone(config, device)
@@ -149,6 +149,13 @@ def _says_so(config: pytest.Config, waits_for: str) -> Callable[[Path], None]:
             write_lines(terminal, [f"waiting for {waits_for}: another run holds {path}"])
 
     return waits
+
+
+def _sees_several() -> bool:
+    """Whether a case of this session could need more than the GPU that its process measures on."""
+    import torch
+
+    return "," in os.environ.get(ALL_GPUS, "") or torch.cuda.device_count() > 1
 
 
 @contextmanager

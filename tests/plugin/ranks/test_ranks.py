@@ -208,6 +208,14 @@ def test_the_environment_of_a_rank_is_no_sessions_and_has_all_gpus(monkeypatch):
     assert asked.multicast(asked.environment(2, 1, "folder", no_multicast=True)) == "no multicast"
 
 
+@pytest.mark.parametrize(
+    ("environment", "option", "runs"),
+    [({}, False, False), ({}, True, True), ({"NCCL_NVLS_ENABLE": "0"}, False, True), ({"RANK": "0"}, False, False)],
+)
+def test_a_case_between_gpus_wants_to_be_told_about_multicast(environment, option, runs):
+    assert (asked.undecided(environment, no_multicast=option) is None) == runs
+
+
 TAKES = """
 import sys
 from pytest_flashinfer_perf.session.gpu_lock import alone_on_all
