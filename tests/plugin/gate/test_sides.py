@@ -168,6 +168,7 @@ TOGETHER = {field.name: 0 for field in dataclasses.fields(RankTimes)} | {
     "transport": "no multicast",
     "arrivals_s": [],
     "ends_s": [],
+    "links_gb_per_s": {},
 }
 UNLIKE = [
     ("gpu", {"gpu_uuid": "GPU-1"}, {}),
