@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from pytest_flashinfer_perf.gate import read
-from pytest_flashinfer_perf.rows.row import Row, outlasts
+from pytest_flashinfer_perf.rows.host_time import outlasts
+from pytest_flashinfer_perf.rows.row import Row
 
 SHORT_US = 400
 HEADINGS = ("routine", "backend", "cases", "enqueue", "plan", "launches", "allocations", "waits", "copies", "slower")

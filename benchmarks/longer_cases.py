@@ -29,6 +29,7 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.gate.figures import kernel_times
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 from pytest_flashinfer_perf.routines import all_routines
@@ -78,7 +79,8 @@ def growth(plain: list[Run], grown: list[Run]) -> dict[str, float]:
 
 
 def _median(processes: list[Run], name: str) -> float:
-    return statistics.median(run.by_case[name].median for run in processes)
+    """Of the time in which the case's kernels run."""
+    return statistics.median(one.value for one in kernel_times([run.by_case[name] for run in processes]))
 
 
 def found(*folders: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """What several runs of the same code say of the gate: python benchmarks/noise_evidence.py FOLDER...
 
 Each folder holds files of pytest-benchmark, one a process. Prints how every ordered pair of them is judged, one run
-against one, and for each case how far the processes lie apart beside what the gate took for it.
+against one, and for each case how far the processes lie apart beside what the gate took for it. `--against FOLDER
+OTHER` judges each process of the one against each of the other, in both directions.
 """
 
 import itertools
@@ -24,11 +25,24 @@ def pairs(folder: Path) -> list[Judgement]:
     return [judge([base], [head], Rules()) for base, head in itertools.permutations(processes, 2)]
 
 
-def summary(folder: Path, judged: Sequence[Judgement]) -> str:
+def summary(name: str, judged: Sequence[Judgement]) -> str:
     codes = Counter(judgement.exit_code for judgement in judged)
-    verdicts = Counter(case.verdict for judgement in judged for case in judgement.cases)
-    shown = ", ".join(f"{count} {verdict.value}" for verdict, count in sorted(verdicts.items(), key=str))
-    return f"{folder.name}: {codes[1]} of {len(judged)} pairs exit 1; of {sum(verdicts.values())} verdicts {shown}"
+    verdicts = Counter(f"{case.verdict.value} ({case.reason})" for judgement in judged for case in judgement.cases)
+    shown = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    return f"{name}: {codes[1]} of {len(judged)} pairs exit 1; of {sum(verdicts.values())} verdicts {shown}"
+
+
+def against(*folders: Path) -> Iterator[str]:
+    one, other = (read.read([folder]) for folder in folders)
+    for name, sides in (("in head", (one, other)), ("in the baseline", (other, one))):
+        judged = [judge([base], [head], Rules()) for base, head in itertools.product(*sides)]
+        yield summary(f"{folders[1].name} {name}", judged)
+        yield from slower(judged)
+
+
+def slower(judged: Sequence[Judgement]) -> Iterator[str]:
+    counts = Counter(case.name for judgement in judged for case in judgement.having(Verdict.SLOWER))
+    yield from (f"SLOWER {count} times: {name}" for name, count in counts.items())
 
 
 def spread(values: Sequence[float]) -> float:
@@ -50,15 +64,17 @@ def rows(folder: Path, judged: Sequence[Judgement]) -> Iterator[tuple[str, float
 
 
 def main() -> None:
+    if sys.argv[1] == "--against":
+        print("\n".join(against(*map(Path, sys.argv[2:]))))
+        return
     for folder in map(Path, sys.argv[1:]):
         judged = pairs(folder)
-        print(f"{summary(folder, judged)}\n\n| case | median | judged in | sd | taken for it | taken over sd |")
+        print(f"{summary(folder.name, judged)}\n\n| case | median | judged in | sd | taken for it | taken over sd |")
         print("|---|---|---|---|---|---|")
         for name, median, domain, observed, predicted in sorted(rows(folder, judged), key=lambda row: row[1]):
             ratio = f"{predicted / observed:.1f}" if observed else "-"
             print(f"| {name} | {1e6 * median:.4g} us | {domain} | {observed:.2f} % | {predicted:.2f} % | {ratio} |")
-        slower = Counter(case.name for judgement in judged for case in judgement.having(Verdict.SLOWER))
-        print("".join(f"\nSLOWER {count} times: {name}" for name, count in slower.items()))
+        print("\n".join(["", *slower(judged)]))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.checking.check import WrongAnswerError
     from pytest_flashinfer_perf.config.settings import Measuring, MeasuringError
-    from pytest_flashinfer_perf.fuzz.strategies import strategies_for
+    from pytest_flashinfer_perf.fuzz.search import strategies_for
     from pytest_flashinfer_perf.measurement.measure import Measurement, measure
     from pytest_flashinfer_perf.measurement.one_case import check_answer
     from pytest_flashinfer_perf.spec.routine import CannotRunError
@@ -35,7 +35,7 @@ _HOMES = {
     "WrongAnswerError": "checking.check",
     "check_answer": "measurement.one_case",
     "measure": "measurement.measure",
-    "strategies_for": "fuzz.strategies",
+    "strategies_for": "fuzz.search",
 }
 
 

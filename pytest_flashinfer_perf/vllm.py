@@ -49,9 +49,8 @@ def benchmark_decode(  # noqa: PLR0913, PLR0917 - the signature is vLLM's
     are checked and the L2 is cold. With CUPTI the times are those of the kernels alone, which are shorter than those of
     CUDA events around a call. `torch.cuda.max_memory_allocated` is afterwards that of one plain call of each.
     """
-    types: dict[str, Any] = dict(
-        zip(("q_dtype", "kv_dtype", "out_dtype"), (NAMES[t or dtype] for t in quant_dtypes), strict=True)
-    )
+    named = zip(("q_dtype", "kv_dtype", "out_dtype"), (NAMES[t or dtype] for t in quant_dtypes), strict=True)
+    types: dict[str, Any] = dict(named)
     plain: dict[str, Any] = dict.fromkeys(types, NAMES[dtype])
     shape: dict[str, Any] = {
         "batch_size": batch_size,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from glob import escape
-from typing import Literal, Protocol
+from typing import Literal
 
-from pytest_flashinfer_perf.bisect.search import CaseFinding, PointError, PointVerdict, Question, Side, skipped
+from pytest_flashinfer_perf.bisect.histories import PointVerdict
+from pytest_flashinfer_perf.bisect.search import CaseFinding, PointError, Question, Side, skipped
 from pytest_flashinfer_perf.gate import match, words
 from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
@@ -27,16 +28,8 @@ SIDES: tuple[Side, Side] = ("base", "head")
 ON_HOST = {"host": "slower to enqueue", "plan": "slower to plan"}
 
 
-class Comparing(Protocol):
-    """Measures these cases, or all, at one point in a new process; raises PointError."""
-
-    def __call__(self, question: Question, side: Side, nth: int, cases: Iterable[str] | None) -> Run: ...
-
-
-class SaveVerdicts(Protocol):
-    """Stores the verdicts of a question."""
-
-    def __call__(self, question: Question, judgement: Judgement) -> None: ...
+# Measures these cases, or all, at one point in a new process; raises PointError.
+Comparing = Callable[[Question, Side, int, Iterable[str] | None], Run]
 
 
 @dataclass(frozen=True)
@@ -45,13 +38,17 @@ class Times:
 
     instrument: Comparing
     rules: Rules
-    save_verdicts: SaveVerdicts
+    save_verdicts: Callable[[Question, Judgement], None]
     sign: Literal[1, -1] = 1
     pairs: int = 5
     most_pairs: int = 10
 
     def __call__(self, question: Question) -> Mapping[str, CaseFinding]:
-        rules = replace(self.rules, thresholds=self._leveled(question)) if question.levels else self.rules
+        rules = self.rules
+        if question.levels:  # instead of the settings file's thresholds, and without an absolute floor
+            name, levels = "slower_host" if rules.quantity else "slower", question.levels.items()
+            entries = ((escape(case), {name: math.expm1(level), "floor_us": 0.0}) for case, level in levels)
+            rules = replace(rules, thresholds=Thresholds(tuple(entries)))
         plan = PairPlan(self.pairs, self.most_pairs)
         try:
             judgement = plan.follow(lambda nth, cases: self._pair(question, nth, cases), rules)
@@ -61,12 +58,6 @@ class Times:
         found = {judged.name: self._finding(judged) for judged in judgement.cases}
         absent = CaseFinding(PointVerdict.SKIP, "not measured on either side")
         return {**{case: replace(absent, test=test) for case, test in question.tests.items()}, **found}
-
-    def _leveled(self, question: Question) -> Thresholds:
-        """Thresholds with the levels of the question, without an absolute floor."""
-        name = "slower_host" if self.rules.quantity else "slower"
-        levels = question.levels.items()
-        return Thresholds(tuple((escape(case), {name: math.expm1(level), "floor_us": 0.0}) for case, level in levels))
 
     def _pair(self, question: Question, nth: int, cases: frozenset[str] | None) -> tuple[Run, Run]:
         wanted = cases if cases is not None else question.tests or None
@@ -139,8 +130,13 @@ class Answers:
         if question.tests and not missing:
             return
         runs = [self.instrument(question, side, nth, missing or None) for nth in range(PROCESSES)]
-        for case in missing or _cases(runs):
-            self.known[point, case] = _agreed([_seen(run, case) for run in runs])
+        measured = (case for run in runs for case in (*run.by_case, *(one.case for one in run.unmeasured)))
+        for case in missing or dict.fromkeys(measured):
+            seen = [_seen(run, case) for run in runs]
+            self.known[point, case] = seen[0]
+            if len({one.right for one in seen}) > 1:
+                each = "; ".join(one.sentence for one in seen)
+                self.known[point, case] = CheckedAnswer(None, f"not the same in {PROCESSES} processes: {each}")
 
     def _finding(self, question: Question, case: str) -> CaseFinding:
         unknown = CheckedAnswer(None, "not measured")
@@ -149,10 +145,6 @@ class Answers:
             return CaseFinding(PointVerdict.SKIP, f"not right to begin with: {base.sentence}", base.test)
         answer = {True: PointVerdict.UNCHANGED, False: PointVerdict.CHANGED, None: PointVerdict.SKIP}[head.right]
         return CaseFinding(answer, head.sentence, base.test)
-
-
-def _cases(runs: Iterable[Run]) -> list[str]:
-    return list(dict.fromkeys(case for run in runs for case in (*run.by_case, *(one.case for one in run.unmeasured))))
 
 
 def _seen(run: Run, case: str) -> CheckedAnswer:
@@ -166,9 +158,3 @@ def _seen(run: Run, case: str) -> CheckedAnswer:
     right = {"passed": True, "wrong": False}.get(str(checked))
     sentence = {True: "right", False: "wrong answer", None: f"its answer is not compared: {checked}"}[right]
     return CheckedAnswer(right, sentence, row.fullname)
-
-
-def _agreed(seen: list[CheckedAnswer]) -> CheckedAnswer:
-    if len({one.right for one in seen}) > 1:
-        return CheckedAnswer(None, f"not the same in {PROCESSES} processes: {'; '.join(one.sentence for one in seen)}")
-    return seen[0]

@@ -6,15 +6,35 @@ import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from pytest_flashinfer_perf.bisect.search import GIT_WORDS, Next, PointVerdict
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.machine.requirements import PROJECT
 from pytest_flashinfer_perf.rows.run_file import RunError
+
+
+class PointVerdict(IntEnum):
+    """Did the case change? The values are the exit codes of `git bisect run`."""
+
+    UNCHANGED = 0
+    CHANGED = 1
+    SKIP = 125
+
+
+GIT_WORDS = {PointVerdict.UNCHANGED: "good", PointVerdict.CHANGED: "bad", PointVerdict.SKIP: "skip"}
+
+
+@dataclass(frozen=True)
+class Next:
+    """The next point to measure, or None and the remaining suspects, the last of which is known to be changed."""
+
+    point: str | None
+    suspects: tuple[str, ...] = ()
+
 
 SUSPECT = re.compile(r"^# (?:possible )?first bad commit: \[(\w+)\]", re.MULTILINE)
 
@@ -58,27 +78,26 @@ class GitHistory:
 
     def next(self, answers: Mapping[str, PointVerdict]) -> Next:
         log = self.log(answers, "--no-checkout")
-        if log not in self._next:
-            self._next[log] = self._replayed(log)
-        return self._next[log]
-
-    def log(self, answers: Mapping[str, PointVerdict], *options: str) -> str:
-        """The answers as a log for `git bisect replay`."""
-        words = " ".join(f"'{word}'" for word in (*options, self.bad, self.good))
-        steps = (f"git bisect {GIT_WORDS[answer]} {point}\n" for point, answer in answers.items())
-        return f"git bisect start {words}\n{''.join(steps)}"
-
-    def _replayed(self, log: str) -> Next:
+        if log in self._next:
+            return self._next[log]
         file = Path(git(self.tree, "rev-parse", "--absolute-git-dir")) / "flashinfer-perf-bisect.log"
         write_whole(file, log)
         done = _git(self.tree, "bisect", "replay", str(file))
         suspects = SUSPECT.findall(git(self.tree, "bisect", "log"))
         if suspects:
             changed = git(self.tree, "rev-parse", "refs/bisect/bad")
-            return Next(None, (*(one for one in suspects if one != changed), changed))
-        if done.returncode:
+            found = Next(None, (*(one for one in suspects if one != changed), changed))
+        elif done.returncode:
             raise RunError(f"git bisect replay in {self.tree}: {done.stderr.strip() or done.stdout.strip()}")
-        return Next(git(self.tree, "rev-parse", "BISECT_HEAD"))
+        else:
+            found = Next(git(self.tree, "rev-parse", "BISECT_HEAD"))
+        return self._next.setdefault(log, found)
+
+    def log(self, answers: Mapping[str, PointVerdict], *options: str) -> str:
+        """The answers as a log for `git bisect replay`."""
+        words = " ".join(f"'{word}'" for word in (*options, self.bad, self.good))
+        steps = (f"git bisect {GIT_WORDS[answer]} {point}\n" for point, answer in answers.items())
+        return f"git bisect start {words}\n{''.join(steps)}"
 
     def parents(self, suspects: Sequence[str]) -> list[str]:
         """The parents inside the searched range; a merge may also have parents that are older than the good end."""
@@ -136,6 +155,10 @@ class Releases:
 
     def origin(self, _point: str) -> str:
         return f"release of {PROJECT}"
+
+
+# The points between a good and a bad end, and which one to measure next.
+History = GitHistory | Releases
 
 
 def releases_between(good: str, bad: str, available: Iterable[Version], where: str) -> Releases:

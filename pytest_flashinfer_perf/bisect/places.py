@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from pytest_flashinfer_perf.bisect.histories import git
 from pytest_flashinfer_perf.bisect.search import PointError, Question, Side
@@ -21,14 +20,6 @@ from pytest_flashinfer_perf.launch.processes import Environment, logged
 from pytest_flashinfer_perf.machine.requirements import PROJECT, TORCH, Unmet
 from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.rows.run_file import Run, RunError
-
-
-class Places(Protocol):
-    """Prepares a revision and gives the command to run there; `compiles`: whether it has FlashInfer's own sources."""
-
-    def prepared(self, side: Side, point: str) -> Environment: ...
-
-    def compiles(self, side: Side) -> bool: ...
 
 
 def environment(name: str, command: Sequence[str], paths: Sequence[Path], **variables: str) -> Environment:
@@ -83,6 +74,7 @@ class Worktrees:
         return Environment(side, ("env", there, *made.command[1:], f"--rootdir={tree}"))
 
     def compiles(self, side: Side) -> bool:
+        """Whether the revision has FlashInfer's own sources."""
         return (self.folder / "trees" / side / "flashinfer" / "__init__.py").is_file()
 
     def remove(self) -> None:
@@ -128,24 +120,18 @@ class Installed:
     def prepared(self, side: Side, point: str) -> Environment:
         site = self.folder / "releases" / point
         if not site.exists():
-            self._install(site, point)
+            site.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=site.parent) as folder:
+                made = Path(folder, "site")
+                self._add(str(self.wheels.get(point) or f"{PROJECT}=={point}"), made, point)
+                left_out = self._complete(made, point)
+                if left_out:
+                    say(f"{point}: not installed: {'; '.join(left_out)}")
+                error = processes.asked(self._environment(point, made), IMPORTS)
+                if error:
+                    raise DoesNotImportError(f"{point} does not import here: {error}")
+                made.replace(site)
         return self._environment(side, site)
-
-    def _install(self, site: Path, point: str) -> None:
-        site.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=site.parent) as folder:
-            made = Path(folder, "site")
-            self._add(str(self.wheels.get(point) or f"{PROJECT}=={point}"), made, point)
-            left_out = self._complete(made, point)
-            if left_out:
-                say(f"{point}: not installed: {'; '.join(left_out)}")
-            self._verify_import(made, point)
-            made.replace(site)
-
-    def _verify_import(self, site: Path, point: str) -> None:
-        error = processes.asked(self._environment(point, site), IMPORTS)
-        if error:
-            raise DoesNotImportError(f"{point} does not import here: {error}")
 
     def _complete(self, site: Path, point: str) -> list[str]:
         """Add what the release requires, and what that requires in turn; return what could not be added, and why."""
@@ -188,16 +174,17 @@ class Installed:
 
 def installer(python: Sequence[str], wheels: Path | None = None) -> list[str]:
     """The command that installs packages: that environment's pip, or uv; both look into the folder of wheels too."""
-    return [*_installer(python), *(() if wheels is None else ("--find-links", str(wheels.resolve())))]
-
-
-def _installer(python: Sequence[str]) -> list[str]:
+    also = [] if wheels is None else ["--find-links", str(wheels.resolve())]
     asked = subprocess.run([*python, "-m", "pip", "--version"], capture_output=True, check=False)  # noqa: S603
     if asked.returncode == 0:
-        return [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        return [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *also]
     if shutil.which("uv"):
-        return ["uv", "pip", "install", "--python", python[-1]]
+        return ["uv", "pip", "install", "--python", python[-1], *also]
     raise RunError(f"{shlex.join(python)} has no pip, and there is no uv on the path: install either")
+
+
+# What prepares a revision, and gives the command to run there.
+Places = Worktrees | Installed
 
 
 # Measure a revision in a pytest process of its own, after compiling the kernels that the tests need.
@@ -226,7 +213,9 @@ class Processes:
         for one in ("base", "head"):
             self._verify_complete(one, question.point(one))
         try:
-            run = self._measured(side, point, folder / f"pair-{nth + 1:02}-{side}", only)
+            where, stem = self.places.prepared(side, point), folder / f"pair-{nth + 1:02}-{side}"
+            self._compile(side, point, where, stem, only)
+            run = processes.measured(where, self.arguments, stem, only, f"  {folder.name}, {stem.name}").run
         except RunError as error:
             raise PointError(point, error) from error
         processes.verify(run, self.gpu)
@@ -243,30 +232,22 @@ class Processes:
             raise PointError(point, error) from error
         self.complete.add(point)
 
-    def _measured(self, side: Side, point: str, stem: Path, only: Sequence[str] | None) -> Run:
-        where = self.places.prepared(side, point)
-        self._compile(side, point, where, stem, only)
-        return processes.measured(where, self.arguments, stem, only, f"  {stem.parent.name}, {stem.name}").run
-
     def _compile(self, side: Side, point: str, where: Environment, stem: Path, only: Sequence[str] | None) -> None:
         """Compile the modules of these tests. A failure is only logged: the run compiles again and reports it."""
         if self.gpu is None or (side, point) in self.compiled or not self.places.compiles(side):
             return
         self.compiled.add((side, point))
-        start, log = time.monotonic(), stem.with_name(f"prebuild-{side}.log")
+        start, log, words = time.monotonic(), stem.with_name(f"prebuild-{side}.log"), list(self.arguments)
+        if only is not None:
+            named = stem.with_suffix(".prebuild")
+            write_whole(named, "".join(f"{test}\n" for test in only))
+            words.append(f"--perf-only={named}")
         try:
-            logged([*_prebuild(where), *self._selected(stem, only)], log)
+            logged([*_prebuild(where), *words], log)
         except RunError as error:
             say(f"  prebuild: {str(error).rpartition(chr(10))[2]}: see {log}")
         else:
             say(f"  prebuild, {side}: {time.monotonic() - start:.1f} s")
-
-    def _selected(self, stem: Path, only: Sequence[str] | None) -> list[str]:
-        if only is None:
-            return list(self.arguments)
-        named = stem.with_suffix(".prebuild")
-        write_whole(named, "".join(f"{test}\n" for test in only))
-        return [*self.arguments, f"--perf-only={named}"]
 
 
 def _prebuild(where: Environment) -> list[str]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import count
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
+from pytest_flashinfer_perf.bisect.histories import History, Next, PointVerdict
 from pytest_flashinfer_perf.files import FileError, read_json, write_json
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
@@ -23,17 +23,6 @@ from pytest_flashinfer_perf.rows.run_file import RunError
 
 Stage = Literal["ends", "step", "verify"]
 Side = Literal["base", "head"]
-
-
-class PointVerdict(IntEnum):
-    """Did the case change? The values are the exit codes of `git bisect run`."""
-
-    UNCHANGED = 0
-    CHANGED = 1
-    SKIP = 125
-
-
-GIT_WORDS = {PointVerdict.UNCHANGED: "good", PointVerdict.CHANGED: "bad", PointVerdict.SKIP: "skip"}
 
 
 @dataclass(frozen=True)
@@ -85,10 +74,8 @@ class CaseFinding:
         return max(self.level, abs(self.change or 0.0) / 2)
 
 
-class Compare(Protocol):
-    """Measures and compares two points; returns a finding for each case of the question."""
-
-    def __call__(self, question: Question) -> Mapping[str, CaseFinding]: ...
+# Measures and compares two points; returns a finding for each case of the question.
+Compare = Callable[[Question], Mapping[str, CaseFinding]]
 
 
 class PointError(RunError):
@@ -170,36 +157,6 @@ class NoDifferenceError(RunError):
     """The ends surely differ in no case, so that there is nothing to search for."""
 
 
-@dataclass(frozen=True)
-class Next:
-    """The next point to measure, or None and the remaining suspects, the last of which is known to be changed."""
-
-    point: str | None
-    suspects: tuple[str, ...] = ()
-
-
-class History(Protocol):
-    """The points between a good and a bad end, and which one to measure next."""
-
-    @property
-    def good(self) -> str: ...
-
-    @property
-    def bad(self) -> str: ...
-
-    def next(self, answers: Mapping[str, PointVerdict]) -> Next: ...
-
-    def parents(self, suspects: Sequence[str]) -> Sequence[str]:
-        """The points directly before the suspects."""
-        ...
-
-    def title(self, point: str) -> str: ...
-
-    def origin(self, point: str) -> str:
-        """Who made the point, and when."""
-        ...
-
-
 @dataclass
 class CaseSearch:
     """The state of the search for one case. `cleared` are suspects that did not differ from their parents."""
@@ -235,14 +192,22 @@ class CaseSearch:
 class RevisionSearch:
     history: History
     compare: Compare
-    started: Callable[[Sequence[CaseSearch]], None] = lambda _: None
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def run(self) -> list[CaseSearch]:
         trails = self._trails()
-        self.started(trails)
         while going := [trail for trail in trails if trail.open]:
-            self._advance(going)
+            wanted: dict[Next, list[CaseSearch]] = {}
+            for trail in going:
+                wanted.setdefault(self.history.next(trail.answers), []).append(trail)
+            # The point that most cases need; suspects are verified once no case needs a point.
+            chosen = max(wanted, key=lambda one: (one.point is not None, len(wanted[one])))
+            if chosen.point is None:
+                self._verify(chosen.suspects, wanted[chosen])
+                continue
+            found = self._ask("step", self.history.good, chosen.point, wanted[chosen])
+            for trail in wanted[chosen]:
+                trail.answers[chosen.point] = found[trail.case].answer
         return trails
 
     def _trails(self) -> list[CaseSearch]:
@@ -255,22 +220,6 @@ class RevisionSearch:
             seen = "it is unclear whether the ends differ" if trails else "the ends do not differ"
             raise NoDifferenceError(f"{seen} in what is searched for:\n{listed or '  no case'}")
         return trails
-
-    def _advance(self, going: Sequence[CaseSearch]) -> None:
-        """Measure the point that most cases need next, or verify suspects once no case needs a point."""
-        wanted: dict[Next, list[CaseSearch]] = {}
-        for trail in going:
-            wanted.setdefault(self.history.next(trail.answers), []).append(trail)
-        next_one = max(wanted, key=lambda one: (one.point is not None, len(wanted[one])))
-        if next_one.point is not None:
-            self._look(next_one.point, wanted[next_one])
-        else:
-            self._verify(next_one.suspects, wanted[next_one])
-
-    def _look(self, point: str, trails: Sequence[CaseSearch]) -> None:
-        found = self._ask("step", self.history.good, point, trails)
-        for trail in trails:
-            trail.answers[point] = found[trail.case].answer
 
     def _verify(self, suspects: tuple[str, ...], trails: Sequence[CaseSearch]) -> None:
         """A suspect is confirmed only if it differs from each of its parents."""

@@ -8,12 +8,10 @@ import re
 import shlex
 import subprocess
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-
-from packaging.version import Version
 
 from pytest_flashinfer_perf.bisect import histories, places
 from pytest_flashinfer_perf.bisect.histories import GitHistory, Releases, git
@@ -39,7 +37,10 @@ class Commits:
 
     @property
     def disk(self) -> int | None:
-        return disk_of_trees(self.history.repo, self.points)
+        """The size of both worktrees, from the sizes of the files at the two ends."""
+        repo = self.history.repo
+        listed = (line for rev in self.points for line in git(repo, "ls-tree", "-r", "--long", rev).splitlines())
+        return sum(int(size) for line in listed if (size := line.split(maxsplit=4)[3]) != "-")
 
     def begin(self) -> Commits:
         self.places.tree("head", self.history.bad)
@@ -62,10 +63,13 @@ class Packages:
 
     @property
     def disk(self) -> int | None:
-        wheels = self.places.wheels
-        if wheels:
-            return disk_of_wheels(wheels[point] for point in self.points)
-        return disk_of_releases(len(self.points))
+        wheels, total = self.places.wheels, 0
+        if not wheels:
+            return disk_of_releases(len(self.points))
+        for point in self.points:
+            with zipfile.ZipFile(wheels[point]) as archive:
+                total += sum(one.file_size for one in archive.infolist())
+        return total
 
     def begin(self) -> Packages:
         """Install the ends. An end that does not import gives way to the next release towards the other one."""
@@ -83,9 +87,6 @@ class Packages:
             say(f"{error}: left out")
             return False
         return True
-
-    def write_logs(self, trails: Iterable[CaseSearch], folder: Path) -> None:
-        """Nothing to write: only git reads such logs."""
 
 
 Subject = Commits | Packages
@@ -109,17 +110,12 @@ def _commits(
     good, bad = histories.between(repo, good, bad)
     here = Path.cwd().resolve()
     below = here.relative_to(repo) if here.is_relative_to(repo) else None
-    _verify_outside(arguments, repo, below)
-    trees = Worktrees(repo, output, command, below, options.build)
-    return Commits(GitHistory(repo, output / "trees" / "head", good, bad), trees)
-
-
-def _verify_outside(arguments: Sequence[str], repo: Path, below: Path | None) -> None:
-    """Raise RunError for tests named in the user's own checkout, which would be the same at each commit."""
-    for word in arguments:
+    for word in arguments:  # a test in the user's own checkout would be the same at each commit
         path = Path(word.partition("::")[0])
         if path.exists() and path.resolve().is_relative_to(repo) and (below is None or path.is_absolute()):
             raise RunError(f"{word} is in the checkout itself: start this in {repo}, and name it from there")
+    trees = Worktrees(repo, output, command, below, options.build)
+    return Commits(GitHistory(repo, output / "trees" / "head", good, bad), trees)
 
 
 def _packages(options: argparse.Namespace, command: Sequence[str], output: Path, points: Sequence[str]) -> Packages:
@@ -127,15 +123,14 @@ def _packages(options: argparse.Namespace, command: Sequence[str], output: Path,
         raise RunError(f"--python={options.python}: with --releases it must be a virtual environment or a Python")
     python = command[:-2]
     found = {} if options.wheels is None else histories.wheels(options.wheels)
-    history = Releases(tuple(points)) if points else _between(options, python, found)
+    history = Releases(tuple(points))
+    if not points:
+        available = histories.of_index(python) if options.wheels is None else found
+        where = str(options.wheels or "pip's index")
+        good, bad = options.releases
+        history = histories.releases_between(good, bad, available, where)
     wheels = {str(version): path.resolve() for version, path in found.items()}
     return Packages(history, Installed(output, command, places.installer(python, options.wheels), wheels))
-
-
-def _between(options: argparse.Namespace, python: Sequence[str], found: Mapping[Version, Path]) -> Releases:
-    available = histories.of_index(python) if options.wheels is None else found
-    good, bad = options.releases
-    return histories.releases_between(good, bad, available, str(options.wheels or "pip's index"))
 
 
 # `bisect --dry-run`: estimate the steps, the disk space and the minutes of a search.
@@ -176,20 +171,6 @@ def collected(command: Sequence[str], arguments: Sequence[str]) -> int:
         last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
         raise RunError(f"{shlex.join(words)} selects no test: {last}")
     return int(found[1])
-
-
-def disk_of_trees(repo: Path, ends: Iterable[str]) -> int:
-    """The size of both worktrees, from the sizes of the files at the two ends."""
-    listed = (line for rev in ends for line in git(repo, "ls-tree", "-r", "--long", rev).splitlines())
-    return sum(int(size) for line in listed if (size := line.split(maxsplit=4)[3]) != "-")
-
-
-def disk_of_wheels(wheels: Iterable[Path]) -> int:
-    total = 0
-    for path in wheels:
-        with zipfile.ZipFile(path) as archive:
-            total += sum(one.file_size for one in archive.infolist())
-    return total
 
 
 def disk_of_releases(number: int) -> int | None:

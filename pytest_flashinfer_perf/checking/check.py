@@ -98,12 +98,9 @@ class Check:
 
     @property
     def sentence(self) -> str:
-        return f"{self.rule}; {self._percent} % of elements match, worst {self.absolute.sentence}"
-
-    @property
-    def _percent(self) -> str:
-        """Below 100 if a single element is wrong, however many there are."""
-        return f"{100 * self.matched if self.matched == 1 else min(100 * self.matched, 99.99):.4g}"
+        # Below 100 if a single element is wrong, however many there are.
+        percent = 100 * self.matched if self.matched == 1 else min(100 * self.matched, 99.99)
+        return f"{self.rule}; {percent:.4g} % of elements match, worst {self.absolute.sentence}"
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -140,7 +137,9 @@ def compare(
     allowed = tolerance or BY_DTYPE.get(actual.dtype, EXACT)
     got, want = _alike(actual, expected)
     same, known = got == want, want.isfinite()
-    error, size = _distance(got, want).masked_fill_(same, 0.0), _row_rms(want, known)
+    apart = got - want
+    error = (apart.double() if _is_integral(apart) else apart).abs().masked_fill_(same, 0.0)
+    size = _row_rms(want, known)
     solid, bare = _solid(want, known), _solid(got, known)
     bound = allowed.atol * size + allowed.rtol * solid.abs() + allowed.absolute
     matches = error <= bound
@@ -151,7 +150,8 @@ def compare(
     )
     where = locate or partial(index, shape=actual.shape)
     relative = error / size.clamp_min(1e-30)
-    found = Check(rule, _worst(error, got, want, where), _worst(relative, got, want, where), _share(matches))
+    matched = matches.double().mean().item()
+    found = Check(rule, _worst(error, got, want, where), _worst(relative, got, want, where), matched)
     if not rule:
         return found
     seen = mismatch.Observed(got, bare, solid, bound, relative, ~matches)
@@ -160,7 +160,10 @@ def compare(
 
 def _alike(actual: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
     """Convert both to a type that holds the values of both; integers and complex numbers stay what they are."""
-    if _is_integral(actual) and _has_integers_only(expected):
+    whole = _is_integral(expected)
+    if not whole and not expected.is_complex():
+        whole = bool((expected.to(torch.int64).to(expected.dtype) == expected).all())
+    if _is_integral(actual) and whole:
         return actual.to(torch.int64), expected.to(torch.int64)
     part = actual.dtype.itemsize / (2 if actual.is_complex() else 1)
     wide = torch.float64 if _is_integral(actual) or part > 4 else torch.float32
@@ -173,17 +176,6 @@ def _is_integral(values: Tensor) -> bool:
     return not (values.is_floating_point() or values.is_complex())
 
 
-def _has_integers_only(values: Tensor) -> bool:
-    if _is_integral(values) or values.is_complex():
-        return _is_integral(values)
-    return bool((values.to(torch.int64).to(values.dtype) == values).all())
-
-
-def _distance(got: Tensor, want: Tensor) -> Tensor:
-    apart = got - want
-    return (apart.double() if _is_integral(apart) else apart).abs()
-
-
 def _solid(values: Tensor, known: Tensor) -> Tensor:
     """The values with zeros where the reference is not finite."""
     kept = values.double() if _is_integral(values) else values
@@ -194,10 +186,6 @@ def _worst(error: Tensor, got: Tensor, want: Tensor, where: Locate) -> Worst:
     at = int(error.nan_to_num(nan=math.inf).argmax())
     seen, actual, expected = (t.flatten()[at].item() for t in (error, got, want))
     return Worst(seen, where(at), actual, expected)
-
-
-def _share(matches: Tensor) -> float:
-    return matches.double().mean().item()
 
 
 NARROW, FLOOR = 16, 0.25
@@ -259,19 +247,15 @@ def index(flat: int, shape: torch.Size) -> tuple[int, ...]:
 def poison(outputs: tuple[Tensor, ...]) -> None:
     """Fill with values that no kernel computes, so that unwritten elements are found; a bool is inverted instead."""
     with torch.inference_mode():  # parameters and inference tensors cannot be filled elsewhere
-        _poison(outputs)
-
-
-def _poison(outputs: tuple[Tensor, ...]) -> None:
-    for out in outputs:
-        if out.is_floating_point() and out.dtype.itemsize == 1:
-            out.view(torch.uint8).fill_(0x7F)
-        elif not _is_integral(out):
-            out.fill_(math.nan)
-        elif out.dtype == torch.bool:
-            out.logical_not_()  # what was right before the last call is wrong before the next one
-        else:
-            out.fill_(torch.iinfo(out.dtype).max)
+        for out in outputs:
+            if out.is_floating_point() and out.dtype.itemsize == 1:
+                out.view(torch.uint8).fill_(0x7F)
+            elif not _is_integral(out):
+                out.fill_(math.nan)
+            elif out.dtype == torch.bool:
+                out.logical_not_()  # what was right before the last call is wrong before the next one
+            else:
+                out.fill_(torch.iinfo(out.dtype).max)
 
 
 # Choose the rows of an answer to compare, if computing the reference for all rows would take too long.

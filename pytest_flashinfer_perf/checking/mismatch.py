@@ -29,20 +29,16 @@ class Observed(NamedTuple):
 
 def report(seen: Observed, *, poisoned: bool) -> tuple[str, ...]:
     """Lines about the differences. NaN in an output that was `poisoned` may be elements that the call did not write."""
+    flat = seen.relative.flatten()
+    taken = flat[:: -(-len(flat) // SORTED_AT_MOST)].nan_to_num(nan=torch.inf).sort().values
+    shares = (f"{100 * q:g} %: {taken[round(q * (len(taken) - 1))]:.3g}" for q in PERCENTILES)
     size, nan, infinite = seen.output.numel(), int(seen.output.isnan().sum()), int(seen.output.isinf().sum())
-    summary = [_percentiles(seen.relative), f"{nan} NaN, {infinite} infinite of {size} element{'s' * (size != 1)}"]
+    number = f"{nan} NaN, {infinite} infinite of {size} element{'s' * (size != 1)}"
     try:
         found = next(_explanations(seen, poisoned=poisoned), "no scale, transposition, shift or region explains it")
     except torch.OutOfMemoryError:
         found = "not explained: out of memory while looking for an explanation"
-    return (*summary, found)
-
-
-def _percentiles(relative: Tensor) -> str:
-    flat = relative.flatten()
-    taken = flat[:: -(-len(flat) // SORTED_AT_MOST)].nan_to_num(nan=torch.inf).sort().values
-    shares = (f"{100 * q:g} %: {taken[round(q * (len(taken) - 1))]:.3g}" for q in PERCENTILES)
-    return f"errors in units of their row's rms, {', '.join(shares)}"
+    return f"errors in units of their row's rms, {', '.join(shares)}", number, found
 
 
 def _explanations(seen: Observed, *, poisoned: bool) -> Iterator[str]:

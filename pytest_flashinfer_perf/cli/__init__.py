@@ -90,7 +90,8 @@ def run(arguments: Sequence[str]) -> int:
 def as_pytest(arguments: Sequence[str]) -> list[str]:
     """pytest's arguments: a single case selects tests of the suite, a testlist is a file of tests."""
     command, beside = processes.split(arguments)
-    words = _without_start(command)
+    start = next((at + 1 for at, word in enumerate(command) if word.endswith(SCRIPT)), 0)
+    words = command[start:]  # without the interpreter and the script
     if "--local" in words:
         return _for_data_set(words, beside)
     known = argparse.ArgumentParser("flashinfer-perf run", usage=RUN_USAGE, add_help=False, allow_abbrev=False)
@@ -132,12 +133,6 @@ def _for_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
     return [*made, *QUIETLY, *beside]
 
 
-def _without_start(words: list[str]) -> list[str]:
-    """The flags alone, without the interpreter and the script."""
-    start = next((at + 1 for at, word in enumerate(words) if word.endswith(SCRIPT)), 0)
-    return words[start:]
-
-
 def bench(arguments: Sequence[str]) -> int:
     return int(pytest.main(of_suite(arguments), plugins=[NotAllSkipped()]))
 
@@ -147,19 +142,14 @@ def of_suite(arguments: Sequence[str]) -> list[str]:
     here = Path.cwd()
     cache = [] if "no:cacheprovider" in arguments else ["-o", f"cache_dir={here / '.pytest_cache'}"]
     outputs = [*cache, f"--benchmark-storage=file://{here / '.benchmarks'}"]
-    tests = map(str, _asked_paths(arguments))
-    return [*tests, f"--rootdir={cases.root()}", *QUIETLY, *outputs, *arguments]
-
-
-def _asked_paths(arguments: Sequence[str]) -> list[Path]:
-    """The suite's folders for the options that pytest is to read."""
     parser = argparse.ArgumentParser("flashinfer-perf bench", add_help=False, allow_abbrev=False)
     for option in (*CASES, *HIDDEN):
         if option.name in CHOOSING:
             option.add_by(parser.add_argument)
     asked, _ = parser.parse_known_args(arguments)
     step = cases.runs_a_step(asked.perf_model, asked.perf_step, asked.perf_plan)
-    return cases.asked_paths(api=asked.perf_api, cases=asked.perf_case, step=step)
+    tests = map(str, cases.asked_paths(api=asked.perf_api, cases=asked.perf_case, step=step))
+    return [*tests, f"--rootdir={cases.root()}", *QUIETLY, *outputs, *arguments]
 
 
 OF_PYTEST = {"bench": bench, "run": run}

@@ -20,27 +20,20 @@ WRITTEN_AS = {"markdown": "Markdown", "json": "JSON", "junit": "JUnit XML"}
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--perf-config",
-        metavar="FILE",
-        help="Settings file with a section [thresholds]. Default: flashinfer-perf.toml, or [tool.flashinfer-perf] of "
-        "pyproject.toml, in the current folder.",
-    )
+    default = "Default: flashinfer-perf.toml, or [tool.flashinfer-perf] of pyproject.toml, in the current folder."
+    settings = f"Settings file with a section [thresholds]. {default}"
+    parser.add_argument("--perf-config", metavar="FILE", help=settings)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     ALLOW.add_by(parser.add_argument)
     STRICT.add_by(parser.add_argument)
-    parser.add_argument(
-        "--explain",
-        metavar="GLOB",
-        help="Print every number that led to the verdicts of cases that match this pattern.",
-    )
+    explain = "Print every number that led to the verdicts of cases that match this pattern."
+    parser.add_argument("--explain", metavar="GLOB", help=explain)
     for name in WRITERS:
-        parser.add_argument(
-            f"--{name}", metavar="FILE", type=Path, help=f"Write the verdicts as {WRITTEN_AS[name]} to FILE."
-        )
+        written = f"Write the verdicts as {WRITTEN_AS[name]} to FILE."
+        parser.add_argument(f"--{name}", metavar="FILE", type=Path, help=written)
 
 
 def rules(args: argparse.Namespace, *, paired: bool, runs: Iterable[Run] = ()) -> Rules:
@@ -83,9 +76,8 @@ PYTHON = option(
 
 
 def add_output(parser: argparse.ArgumentParser, command: str) -> None:
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help=f"New folder for results and logs. Default: {command}-DATE-TIME."
-    )
+    default = f"New folder for results and logs. Default: {command}-DATE-TIME."
+    parser.add_argument("--output", type=Path, metavar="DIR", help=default)
 
 
 def add_pairs(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,11 +46,19 @@ class ProjectFile:
     path: Path | None = None
     sections: Mapping[str, Any] = field(default_factory=dict)
 
-    def section(self, name: str) -> Mapping[str, Any]:
-        """The entries of a section, each a table, by what they match."""
+    def where(self, section: str, glob: str) -> str:
+        """Where an entry stands, for a message."""
+        return f"{self.path}: [{section}] {glob!r}"
+
+    def section(self, name: str, fields: Collection[str]) -> Mapping[str, Any]:
+        """The entries of a section, each a table of some of these fields, by what they match."""
         entries = self.sections.get(name, {})
         if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
             raise ProjectFileError(f'{self.path}: [{name}] must hold lines like "glob" = {{ name = value }}')
+        for glob, entry in entries.items():
+            strange = next((one for one in entry if one not in fields), None)
+            if strange is not None:
+                raise ProjectFileError(f"{self.where(name, glob)}: {unknown(strange, fields)}")
         return dict(entries)
 
 
@@ -108,21 +116,17 @@ class Override:
 
 
 def read_tolerances(project: ProjectFile) -> tuple[Override, ...]:
-    return tuple(_override(project, glob, entry) for glob, entry in project.section("tolerances").items())
-
-
-def _override(project: ProjectFile, glob: str, entry: Mapping[str, Any]) -> Override:
-    where = f'{project.path}: [tolerances] "{glob}"'
-    for name in entry:
-        if name not in (*BOUNDS, *BESIDE):
-            raise ProjectFileError(f"{where}: {unknown(name, (*BOUNDS, *BESIDE))}")
-    output = entry.get("output", 0)
-    if not isinstance(output, int) or isinstance(output, bool) or output < 0:
-        raise ProjectFileError(f"{where}: output must be the index of an output, counted from 0, got {output!r}")
-    bounds = {name: number(entry[name], f"{where}: {name}") for name in BOUNDS if name in entry}
-    if not bounds:
-        raise ProjectFileError(f"{where}: has no bound, give it one of {', '.join(BOUNDS)}")
-    return Override(glob, bounds, output)
+    found = []
+    for glob, entry in project.section("tolerances", (*BOUNDS, *BESIDE)).items():
+        where = project.where("tolerances", glob)
+        output = entry.get("output", 0)
+        if not isinstance(output, int) or isinstance(output, bool) or output < 0:
+            raise ProjectFileError(f"{where}: output must be the index of an output, counted from 0, got {output!r}")
+        bounds = {name: number(entry[name], f"{where}: {name}") for name in BOUNDS if name in entry}
+        if not bounds:
+            raise ProjectFileError(f"{where}: has no bound, give it one of {', '.join(BOUNDS)}")
+        found.append(Override(glob, bounds, output))
+    return tuple(found)
 
 
 def applied(
@@ -162,17 +166,11 @@ class Quarantined:
 
 
 def read_quarantine(project: ProjectFile) -> tuple[Quarantined, ...]:
-    return tuple(_entry(project, which, entry) for which, entry in project.section("quarantine").items())
-
-
-def _entry(project: ProjectFile, which: str, entry: Mapping[str, Any]) -> Quarantined:
-    where = f'{project.path}: [quarantine] "{which}"'
-    for name in entry:
-        if name not in NEEDS:
-            raise ProjectFileError(f"{where}: {unknown(name, NEEDS)}")
-    for name in NEEDS:
-        if not isinstance(entry.get(name), str) or not entry[name].strip():
-            raise ProjectFileError(
-                f"{where}: needs a {name}: give the reason for the quarantine and a link to the issue"
-            )
-    return Quarantined(which, entry["reason"], entry["link"])
+    found = []
+    for which, entry in project.section("quarantine", NEEDS).items():
+        for name in NEEDS:
+            if not isinstance(entry.get(name), str) or not entry[name].strip():
+                sentence = f"needs a {name}: give the reason for the quarantine and a link to the issue"
+                raise ProjectFileError(f"{project.where('quarantine', which)}: {sentence}")
+        found.append(Quarantined(which, entry["reason"], entry["link"]))
+    return tuple(found)

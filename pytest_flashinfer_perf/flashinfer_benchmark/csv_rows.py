@@ -62,6 +62,8 @@ ANSWERS = {"passed": True, "sampled": True, "wrong": False}
 def columns(row: Row) -> dict[str, Any]:
     """The cells of a row, with times in milliseconds; None in columns that do not apply to its routine."""
     how, checked = row.provenance, row.check.refcheck or ""
+    winner, _, tactic = (row.setup.tactic or "").partition(" ")
+    tuned = {"autotune_winner": winner, "autotune_tactic": tactic} if row.setup.autotuned and winner else {}
     cells = {
         **row.params,
         **row.extra_info(),
@@ -78,17 +80,9 @@ def columns(row: Row) -> dict[str, Any]:
         "is_var_seq": row.params.get("mla_is_var_seq"),
         "cute_dsl_impl": row.params.get("mla_cute_dsl_impl"),
         "refcheck_passed": ANSWERS.get(checked),
-        **_tuned(row),
+        **tuned,
     }
     return {name: cells.get(name) for name in COLUMNS}
-
-
-def _tuned(row: Row) -> dict[str, str]:
-    """The autotuner's choice; empty for a row that was not tuned, as in upstream's CSV."""
-    if not row.setup.autotuned or not row.setup.tactic:
-        return {}
-    winner, _, tactic = row.setup.tactic.partition(" ")
-    return {"autotune_winner": winner, "autotune_tactic": tactic}
 
 
 def _written(cells: Any) -> str:
@@ -114,20 +108,18 @@ class CsvFile:
         write_whole(self._path, "".join([_written(COLUMNS), *self._lines.values()]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if self._lost is None:
-            try:
-                self._follow(report)
-            except OSError as error:
-                self._lost = error
-
-    def _follow(self, report: pytest.TestReport) -> None:
-        if reports.begins_attempt(report) and self._lines.pop(report.nodeid, None) is not None:
-            self._write()
-        row = reports.of(report).row
-        if row:
-            line = _written(columns(row).values())
-            append_whole(self._path, line)
-            self._lines[report.nodeid] = line
+        if self._lost is not None:
+            return
+        try:
+            if reports.begins_attempt(report) and self._lines.pop(report.nodeid, None) is not None:
+                self._write()
+            row = reports.of(report).row
+            if row:
+                line = _written(columns(row).values())
+                append_whole(self._path, line)
+                self._lines[report.nodeid] = line
+        except OSError as error:
+            self._lost = error
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self._notes.append(f"wrote {counted(len(self._lines), 'row')} to {self._path}")

@@ -55,7 +55,9 @@ class UpstreamLines:
         known = carried.row or carried.unmeasured
         entry = self._entries.get(known.identity.case) if known else None
         if entry is not None:
-            yield from self._begun(entry)
+            if entry.text != self._line and entry.parsed is not None and entry.parsed.general.verbose:
+                yield f"[INFO] args = {entry.parsed.arguments}"  # of the line, before the first of its cases
+            self._line = entry.text
         if carried.row:
             yield from self._measured(carried.row)
         elif report.failed:
@@ -64,12 +66,6 @@ class UpstreamLines:
             yield f"[ERROR] Error: {error.removeprefix('Failed: ')}"
         elif report.skipped and carried.unmeasured:
             yield self._skipped(name, carried.unmeasured)
-
-    def _begun(self, entry: TestlistLine) -> Iterator[str]:
-        """With -v all arguments of a line, before the first of its cases."""
-        if entry.text != self._line and entry.parsed is not None and entry.parsed.general.verbose:
-            yield f"[INFO] args = {entry.parsed.arguments}"
-        self._line = entry.text
 
     def _skipped(self, name: str, left: Unmeasured) -> str:
         device = self._config.stash.get(DEVICE, None)
@@ -95,16 +91,11 @@ def _about(row: Row, verbose: int) -> Iterator[str]:
         yield f"[VVERBOSE] gpu_name = {str(row.identity.device_name).replace(' ', '_')!r}"
     command = row.setup.repro_upstream or row.identity.repro
     yield f"[INFO] To reproduce this test case, run the following command: {command}"
-    yield from _lengths(row)
-    for described in row.setup.inputs or ():
-        yield f"[VVERBOSE] {described}"
-
-
-def _lengths(row: Row) -> Iterator[str]:
-    labels = PREFILL if PREFILL.keys() <= row.facts.keys() else DECODE
-    for name, label in labels.items():
+    for name, label in (PREFILL if PREFILL.keys() <= row.facts.keys() else DECODE).items():
         if name in row.facts:
             yield f"[VERBOSE] Average actual {label}: {row.facts[name]}"
+    for described in row.setup.inputs or ():
+        yield f"[VVERBOSE] {described}"
 
 
 def performance(row: Row) -> str:

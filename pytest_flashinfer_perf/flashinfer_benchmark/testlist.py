@@ -69,13 +69,10 @@ def default_backends(routine: AnyRoutine) -> list[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding=_encoding(path), errors="replace").splitlines()
-
-
-def _encoding(path: Path) -> str:
-    """The encoding by the byte order mark: Windows' editors write one, and its shell writes UTF-16."""
-    with path.open("rb") as file:
-        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+    """The encoding is known by the byte order mark: Windows' editors write one, and its shell writes UTF-16."""
+    content = path.read_bytes()
+    encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    return content.decode(encoding, errors="replace").splitlines()
 
 
 def read_line(line: str, where: str, backends: Sequence[str] = ()) -> list[TestlistLine]:
@@ -136,26 +133,14 @@ def cases_of_line(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[
 def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> FlagLine:
     words = list(line)
     name = cases.name_in(words)
-    if names_api(words):
+    if any(word.partition("=")[0] == "--api" for word in words):
         api = api_named(name)
-        return cases.parse_of(api, words, _spellings(api))
+        spellings = {spelling for field in fields_of(api.params) for spelling in field.spellings}
+        return cases.parse_of(api, words, spellings)
     if name in routines or not upstream.may_be_api(name):
         return cases.parse(words, routines)
-    return _translated(words, name)
-
-
-def _translated(words: list[str], name: str) -> FlagLine:
-    """A line of upstream's routine that is an API here."""
     from pytest_flashinfer_perf.routines.derived import upstream_names  # imports torch
 
     described = upstream_names.api_of(name, words)
     api = api_named(described.name)
     return cases.parse_of(api, words, (), lambda rest: upstream_names.translated(name, described, rest))
-
-
-def names_api(words: Iterable[str]) -> bool:
-    return any(word.partition("=")[0] == "--api" for word in words)
-
-
-def _spellings(api: AnyRoutine) -> set[str]:
-    return {spelling for field in fields_of(api.params) for spelling in field.spellings}

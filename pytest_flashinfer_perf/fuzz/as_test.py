@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.config.settings import Checking, Settings
 from pytest_flashinfer_perf.files import write_json
 from pytest_flashinfer_perf.fuzz import findings
 from pytest_flashinfer_perf.fuzz.child import ChildError, ChildSetup, ExampleRunner
-from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun, write_findings
+from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun
 from pytest_flashinfer_perf.machine import capability, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement.one_case import obstacle
@@ -40,12 +40,13 @@ def search(asked: Search, item: pytest.Item, settings: Settings, device: Device)
             raise pytest.fail.Exception(str(error), pytrace=False) from None
     versions = {"device": device.name, **provenance.versions()}
     folder = settings.fuzzing.findings
-    made = write_findings(search_run, folder, versions, steady=steady)
-    report = search_run.report({kind: path for kind, (_, path) in made.items()}, {"versions": versions})
+    described = (findings.describe(*example, versions, steady=steady) for example in search_run.findings.values())
+    made = [(finding, finding.write(folder)) for finding in described]
+    report = search_run.report({finding.kind: path for finding, path in made}, {"versions": versions})
     write_json(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", report)
     item.stash[SEARCH] = report
     if made:
-        messages = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in made.values()]
+        messages = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in made]
         pytest.fail("\n\n".join(messages), pytrace=False)
     return report
 

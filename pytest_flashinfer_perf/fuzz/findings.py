@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,27 +53,22 @@ class Finding:
 
 
 def describe(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, steady: bool) -> Finding:
-    params = type(case.params)
+    params, known = case.params, type(case.params)
+    values = [(field, getattr(params, field.name)) for field in fields(params)]
+    given = (f"{field.name}={value!r}" for field, value in values if value != field.default)
     return Finding(
         kind=outcome.kind,
         sentence=outcome.sentence,
         case=f"{case.routine.name}/{case.id}",
         line=case.words,
-        module=f"{params.__module__} import {params.__qualname__}",
-        example=f"@example({pasteable(case.params)}, {case.seed})",
+        module=f"{known.__module__} import {known.__qualname__}",
+        example=f"@example({known.__name__}({', '.join(given)}), {case.seed})",
         pytest=flags.join(["pytest", "--perf-fuzz", f"--perf-case={flags.join(case.words)}"]),
         upstream=upstream_command.command(case),
         log=outcome.log,
         steady=steady,
         versions={name: version for name, version in versions.items() if version is not None},
     )
-
-
-def pasteable(params: Any) -> str:
-    """The Python call that makes these Params, without values that equal their default."""
-    values = [(f, getattr(params, f.name)) for f in fields(params)]
-    words = (f"{f.name}={value!r}" for f, value in values if f.default is MISSING or value != f.default)
-    return f"{type(params).__name__}({', '.join(words)})"
 
 
 def is_finding(path: Path) -> bool:

@@ -1,15 +1,18 @@
-"""A search: hypothesis draws shapes for one backend here, and a child process launches and checks them."""
+"""A search: hypothesis draws shapes for one backend here, and a child process launches and checks them.
+
+`strategies_for` derives what is drawn from the declarations of fields; tensors are not drawn.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar, cast
 from unittest import SkipTest
 
 import hypothesis
@@ -20,16 +23,20 @@ from hypothesis.errors import Flaky, Unsatisfiable
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.fuzz import findings, profiles
+from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.fuzz import profiles
 from pytest_flashinfer_perf.fuzz.child import ExampleRunner
-from pytest_flashinfer_perf.fuzz.findings import FINDINGS, Finding, Outcome
-from pytest_flashinfer_perf.fuzz.strategies import SEEDS, strategies_for
+from pytest_flashinfer_perf.fuzz.findings import FINDINGS, Outcome
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement.one_case import obstacle
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.spec.case import Case, parse_selector, quarantined
-from pytest_flashinfer_perf.spec.params import Params
+from pytest_flashinfer_perf.spec.case import Case, parse_selector, quarantined, routine_named
+from pytest_flashinfer_perf.spec.params import Field, ParamError, Params, Value, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
+
+P = TypeVar("P", bound=Params)
+Values = st.SearchStrategy[Value]
+SEEDS = st.integers(0, 2**32 - 1)
 
 # An example's memory in addition to that of the routine's smallest smoke shape.
 BYTES_CPU, BYTES_GPU = 32 << 20, 4 << 30
@@ -106,14 +113,12 @@ class SearchRun:
 
     def report(self, files: Mapping[str, Path], versions: Mapping[str, Any]) -> dict[str, Any]:
         seconds = max(monotonic() - self._started, 1e-9)
-        search = {"routine": self._search.routine.name, "backend": self._search.backend_name}
-        asked = {"wanted": self._profile.max_examples, "flags": list(self._settings.fuzzing.flags)}
-        found = {kind: str(path) for kind, path in files.items()}
         return {
-            **search,
-            **asked,
+            **self._search.marks,
+            "wanted": self._profile.max_examples,
+            "flags": list(self._settings.fuzzing.flags),
             "stopped": self.stopped,
-            "findings": found,
+            "findings": {kind: str(path) for kind, path in files.items()},
             **self.tally.as_json(seconds),
             **versions,
         }
@@ -125,7 +130,10 @@ class SearchRun:
         # Part of what hypothesis keys its database by: each search has examples of its own.
         holds.__name__ = f"{self._search.routine.name}_{self._search.backend_name}".replace("-", "_")
         drawn = hypothesis.given(params=self._params(), seed=SEEDS)(holds)
-        for before in self._left_running():
+        if self._running.is_file():  # what an interrupted search had launched last is tried first
+            line = json.loads(self._running.read_text())["line"]
+            routines = {**all_routines(), self._search.routine.name: self._search.routine}
+            (before,) = testlist.cases_of_line(line, routines)
             drawn = hypothesis.example(params=before.params, seed=before.seed)(drawn)
         phases = [phase for phase in self._profile.phases if phase is not Phase.explain]
         run: Callable[[], None] = hypothesis.settings(self._profile, phases=phases)(drawn)
@@ -145,15 +153,12 @@ class SearchRun:
         if known:
             self.tally.quarantined[known.sentence] += 1
             return False
-        reason = obstacle(case, self._device) or self._beyond_budget(case)
+        most = BYTES_GPU if self._device.is_gpu else BYTES_CPU
+        large = case.routine.footprint(params) - self._least > most
+        reason = obstacle(case, self._device) or (f"beyond the search's {most >> 20} MiB" if large else None)
         if reason:
             self.tally.skipped[reason] += 1
         return not reason
-
-    def _beyond_budget(self, case: Case) -> str | None:
-        most = BYTES_GPU if self._device.is_gpu else BYTES_CPU
-        large = case.routine.footprint(case.params) - self._least > most
-        return f"beyond the search's {most >> 20} MiB" if large else None
 
     def _try(self, case: Case) -> None:
         spent = monotonic() - self._started
@@ -169,29 +174,12 @@ class SearchRun:
             self.findings[outcome.kind] = (case, outcome)
             raise FOUND[outcome.kind](outcome.sentence)
 
-    def _left_running(self) -> Iterator[Case]:
-        """The example that an interrupted search had launched last, which is tried first."""
-        from pytest_flashinfer_perf.flashinfer_benchmark import testlist
-
-        if self._running.is_file():
-            line = json.loads(self._running.read_text())["line"]
-            yield from testlist.cases_of_line(line, {**all_routines(), self._search.routine.name: self._search.routine})
-
     def _why_not(self) -> str:
         reasons = self.tally.skipped + self.tally.refused + self.tally.quarantined
-        counts = [f"{count} x {reason}" for reason, count in reasons.most_common(5)] or [
-            "no valid shape has these flags"
-        ]
+        counts = [f"{count} x {reason}" for reason, count in reasons.most_common(5)]
+        said = counts or ["no valid shape has these flags"]
         name, backend = self._search.routine.name, self._search.backend_name
-        return "\n  ".join((f"no example of {name} was launched and checked with {backend}:", *counts))
-
-
-def write_findings(
-    run: SearchRun, folder: Path, versions: Mapping[str, Any], *, steady: bool
-) -> dict[str, tuple[Finding, Path]]:
-    """Write the last, shrunk example of each kind of finding; returns findings and files."""
-    made = {kind: findings.describe(*example, versions, steady=steady) for kind, example in run.findings.items()}
-    return {kind: (finding, finding.write(folder)) for kind, finding in made.items()}
+        return "\n  ".join((f"no example of {name} was launched and checked with {backend}:", *said))
 
 
 @dataclass
@@ -228,3 +216,56 @@ class Tally:
         numbers = {name: getattr(self, name) for name in ("launched", "checked", "sampled")}
         rate = {"seconds": round(seconds, 3), "examples_per_minute": round(60 * self.launched / seconds, 1)}
         return {**numbers, **rate, **counted, "drawn": drawn}
+
+
+# Hypothesis strategies for Params.
+
+
+def params_of(params: type[P]) -> st.SearchStrategy[P]:
+    """Small valid Params from the values that their fields declare; simple ones come first."""
+    return _drawn(params, _small, {})
+
+
+def strategies_for(routine: str | AnyRoutine, **fixed: Value) -> st.SearchStrategy[Any]:
+    """Valid Params of a routine from small to large, often at the edges of tiles; fields may be fixed."""
+    found = routine_named(routine, all_routines()) if isinstance(routine, str) else routine
+    return _drawn(found.params, _sizes, fixed)
+
+
+def _drawn(params: type[P], values: Callable[[Field], Values], fixed: Mapping[str, Value]) -> st.SearchStrategy[P]:
+    fields = {f.name: st.just(fixed[f.name]) if f.name in fixed else values(f) for f in fields_of(params)}
+    made = st.fixed_dictionaries(fields).map(lambda drawn: _valid(params, {**params.fitted(drawn), **fixed}))
+    return cast("st.SearchStrategy[P]", made.filter(bool))
+
+
+def _small(field: Field) -> Values:
+    if field.type is bool:
+        return st.booleans()
+    drawn = st.sampled_from(field.flag.draw) if field.flag.draw else st.just(field.default)
+    left_out = field.optional and field.default is None and None not in field.flag.draw
+    return st.none() | drawn if left_out else drawn
+
+
+def _sizes(field: Field) -> Values:
+    """Values in ascending order, so that findings shrink to the smallest."""
+    if field.flag.most is not None:
+        return st.sampled_from(sizes(field))
+    return st.sampled_from(field.flag.draw) if field.type is bool and field.flag.draw else _small(field)
+
+
+def sizes(field: Field) -> list[int]:
+    """Sizes of small problems, edges of tiles, and values in each octave: odd ones, and multiples of `step` twice."""
+    least, most, step = field.flag.minimum or 0, field.flag.most or 0, field.flag.step
+    small = [value for value in field.flag.draw if isinstance(value, int)]
+    edges = [tile + by for tile in field.flag.tiles for by in (-1, 0, 1)]
+    quarters = [(1 << octave) * quarter // 4 for octave in range(most.bit_length()) for quarter in (4, 5, 6, 7)]
+    in_steps, odd = [-(-size // step) * step for size in quarters], [size + size // 8 | 1 for size in quarters]
+    each, again = {least, *range(1, 5), most, *small, *edges, *in_steps, *odd}, set(in_steps) if step > 1 else set()
+    return sorted(v for v in (*each, *again) if least <= v <= most)
+
+
+def _valid(params: type[P], drawn: dict[str, Any]) -> P | None:
+    try:
+        return params(**drawn)
+    except ParamError:
+        return None

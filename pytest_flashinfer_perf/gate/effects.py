@@ -1,8 +1,8 @@
 """How much slower a case became, with a confidence interval: one number per process, in logarithms.
 
-Each row gives its median and, where there are some, its SM cycles; what cannot have been measured counts as unknown.
-Both sides' numbers are `Replicates`; with their noise (`noise.py`) they become an `Effect`, and all cases together
-say which effects are significant. What that means for a case's verdict is left to `judge.py`.
+What rows say is in `figures.py`. Both sides' numbers are `Replicates`; with their noise (`noise.py`) they become an
+`Effect`, and all cases together say which effects are significant. What that means for a case's verdict is left to
+`judge.py`.
 """
 
 from __future__ import annotations
@@ -12,86 +12,42 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal
+from typing import Any
 
-from pytest_flashinfer_perf.gate import noise
+from pytest_flashinfer_perf.gate import figures, noise
+from pytest_flashinfer_perf.gate.figures import Figure
 from pytest_flashinfer_perf.gate.noise import Noise, above, beyond
-from pytest_flashinfer_perf.rows.row import HostTime, Row
-from pytest_flashinfer_perf.rows.scatter import is_measured, median_error
+from pytest_flashinfer_perf.rows.host_time import HostTime
+from pytest_flashinfer_perf.rows.row import Row
 
 
 class Domain(str, Enum):
-    """What is compared: the GPU's time or its cycles; the host's time to enqueue a call or to plan it."""
+    """What is compared: the GPU's time, or its cycles; the host's time to enqueue a call or to plan it.
+
+    Of a call with gaps the time in which its kernels run and its gaps, each by itself. A suspect's also by STAMPS.
+    """
 
     TIME = "time"
+    BUSY = "busy"
     CYCLES = "cycles"
+    GAPS = "gaps"
+    STAMPS = "stamps"
     HOST = "host"
     PLAN = "plan"
 
     __str__ = str.__str__
 
 
-# The figures of a row.
-
-LONG = 80_000  # cycles, of which the launches of the stamps are less than a tenth
-
-
-def positive(value: float | None) -> float | None:
-    return value if value is not None and is_measured(value) else None
-
-
-def median_uncertainty(row: Row) -> float:
-    """The relative error of the median, from the samples of its own process."""
-    relative_iqr = row.stats.iqr / row.median if positive(row.stats.iqr) and positive(row.median) else 0.0
-    return median_error(relative_iqr, max(1, row.stats.rounds))
-
-
-def placement_figures(row: Row, figure: Literal["median", "cycles"]) -> tuple[float, ...]:
-    """That figure of each placement; nothing where one lacks it."""
-    values = [positive(getattr(placement, figure)) for placement in row.provenance.placements]
-    return tuple(value for value in values if value) if None not in values else ()
-
-
-@dataclass(frozen=True)
-class Cycles:
-    """The cycles of a row, and of each of its placements."""
-
-    figure: float
-    placements: tuple[float, ...] = ()
-
-
-def is_long(row: Row) -> bool:
-    """As far as it is known: a row without cycles is compared in time."""
-    cycles = positive(row.clocks.cycles)
-    return cycles is None or cycles >= LONG
-
-
-def cycles_alike(rows: Sequence[Row]) -> list[Cycles]:
-    """The cycles of all rows, by one method: counted, or for short calls the time multiplied by the SM clock.
-
-    Nothing where one of them has none.
-    """
-    known = [(row, cycles) for row in rows if (cycles := positive(row.clocks.cycles))]
-    if len(known) < len(rows):
-        return []
-    if all(map(is_long, rows)):
-        return [Cycles(cycles, placement_figures(row, "cycles")) for row, cycles in known]
-    return [_at_clock(row, ghz * 1e9) for row in rows if (ghz := positive(row.clocks.sm_ghz))]
-
-
-def _at_clock(row: Row, hertz: float) -> Cycles:
-    return Cycles(row.median * hertz, tuple(median * hertz for median in placement_figures(row, "median")))
-
-
 def compared_by(rows: Sequence[Row], domain: Domain) -> list[float]:
-    """What processes are compared by: their medians, or their cycles."""
-    return [row.median for row in rows] if domain is Domain.TIME else [one.figure for one in cycles_alike(rows)]
+    """What processes are compared by in this domain."""
+    of = {Domain.CYCLES: figures.cycles_alike, Domain.GAPS: figures.beside_the_first}.get(domain, figures.kernel_times)
+    return [one.value for one in of(rows)]
 
 
 # The figures of both sides.
 
-MEMORY_WORKS = 60  # per cent of the memory's roof: from there on memory sets the pace, below it the SMs do
 MOSTLY_WORKS = 0.2  # a larger share of a call without a kernel, and its time is that of launches
+LEAST_LEFT = 0.1  # of a time that is a difference of two
 PAIR = 2.0  # the variance of a difference, in variances of one process
 
 
@@ -107,6 +63,7 @@ class Replicates:
     within: float = 0.0
     placements: tuple[tuple[float, ...], ...] = ()  # of each process, where all have some
     tick: float = 0.0  # of the clock, relative to the figure
+    share: float = 1.0  # of the figure, that the noise of its kind is of
 
     @property
     def change(self) -> float:
@@ -130,29 +87,77 @@ class Replicates:
         return sum(noise.variance(side) * (len(side) - 1) for side in sides) / self.df
 
     @property
-    def share(self) -> float:
+    def processes(self) -> float:
         """The variance of the change, in variances of one process."""
         return 1 / len(self.before) + 1 / len(self.after)
 
 
-def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> list[Replicates]:
-    """In the domain to judge it by and, where there is one, in the other: cycles first where SMs set the pace."""
+def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, whole: bool = False) -> list[Replicates]:
+    """In the domain to judge it by and, where there is one, in the other: cycles first where SMs set the pace.
+
+    In busy time rather than in time, if all rows have it and one has gaps; never as a `whole`.
+    """
     both = (*before, *after)
-    within = max(map(median_uncertainty, both))
-    times = [tuple(row.median for row in side) for side in (before, after)]
-    tick = max((noise.TICK_S / row.median for row in both if row.provenance.instrument == "cupti"), default=0.0)
-    placed = tuple(placement_figures(row, "median") for row in both)
-    in_time = Replicates(Domain.TIME, _kind(after[0]), times[0], times[1], paired, within, placed, tick)
-    counted = cycles_alike(both)
+    times, count = figures.kernel_times(both, whole=whole), len(before)
+    is_split = figures.are_split(both) and not whole
+    has_gaps = is_split and any(row.timed.gap for row in both)
+    tick = max(
+        (
+            noise.TICK_S / one.value
+            for row, one in zip(both, times, strict=True)
+            if row.provenance.instrument == "cupti"
+        ),
+        default=0.0,
+    )
+    in_time = _sides(
+        Domain.BUSY if has_gaps else Domain.TIME,
+        _kind(after[0], is_split=is_split),
+        times,
+        count,
+        paired=paired,
+        within=max(map(figures.median_uncertainty, both)),
+        tick=tick,
+    )
+    counted = figures.cycles_alike(both, whole=whole)
     if not counted:
         return [in_time]
-    placed = tuple(one.placements for one in counted)
-    values = tuple(one.figure for one in counted)
-    kind = "cycles" if all(map(is_long, both)) else "short"
-    in_cycles = Replicates(
-        Domain.CYCLES, kind, values[: len(before)], values[len(before) :], paired, placements=placed, tick=tick
-    )
-    return [in_cycles, in_time] if all(map(_paced_by_sms, both)) else [in_time, in_cycles]
+    kind = "cycles" if all(map(figures.is_long, both)) else "short"
+    in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, tick=tick)
+    return [in_cycles, in_time] if all(map(figures.paced_by_sms, both)) else [in_time, in_cycles]
+
+
+def _sides(domain: Domain, kind: str, of_both: Sequence[Figure], before: int, **said: Any) -> Replicates:
+    """Of the figures of both sides, the first so many of which are those before."""
+    values = tuple(one.value for one in of_both)
+    placed = tuple(one.placements for one in of_both)
+    return Replicates(domain, kind, values[:before], values[before:], placements=placed, **said)
+
+
+def gap_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
+    """How long calls take if only their gaps differ; None where gaps are not known, or there are none."""
+    both = (*before, *after)
+    longest = max(row.timed.gap or 0.0 for row in both)
+    if not longest or not figures.are_split(both):
+        return None
+    kind = "gaps of launches" if any(row.timed.gap_of == "host" for row in both) else "gaps of graphs"
+    share = longest / ((both[0].timed.busy or 0.0) + longest)
+    return _sides(Domain.GAPS, kind, figures.beside_the_first(both), len(before), paired=paired, share=share)
+
+
+def stamped_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
+    """The kernels' time as the stamps show it, of calls that were queued; None where a row has no such time.
+
+    Stamps take time themselves, as much on both sides. So what is compared is the time of the kernels before, and how
+    much longer the time between stamps became.
+    """
+    both = (*before, *after)
+    stamped = [one for row in both if (one := figures.between_stamps(row))]
+    if len(stamped) < len(both):
+        return None
+    kernels = statistics.fmean(one.value for one in figures.kernel_times(both)[: len(before)])
+    own = statistics.fmean(one.value for one in stamped[: len(before)]) - kernels
+    left = [one.plus(-own).at_least(LEAST_LEFT * kernels) for one in stamped]
+    return _sides(Domain.STAMPS, "stamps", left, len(before), paired=paired, tick=noise.STAMPS_S / kernels)
 
 
 def host_replicates(domain: Domain, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
@@ -172,19 +177,12 @@ def _host_us(host: HostTime, domain: Domain) -> float | None:
     return host.comparable_us if domain is Domain.HOST else host.comparable_plan_us
 
 
-def _paced_by_sms(row: Row) -> bool:
-    """Then its cycles are the same whatever the clock does, and its time is not."""
-    roof_percent = positive(row.throughput.sol_pct)
-    far_from_memorys_roof = roof_percent is not None and roof_percent < MEMORY_WORKS
-    return row.throughput.bound == "compute" or (far_from_memorys_roof and is_long(row))
-
-
-def _kind(row: Row) -> str:
+def _kind(row: Row, *, is_split: bool) -> str:
     if row.provenance.instrument == "wall":
         return "wall"
-    if row.trace.idle_share > MOSTLY_WORKS:
+    if row.trace.idle_share > MOSTLY_WORKS and not is_split:
         return "gaps"
-    if not is_long(row):
+    if not figures.is_long(row):
         return "short"
     bound = row.throughput.bound
     return bound if bound in noise.ASSUMED else "unknown"
@@ -211,7 +209,7 @@ class Effect:
 
     @property
     def error(self) -> float:
-        return math.sqrt(self.noise.variance * self.seen.share)
+        return math.sqrt(self.noise.variance * self.seen.processes)
 
     def p(self, sign: int) -> float:
         """The probability of a change this large in the direction of `sign` if there is none."""
@@ -239,8 +237,8 @@ def effects(all_seen: Sequence[Replicates], expected: Noise | None = None) -> li
 
 def _prior(seen: Replicates, pool: Noise | None) -> Noise:
     """By its placements; without these, by all cases of its kind; last, what is assumed."""
-    placed = noise.placed(seen.kind, seen.placements, seen.tick)
-    return placed or pool or noise.assumed(seen.kind, seen.within)
+    placed = noise.placed(seen.kind, seen.placements, seen.tick, seen.share)
+    return placed or pool or noise.assumed(seen.kind, seen.within, seen.share)
 
 
 def _pool(all_seen: Sequence[Replicates], kind: str) -> Noise | None:

@@ -71,10 +71,17 @@ def _series(points: Sequence[Point], thresholds: Thresholds) -> Iterator[Series]
     """What the host takes, where its threshold says how large a change of that counts."""
     rows = [row for _, row in points]
     asked = thresholds.of(rows[-1])
-    yield _of_figures(points, effects.replicates(rows, rows, paired=True)[0], asked.in_log(rows[-1].median))
+    gaps = effects.gap_replicates(rows, rows, paired=True)
+    parts = (effects.replicates(rows, rows, paired=True)[0], gaps if _are_of_graphs(rows) else None)
+    yield from (_of_figures(points, seen, asked.in_log(rows[-1].median)) for seen in parts if seen)
     if asked.slower_host is not None:
         on_host = (effects.host_replicates(one, rows, rows, paired=True) for one in (Domain.HOST, Domain.PLAN))
         yield from (_of_figures(points, seen, math.log1p(asked.slower_host)) for seen in on_host if seen)
+
+
+def _are_of_graphs(rows: Sequence[Row]) -> bool:
+    """Gaps of launches change with the load of the host: that is no change of level."""
+    return all(row.timed.gap_of != "host" for row in rows)
 
 
 def _of_figures(points: Sequence[Point], seen: Replicates, least: float) -> Series:

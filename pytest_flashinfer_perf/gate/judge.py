@@ -2,9 +2,11 @@
 
 A judgement is made in this order. Rows are matched, and a case that is missing, wrong or measured otherwise is judged
 by that alone (`_screened`). The others' effects are looked at together, for some of many are large by chance
-(`_families`); an effect beyond its case's threshold, and not by chance, is SLOWER or FASTER (`decide`). Host time is a
-family of its own, which decides only where `slower_host` is asked for, or the rules judge by it alone. The sum of a
-model's step comes last (`models/verdicts.py`). What other processes saw of suspects since is added by `confirm`.
+(`_families`); an effect beyond its case's threshold, and not by chance, is SLOWER or FASTER (`decide`). What a second
+instrument does not show is AMBIGUOUS (`_witnessed`). The gaps between kernels are a family of their own, which decides
+where the whole call became longer or shorter. So is host time, which decides only where `slower_host` is asked for, or
+the rules judge by it alone. The sum of a model's step comes last (`models/verdicts.py`). What other processes saw of
+suspects since is added by `confirm`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_flashinfer_perf.gate import effects, match, noise, thresholds
+from pytest_flashinfer_perf.gate import effects, figures, match, noise, thresholds
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import ComparedCase, Reason, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
@@ -27,6 +29,8 @@ from pytest_flashinfer_perf.rows.run_file import Run
 
 REMEDY = "run more processes (`flashinfer-perf ab`)"
 
+ALIKE = 0.4  # of a change at least that is seen again: one by chance is not, and a real one may have been flattered
+
 Decision = tuple[Verdict, Reason, str]
 
 
@@ -36,7 +40,8 @@ def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
     judged = {case.name: _screened(case, base, head, rules) for case in cases}
     sound = [one.case for one in judged.values() if one.verdict is Verdict.SAME]
     for name, of_case in _families(sound, paired=rules.paired).items():
-        judged[name] = _compared(judged[name], of_case, rules.allowed, len(sound))
+        judged[name] = _witnessed(_compared(judged[name], of_case, rules.allowed, len(sound)), paired=rules.paired)
+    judged |= _with_gaps([judged[case.name] for case in sound], paired=rules.paired)
     judged |= _with_host_time([judged[case.name] for case in sound], paired=rules.paired)
     if rules.quantity:
         judged |= {case.name: _by_host_alone(judged[case.name], rules.quantity, len(sound)) for case in sound}
@@ -79,7 +84,7 @@ def _compared(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[st
     """The case judged by its own threshold, plus the cost of differences that are allowed."""
     admitted = match.differences(judged.case, same_library=judged.asked.same_library)
     cost = sum(one.facet.cost for one in admitted if one.facet.reason in allowed)
-    threshold = judged.asked.in_log(min(row.median for row in judged.case.before)) + cost
+    threshold = judged.asked.in_log(min(one.value for one in figures.kernel_times(judged.case.before))) + cost
     return _settled(judged, decide(of_case, threshold), of_case, threshold, cases)
 
 
@@ -120,11 +125,72 @@ def _changed(primary: Effect, other: Effect | None, threshold: float, sign: int,
 
 def _only(effect: Effect) -> Decision:
     """Changed in one domain and not in the other."""
-    if effect.seen.domain is Domain.TIME:
-        why = "time and not in cycles: the SM clock changed, or it waits for something else than its SMs or memory"
-        return Verdict.AMBIGUOUS, Reason.TIME_ONLY, f"changed in {why}"
-    why = "cycles and not in time: the SM clock changed, or it waits for memory"
-    return Verdict.AMBIGUOUS, Reason.CYCLES_ONLY, f"changed in {why}"
+    if effect.seen.domain is Domain.CYCLES:
+        why = "cycles and not in time: the SM clock changed, or it waits for memory"
+        return Verdict.AMBIGUOUS, Reason.CYCLES_ONLY, f"changed in {why}"
+    why = "time and not in cycles: the SM clock changed, or it waits for something else than its SMs or memory"
+    return Verdict.AMBIGUOUS, Reason.TIME_ONLY, f"changed in {why}"
+
+
+# A second instrument for a suspect: stamps of the GPU's timer around calls of its own, which CUPTI has no part in
+# (kernel_timing/clocks.py). Each row has them for its cycles.
+
+SUSPECT = (Reason.SLOWER, Reason.TIME_ONLY)
+
+
+def _witnessed(judged: Judged, *, paired: bool) -> Judged:
+    """A suspect that CUPTI made one, unless the stamps surely do not show the change."""
+    claim = next((one for one in judged.effects if one.seen.domain in (Domain.TIME, Domain.BUSY)), None)
+    by_cupti = all(row.provenance.instrument == "cupti" for row in judged.case.rows)
+    counted = judged.primary is not None and judged.primary.seen.kind == "cycles"
+    if judged.reason not in SUSPECT or claim is None or counted or not by_cupti:
+        return judged
+    seen = effects.stamped_replicates(judged.case.before, judged.case.after, paired=paired)
+    if seen is None:
+        return judged
+    [witness] = effects.effects([seen])
+    judged = replace(judged, effects=(*judged.effects, witness))
+    if not contradicts(witness, claim):
+        return judged
+    sentence = f"CUPTI says {_percent(claim.change)}, stamps around other calls say {_percent(witness.change)}"
+    return replace(judged, verdict=Verdict.AMBIGUOUS, reason=Reason.INSTRUMENTS_DISAGREE, sentence=sentence)
+
+
+def contradicts(witness: Effect, claim: Effect) -> bool:
+    """Whether a witness shows less than a share ALIKE of a slowdown, and that is beyond the noise of both."""
+    error = math.hypot(witness.error, claim.error)
+    beyond_noise = noise.beyond(effects.RISK, min(witness.noise.df, claim.noise.df)) * error
+    return claim.change - witness.change > beyond_noise and witness.change < ALIKE * claim.change
+
+
+# Gaps between kernels change with the machine's load, and kernels do not. They are shown beside a case's kernels.
+
+
+def _with_gaps(sound: Sequence[Judged], *, paired: bool) -> dict[str, Judged]:
+    """The cases of which a row has gaps, with the effect on these."""
+    seen = {one.name: effects.gap_replicates(one.case.before, one.case.after, paired=paired) for one in sound}
+    known = {name: one for name, one in seen.items() if one}
+    made = dict(zip(known, effects.marked(effects.effects(list(known.values()))), strict=True))
+    return {one.name: _held_to_gaps(one, made[one.name], len(made)) for one in sound if one.name in made}
+
+
+def _held_to_gaps(judged: Judged, effect: Effect, cases: int) -> Judged:
+    """Its gaps decide where they changed significantly and the whole call changed with them; they hide no kernel."""
+    threshold = judged.threshold or 0.0
+    verdict, _, _ = decide([effect], threshold)
+    sign = {Verdict.SLOWER: 1, Verdict.FASTER: -1}.get(verdict, 0)
+    decides = sign * _whole(judged) > threshold and verdict.rank < judged.verdict.rank
+    if not sign or not decides or judged.reason is Reason.INSTRUMENTS_DISAGREE:
+        return replace(judged, effects=(*judged.effects, effect))
+    sentence = f"{verdict.value.lower()} by the gaps between its kernels"
+    decision = verdict, Reason(f"{verdict.value.lower()}-gaps"), sentence
+    return _settled(judged, decision, (effect, *judged.effects), threshold, cases)
+
+
+def _whole(judged: Judged) -> float:
+    """The change of the calls with their gaps."""
+    before, after = (statistics.median(row.median for row in side) for side in (judged.case.before, judged.case.after))
+    return math.log(after / before)
 
 
 # Host time can grow while the GPU takes as long as before. It is shown beside a case's time in any case.
@@ -206,14 +272,12 @@ def _seconds(rows: Sequence[Row]) -> float | None:
 
 
 def _unsure(one: Judged) -> float | None:
-    """How far its time may be off, as a share; None of a case that is not compared."""
-    effect = one.effect_in(Domain.TIME)
-    return None if effect is None else noise.beyond(effects.RISK, effect.noise.df) * effect.error
+    """How far its time may be off, its gaps included, as a share; None of a case that is not compared."""
+    parts = [effect for effect in one.effects if effect.seen.domain in (Domain.TIME, Domain.BUSY, Domain.GAPS)]
+    return math.fsum(noise.beyond(effects.RISK, part.noise.df) * part.error for part in parts) if parts else None
 
 
 # What suspects showed when they were measured again.
-
-ALIKE = 0.4  # of the first change at least: one by chance is followed by none, and a real one may have been flattered
 
 
 def confirm(judgement: Judgement, again: Mapping[str, Sequence[float]], why_not: str = "") -> Judgement:
@@ -228,7 +292,11 @@ def _confirmed(judged: Judged, again: Sequence[float], why_not: str) -> Judged:
         return judged
     if not again:
         return replace(judged, sentence=f"{judged.sentence}; {why_not}") if why_not else judged
-    seen = f"measured again: {', '.join(f'{100 * math.expm1(change):+.2f} %' for change in again)}"
+    seen = f"measured again: {', '.join(map(_percent, again))}"
     if statistics.fmean(again) >= ALIKE * judged.primary.change:
         return replace(judged, sentence=f"{judged.sentence}; {seen}")
     return replace(judged, verdict=Verdict.AMBIGUOUS, reason=Reason.NOT_CONFIRMED, sentence=f"not confirmed, {seen}")
+
+
+def _percent(change: float) -> str:
+    return f"{100 * math.expm1(change):+.2f} %"

@@ -11,21 +11,21 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
-from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.effects import Replicates
 from pytest_flashinfer_perf.gate.match import ComparedCase
 from pytest_flashinfer_perf.models.verdicts import StepLimits
-from pytest_flashinfer_perf.rows.row import SYNCHRONISATION, HostTime, Row, places
+from pytest_flashinfer_perf.rows.host_time import SYNCHRONISATION, HostTime, places
+from pytest_flashinfer_perf.rows.row import Row
 
 EXAMPLE = '"attention/decode*" = { slower = "2%", floor_us = 0.5 }'
 PERCENT = re.compile(r"(\d+(?:\.\d+)?) *%")
 
-Readers = Mapping[str, Callable[[Any, str], Any]]
+Reader = Callable[[Any, str], Any]  # of a value, and where it stands
 
 
 @dataclass(frozen=True)
@@ -36,24 +36,49 @@ class Rival:
     ratio: float = 1.0
 
 
+def share(value: Any, where: str) -> float:
+    """With its sign, so that 2 and 0.02 cannot be taken for each other."""
+    percent = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if percent is None or float(percent[1]) == 0:
+        raise ProjectFileError(f'{where}: must be a percentage above zero, as in "2%", got {value!r}')
+    return float(percent[1]) / 100
+
+
+def number(value: Any, where: str) -> float:
+    return project_file.number(value, f"{where}:")
+
+
+def _switch(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ProjectFileError(f"{where}: must be true or false, got {value!r}")
+    return value
+
+
+def _rival(value: Any, where: str) -> Rival:
+    if not isinstance(value, dict) or not isinstance(value.get("backend"), str) or set(value) - {"backend", "ratio"}:
+        raise ProjectFileError(f'{where}: must be {{ backend = "fa2", ratio = 1.0 }}, got {value!r}')
+    return Rival(value["backend"], number(value.get("ratio", 1.0), f"{where}.ratio"))
+
+
 @dataclass(frozen=True)
 class Threshold:
     """The limits of one case: a change counts if it exceeds both `slower`, a share of the time, and `floor_us`.
 
+    Each is annotated with the function that reads its value from the settings file.
     Host time has no limit unless the settings file sets one.
     """
 
-    slower: float = 0.02
-    floor_us: float = 0.1
-    min_tflops: float | None = None
-    min_sol_pct: float | None = None
-    max_vs_backend: Rival | None = None
-    same_library: bool = False
-    slower_host: float | None = None
-    max_host_us: float | None = None
-    max_plan_us: float | None = None
-    max_launches: float | None = None
-    no_sync: bool = False
+    slower: Annotated[float, share] = 0.02
+    floor_us: Annotated[float, number] = 0.1
+    min_tflops: Annotated[float | None, number] = None
+    min_sol_pct: Annotated[float | None, number] = None
+    max_vs_backend: Annotated[Rival | None, _rival] = None
+    same_library: Annotated[bool, _switch] = False
+    slower_host: Annotated[float | None, share] = None
+    max_host_us: Annotated[float | None, number] = None
+    max_plan_us: Annotated[float | None, number] = None
+    max_launches: Annotated[float | None, number] = None
+    no_sync: Annotated[bool, _switch] = False
 
     def in_log(self, median: float) -> float:
         """The least logarithm of a ratio that counts, of a case that takes `median` seconds."""
@@ -104,64 +129,23 @@ def _fits(glob: str, names: Sequence[str]) -> bool:
 
 
 def read(project: ProjectFile) -> Thresholds:
-    return Thresholds(tuple(entries(project, "thresholds", READERS)))
+    hints = get_type_hints(Threshold, include_extras=True)
+    readers = {name: hint.__metadata__[0] for name, hint in hints.items()}
+    return Thresholds(tuple(entries(project, "thresholds", readers)))
 
 
 def of_steps(project: ProjectFile) -> StepThresholds:
     return StepThresholds(tuple(entries(project, "models", OF_STEPS)))
 
 
-def entries(project: ProjectFile, section: str, readers: Readers) -> Iterator[tuple[str, dict[str, Any]]]:
+def entries(project: ProjectFile, section: str, readers: Mapping[str, Reader]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each glob of a section with its fields, read by the reader of each."""
-    for glob, entry in project.section(section).items():
-        where = f"{project.path}: [{section}] {glob!r}"
-        yield glob, {name: _reader(name, readers, where)(value, f"{where}: {name}") for name, value in entry.items()}
+    for glob, entry in project.section(section, readers).items():
+        where = project.where(section, glob)
+        yield glob, {name: readers[name](value, f"{where}: {name}") for name, value in entry.items()}
 
 
-def _reader(name: str, readers: Readers, where: str) -> Callable[[Any, str], Any]:
-    if name not in readers:
-        raise ProjectFileError(f"{where}: {unknown(name, readers)}")
-    return readers[name]
-
-
-def share(value: Any, where: str) -> float:
-    """With its sign, so that 2 and 0.02 cannot be taken for each other."""
-    percent = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
-    if percent is None or float(percent[1]) == 0:
-        raise ProjectFileError(f'{where}: must be a percentage above zero, as in "2%", got {value!r}')
-    return float(percent[1]) / 100
-
-
-def number(value: Any, where: str) -> float:
-    return project_file.number(value, f"{where}:")
-
-
-def _switch(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise ProjectFileError(f"{where}: must be true or false, got {value!r}")
-    return value
-
-
-def _rival(value: Any, where: str) -> Rival:
-    if not isinstance(value, dict) or not isinstance(value.get("backend"), str) or set(value) - {"backend", "ratio"}:
-        raise ProjectFileError(f'{where}: must be {{ backend = "fa2", ratio = 1.0 }}, got {value!r}')
-    return Rival(value["backend"], number(value.get("ratio", 1.0), f"{where}.ratio"))
-
-
-READERS: Readers = {
-    "slower": share,
-    "floor_us": number,
-    "min_tflops": number,
-    "min_sol_pct": number,
-    "max_vs_backend": _rival,
-    "same_library": _switch,
-    "slower_host": share,
-    "max_host_us": number,
-    "max_plan_us": number,
-    "max_launches": number,
-    "no_sync": _switch,
-}
-OF_STEPS: Readers = {"slower_step": share, "max_step_us": number}
+OF_STEPS = {"slower_step": share, "max_step_us": number}
 
 
 # Limits without a baseline: rates to reach, a limit relative to another backend, limits of host time.
@@ -259,4 +243,4 @@ def _shape(row: Row) -> tuple[str | None, ...]:
 
 
 def _beside(pairs: Sequence[tuple[Row, Row]]) -> Replicates:
-    return effects.replicates([rival for rival, _ in pairs], [row for _, row in pairs], paired=True)[0]
+    return effects.replicates([rival for rival, _ in pairs], [row for _, row in pairs], paired=True, whole=True)[0]

@@ -11,7 +11,8 @@ import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_flashinfer_perf.gate.effects import Effect, placement_figures, positive
+from pytest_flashinfer_perf.gate.effects import Domain, Effect
+from pytest_flashinfer_perf.gate.figures import placement_figures, positive
 from pytest_flashinfer_perf.gate.judge import QUANTITIES
 from pytest_flashinfer_perf.gate.match import ComparedCase, changed_libraries
 from pytest_flashinfer_perf.gate.noise import FEWEST_PLACEMENTS
@@ -19,7 +20,8 @@ from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, 
 from pytest_flashinfer_perf.machine import implementations
 from pytest_flashinfer_perf.machine.implementations import UNKNOWN
 from pytest_flashinfer_perf.rows.formatting import duration
-from pytest_flashinfer_perf.rows.row import COUNTED, Row, places
+from pytest_flashinfer_perf.rows.host_time import COUNTED, places
+from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.rows.scatter import noise
 
@@ -81,6 +83,7 @@ def remarks(judged: Judged) -> Iterator[str]:
     for broken in judged.broken:
         yield f"{'unknown' if broken.unknown else 'broken'}: {broken.sentence}"
     yield from _implementation(judged.case)
+    yield from _gaps(judged)
     if judged.verdict in (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS):
         yield from _asked_of_the_host(judged.case)
         yield from _kernels(judged.case)
@@ -89,6 +92,17 @@ def remarks(judged: Judged) -> Iterator[str]:
     yield from (f"noisy: {how}" for how in noisy)
     if judged.admitted:
         yield "allowed"
+
+
+def _gaps(judged: Judged) -> Iterator[str]:
+    """Gaps between kernels that make the call longer or shorter by more than its threshold, and whose they are."""
+    effect = judged.effect_in(Domain.GAPS)
+    if effect is None or judged.threshold is None or abs(effect.change) <= judged.threshold:
+        return
+    sides = (judged.case.before, judged.case.after)
+    was, now = (duration(statistics.median(row.timed.gap or 0.0 for row in side)) for side in sides)
+    is_hosts = any(row.timed.gap_of == "host" for row in judged.case.rows)
+    yield f"gaps between kernels {was} -> {now}{': the host launches them one by one' if is_hosts else ''}"
 
 
 def _implementation(case: ComparedCase) -> Iterator[str]:

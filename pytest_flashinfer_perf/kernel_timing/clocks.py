@@ -21,6 +21,8 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.provenance import Telemetry
 
 CALLS = 10  # of each placement
+MOST_CALLS, SHORT_S = 30, 1e-3  # of calls so short that this many take no longer than that
+HOLDS = (2, 4)  # how long the queue is held, in units of the time that it takes to fill it
 LONGEST_HOLD_NS = 100_000_000
 
 SOURCE = r"""
@@ -43,10 +45,14 @@ extern "C" __global__ void hold(unsigned long long ns) {
 
 @dataclass(frozen=True)
 class Clocks:
-    """SM cycles and the SM clock in GHz of each call, and what NVML reported meanwhile."""
+    """SM cycles and the SM clock in GHz of each call, and what NVML reported meanwhile.
+
+    `queued`: all calls were in the queue before the GPU reached the last one, so that it waited for the host in none.
+    """
 
     cycles: tuple[float, ...]
     ghz: tuple[float, ...]
+    queued: bool = True
     telemetry: Telemetry = field(default_factory=Telemetry)
 
     @property
@@ -64,26 +70,32 @@ class Clocks:
 
 def joined(passes: Sequence[Clocks]) -> Clocks:
     cycles, ghz = ([value for one in passes for value in getattr(one, name)] for name in ("cycles", "ghz"))
-    return Clocks(tuple(cycles), tuple(ghz), passes[-1].telemetry)
+    queued = 2 * sum(one.queued for one in passes) > len(passes)
+    return Clocks(tuple(cycles), tuple(ghz), queued, passes[-1].telemetry)
 
 
 def clock_pass(work: Work, each: float) -> Clocks:
     """Stamp calls of this many seconds each; NVML is read while the device is busy with them."""
     kernels, device = _kernels(work.device), work.device
-    stamps = torch.zeros(2, stopping.fitting(CALLS, each), device.processors, 2, dtype=torch.int64, device=device.torch)
+    calls = max(stopping.fitting(CALLS, each), stopping.fitting(MOST_CALLS, each, SHORT_S))
+    stamps = torch.zeros(2, calls, device.processors, 2, dtype=torch.int64, device=device.torch)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         start = time.perf_counter_ns()
         kernels.enqueue(work, stamps)
         queueing = time.perf_counter_ns() - start
-        stream.synchronize()
-        stamps.zero_()
-        kernels.hold(min(2 * queueing, LONGEST_HOLD_NS))  # all calls are in the queue before the first one starts
-        kernels.enqueue(work, stamps)
+        for times in HOLDS:
+            stream.synchronize()
+            stamps.zero_()
+            kernels.hold(min(times * queueing, LONGEST_HOLD_NS))
+            reached = kernels.enqueue(work, stamps)
+            queued = not reached.query()
+            if queued:
+                break
         seen = provenance.read(device)
     torch.cuda.current_stream().wait_stream(stream)
-    return replace(read(stamps), telemetry=seen)
+    return replace(read(stamps), queued=queued, telemetry=seen)
 
 
 def read(stamps: Tensor) -> Clocks:
@@ -102,12 +114,15 @@ class _Kernels:
     spin: nvrtc.Launch
     processors: int
 
-    def enqueue(self, work: Work, stamps: Tensor) -> None:
+    def enqueue(self, work: Work, stamps: Tensor) -> torch.cuda.Event:
+        """The event is that the GPU has reached the last call."""
         for i in range(stamps.shape[1]):
             work.chill()
+            reached: torch.cuda.Event = torch.cuda.current_stream().record_event()
             self._stamp(stamps[0, i])
             work()
             self._stamp(stamps[1, i])
+        return reached
 
     def _stamp(self, at: Tensor) -> None:
         self.stamp(2 * self.processors, 1, at.data_ptr())

@@ -1,10 +1,11 @@
-"""Attach CUPTI for a few untimed calls, and record what each of them runs on the device.
+"""What calls run on the device, from CUPTI's records: of a few untimed calls, and of those that bench_gpu_time times.
 
-To attach and detach it takes longer than such a call, so it is attached once for all of them.
+To attach and detach CUPTI takes longer than an untimed call, so it is attached once for all of them.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -41,8 +42,7 @@ class Recorder:
         return list(self._seen)
 
     def completed(self, records: Iterable[Any]) -> None:
-        kinds = self.cupti.ActivityKind
-        on_device = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
+        on_device = _on_device(self.cupti)
         self._seen.extend(self._activity(record) for record in records if record.kind in on_device)
 
     def _activity(self, record: Any) -> Activity:
@@ -51,6 +51,20 @@ class Recorder:
             to_host = record.bytes
         name = record.name if record.kind == kinds.CONCURRENT_KERNEL else kinds(record.kind).name
         return Activity(name, record.start, record.end, record.correlation_id, to_host)
+
+
+def _on_device(cupti: Any) -> tuple[Any, ...]:
+    kinds = cupti.ActivityKind
+    return kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET
+
+
+def union(intervals: Iterable[tuple[int, int]]) -> int:
+    """The length of what at least one of these intervals covers; each has a start and an end."""
+    total, until = 0, 0
+    for start, end in sorted(intervals):
+        total += max(0, end - max(start, until))
+        until = max(until, end)
+    return total
 
 
 @contextmanager
@@ -88,9 +102,15 @@ class Copied:
         return getattr(self._own, name)
 
 
-def read_together() -> AbstractContextManager[None]:
-    """Give callbacks that are registered meanwhile records that are cheap to read."""
-    return patches.cupti_records(copied)
+def read_together(seen: Callable[[Sequence[Any]], None]) -> AbstractContextManager[None]:
+    """Give callbacks that are registered meanwhile records that are cheap to read, and show them to `seen` first."""
+
+    def converted(records: Sequence[Any]) -> Sequence[Any]:
+        cheap = copied(records)
+        seen(cheap)
+        return cheap
+
+    return patches.cupti_records(converted)
 
 
 def copied(records: Sequence[Any]) -> list[Any]:
@@ -118,3 +138,50 @@ def _copies(records: list[Any]) -> list[Any]:
     names = [name for name in FIELDS if name in layout.names]
     rows = np.frombuffer(b"".join(memory), layout)[names].tolist()
     return [Copied(record, dict(zip(names, row, strict=True))) for record, row in zip(records, rows, strict=True)]
+
+
+# The busy time of calls that bench_gpu_time times. It returns spans alone, from the first start to the last end of what
+# a call ran, and keeps its records to itself.
+
+
+@dataclass
+class TimedCalls:
+    """When each call was made, and the records of CUPTI meanwhile."""
+
+    cupti: Any
+    _made: list[tuple[int, int]] = field(default_factory=list)
+    _launches: list[tuple[int, int]] = field(default_factory=list)  # when, and which
+    _ran: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def noted(self, call: Callable[[], object]) -> Callable[[], None]:
+        """The call, with a note of when it is made."""
+
+        def made() -> None:
+            start = self.cupti.get_timestamp()
+            call()
+            self._made.append((start, self.cupti.get_timestamp()))
+
+        return made
+
+    def completed(self, records: Iterable[Any]) -> None:
+        kinds, on_device = self.cupti.ActivityKind, _on_device(self.cupti)
+        for record in records:
+            if record.kind in (kinds.RUNTIME, kinds.DRIVER):
+                self._launches.append((record.start, record.correlation_id))
+            elif record.kind in on_device:
+                self._ran.setdefault(record.correlation_id, []).append((record.start, record.end))
+
+    def busy(self, spans: Sequence[float]) -> list[float] | None:
+        """The seconds of each of the last calls in which something ran.
+
+        None unless these records have the same spans: records may be lost, and spans may be those of other ranks.
+        """
+        self._launches.sort()
+        calls = [self._intervals(*when) for when in self._made[-len(spans) :]]
+        known = [max(end for _, end in ran) - min(start for start, _ in ran) for ran in calls if ran]
+        return [union(ran) / 1e9 for ran in calls] if known == [round(span * 1e9) for span in spans] else None
+
+    def _intervals(self, start: int, end: int) -> list[tuple[int, int]]:
+        first, last = bisect.bisect_left(self._launches, (start, 0)), bisect.bisect_left(self._launches, (end + 1, 0))
+        launched = {which for _, which in self._launches[first:last]}
+        return [interval for which in launched for interval in self._ran.get(which, ())]

@@ -26,7 +26,7 @@ from pytest_flashinfer_perf.kernel_timing.host_calls import Counts, counted
 from pytest_flashinfer_perf.kernel_timing.instruments import Call, without_gc
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.rows.row import HostTime
+from pytest_flashinfer_perf.rows.host_time import HostTime
 
 ROUNDS, FEWEST_ROUNDS = 12, 5
 CALLS, FEWEST_CALLS = 10, 4  # of a round; the first call after a pause, or on another core, may take 5 times as long

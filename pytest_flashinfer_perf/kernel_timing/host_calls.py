@@ -25,7 +25,7 @@ import torch
 from pytest_flashinfer_perf.kernel_timing import tracebacks
 from pytest_flashinfer_perf.kernel_timing.cupti import Activity, Recorder
 from pytest_flashinfer_perf.kernel_timing.instruments import Call
-from pytest_flashinfer_perf.rows.row import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, HostLine
+from pytest_flashinfer_perf.rows.host_time import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, HostLine
 
 ASYNCHRONOUS_COPY = re.compile("Async")
 WAITS = re.compile(r"^cu(da)?(Device|Ctx|Stream|Event|Thread|Context)Synchronize|^cu(da)?Memcpy")

@@ -8,16 +8,16 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.kernel_timing import tracebacks
-from pytest_flashinfer_perf.kernel_timing.cupti import read_together
+from pytest_flashinfer_perf.kernel_timing.cupti import TimedCalls, read_together
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 
@@ -72,6 +72,13 @@ class Work:
         _twice_the_cache(self.device).sum()
 
 
+class Sample(NamedTuple):
+    """The seconds that one call took, and those of them in which a kernel ran, if that is known."""
+
+    seconds: float
+    busy: float | None = None
+
+
 class Instrument(Protocol):
     """`sample` makes `warmup` untimed and `count` timed calls."""
 
@@ -80,7 +87,7 @@ class Instrument(Protocol):
 
     def missing(self, device: Device) -> str | None: ...
 
-    def sample(self, work: Work, count: int, warmup: int) -> list[float]: ...
+    def sample(self, work: Work, count: int, warmup: int) -> list[Sample]: ...
 
 
 @dataclass(frozen=True)
@@ -94,10 +101,20 @@ class BenchGpuTime:
         needed = (capability.gpu(self.name), *bench, *((_cupti,) if self.name == "cupti" else ()))
         return capability.missing(needed, device)
 
-    def sample(self, work: Work, count: int, warmup: int) -> list[float]:
+    def sample(self, work: Work, count: int, warmup: int) -> list[Sample]:
+        if self.name != "cupti":
+            return [Sample(seconds) for seconds in self._spans(work, work, count, warmup)]
+        from cupti import cupti
+
+        timed = TimedCalls(cupti)
+        with read_together(timed.completed):
+            spans = self._spans(timed.noted(work), work, count, warmup)
+        busy = timed.busy(spans) or itertools.repeat(None)
+        return [Sample(seconds, known) for seconds, known in zip(spans, busy, strict=False)]
+
+    def _spans(self, call: Call, work: Work, count: int, warmup: int) -> list[float]:
         from flashinfer.testing import bench_gpu_time
 
-        cheap = read_together() if self.name == "cupti" else nullcontext()
         keywords = {
             "dry_run_iters": warmup,
             "repeat_iters": count,
@@ -106,8 +123,8 @@ class BenchGpuTime:
             "num_iters_within_graph": work.graph_of or 1,
             _flush_of(bench_gpu_time): work.flush,
         }
-        with _no_fallback(self.name), _explained_errors(), cheap:
-            milliseconds = bench_gpu_time(work, **keywords)
+        with _no_fallback(self.name), _explained_errors():
+            milliseconds = bench_gpu_time(call, **keywords)
         return [float(ms) / 1e3 for ms in milliseconds]
 
 
@@ -192,11 +209,11 @@ class Wall:
     def missing(self, device: Device) -> str | None:  # noqa: ARG002 - every device has a host
         return None
 
-    def sample(self, work: Work, count: int, warmup: int) -> list[float]:
+    def sample(self, work: Work, count: int, warmup: int) -> list[Sample]:
         for _ in range(warmup):
             work()
         with without_gc():
-            return [self._once(work) for _ in range(count)]
+            return [Sample(self._once(work)) for _ in range(count)]
 
     def _once(self, work: Work) -> float:
         work.chill()

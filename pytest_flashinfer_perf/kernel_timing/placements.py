@@ -16,15 +16,28 @@ from pytest_flashinfer_perf.kernel_timing.target import Target
 
 @dataclass(frozen=True)
 class PlacedSamples:
-    """Durations in seconds, SM cycles if they were counted, and the address of each tensor's memory."""
+    """Durations in seconds, the part of each in which a kernel ran, SM cycles, and where each tensor's memory is.
+
+    `busy` is empty where that is not known of each call.
+    """
 
     samples: tuple[float, ...]
+    busy: tuple[float, ...] = ()
     clocks: Clocks | None = None
     addresses: tuple[int, ...] = ()
 
     @property
     def median(self) -> float:
         return statistics.median(self.samples)
+
+    @property
+    def kernels(self) -> tuple[float, ...]:
+        """What is to be known precisely: gaps scatter, however many placements there are."""
+        return self.busy or self.samples
+
+    @property
+    def busy_median(self) -> float | None:
+        return statistics.median(self.busy) if self.busy else None
 
     @property
     def cycles(self) -> float | None:

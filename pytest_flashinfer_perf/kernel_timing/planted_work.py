@@ -7,6 +7,7 @@ host spins.
 from __future__ import annotations
 
 import functools
+import statistics
 import time
 from dataclasses import dataclass, replace
 
@@ -69,7 +70,8 @@ def _spin(device: Device, instrument: InstrumentChoice, graph: bool) -> Spin:
     how = Measuring(instrument=instrument, cold_l2="none", iters=CALLS)
 
     def median(*cycles: int) -> float:
-        return run(Target(_sleep, cycles), how, device, cuda_graph=graph, verify=lambda *_: None).median
+        timed = run(Target(_sleep, cycles), how, device, cuda_graph=graph, verify=lambda *_: None)
+        return statistics.median(timed.busy or timed.samples)
 
     alone, followed, longer = median(LONG), median(LONG, 1), median(LONG, LONG)
     return Spin(followed - alone, (longer - followed) / LONG)

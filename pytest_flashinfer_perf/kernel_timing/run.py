@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ from pytest_flashinfer_perf.kernel_timing.instruments import (
     ChosenInstrument,
     Instrument,
     InstrumentError,
+    Sample,
     Work,
 )
 from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
@@ -33,8 +34,8 @@ from pytest_flashinfer_perf.machine import nvrtc, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.provenance import Telemetry
 from pytest_flashinfer_perf.rows import scatter
+from pytest_flashinfer_perf.rows.host_time import HostTime
 from pytest_flashinfer_perf.rows.ranks import RankTimes
-from pytest_flashinfer_perf.rows.row import HostTime
 
 FEW_LAUNCHES, GAPS = 10, 1.5
 FEWEST_CALLS_IN_GRAPH = 10
@@ -72,6 +73,12 @@ class Timing:
         if not self.samples:
             raise RuntimeError("nothing was timed: --perf-refcheck=only checks answers alone")
         return statistics.median(self.samples)
+
+    @property
+    def busy(self) -> tuple[float, ...]:
+        """Of each sample the seconds in which a kernel ran; empty where that is not known of all."""
+        known = tuple(busy for placement in self.placements for busy in placement.busy)
+        return known if len(known) == len(self.samples) else ()
 
     @property
     def std(self) -> float:
@@ -138,12 +145,15 @@ class Bench:
             work.evict()
         restore(self.device)
         with _range(target.name, self.device):
-            samples = tuple(self._sampled(work, calls, warmup, of(target, sets)))
+            sampled = tuple(self._sampled(work, calls, warmup, of(target, sets)))
         restore(self.device)
+        samples = tuple(one.seconds for one in sampled)
+        busy = tuple(one.busy for one in sampled if one.busy is not None)
         clocked = _clocks(work, statistics.median(samples)) if self.cycles else None
-        return Placed(target, work, sets, warmup, PlacedSamples(samples, clocked, placements.addresses(target)))
+        known = busy if len(busy) == len(samples) else ()
+        return Placed(target, work, sets, warmup, PlacedSamples(samples, known, clocked, placements.addresses(target)))
 
-    def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[float]:
+    def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[Sample]:
         """Sample the calls, in parts if they change inputs: before each part these are restored, outside the time."""
         if restore is None:
             yield from self.instrument.sample(work, calls, warmup)
@@ -194,8 +204,8 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
         cold_l2=last.sets.mode,
         rotations=len(last.sets.sets),
         cuda_graph=cuda_graph,
-        warmups=sum(one.warmup for one in placed) + stopping.makes_trial(measuring),
-        stopped=sampling.stopped([placement.samples for placement in timed[:-1]]),
+        warmups=_untimed(bench, placed),
+        stopped=sampling.stopped([placement.kernels for placement in timed[:-1]]),
         fallback=chosen.fallback,
         notes=tuple(note for note in (last.sets.note, *seen.notes) if note),
         seen=seen,
@@ -217,15 +227,19 @@ def _tried(bench: Bench, target: Target, clock: Callable[[], float]) -> tuple[li
 def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify, first: list[Placed]) -> list[Placed]:
     """Time all placements. Each is kept until the last is timed; freed memory would be used for the next one."""
     placed, free = list(first), bench.device.free_bytes()
-    while calls := sampling.elsewhere([one.placement.samples for one in placed]):
+    while calls := sampling.elsewhere([one.placement.kernels for one in placed]):
         if not placements.fits(target, free, bench.device.free_bytes(), len(placed)):
             break
-        placed.append(bench.timed(target.elsewhere(), calls, sampling.warmup(first=not placed)))
+        placed.append(bench.timed(target.elsewhere(), calls, sampling.warmup(_untimed(bench, placed), len(placed))))
         verify(placed[-1].target, placed[-1].work)
-    calls = sampling.own([one.placement.samples for one in placed])
-    placed.append(bench.timed(target, calls, sampling.warmup(first=not placed)))
+    calls = sampling.own([one.placement.kernels for one in placed])
+    placed.append(bench.timed(target, calls, sampling.warmup(_untimed(bench, placed), len(placed), last=True)))
     verify(target, placed[-1].work)
     return placed
+
+
+def _untimed(bench: Bench, placed: Sequence[Placed]) -> int:
+    return sum(one.warmup for one in placed) + stopping.makes_trial(bench.how)
 
 
 def _range(name: str, device: Device) -> AbstractContextManager[None]:

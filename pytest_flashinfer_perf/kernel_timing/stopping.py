@@ -75,10 +75,16 @@ class Sampling:
     each: float
     budget: TimeBudget
 
-    def warmup(self, *, first: bool) -> int:
-        """The untimed calls of a placement; one more was made before the first placement."""
+    def warmup(self, made: int, placed: int, *, last: bool = False) -> int:
+        """The untimed calls of the next placement, after so many in so many placements; those asked for are shared.
+
+        A kernel may take several calls to settle at new addresses (`trtllm-native` 41, 28, 27, 26 us, in
+        evidence/parity-h200-0.6.18.md), so that no placement goes without where there are enough.
+        """
         if self.how.warmup is not None:
-            return max(0, self.how.warmup - 1) if first else 0
+            places = len(self.shares)
+            by_then = self.how.warmup if last else -(-self.how.warmup * min(placed + 1, places) // places)
+            return max(0, by_then - made)
         return min(WARMUP, math.floor(WARMUP_SHARE * self.budget.seconds / self.each))
 
     @property

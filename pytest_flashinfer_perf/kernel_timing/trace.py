@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.kernel_timing import stopping
-from pytest_flashinfer_perf.kernel_timing.cupti import Activity, Recorder
+from pytest_flashinfer_perf.kernel_timing.cupti import Activity, Recorder, union
 from pytest_flashinfer_perf.kernel_timing.instruments import Work
 
 CALLS = 3
@@ -27,16 +27,7 @@ def summarise(activities: Sequence[Activity]) -> Trace | None:
     ordered = sorted(activities, key=lambda a: a.start)
     span = max(a.end for a in ordered) - ordered[0].start
     names = tuple(dict.fromkeys(a.name for a in ordered))
-    return Trace(names, len(ordered), _busy(ordered) / 1e9, span / 1e9)
-
-
-def _busy(ordered: Iterable[Activity]) -> int:
-    """Nanoseconds during which at least one activity ran."""
-    total, until = 0, 0
-    for activity in ordered:
-        total += max(0, activity.end - max(activity.start, until))
-        until = max(until, activity.end)
-    return total
+    return Trace(names, len(ordered), union((a.start, a.end) for a in ordered) / 1e9, span / 1e9)
 
 
 def trace(recorder: Recorder, work: Work, each: float) -> Trace | None:

@@ -166,7 +166,13 @@ def main(descriptor: int) -> None:
     gc.freeze()  # exclude imported modules from the workers' garbage collection
     if _device_is_in_use():  # by an imported module: a forked worker could not use it
         os._exit(_serve(connection, start))
-    while (status := _status_of_a_worker(connection, start)) != OVER:
+    while True:
+        worker = os.fork()
+        if worker == 0:
+            os._exit(_serve(connection, start))
+        status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+        if status == OVER:
+            return
         if status != RETIRED:
             connection.send(Ended(status))
 
@@ -175,13 +181,6 @@ def _device_is_in_use() -> bool:
     import torch
 
     return bool(torch.cuda.is_initialized())
-
-
-def _status_of_a_worker(connection: Connection, start: Callable[[], Handler]) -> int:
-    worker = os.fork()
-    if worker == 0:
-        os._exit(_serve(connection, start))
-    return os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
 
 
 def _serve(connection: Connection, start: Callable[[], Handler]) -> int:

@@ -21,7 +21,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.gate import markdown, read
 from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.machine import requirements
@@ -36,10 +35,6 @@ PROBE = "import sys; from pytest_flashinfer_perf.machine import devices; print(d
 MODULE = ("-m", "pytest")
 PASSED, TESTS_FAILED = 0, 1
 LINES_OF_LOG = 30
-
-
-class ProbeError(FlashinferPerfError):
-    """A question's process failed; the sentence is the last that it wrote."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +182,7 @@ def answer(program: str, *arguments: str) -> str:
     words = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
     if done.returncode:
-        raise ProbeError(last_lines(done.stderr, 1))
+        raise RunError(last_lines(done.stderr, 1))
     return done.stdout.strip()
 
 
@@ -200,7 +195,7 @@ def gpu(arguments: Sequence[str]) -> str | None:
         return None
     try:
         return answer(PROBE, spec) or None
-    except ProbeError as error:
+    except RunError as error:
         raise RunError(f"no device to measure on: {error}") from error
 
 

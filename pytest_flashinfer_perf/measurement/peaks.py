@@ -175,7 +175,7 @@ def _seconds(call: Call, device: Device, rounds: int = ROUNDS) -> float:
     cupti = INSTRUMENTS["cupti"]
     if cupti.missing(device) is None:
         work = Work((call,), flush=False, device=device)
-        return min(seconds for _ in range(rounds) for seconds in cupti.sample(work, CALLS, 1))
+        return min(seconds for _ in range(rounds) for seconds, _ in cupti.sample(work, CALLS, 1))
     call()
     return min(_by_events(call) for _ in range(rounds * CALLS))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -15,12 +16,14 @@ from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.measurement.one_case import CaseResult
 from pytest_flashinfer_perf.routines import upstream_command
 from pytest_flashinfer_perf.rows.formatting import duration
+from pytest_flashinfer_perf.rows.host_time import outlasts
 from pytest_flashinfer_perf.rows.ranks import RankTimes
 from pytest_flashinfer_perf.rows.row import (
     AnswerCheck,
     ClockReadings,
     Execution,
     Identity,
+    KernelsAndGaps,
     KernelTrace,
     Library,
     Placement,
@@ -30,12 +33,12 @@ from pytest_flashinfer_perf.rows.row import (
     Setup,
     Status,
     Throughput,
-    outlasts,
 )
 from pytest_flashinfer_perf.session import benchmark_rows
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import Cost, as_run, best_of, first_that_covers, roofline
 
+NANOSECONDS = 9  # digits of seconds: what CUPTI's times are in
 NO_WORK = Cost(0.0, 0.0, "")
 REMEDY_FOR_LAUNCHES = "--perf-cuda-graph=on replays them without the host"
 
@@ -78,6 +81,7 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         provenance=_provenance(m.timing, together),
         library=_library(m.timing),
         trace=_trace(m.timing),
+        timed=_kernels_and_gaps(m.timing),
         clocks=_clocks(m.timing),
         check=_check(m),
         execution=execution,
@@ -137,7 +141,8 @@ def _provenance(timing: Timing, together: RankTimes | None) -> Provenance:
         warmups=timing.warmups,
         stopped=timing.stopped,
         placements=tuple(
-            Placement(median=one.median, cycles=one.cycles, addresses=one.addresses) for one in timing.placements
+            Placement(median=one.median, busy=one.busy_median, cycles=one.cycles, addresses=one.addresses)
+            for one in timing.placements
         ),
         placement_spread=placements.spread(timing.placements),
         ranks=together,
@@ -162,6 +167,19 @@ def _trace(timing: Timing) -> KernelTrace:
     return KernelTrace(**vars(trace)) if trace else KernelTrace()
 
 
+def _kernels_and_gaps(timing: Timing) -> KernelsAndGaps:
+    if not timing.busy:
+        return KernelsAndGaps()
+    gaps = (span - busy for span, busy in zip(timing.samples, timing.busy, strict=True))
+    gap = round(statistics.median(gaps), NANOSECONDS)
+    return KernelsAndGaps(
+        busy=statistics.median(timing.busy),
+        busy_per_call=timing.busy,
+        gap=gap,
+        gap_of=None if not gap else "graph" if timing.cuda_graph else "host",
+    )
+
+
 def _library(timing: Timing) -> Library:
     trace = timing.seen.trace
     return Library(
@@ -180,6 +198,7 @@ def _clocks(timing: Timing) -> ClockReadings:
         cycles_per_call=clocks.cycles if clocks else None,
         sm_ghz=clocks.median_ghz if clocks else None,
         sm_ghz_per_call=clocks.ghz if clocks else None,
+        queued=clocks.queued if clocks else None,
         throttle=telemetry.throttle,
         power_w=telemetry.power_w,
     )

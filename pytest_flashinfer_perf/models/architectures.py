@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from pytest_flashinfer_perf.errors import unknown
@@ -43,7 +42,9 @@ def describe(config: Fields, name: str) -> Description:
     architecture = _architecture(config)
     inner, quantised = config.language(), quantisation.read(config.language())
     count = inner.number("num_hidden_layers", most=MOST_LAYERS)
-    layers = Counter(_layer(architecture, inner, index, quantised) for index in range(count))
+    layers: Counter[Layer] = Counter()
+    for index in range(count):
+        layers[Layer(*ARCHITECTURES[architecture](inner, index), quantised.of(index))] += 1
     return Description(
         name=name,
         architecture=architecture,
@@ -65,46 +66,34 @@ def _architecture(config: Fields) -> str:
     return listed[0]
 
 
-def _layer(architecture: str, config: Fields, index: int, quantised: quantisation.Quantisation) -> Layer:
-    mixer, feed, norms = ARCHITECTURES[architecture](config, index)
-    return Layer(mixer, feed, quantised.of(index), norms)
-
-
 def _heads(config: Fields, **more: object) -> Grouped:
     heads = config.number("num_attention_heads")
     kv_heads = config.number("num_key_value_heads", default=heads)
     if heads % kv_heads:
         raise config.fault("num_attention_heads", f"{heads} is no multiple of num_key_value_heads {kv_heads}")
     size = config.number("head_dim", "attention_head_dim", default=max(1, config.number("hidden_size") // heads))
-    return Grouped(heads, kv_heads, size, **more)  # type: ignore[arg-type] # of its fields
+    biased = config.switch("attention_bias")
+    return Grouped(heads, kv_heads, size, biased, **more)  # type: ignore[arg-type] # of its fields
 
 
-def _biases(config: Fields, *names: str) -> tuple[str, ...]:
-    return names if config.switch("attention_bias") else ()
-
-
-def _dense(config: Fields) -> Dense:
-    return Dense(config.number("intermediate_size"))
-
-
-Parts = tuple[Mixer, Feed, int]  # of a layer: what it mixes tokens with, what follows, and how many norms
+Parts = tuple[Mixer, Feed]  # of a layer: what it mixes tokens with, and what follows
 
 
 def _llama(config: Fields, _index: int) -> Parts:
-    return _heads(config, biases=_biases(config, "qkv", "o")), _dense(config), 2
+    return _heads(config), Dense(config.number("intermediate_size"))
 
 
 def _qwen3(config: Fields, _index: int) -> Parts:
     size = config.number("head_dim")
-    return _heads(config, biases=_biases(config, "qkv", "o"), normed=2 * size), _dense(config), 2
+    return _heads(config, normed=2 * size), Dense(config.number("intermediate_size"))
 
 
 def _qwen3_moe(config: Fields, index: int) -> Parts:
-    attention, dense, norms = _qwen3(config, index)
+    attention, dense = _qwen3(config, index)
     frequent = (index + 1) % config.number("decoder_sparse_step", default=1) == 0
     if not frequent or index in config.numbers("mlp_only_layers"):
-        return attention, dense, norms
-    return attention, _experts(config, "num_experts", "moe_intermediate_size", Routing("renormalize")), norms
+        return attention, dense
+    return attention, _experts(config, "num_experts", "moe_intermediate_size", Routing("renormalize"))
 
 
 def _experts(config: Fields, count: str, width: str, routing: Routing, **more: object) -> Experts:
@@ -116,21 +105,20 @@ def _experts(config: Fields, count: str, width: str, routing: Routing, **more: o
 
 def _mixtral(config: Fields, _index: int) -> Parts:
     experts = _experts(config, "num_local_experts", "intermediate_size", Routing("renormalize"))
-    return _heads(config, window=config.optional("sliding_window")), experts, 2
+    return _heads(config, window=config.optional("sliding_window")), experts
 
 
 def _minimax(config: Fields, _index: int) -> Parts:
     heads = _heads(config)
     normed = (heads.heads + heads.kv_heads) * heads.head_dim * config.switch("use_qk_norm")
     routing = Routing("deepseek_v3", scaling=1.0, biased=config.switch("use_routing_bias"))
-    return _heads(config, normed=normed), _experts(config, "num_local_experts", "intermediate_size", routing), 2
+    return _heads(config, normed=normed), _experts(config, "num_local_experts", "intermediate_size", routing)
 
 
 def _gpt_oss(config: Fields, index: int) -> Parts:
     window = config.optional("sliding_window") if _kind(config, index) == "sliding_attention" else None
-    attention = _heads(config, window=window, sinks=True, biases=_biases(config, "qkv", "o"))
-    routing = Routing("renormalize")
-    return attention, _experts(config, "num_local_experts", "intermediate_size", routing, biases=True), 2
+    experts = _experts(config, "num_local_experts", "intermediate_size", Routing("renormalize"), biases=True)
+    return _heads(config, window=window, sinks=True), experts
 
 
 def _kind(config: Fields, index: int) -> str:
@@ -144,61 +132,44 @@ def _llama4(config: Fields, index: int) -> Parts:
     """Layers without RoPE see all tokens, the others those of their chunk."""
     whole = (index + 1) % config.number("no_rope_layer_interval", default=4) == 0
     window = None if whole else config.optional("attention_chunk_size")
-    attention = _heads(config, window=window, biases=_biases(config, "qkv", "o"), rotated=not whole)
+    attention = _heads(config, window=window, rotated=not whole)
     every = config.number("interleave_moe_layer_step")
     if (index + 1) % every:
-        return attention, Dense(config.number("intermediate_size_mlp")), 2
+        return attention, Dense(config.number("intermediate_size_mlp"))
     shared = Dense(config.number("intermediate_size"))
-    return attention, _experts(config, "num_local_experts", "intermediate_size", Routing("llama4"), shared=shared), 2
+    return attention, _experts(config, "num_local_experts", "intermediate_size", Routing("llama4"), shared=shared)
 
 
 def _deepseek(config: Fields, index: int) -> Parts:
     frequent = config.number("moe_layer_freq", default=1)
-    sparse = index >= config.number("first_k_dense_replace", default=0, least=0) and index % frequent == 0
-    return _latent(config), _deepseek_experts(config) if sparse else _dense(config), 2
-
-
-def _latent(config: Fields) -> Latent:
     sizes = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    return Latent(config.number("num_attention_heads"), *(config.number(name) for name in sizes))
-
-
-def _deepseek_experts(config: Fields) -> Experts:
+    latent = Latent(config.number("num_attention_heads"), *(config.number(name) for name in sizes))
+    if index < config.number("first_k_dense_replace", default=0, least=0) or index % frequent:
+        return latent, Dense(config.number("intermediate_size"))
     groups, chosen = config.number("n_group", default=1), config.number("topk_group", default=1)
-    scaling = config.factor("routed_scaling_factor", 1.0)
-    routing = Routing("deepseek_v3", scaling=scaling, biased=True)
-    if groups > 1:
-        routing = replace(routing, groups=groups, groups_chosen=chosen)
-    width = config.number("moe_intermediate_size")
-    shared = config.number("n_shared_experts", default=0, least=0)
-    return _experts(
-        config,
-        "n_routed_experts",
-        "moe_intermediate_size",
-        routing,
-        shared=Dense(shared * width) if shared else None,
-    )
+    grouped = {"groups": groups, "groups_chosen": chosen} if groups > 1 else {}
+    scaling = config.factor("routed_scaling_factor")
+    routing = Routing("deepseek_v3", scaling=scaling, biased=True, **grouped)
+    width = "moe_intermediate_size"
+    shared = config.number("n_shared_experts", default=0, least=0) * config.number(width)
+    return latent, _experts(config, "n_routed_experts", width, routing, shared=Dense(shared) if shared else None)
 
 
 def _qwen3_5(config: Fields, index: int) -> Parts:
-    return _qwen3_5_mixer(config, index), _dense(config), 2
+    return _qwen3_5_mixer(config, index), Dense(config.number("intermediate_size"))
 
 
 def _qwen3_5_moe(config: Fields, index: int) -> Parts:
     shared = Dense(config.number("shared_expert_intermediate_size"))
     routing = Routing("renormalize")
     experts = _experts(config, "num_experts", "moe_intermediate_size", routing, shared=shared, shared_gate=True)
-    return _qwen3_5_mixer(config, index), experts, 2
+    return _qwen3_5_mixer(config, index), experts
 
 
 def _qwen3_5_mixer(config: Fields, index: int) -> Mixer:
-    if _kind(config, index) == "linear_attention":
-        return _gated_delta_net(config)
-    return _heads(config, gated=config.switch("attn_output_gate"), normed=2 * config.number("head_dim"))
-
-
-def _gated_delta_net(config: Fields) -> Recurrent:
-    """Queries, keys, values, an output gate, and two numbers for each value head."""
+    if _kind(config, index) != "linear_attention":
+        return _heads(config, gated=config.switch("attn_output_gate"), normed=2 * config.number("head_dim"))
+    # A gated delta net has queries, keys, values, an output gate, and two numbers for each value head.
     heads, size = config.number("linear_num_value_heads"), config.number("linear_value_head_dim")
     keys = config.number("linear_num_key_heads") * config.number("linear_key_head_dim")
     values = heads * size
@@ -214,10 +185,10 @@ def _nemotron(config: Fields, index: int) -> Parts:
     if letter not in ("M", "*", "-", "E") or not letter:
         raise config.fault("hybrid_override_pattern", f"has {letter!r} for layer {index}: M, *, - and E are known")
     if letter == "M":
-        return _mamba(config), None, 1
+        return _mamba(config), None
     if letter == "*":
-        return _heads(config, rotated=False), None, 1
-    return None, _nemotron_experts(config) if letter == "E" else Dense(config.number("intermediate_size"), False), 1
+        return _heads(config, rotated=False), None
+    return None, _nemotron_experts(config) if letter == "E" else Dense(config.number("intermediate_size"), False)
 
 
 def _mamba(config: Fields) -> Recurrent:
@@ -232,7 +203,7 @@ def _mamba(config: Fields) -> Recurrent:
 def _nemotron_experts(config: Fields) -> Experts:
     if "moe_latent_size" in config:
         raise config.fault("moe_latent_size", "is of experts behind a projection, which is not described here")
-    routing = Routing("deepseek_v3", scaling=config.factor("routed_scaling_factor", 1.0), biased=True)
+    routing = Routing("deepseek_v3", scaling=config.factor("routed_scaling_factor"), biased=True)
     shared = Dense(config.number("moe_shared_expert_intermediate_size"), False)
     more = {"shared": shared, "gated": False, "activation": "Relu2"}
     return _experts(config, "n_routed_experts", "moe_intermediate_size", routing, **more)

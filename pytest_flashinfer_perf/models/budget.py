@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.rows.formatting import as_markdown, duration, markdown_table, named
 from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run, RunError, Unmeasured
+from pytest_flashinfer_perf.rows.run_file import Run, RunError
 from pytest_flashinfer_perf.rows.scatter import median_error
 from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan
 
@@ -27,12 +27,6 @@ ProblemKey = frozenset[tuple[str, Any]]
 class Sum:
     seconds: float
     error: float
-
-    def change_from(self, base: Sum) -> Sum:
-        """As a share of the base; both errors are taken for independent."""
-        ratio = self.seconds / base.seconds
-        relative = math.hypot(self.error / self.seconds, base.error / base.seconds)
-        return Sum(ratio - 1, ratio * relative)
 
 
 @dataclass(frozen=True)
@@ -78,9 +72,13 @@ class Budget:
 
     @property
     def change(self) -> Sum | None:
-        """From the base, of the kernels that both have; None without any."""
+        """As a share of the base, of the kernels that both have; both errors are taken for independent."""
         both = [(now, then) for now, then in self.beside if now.row and then.row]
-        return _sum(now for now, _ in both).change_from(_sum(then for _, then in both)) if both else None
+        if not both:
+            return None
+        now, then = _sum(now for now, _ in both), _sum(then for _, then in both)
+        ratio = now.seconds / then.seconds
+        return Sum(ratio - 1, ratio * math.hypot(now.error / now.seconds, then.error / then.seconds))
 
 
 def of_run(plan: StepPlan, run: Run, base: Run | None = None) -> Budget:
@@ -88,7 +86,7 @@ def of_run(plan: StepPlan, run: Run, base: Run | None = None) -> Budget:
     devices = sorted({str(row.identity.device_name) for row in rows})
     if len(devices) != 1:
         raise RunError(f"{run.name} has usable rows of {' and '.join(devices) or 'no device'}: a step runs on one GPU")
-    fastest = _fastest(rows)
+    fastest = {key_of(row.params): row for row in sorted(rows, key=lambda row: row.median, reverse=True)}
     entries = tuple(_entry(kernel, fastest, run) for kernel in plan.kernels)
     return Budget(plan, entries, devices[0], None if base is None else of_run(plan, base))
 
@@ -106,12 +104,6 @@ def _of_two(plan: StepPlan, run: Run, first: Run) -> Budget:
         return of_run(plan, run, None if first is run else first)
     except RunError as error:
         return Budget(plan, trouble=str(error))
-
-
-def _fastest(rows: Sequence[Row]) -> dict[ProblemKey, Row]:
-    """The row of the fastest backend for each problem."""
-    ordered = sorted(rows, key=lambda row: row.median, reverse=True)
-    return {key_of(row.params): row for row in ordered}
 
 
 def key_of(params: Mapping[str, Any]) -> ProblemKey:
@@ -135,21 +127,17 @@ def _reason(kernel: StepKernel, run: Run) -> str:
     """How the kernel's cases ended instead: a reason once, with the backends that it is of."""
     wanted = {key_of(one) for one in kernel.problems}
     unusable = ((row.identity, f"its answer is {row.status}") for row in run.ours if key_of(row.params) in wanted)
-    left = ((one.identity, _ended(one)) for one in run.unmeasured if _shape(one) in kernel.cases)
+    left = (
+        (one.identity, f"{one.outcome}: {one.headline}")
+        for one in run.unmeasured
+        if f"{one.identity.routine}/{one.identity.shape}" in kernel.cases
+    )
     backends: dict[str, list[str]] = {}
     for identity, sentence in (*unusable, *left):
         backends.setdefault(sentence, []).append(str(identity.backend))
     said = [f"{', '.join(dict.fromkeys(names))}: {sentence}" for sentence, names in backends.items()]
     more = [f"and {len(said) - MOST_REASONS} other reasons"] if len(said) > MOST_REASONS else []
     return "; ".join([*said[:MOST_REASONS], *more]) or f"{run.name} has no test of it"
-
-
-def _ended(one: Unmeasured) -> str:
-    return f"{one.outcome}: {one.headline}"
-
-
-def _shape(one: Unmeasured) -> str:
-    return f"{one.identity.routine}/{one.identity.shape}"
 
 
 def _error(row: Row) -> float:
@@ -191,19 +179,14 @@ def markdown(budget: Budget) -> Iterator[str]:
 def table(budget: Budget) -> Iterator[tuple[str, ...]]:
     whole = budget.total.seconds
     for entry in sorted(budget.entries, key=lambda entry: -entry.seconds):
-        if not entry.kernel.gap:
-            yield (entry.kernel.name, str(entry.kernel.count), *_measured(entry, whole))
-
-
-def _measured(entry: KernelTime, whole: float) -> tuple[str, ...]:
-    if entry.row is None:
-        return "not measured", "-", "-", "-"
-    return (
-        f"{entry.row.identity.routine}: {named(entry.row)}",
-        duration(entry.row.median),
-        duration(entry.seconds),
-        f"{entry.seconds / whole:.1%}",
-    )
+        if entry.kernel.gap:
+            continue
+        cells = ["not measured", "-", "-", "-"]
+        if entry.row is not None:
+            backend = f"{entry.row.identity.routine}: {named(entry.row)}"
+            share = f"{entry.seconds / whole:.1%}"
+            cells = [backend, duration(entry.row.median), duration(entry.seconds), share]
+        yield (entry.kernel.name, str(entry.kernel.count), *cells)
 
 
 def below(budget: Budget) -> Iterator[str]:
@@ -211,8 +194,12 @@ def below(budget: Budget) -> Iterator[str]:
         yield budget.trouble
         return
     total = budget.total
-    yield f"sum {duration(total.seconds)} +- {duration(total.error)} of GPU time per step{_incomplete(budget)}"
-    for reason, kernels in _by_reason(budget.unmeasured).items():
+    measured = [entry.kernel for entry in budget.entries if entry.row is not None]
+    without = f", incomplete: of kernels with {_weights(measured, budget)}"
+    incomplete = without if budget.plan.gaps or budget.unmeasured else ""
+    yield f"sum {duration(total.seconds)} +- {duration(total.error)} of GPU time per step{incomplete}"
+    for reason in dict.fromkeys(entry.reason for entry in budget.unmeasured):
+        kernels = [entry.kernel for entry in budget.unmeasured if entry.reason == reason]
         names = ", ".join(dict.fromkeys(kernel.name for kernel in kernels))
         yield f"without a row, though a case measures it: {names} ({_weights(kernels, budget)}): {reason}"
     for entry in budget.entries:
@@ -221,20 +208,6 @@ def below(budget: Budget) -> Iterator[str]:
     if budget.base is not None:
         yield _change(budget)
     yield from budget.plan.coverage
-
-
-def _by_reason(entries: Sequence[KernelTime]) -> dict[str, list[StepKernel]]:
-    found: dict[str, list[StepKernel]] = {}
-    for entry in entries:
-        found.setdefault(entry.reason, []).append(entry.kernel)
-    return found
-
-
-def _incomplete(budget: Budget) -> str:
-    if not (budget.plan.gaps or budget.unmeasured):
-        return ""
-    measured = [entry.kernel for entry in budget.entries if entry.row is not None]
-    return f", incomplete: of kernels with {_weights(measured, budget)}"
 
 
 def _weights(kernels: Sequence[StepKernel], budget: Budget) -> str:

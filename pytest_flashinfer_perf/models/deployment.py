@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import NoReturn
 
 from pytest_flashinfer_perf.models.config_json import LARGEST, ConfigError
+from pytest_flashinfer_perf.spec import flags
+from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.presets import Spread
 
 PHASES = ("decode", "prefill")
@@ -54,19 +54,14 @@ class Step:
         return self.tokens * (self.spread.dp if self.spread.ep > 1 else 1)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"--perf-step: {message}")
-
-
 def parse(text: str, in_name: Mapping[str, int]) -> Step:
     """Parse the value of `--perf-step`; `in_name` are the numbers of GPUs that the model's name ends with."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = flags.parser()
     add_options(parser)
     try:
-        args = parser.parse_args(shlex.split(text))
-    except ValueError as error:
-        raise ConfigError(f"--perf-step={text!r}: {error}") from error
+        args = parser.parse_args(flags.split(text))
+    except ParamError as error:
+        raise ConfigError(f"--perf-step: {error}") from error
     for way, gpus in in_name.items():
         if getattr(args, way) not in (1, gpus):
             raise ConfigError(f"--perf-step: --{way} {getattr(args, way)}: the model's name has -{way}{gpus}")

@@ -7,7 +7,7 @@ There is one description of a model. The shapes that routines are swept with (`l
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_flashinfer_perf.models.quantisation import Stored
 from pytest_flashinfer_perf.spec.presets import shared
@@ -20,9 +20,9 @@ class Grouped:
     heads: int
     kv_heads: int
     head_dim: int
+    biased: bool = False  # its projections
     window: int | None = None
     sinks: bool = False
-    biases: tuple[str, ...] = ()  # of these projections: qkv, o
     normed: int = 0  # parameters of norms of queries and keys
     rotated: bool = True  # by RoPE
     gated: bool = False  # a gate as wide as the queries, applied to the output
@@ -95,6 +95,13 @@ class Routing:
     scaling: float | None = None
     biased: bool = False
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Of a kernel that chooses the experts."""
+        scaling = {} if self.scaling is None else {"routed_scaling_factor": self.scaling}
+        groups = {"n_group": self.groups, "topk_group": self.groups_chosen}
+        return {"routing_method": self.method, "use_routing_bias": self.biased, **groups, **scaling}
+
 
 @dataclass(frozen=True)
 class Experts:
@@ -121,7 +128,10 @@ class Layer:
     mixer: Mixer
     feed: Feed
     stored: Stored
-    norms: int = 2
+
+    @property
+    def norms(self) -> int:
+        return (self.mixer is not None) + (self.feed is not None)
 
 
 @dataclass(frozen=True)

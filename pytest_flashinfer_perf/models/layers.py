@@ -16,7 +16,6 @@ from pytest_flashinfer_perf.models.quantisation import Stored
 from pytest_flashinfer_perf.spec.presets import Presets, Spread, shared
 
 TOKENS = (1, 8, 64, 512, 4096, 8192)
-UNGROUPED = {"n_group": None, "topk_group": None, "use_routing_bias": False}
 
 # In the order of tiers; of hybrid models only the experts.
 _GROUPED = (
@@ -68,14 +67,14 @@ def attention_of(model: Description) -> Grouped | Latent:
     return model.first(Grouped) or model.first(Latent)  # type: ignore[return-value] # each of these has one
 
 
-def _grouped(model: Description, over: Spread) -> dict[str, Any]:
+def _heads(model: Description, over: Spread) -> dict[str, Any]:
+    """When it is prefilled, a latent layer's keys and values are expanded, a head for each query head."""
     here = attention_of(model).part(over.tp)
-    assert isinstance(here, Grouped)
-    return _heads(here.heads, here.kv_heads, here.head_dim, here.head_dim)
-
-
-def _heads(heads: int, kv_heads: int, query: int, value: int) -> dict[str, Any]:
-    return {"num_qo_heads": heads, "num_kv_heads": kv_heads, "head_dim_qk": query, "head_dim_vo": value}
+    if isinstance(here, Grouped):
+        kv_heads, query, value = here.kv_heads, here.head_dim, here.head_dim
+    else:
+        kv_heads, query, value = here.heads, here.query, here.v_dim
+    return {"num_qo_heads": here.heads, "num_kv_heads": kv_heads, "head_dim_qk": query, "head_dim_vo": value}
 
 
 def _absorbed(model: Description, over: Spread) -> dict[str, Any]:
@@ -83,14 +82,6 @@ def _absorbed(model: Description, over: Spread) -> dict[str, Any]:
     here = attention_of(model).part(over.tp)
     assert isinstance(here, Latent)
     return {"num_qo_heads": here.heads, "head_dim_ckv": here.kv_rank, "head_dim_kpe": here.rope_dim}
-
-
-def _expanded(model: Description, over: Spread) -> dict[str, Any]:
-    """Prefilling: a latent layer's keys and values are expanded, a head for each query head."""
-    here = attention_of(model).part(over.tp)
-    if isinstance(here, Grouped):
-        return _grouped(model, over)
-    return _heads(here.heads, here.heads, here.query, here.v_dim)
 
 
 def _projections(model: Description, over: Spread) -> dict[str, Any]:
@@ -106,15 +97,8 @@ def _projections(model: Description, over: Spread) -> dict[str, Any]:
 
 
 def _experts(model: Description, over: Spread) -> dict[str, Any]:
-    """Each expert's part on this GPU, and the first of those that are here; of the routing what is not usual."""
+    """Each expert's part on this GPU, and the first of those that are here."""
     layer = _experts_of(model, over)
-    known = {
-        "routing_method": layer.routing.method,
-        "use_routing_bias": layer.routing.biased or None,
-        "n_group": layer.routing.groups,
-        "topk_group": layer.routing.groups_chosen,
-        "routed_scaling_factor": layer.routing.scaling,
-    }
     return {
         "hidden_size": model.hidden,
         "intermediate_size": layer.width // over.tp,
@@ -122,8 +106,7 @@ def _experts(model: Description, over: Spread) -> dict[str, Any]:
         "local_num_experts": layer.count // over.ep,
         "local_expert_offset": 0,
         "top_k": layer.chosen,
-        **UNGROUPED,
-        **{name: value for name, value in known.items() if value is not None},
+        **layer.routing.parameters,
     }
 
 
@@ -146,9 +129,9 @@ def _of(*names: str) -> Callable[[], Mapping[str, Description]]:
     return functools.partial(_described, *names)
 
 
-attention = Presets(_of(*_GROUPED, *_WRITTEN), _grouped)
+attention = Presets(_of(*_GROUPED, *_WRITTEN), _heads)
 latent = Presets(_of(*_LATENT), _absorbed)
-expanded = Presets(_of(*_GROUPED, *_WRITTEN, *_LATENT), _expanded)
+expanded = Presets(_of(*_GROUPED, *_WRITTEN, *_LATENT), _heads)
 projections = Presets(_of(*_GROUPED, *_WRITTEN, *_LATENT), _projections)
 experts = Presets(_with_experts, _experts, _OF_EXPERTS)
 chosen_experts = Presets(_with_experts, _chosen_experts, _OF_EXPERTS)

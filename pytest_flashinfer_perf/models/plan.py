@@ -7,7 +7,7 @@ its `shapes`, and stores it in the file of the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.files import FileError, read_json, write_json
 from pytest_flashinfer_perf.models import kernels, shipped
 from pytest_flashinfer_perf.models.config_json import ConfigError
 from pytest_flashinfer_perf.models.deployment import Step
-from pytest_flashinfer_perf.models.kernel import Problem, problem
+from pytest_flashinfer_perf.models.kernels import Problem
 from pytest_flashinfer_perf.rows import fields as stored
 from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan
 from pytest_flashinfer_perf.spec.params import ParamError, Params
@@ -72,7 +72,7 @@ def _completed(kernel: StepKernel, plan: StepPlan, known: Mapping[str, AnyRoutin
         except ParamError as error:
             faults.append(f"{name}: {error}")
             continue
-        problems.append(problem(name, params.as_json()))
+        problems.append({"routine": name, **params.as_json()})
         cases.append(f"{name}/{Shape(params, Model(plan.name, {})).id}")
     gap = kernel.gap or ("" if problems else "; ".join(faults))
     return replace(kernel, problems=tuple(problems), cases=tuple(cases), gap=gap)
@@ -125,31 +125,19 @@ def listed(plan: StepPlan) -> Iterator[str]:
     yield plan.title
     for kernel in plan.kernels:
         for one in kernel.problems:
-            yield f"{kernel.count:5} x {kernel.name:18} {one['routine']} {_flags(one)}"
+            given = {name: value for name, value in one.items() if name != "routine" and value not in (None, False)}
+            flags = (f"--{name}" if value is True else f"--{name} {value}" for name, value in given.items())
+            yield f"{kernel.count:5} x {kernel.name:18} {one['routine']} {' '.join(flags)}"
     yield from plan.coverage
 
 
-def _flags(one: Problem) -> str:
-    given = {name: value for name, value in one.items() if name != "routine" and value not in (None, False)}
-    return " ".join(f"--{name}" if value is True else f"--{name} {value}" for name, value in given.items())
-
-
 def _covered(plan: StepPlan) -> StepPlan:
-    return replace(plan, coverage=tuple(_coverage(plan)))
-
-
-def _coverage(plan: StepPlan) -> Iterator[str]:
-    """Which parts of the model have cases, by their share of the weights."""
-    covered = kernels.coverage(plan.kernels)
-    yield f"{plan.name}: {covered.weights:.1%} of the weights and {covered.flops:.1%} of the operations have a case"
-    for reason, names in _by_reason(plan.gaps).items():
+    """With a line about the parts of the model that have cases, by their share of the weights, and one for each gap."""
+    share = kernels.coverage(plan.kernels)
+    lines = [f"{plan.name}: {share.weights:.1%} of the weights and {share.flops:.1%} of the operations have a case"]
+    for reason in dict.fromkeys(one.gap for one in plan.gaps):
+        names = dict.fromkeys(one.name for one in plan.gaps if one.gap == reason)
         left = kernels.coverage([replace(one, gap="" if one.gap == reason else "other") for one in plan.kernels])
-        share = f"{left.weights:.2%} of the weights, {left.flops:.2%} of the operations"
-        yield f"  without a case: {', '.join(names)} ({share}): {reason}"
-
-
-def _by_reason(gaps: Sequence[StepKernel]) -> dict[str, list[str]]:
-    found: dict[str, dict[str, None]] = {}
-    for kernel in gaps:
-        found.setdefault(kernel.gap, {})[kernel.name] = None
-    return {reason: list(names) for reason, names in found.items()}
+        weighs = f"{left.weights:.2%} of the weights, {left.flops:.2%} of the operations"
+        lines.append(f"  without a case: {', '.join(names)} ({weighs}): {reason}")
+    return replace(plan, coverage=tuple(lines))

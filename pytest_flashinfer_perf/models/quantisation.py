@@ -87,14 +87,10 @@ def _kind(given: Fields) -> str:
         if algorithm not in ALGORITHMS:
             raise given.fault("quant_algo", f"{algorithm!r} is unknown: {KNOWN}")
         return ALGORITHMS[algorithm]
-    if method in ("fp8", "fbgemm_fp8"):
-        return _fp8(given)
-    if method not in ("", "mxfp4"):
+    if method not in ("", "mxfp4", "fp8", "fbgemm_fp8"):
         raise given.fault("quant_method", f"{method!r} is unknown: {KNOWN}")
-    return method or "bf16"
-
-
-def _fp8(given: Fields) -> str:
+    if not method.endswith("fp8"):
+        return method or "bf16"
     blocks = list(given.numbers("weight_block_size"))
     if blocks not in ([], BLOCKS):
         raise given.fault("weight_block_size", f"{blocks} is not measured here, only {BLOCKS} or none")

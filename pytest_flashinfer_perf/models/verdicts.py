@@ -25,9 +25,9 @@ class StepLimits:
 class TimedCase(NamedTuple):
     """A case's seconds on both sides; `unsure` is how far off they may be, as a share, None if it is not compared."""
 
-    before: float | None
-    after: float | None
-    unsure: float | None
+    before: float | None = None
+    after: float | None = None
+    unsure: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,10 @@ class JudgedStep:
 Cases = Mapping[ProblemKey, Sequence[TimedCase]]
 
 
-class _Summand(NamedTuple):
-    """A step's calls of one kernel, by the fastest backend of each side; all times are in seconds."""
-
-    name: str
-    before: float | None
-    after: float | None
-    unsure: float | None
-
-
 def judged(plan: StepPlan, cases: Cases, limits: StepLimits) -> JudgedStep:
-    kernels = [_summand(kernel, cases) for kernel in plan.kernels if not kernel.gap]
-    whole = sum(kernel.after or 0.0 for kernel in kernels)
-    unmeasured = [kernel.name for kernel in kernels if kernel.after is None]
+    kernels = [(kernel.name, _timed(kernel, cases)) for kernel in plan.kernels if not kernel.gap]
+    whole = sum(timed.after or 0.0 for _, timed in kernels)
+    unmeasured = [name for name, timed in kernels if timed.after is None]
     left_out = [kernel.name for kernel in plan.gaps] + unmeasured
     sentences = [f"{duration(whole)}{f', without {_listed(left_out)}' if left_out else ''}"]
     change, unsure, apart = _change(kernels)
@@ -77,25 +68,25 @@ def judged(plan: StepPlan, cases: Cases, limits: StepLimits) -> JudgedStep:
     return JudgedStep(plan.name, "; ".join(sentences), worse, unknown)
 
 
-def _summand(kernel: StepKernel, cases: Cases) -> _Summand:
+def _timed(kernel: StepKernel, cases: Cases) -> TimedCase:
+    """A step's calls of one kernel, by the fastest backend of each side."""
     found = [one for wanted in kernel.problems for one in cases.get(key_of(wanted), ())]
-    before = min((one for one in found if one.before), key=lambda one: one.before or 0.0, default=None)
-    after = min((one for one in found if one.after), key=lambda one: one.after or 0.0, default=None)
-    sides = (before and before.before, after and after.after)
-    seconds = [side and kernel.count * side for side in sides]
-    shares = [one.unsure for one in (before, after) if one is not None and one.unsure is not None]
-    unsure = max(shares) * seconds[1] if seconds[1] and len(shares) == 2 else None
-    return _Summand(kernel.name, seconds[0], seconds[1], unsure)
+    before = min((one for one in found if one.before), key=lambda one: one.before or 0.0, default=TimedCase())
+    after = min((one for one in found if one.after), key=lambda one: one.after or 0.0, default=TimedCase())
+    shares = [one.unsure for one in (before, after) if one.unsure is not None]
+    was, now = (side and kernel.count * side for side in (before.before, after.after))
+    return TimedCase(was, now, max(shares) if len(shares) == 2 else None)
 
 
-def _change(kernels: Sequence[_Summand]) -> tuple[float | None, float, list[str]]:
+def _change(kernels: Sequence[tuple[str, TimedCase]]) -> tuple[float | None, float, list[str]]:
     """Of the kernels that both sides have; kernels of one process may all be off in the same direction."""
-    both = [(k.before, k.after, k.unsure) for k in kernels if k.before and k.after and k.unsure is not None]
-    apart = [k.name for k in kernels if k.after and (not k.before or k.unsure is None)]
-    if not both:
+    compared = [(t.before, t.after, t.unsure) for _, t in kernels if t.before and t.after and t.unsure is not None]
+    apart = [name for name, t in kernels if t.after and (not t.before or t.unsure is None)]
+    if not compared:
         return None, 0.0, apart
-    base = sum(before for before, _, _ in both)
-    return sum(after for _, after, _ in both) / base - 1, sum(unsure for _, _, unsure in both) / base, apart
+    base = sum(before for before, _, _ in compared)
+    unsure = sum(share * after for _, after, share in compared)
+    return sum(after for _, after, _ in compared) / base - 1, unsure / base, apart
 
 
 def _worse(limits: StepLimits, whole: float, change: float | None, unsure: float) -> Iterator[str]:

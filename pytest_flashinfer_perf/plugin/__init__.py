@@ -8,7 +8,6 @@ configured, if an option or an argument asks for them, and else when the first t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,20 +41,15 @@ def _is_asked_for(config: pytest.Config) -> bool:
     option = config.option
     others = getattr(option, "tx", None) or getattr(option, "dist", "no") != "no" or hasattr(config, "workerinput")
     compared = getattr(option, "benchmark_compare", None)
-    return bool(others or compared or options.are_given(config) or _is_named(config) or _has_settings(config.rootpath))
-
-
-def _is_named(config: pytest.Config) -> bool:
-    """Whether an argument may be a testlist, a finding or a data set."""
+    if others or compared or options.are_given(config):
+        return True
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    return any(path.suffix in (".txt", ".json") or named_files.is_data_set(path) for path in paths)
-
-
-def _has_settings(root: Path) -> bool:
-    """Whether the project has settings, which are read at once: what is wrong in them ends the session."""
-    shared = root / "pyproject.toml"
+    if any(path.suffix in (".txt", ".json") or named_files.is_data_set(path) for path in paths):
+        return True
+    # A project's settings are read at once: what is wrong in them ends the session.
+    shared = config.rootpath / "pyproject.toml"
     in_shared = shared.is_file() and "[tool.flashinfer-perf" in shared.read_text(encoding="utf-8", errors="replace")
-    return in_shared or (root / "flashinfer-perf.toml").is_file()
+    return in_shared or (config.rootpath / "flashinfer-perf.toml").is_file()
 
 
 def _hooks(config: pytest.Config) -> Any:
@@ -70,26 +64,26 @@ def _hooks(config: pytest.Config) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Remove an older file of `--benchmark-json`, whether or not this session will have anything to write there."""
+    """Remove an older file of `--benchmark-json`, whether or not this session will have anything to write there.
+
+    What is no JSON was named by mistake and stays. So does a link, without what it leads to.
+    """
     config = session.config
     named = getattr(config.option, "benchmark_json", None)
     runs_nothing = any(
         getattr(config.option, name) for name in ("collectonly", "showfixtures", "show_fixtures_per_test")
     )
-    if named and not runs_nothing and not hasattr(config, "workerinput"):
-        try:
-            _remove_json(config.invocation_params.dir / named)
-        except OSError as error:
-            raise pytest.UsageError(f"--benchmark-json: {error}") from error
-
-
-def _remove_json(path: Path) -> None:
-    """Remove a file of JSON, and nothing that was named by mistake. A link stays, without what it leads to."""
-    if path.is_file():
-        with path.open("rb") as file:
-            begins_as_json = file.read(1) in (b"{", b"")
-        if begins_as_json:
-            path.resolve().unlink()
+    if not named or runs_nothing or hasattr(config, "workerinput"):
+        return
+    path = config.invocation_params.dir / named
+    try:
+        if path.is_file():
+            with path.open("rb") as file:
+                begins_as_json = file.read(1) in (b"{", b"")
+            if begins_as_json:
+                path.resolve().unlink()
+    except OSError as error:
+        raise pytest.UsageError(f"--benchmark-json: {error}") from error
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -65,29 +65,21 @@ def asked_paths(*, api: bool, cases: Sequence[str], step: bool = False) -> list[
     """The folders where a run without named files finds what `--perf-api`, `--perf-case` and `--perf-step` ask for."""
     if api and not cases:
         return [api_path()]
-    return [*paths(), *([api_path()] if api or step or any(map(_may_be_api, cases)) else [])]
-
-
-def _may_be_api(line: str) -> bool:
-    """Whether a line names an API, or a routine of upstream's that may be an API."""
-    words = line.replace("=", " ").split()
-    return "--api" in words or any(map(upstream.may_be_api, words))
+    words = [word for line in cases for word in line.replace("=", " ").split()]
+    may_be_api = "--api" in words or any(map(upstream.may_be_api, words))
+    return [*paths(), *([api_path()] if api or step or may_be_api else [])]
 
 
 def verify(settings: Settings) -> None:
     """Raise ParamError for unknown backends, cases and models, before anything is collected."""
     _verify_model(settings)
-    known = all_backends() | _api_backends(settings)
+    known = set(all_backends())
+    if settings.api or _runs_a_step(settings):
+        known |= {name for api in all_apis().values() for name in api.backends}
     strange = [name for name in settings.backends if name not in known]
     if strange:
         raise ParamError(f"--perf-backends: {unknown(strange[0], sorted(known))}")
     asked_for(settings)
-
-
-def _api_backends(settings: Settings) -> set[str]:
-    if not (settings.api or _runs_a_step(settings)):
-        return set()
-    return {name for api in all_apis().values() for name in api.backends}
 
 
 def _verify_model(settings: Settings) -> None:
@@ -140,12 +132,8 @@ def recorded_step(settings: Settings) -> StepPlan | None:
     """The step of the run, as this FlashInfer can measure it, for the file of the run."""
     if not _runs_a_step(settings):
         return None
-    step, gpus = _completed(_planned(settings)), asked.gpus()
+    step, gpus = plans.completed(_planned(settings), {**all_routines(), **all_apis()}), asked.gpus()
     return plans.within(step, len(gpus)) if gpus else step
-
-
-def _completed(plan: StepPlan) -> StepPlan:
-    return plans.completed(plan, {**all_routines(), **all_apis()})
 
 
 def _model_shapes(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
@@ -178,16 +166,19 @@ def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str
     """A test's cases: those of `--perf-case`, else its own shapes, else the model's or the tier's, for each backend."""
     if settings.cases:
         return [case for case in asked_for(settings) if case.routine is routine]
-    shapes = [_own(routine, params) for params in own] or _listed(routine, settings)
+    shapes: Sequence[Shape[Any]] = [_own(routine, params) for params in own]
+    if not own:
+        is_model = settings.model or settings.plan
+        shapes = _model_shapes(routine, settings) if is_model else list(routine.tiers.get(settings.suite, tuple)())
     asked = list(backends_of(routine, settings))
     wanted = ((s, b) for s in shapes for b in asked if b in (s.backends or asked))
-    return _distinct([Case(routine, s, b, *_settings_of_cases(settings)) for s, b in wanted])
-
-
-def _listed(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
-    if settings.model or settings.plan:
-        return _model_shapes(routine, settings)
-    return list(routine.tiers.get(settings.suite, tuple)())
+    seed = DEFAULT_SEED if settings.seed is None else settings.seed
+    made: dict[str, Case] = {}
+    for shape, backend in wanted:
+        case = Case(routine, shape, backend, seed, settings.case_tag, settings.autotune_cache)
+        if made.setdefault(case.id, case) is not case:  # by which results are matched later
+            raise ParamError(f"two cases of {routine.name} have the id {case.id}")
+    return list(made.values())
 
 
 def _own(routine: AnyRoutine, params: Params | str) -> Shape[Any]:
@@ -199,16 +190,3 @@ def backends_of(routine: AnyRoutine, settings: Settings) -> Iterator[str]:
         return iter(routine.backends)
     asked = (routine.backend_named(name) for name in settings.backends)
     return iter(dict.fromkeys(backend.name for backend in asked if backend is not None))
-
-
-def _settings_of_cases(settings: Settings) -> tuple[int, str | None, str | None]:
-    return (DEFAULT_SEED if settings.seed is None else settings.seed, settings.case_tag, settings.autotune_cache)
-
-
-def _distinct(made: list[Case]) -> list[Case]:
-    """Raise if two cases share an id, by which results are matched later."""
-    seen: dict[str, Case] = {}
-    for case in made:
-        if seen.setdefault(case.id, case) is not case:
-            raise ParamError(f"two cases of {case.routine.name} have the id {case.id}")
-    return made

@@ -23,7 +23,7 @@ from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.session.benchmark_rows import ReplayClock
 from pytest_flashinfer_perf.session.stash import CASE
 from pytest_flashinfer_perf.spec.case import Case, routine_named, selects_no_routine
-from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
 
 if TYPE_CHECKING:
@@ -35,9 +35,8 @@ NO_CASE = "no-case"
 def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settings) -> None:
     named, *shapes = marker.args
     routine = named if isinstance(named, Routine) else routine_named(named, all_routines())
-    asked = _searches(routine, settings) if settings.fuzzing.on and not settings.cases else None
-    made = cases.cases_of(routine, settings, shapes) if asked is None else asked
-    metafunc.parametrize("case", [_param(case) for case in made] or [pytest.param(None, id=NO_CASE)])
+    params = [pytest.param(case, id=case.id, marks=marks(case)) for case in _made(routine, settings, shapes)]
+    metafunc.parametrize("case", params or [pytest.param(None, id=NO_CASE)])
 
 
 def parametrize_apis(metafunc: pytest.Metafunc, settings: Settings) -> None:
@@ -47,20 +46,13 @@ def parametrize_apis(metafunc: pytest.Metafunc, settings: Settings) -> None:
     metafunc.parametrize("case", params or [pytest.param(None, id=NO_CASE)])
 
 
-def _made(routine: AnyRoutine, settings: Settings) -> Sequence[Case | Search]:
-    searches = settings.fuzzing.on and not settings.cases
-    return _searches(routine, settings) if searches else cases.cases_of(routine, settings)
-
-
-def _searches(routine: AnyRoutine, settings: Settings) -> list[Search]:
-    """One search for each backend; a search ignores the shapes that a test lists."""
+def _made(routine: AnyRoutine, settings: Settings, shapes: Sequence[Params | str] = ()) -> Sequence[Case | Search]:
+    """The cases of a test; or a search for each backend, which ignores the shapes that the test lists."""
+    if not settings.fuzzing.on or settings.cases:
+        return cases.cases_of(routine, settings, shapes)
     from pytest_flashinfer_perf.fuzz.search import Search
 
     return [Search(routine, backend) for backend in cases.backends_of(routine, settings)]
-
-
-def _param(case: Case | Search) -> object:
-    return pytest.param(case, id=case.id, marks=marks(case))
 
 
 def marks(case: Case | Search) -> list[pytest.MarkDecorator]:
@@ -103,28 +95,20 @@ def give_clocks(items: list[pytest.Item]) -> None:
     ours = {"min_rounds": stopping.FEWEST, "disable_gc": True, "warmup": False}
     for item in items:
         own = item.get_closest_marker("benchmark")
-        _verify_max_time(item, own)
+        seconds = own.kwargs.get("max_time", 1.0) if own else 1.0
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float, Decimal)) or not 0 <= seconds < math.inf:
+            raise pytest.UsageError(f"{item.nodeid}: benchmark(max_time={seconds!r}) must be a number of seconds")
         options = {**(own.kwargs if own else {}), **ours, "timer": ReplayClock()}
         item.add_marker(pytest.mark.benchmark(**options), append=False)
 
 
-def _verify_max_time(item: pytest.Item, marker: pytest.Mark | None) -> None:
-    seconds = marker.kwargs.get("max_time", 1.0) if marker else 1.0
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float, Decimal)) or not 0 <= seconds < math.inf:
-        raise pytest.UsageError(f"{item.nodeid}: benchmark(max_time={seconds!r}) must be a number of seconds")
-
-
 def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect, rather than skip, tests of routines that have no case in this run."""
-    empty = [item for item in items if isinstance(item, pytest.Function) and _is_empty(item)]
+    known = [(item, getattr(item, "callspec", None)) for item in items if isinstance(item, pytest.Function)]
+    empty = [item for item, spec in known if spec and spec.id == NO_CASE and spec.params.get("case", 0) is None]
     if empty:
         items[:] = [item for item in items if item not in empty]
         config.hook.pytest_deselected(items=empty)
-
-
-def _is_empty(item: pytest.Function) -> bool:
-    callspec = getattr(item, "callspec", None)
-    return callspec is not None and callspec.id == NO_CASE and callspec.params.get("case", 0) is None
 
 
 def verify_project(items: list[pytest.Item], settings: Settings) -> None:
@@ -134,7 +118,9 @@ def verify_project(items: list[pytest.Item], settings: Settings) -> None:
         case = _case_of(item)
         if case is not None:
             routines[case.routine.name] = case.routine
-    if any("flashinfer." in text for text in _selections(settings)):
+    selections = [entry.which for entry in settings.quarantine]
+    selections += [override.glob for override in settings.checking.tolerances]
+    if any("flashinfer." in text for text in selections):
         with errors_of_use():
             routines.update(all_apis())
     _verify_quarantine(settings, routines)
@@ -142,17 +128,12 @@ def verify_project(items: list[pytest.Item], settings: Settings) -> None:
     for glob in project_file.without_match(settings.checking.tolerances, known):
         name, _, backend = glob.partition("/")
         sentence = unknown(backend, sorted(known[name])) if name in known else unknown(name, sorted(known))
-        raise pytest.UsageError(f'{settings.project.path}: [tolerances] "{glob}": {sentence}')
-
-
-def _selections(settings: Settings) -> Iterator[str]:
-    yield from (entry.which for entry in settings.quarantine)
-    yield from (override.glob for override in settings.checking.tolerances)
+        raise pytest.UsageError(f"{settings.project.where('tolerances', glob)}: {sentence}")
 
 
 def _verify_quarantine(settings: Settings, routines: Mapping[str, AnyRoutine]) -> None:
     for entry in settings.quarantine:
-        where = f'{settings.project.path}: [quarantine] "{entry.which}"'
+        where = settings.project.where("quarantine", entry.which)
         try:
             nobody = selects_no_routine(entry.which, routines)
         except ParamError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
-from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring, MeasuringError, Settings
+from pytest_flashinfer_perf.config.settings import Asked, Measuring, MeasuringError, Settings
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import peaks, row
 from pytest_flashinfer_perf.measurement.autotune import CacheError
@@ -23,21 +23,9 @@ from pytest_flashinfer_perf.ranks import asked, joined
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Roof
-from pytest_flashinfer_perf.session import benchmark_rows, setup, time_limit
+from pytest_flashinfer_perf.session import benchmark_rows, setup, stash, time_limit
 from pytest_flashinfer_perf.session.reports import CaseReport
-from pytest_flashinfer_perf.session.stash import (
-    BENCHMARK,
-    CHECKED,
-    DEVICE,
-    IDENTITY,
-    OUTCOME,
-    REPEAT,
-    ROOFS,
-    ROW,
-    SETTINGS,
-    case_of,
-    ranks,
-)
+from pytest_flashinfer_perf.session.stash import IDENTITY
 from pytest_flashinfer_perf.session.time_limit import CompileError
 from pytest_flashinfer_perf.spec.case import Case, quarantined
 from pytest_flashinfer_perf.spec.routine import CannotRunError, Cost
@@ -65,8 +53,8 @@ def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
     """The value of the fixture, while its process has the device."""
     if "perf" not in request.node.fixturenames:
         raise pytest.UsageError("perf must be an argument of the test itself, not of another fixture")
-    settings, device = request.config.stash[SETTINGS], request.config.stash[DEVICE]
-    number = ranks(request.node)
+    settings, device = request.config.stash[stash.SETTINGS], request.config.stash[stash.DEVICE]
+    number = stash.ranks(request.node)
     if number is None:
         turn = setup.turn(request.config, settings, device)
     else:
@@ -80,14 +68,13 @@ class Perf:
 
     def __init__(self, request: pytest.FixtureRequest, benchmark: Any, settings: Settings, device: Device) -> None:
         self._node = request.node
-        self._benchmark = self._node.stash[BENCHMARK] = benchmark
+        self._benchmark = self._node.stash[stash.BENCHMARK] = benchmark
         self._settings = settings
         self._device = device
         self._used = False
         self._since = 0.0
         self._worker = getattr(request.config, "workerinput", {}).get("workerid")
-        asked_not_to = request.config.getoption("benchmark_disable")
-        self._only_once = asked_not_to
+        self._only_once = request.config.getoption("benchmark_disable")
         self._failed: BaseException | None = None
         self._measuring = settings.measuring
 
@@ -125,12 +112,13 @@ class Perf:
 
     def _measured(self, case: Case) -> Measurement:
         self._node.stash[IDENTITY] = case.identity.on(self._device)
-        self._node.stash[REPEAT] = case.repro
+        self._node.stash[stash.REPEAT] = case.repro
         known = quarantined(case, self._settings.quarantine, all_routines())
         if known:
             pytest.skip(known.sentence)
-        how = (self._measuring_of(case), self._checking_of(case))
-        result = run_case(case, *how, self._device, self._settings.max_memory)
+        checking = case.options.applied_to_checks(self._settings.checking)
+        measuring = self._measuring if self._only_once else case.options.applied_to(self._measuring, self._device)
+        result = run_case(case, measuring, checking, self._device, self._settings.max_memory)
         if self._settings.checking.only:
             self._checked(result.measurement)
         else:
@@ -138,16 +126,10 @@ class Perf:
             self._record(result.measurement, row.of_case(case, result, self._measuring.peaks))
         return result.measurement
 
-    def _checking_of(self, case: Case) -> Checking:
-        return case.options.applied_to_checks(self._settings.checking)
-
     def _checked(self, seen: Measurement) -> None:
         """Record the result of the check; without a time there is no row."""
         benchmark_rows.leave_out(self._benchmark)
-        self._node.stash[CHECKED] = row.refcheck(seen)
-
-    def _measuring_of(self, case: Case) -> Measuring:
-        return self._measuring if self._only_once else case.options.applied_to(self._measuring, self._device)
+        self._node.stash[stash.CHECKED] = row.refcheck(seen)
 
     def time(  # noqa: PLR0913 - one argument per property of a call
         self,
@@ -171,13 +153,8 @@ class Perf:
                 pytest.skip("perf.time has no shapes to search: give it a strategy of your own with @given")
             self._measuring = self._asked(self._measuring.changed_by(measuring))
             work = {"flops": flops, "bytes": bytes, "flops_dtype": flops_dtype, "reference": reference, "out": out}
-            where = str(self._device.torch)
-            how = {
-                "measuring": self._measuring,
-                "checking": self._settings.checking,
-                "device": where,
-                "name": self._node.name,
-            }
+            here = {"device": str(self._device.torch), "name": self._node.name}
+            how = {"measuring": self._measuring, "checking": self._settings.checking, **here}
             time_limit.watch()
             measured = measure(fn, args, kwargs, **work, **how)  # type: ignore[arg-type]
             cost = Cost(flops or 0.0, bytes or 0.0, measured.flops_dtype or "", inferred=flops_dtype is None)
@@ -198,7 +175,7 @@ class Perf:
 
     def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement:
         """Record what a child process measured and checked. `evaluate` gets True if one call is enough."""
-        self._node.stash[REPEAT] = repeat
+        self._node.stash[stash.REPEAT] = repeat
         self._node.stash[IDENTITY] = self._identity
         with self._row_or_nothing():
             measured, described, params = evaluate(self._only_once or self._settings.checking.only, self._device)
@@ -216,10 +193,10 @@ class Perf:
 
     def skip_what_cannot_run(self) -> None:
         """Skip a case of several processes that cannot run here before these are started."""
-        case = case_of(self._node)
+        case = stash.case_of(self._node)
         if case is None:
             return
-        self._node.stash[IDENTITY], self._node.stash[REPEAT] = case.identity.on(self._device), case.repro
+        self._node.stash[IDENTITY], self._node.stash[stash.REPEAT] = case.identity.on(self._device), case.repro
         known = quarantined(case, self._settings.quarantine, all_routines())
         reason = known.sentence if known else obstacle(case, self._device, self._settings.max_memory)
         if self._device.is_gpu:
@@ -241,7 +218,7 @@ class Perf:
             if carried.row is None:
                 benchmark_rows.leave_out(self._benchmark)
                 if carried.checked is not None:
-                    self._node.stash[CHECKED] = carried.checked
+                    self._node.stash[stash.CHECKED] = carried.checked
                 return
             self._benchmark.params = dict(carried.row.params) or None
             self._kept(replace(carried.row, stats=benchmark_rows.statistics(carried.row.stats.data)), carried.roofs)
@@ -268,7 +245,7 @@ class Perf:
             benchmark_rows.write(self._benchmark, self._node.get_closest_marker("benchmark").kwargs["timer"], made)
         else:
             benchmark_rows.ship(self._benchmark, made)
-        self._node.stash[ROW], self._node.stash[ROOFS] = made, roofs
+        self._node.stash[stash.ROW], self._node.stash[stash.ROOFS] = made, roofs
 
     @contextmanager
     def _row_or_nothing(self) -> Iterator[None]:
@@ -293,7 +270,7 @@ class Perf:
         except CannotRunError as reason:
             raise pytest.skip.Exception(str(reason)) from None
         except (OutOfMemoryError, CompileError) as error:
-            self._node.stash[OUTCOME] = error.outcome
+            self._node.stash[stash.OUTCOME] = error.outcome
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         except CacheError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,26 +34,18 @@ NOTHING_TO_SAVE = "--perf-save-baseline: nothing was measured, nothing is saved"
 
 
 def start(config: pytest.Config, project: ProjectFile, step: Callable[[], StepPlan | None]) -> None:
-    if config.getoption("perf_save_baseline"):
-        _save_as(config, config.getoption("perf_save_baseline"))
-    config.pluginmanager.register(Gate(config, _rules(config, project), step), "flashinfer-perf-gate")
-
-
-def _rules(config: pytest.Config, project: ProjectFile) -> Rules:
-    return Rules(
+    name = config.getoption("perf_save_baseline")
+    if name and config.getoption("benchmark_save"):
+        raise pytest.UsageError("--perf-save-baseline is --benchmark-save with samples: use one of them")
+    if name:  # pytest-benchmark reads its options later
+        config.option.benchmark_save, config.option.benchmark_save_data = name, True
+    rules = Rules(
         thresholds=thresholds.read(project),
         allowed=match.allowed(config.getoption("perf_gate_allow")),
         strict=config.getoption("perf_gate_strict"),
         steps=thresholds.of_steps(project),
     )
-
-
-def _save_as(config: pytest.Config, name: str) -> None:
-    """Set pytest-benchmark's options to save the run with its samples; it reads them later."""
-    if config.getoption("benchmark_save"):
-        raise pytest.UsageError("--perf-save-baseline is --benchmark-save with samples: use one of them")
-    config.option.benchmark_save = name
-    config.option.benchmark_save_data = True
+    config.pluginmanager.register(Gate(config, rules, step), "flashinfer-perf-gate")
 
 
 @dataclass(eq=False)  # before pytest 9.1 a plugin has to be hashable
@@ -85,8 +76,10 @@ class Gate:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if report.when == "call" and not measures(item):
-            reports.add(report, plain=_plain(item))
+        if report.when == "call" and not measures(item):  # pytest-benchmark will write its row, with the samples
+            stats = getattr((getattr(item, "funcargs", None) or {}).get("benchmark"), "stats", None)
+            known = stats.as_dict(include_data=False) if stats else None
+            reports.add(report, plain=rows.read(known, "pytest-benchmark's record") if known else None)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -94,63 +87,49 @@ class Gate:
             self.rows.pop(report.nodeid, None)
             self.unmeasured.pop(report.nodeid, None)
         row = reports.of(report).row or reports.of(report).plain
-        if not report.passed:
-            self.unmeasured.setdefault(report.nodeid, []).append(_unmeasured(report))
+        if not report.passed:  # as in the JSON file; a test without the perf fixture has only an id
+            left = reports.of(report).unmeasured or reports.unmeasured_of(report, Identity(case=report.nodeid))
+            self.unmeasured.setdefault(report.nodeid, []).append(left)
         elif row:
             self.rows[report.nodeid] = row
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        self.unmeasured |= {item.nodeid: [_left_out(item.nodeid)] for item in items}
+        for test in [item.nodeid for item in items]:
+            self.unmeasured[test] = [Unmeasured(identity=Identity(case=test), outcome="deselected", reason=LEFT_OUT)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         done = yield
         if self.base and not (session.config.option.collectonly or session.shouldfail or session.shouldstop):
-            self._measure_again()
+            suspects = [judged.case.after[0].fullname for judged in self.judgement.having(Verdict.SLOWER)]
+            try:
+                self.again = measured(self.config, suspects) if suspects else []
+            except RunError as error:
+                self.not_again = str(error)
         return done
-
-    def _measure_again(self) -> None:
-        suspects = [judged.case.after[0].fullname for judged in self.judgement.having(Verdict.SLOWER)]
-        try:
-            self.again = measured(self.config, suspects) if suspects else []
-        except RunError as error:
-            self.not_again = str(error)
 
     @functools.cached_property
     def judgement(self) -> Judgement:
         """Of this session alone, made once: after its last test, so that no row comes later."""
-        return judge(self.base, [self._run()], self.rules)
-
-    def _run(self) -> Run:
         left = tuple(case for of_test in self.unmeasured.values() for case in of_test)
+        block, machine = Block(unmeasured=left, step=self.step()), provenance.machine(self.config)
         now, rows = datetime.now(timezone.utc), tuple(self.rows.values())
-        return Run(
-            source=NAME, when=now, rows=rows, machine=self._machine, block=Block(unmeasured=left, step=self.step())
-        )
-
-    @functools.cached_property
-    def _machine(self) -> dict[str, Any]:
-        return provenance.machine(self.config)
+        return judge(self.base, [Run(source=NAME, when=now, rows=rows, machine=machine, block=block)], self.rules)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Set the exit code, unless pytest has set one itself."""
         if session.config.option.collectonly or session.exitstatus not in JUDGED:
             return
-        code = self._judge() or self._saved()
+        code = self._judge() if self.base else NOTHING_WORSE
+        if code == NOTHING_WORSE and self.config.getoption("perf_save_baseline") and not self.rows:
+            self.lines.append(NOTHING_TO_SAVE)
+            code = COULD_NOT_JUDGE
         if session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = code
 
     def _judge(self) -> int:
-        if not self.base:
-            return NOTHING_WORSE
-        judgement = confirm(self.judgement, self._changes_again(), self.not_again)
-        self.lines += terminal.lines(judgement)
-        self.annotations += markdown.publish(judgement)
-        return judgement.exit_code
-
-    def _changes_again(self) -> dict[str, list[float]]:
-        """The changes of each suspect in the measurements that made it one."""
+        """Judge with the changes of each suspect in the measurements that made it one."""
         domains = {one.name: one.primary.seen.domain for one in self.judgement.cases if one.primary}
         changes: dict[str, list[float]] = {}
         for run in self.again:
@@ -158,13 +137,10 @@ class Gate:
                 effect = judged.effect_in(domains[judged.name]) if judged.name in domains else None
                 if effect:
                     changes.setdefault(judged.name, []).append(effect.change)
-        return changes
-
-    def _saved(self) -> int:
-        if not self.config.getoption("perf_save_baseline") or self.rows:
-            return NOTHING_WORSE
-        self.lines.append(NOTHING_TO_SAVE)
-        return COULD_NOT_JUDGE
+        judgement = confirm(self.judgement, changes, self.not_again)
+        self.lines += terminal.lines(judgement)
+        self.annotations += markdown.publish(judgement)
+        return judgement.exit_code
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -173,21 +149,6 @@ class Gate:
         write_lines(terminalreporter, self.lines)
         for annotation in self.annotations:
             terminalreporter.write_line(annotation)
-
-
-def _left_out(test: str) -> Unmeasured:
-    return Unmeasured(identity=Identity(case=test), outcome="deselected", reason=LEFT_OUT)
-
-
-def _unmeasured(report: pytest.TestReport) -> Unmeasured:
-    """The entry of a test that was not measured, as in the JSON file; without the perf fixture it has only an id."""
-    return reports.of(report).unmeasured or reports.unmeasured_of(report, Identity(case=report.nodeid))
-
-
-def _plain(item: pytest.Item) -> Row | None:
-    """The row that pytest-benchmark will write for a test without the perf fixture, without the samples."""
-    stats = getattr((getattr(item, "funcargs", None) or {}).get("benchmark"), "stats", None)
-    return rows.read(stats.as_dict(include_data=False), "pytest-benchmark's record") if stats else None
 
 
 # Measure suspects again in new processes, since the same process would have the same memory layout.
@@ -205,18 +166,14 @@ def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
     folder.mkdir()
     here, start = config.invocation_params, (sys.executable, "-m", "pytest")
     again = Environment("this session", (*start, *here.args), here.dir, {CONFIRMS: "1"})
-    done = processes.ran(again, list(_elsewhere(config, folder)), folder / "run", tests)
+    elsewhere = [f"--benchmark-storage=file://{folder}"]  # it overwrites no file of this session
+    if config.pluginmanager.hasplugin("cacheprovider"):
+        elsewhere.append(f"--override-ini=cache_dir={folder}")
+    if config.getoption("xmlpath", None):
+        elsewhere.append(f"--junitxml={folder / 'junit.xml'}")
+    done = processes.ran(again, elsewhere, folder / "run", tests)
     if done.code not in (processes.PASSED, processes.TESTS_FAILED):
         raise RunError(f"not measured again, its process exited with code {done.code}: {processes.end(done.log, 1)}")
     if not set(tests) <= {row.fullname for row in done.run.rows}:
         raise RunError("not measured again: its process has no row of it")
     return done.run
-
-
-def _elsewhere(config: pytest.Config, folder: Path) -> Iterator[str]:
-    """Options that keep the new process from overwriting the files of this session."""
-    yield f"--benchmark-storage=file://{folder}"
-    if config.pluginmanager.hasplugin("cacheprovider"):
-        yield f"--override-ini=cache_dir={folder}"
-    if config.getoption("xmlpath", None):
-        yield f"--junitxml={folder / 'junit.xml'}"

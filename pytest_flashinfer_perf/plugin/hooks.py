@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,10 @@ import pytest
 
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.config.usage import errors_of_use
-from pytest_flashinfer_perf.plugin import incompatible, named_files, options, read_options, results
+from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import Board
 from pytest_flashinfer_perf.rows.step import StepPlan
-from pytest_flashinfer_perf.session import reports, stash, stored
+from pytest_flashinfer_perf.session import reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, confirms, measures
 
@@ -29,22 +29,27 @@ if TYPE_CHECKING:
 
 TRACE_SETS = pytest.StashKey[list[tuple[named_files.Asked, "Evaluations"]]]()
 
+CODSPEED = (
+    "pytest-codspeed is active (--codspeed or CODSPEED_ENV) and has switched off pytest-benchmark, which writes the"
+    " rows of tests with perf: run these with -p no:codspeed"
+)
+
 
 def begin(config: pytest.Config) -> None:
     """Read the settings, and register the plugins of a session that measures."""
     with errors_of_use():
-        _configure(config)
-
-
-def _configure(config: pytest.Config) -> None:
-    settings = config.stash[SETTINGS] = read_options.read(config)
-    board = Board(functools.partial(_step_of, settings))
-    config.pluginmanager.register(board, "flashinfer-perf-board")
-    running.start(config, board.notes)
-    if not hasattr(config, "workerinput"):
-        _start_gathering(config, settings, board)
-    named_files.set_arguments(config, settings)
-    _take_trace_sets(config, settings)
+        settings = config.stash[SETTINGS] = read_options.read(config)
+        board = Board(functools.partial(_step_of, settings))
+        config.pluginmanager.register(board, "flashinfer-perf-board")
+        running.start(config, board.notes)
+        if not hasattr(config, "workerinput"):
+            _start_gathering(config, settings, board)
+        named_files.set_arguments(config, settings)
+        asked = named_files.take(config, settings)
+        if asked:
+            shared = named_files.evaluations(settings)
+            config.pluginmanager.register(shared, "flashinfer-perf-evaluations")
+            config.stash[TRACE_SETS] = [(one, shared) for one in asked]
 
 
 def _step_of(settings: Settings) -> StepPlan | None:
@@ -57,8 +62,8 @@ def _step_of(settings: Settings) -> StepPlan | None:
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
     """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
-    if stored.copies(config):
-        config.pluginmanager.register(stored.SmallDocuments(config), "flashinfer-perf-stored")
+    if str(config.getoption("benchmark_storage", "")).startswith("elasticsearch"):
+        config.pluginmanager.register(results.SmallDocuments(config), "flashinfer-perf-stored")
     if not config.option.collectonly:
         config.pluginmanager.register(results.ResultFiles(config, board), "flashinfer-perf-result-files")
     if confirms():
@@ -89,14 +94,6 @@ def _open_files(config: pytest.Config, board: Board) -> None:
         config.pluginmanager.register(CsvFile(path), "flashinfer-perf-csv")
 
 
-def _take_trace_sets(config: pytest.Config, settings: Settings) -> None:
-    asked = named_files.take(config, settings)
-    if asked:
-        shared = named_files.evaluations(settings)
-        config.pluginmanager.register(shared, "flashinfer-perf-evaluations")
-        config.stash[TRACE_SETS] = [(one, shared) for one in asked]
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
@@ -118,18 +115,15 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
     """Whether FlashInfer is complete, and which part of a model has cases."""
-    step = _step_of(config.stash[SETTINGS])
-    return [*(_requirements() if any(map(measures, items)) else ()), *(step.coverage if step else ())]
-
-
-def _requirements() -> Iterator[str]:
     from pytest_flashinfer_perf.machine import requirements
 
-    lacking = "; ".join(one.sentence for one in requirements.unmet())
-    if lacking:
-        yield f"flashinfer {requirements.version(requirements.PROJECT)} is INCOMPLETE: {lacking}"
-    elif requirements.versions():
-        yield f"flashinfer {requirements.version(requirements.PROJECT)}, with all that it requires"
+    step, known = _step_of(config.stash[SETTINGS]), []
+    if any(map(measures, items)):
+        lacking = "; ".join(one.sentence for one in requirements.unmet())
+        state = f" is INCOMPLETE: {lacking}" if lacking else ", with all that it requires"
+        if lacking or requirements.versions():
+            known.append(f"flashinfer {requirements.version(requirements.PROJECT)}{state}")
+    return [*known, *(step.coverage if step else ())]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -151,16 +145,14 @@ def pytest_collect_file(
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Give a test that is marked by perf_cases or perf_apis its cases."""
-    marker = metafunc.definition.get_closest_marker("perf_cases")
+    from pytest_flashinfer_perf.plugin import collection
+
+    marker, settings = metafunc.definition.get_closest_marker("perf_cases"), metafunc.config.stash[SETTINGS]
     if marker is not None:
-        from pytest_flashinfer_perf.plugin import collection
-
-        collection.parametrize(metafunc, marker, metafunc.config.stash[SETTINGS])
+        collection.parametrize(metafunc, marker, settings)
     if metafunc.definition.get_closest_marker("perf_apis") is not None:
-        from pytest_flashinfer_perf.plugin import collection
-
         with errors_of_use():
-            collection.parametrize_apis(metafunc, metafunc.config.stash[SETTINGS])
+            collection.parametrize_apis(metafunc, settings)
 
 
 def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -190,16 +182,14 @@ def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Find the device and the instrument before the first test, so that a missing one is one error, not many."""
-    if session.config.option.collectonly or not any(map(_needs_device, session.items)):
+    measured = any(map(measures, session.items))
+    needs_device = measured or any(any(map(one.get_closest_marker, options.REQUIRING)) for one in session.items)
+    if session.config.option.collectonly or not needs_device:
         return
     settings = session.config.stash[SETTINGS]
     device = session.config.stash[DEVICE] = _device(settings)
-    if any(map(measures, session.items)) and not incompatible.is_codspeed_active(session.config):
+    if measured and not is_codspeed_active(session.config):
         running.ready(session, settings, device)
-
-
-def _needs_device(item: pytest.Item) -> bool:
-    return measures(item) or any(map(item.get_closest_marker, options.REQUIRING))
 
 
 def _device(settings: Settings) -> Device:
@@ -216,11 +206,17 @@ def _device(settings: Settings) -> Device:
     return device
 
 
+def is_codspeed_active(config: pytest.Config) -> bool:
+    """Whether https://github.com/CodSpeedHQ/pytest-codspeed, a plugin, has taken pytest-benchmark's place."""
+    codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
+    return bool(getattr(codspeed, "is_codspeed_enabled", False))
+
+
 @pytest.hookimpl(specname="pytest_runtest_setup", tryfirst=True)
 def pytest_runtest_setup_beside_codspeed(item: pytest.Item) -> None:
     """Skip before fixtures are made: CodSpeed's `benchmark` is not the one that measures."""
-    if measures(item) and incompatible.is_codspeed_active(item.config):
-        pytest.skip(incompatible.CODSPEED)
+    if measures(item) and is_codspeed_active(item.config):
+        pytest.skip(CODSPEED)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

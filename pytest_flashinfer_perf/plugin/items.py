@@ -18,7 +18,6 @@ from pytest_flashinfer_perf.session.stash import CASE, IDENTITY, LINE, SETTINGS
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.flashinfer_benchmark.testlist import TestlistLine
     from pytest_flashinfer_perf.plugin.fixture import Perf
-    from pytest_flashinfer_perf.spec.case import Case
 
 
 class Testlist(pytest.File):
@@ -50,19 +49,19 @@ def _item(parent: pytest.Collector, entry: TestlistLine) -> pytest.Function:
 
 def _call(entry: TestlistLine) -> Callable[..., None]:
     case = entry.case
+
+    def without_case() -> None:
+        if entry.missing:
+            pytest.skip(f"{entry.where}: {entry.missing}")
+        pytest.fail(f"{entry.where}: {entry.problem}", pytrace=False)
+
     if case is None:
-        return lambda: _without_case(entry)
+        return without_case
 
     def measured(perf: Perf) -> None:
         perf(case)
 
     return measured
-
-
-def _without_case(entry: TestlistLine) -> None:
-    if entry.missing:
-        pytest.skip(f"{entry.where}: {entry.missing}")
-    pytest.fail(f"{entry.where}: {entry.problem}", pytrace=False)
 
 
 class FindingFile(pytest.File):
@@ -71,14 +70,11 @@ class FindingFile(pytest.File):
             [case] = testlist.cases_of_line(findings.line_of(self.path), all_routines())
         except (ValueError, FlashinferPerfError) as error:
             raise self.CollectError(safe_lines(f"{self.path}: {error}")) from error
-        item = pytest.Function.from_parent(self, name=f"{case.routine.name}[{case.id}]", callobj=_attempt(case))
+
+        def attempted(perf: Perf) -> None:
+            perf.attempt(case)
+
+        item = pytest.Function.from_parent(self, name=f"{case.routine.name}[{case.id}]", callobj=attempted)
         for mark in collection.marks(case):
             item.add_marker(mark)
         return [item]
-
-
-def _attempt(case: Case) -> Callable[..., None]:
-    def attempted(perf: Perf) -> None:
-        perf.attempt(case)
-
-    return attempted

@@ -100,13 +100,10 @@ def refuse_foreign(config: pytest.Config) -> None:
 def _foreign(root: Path) -> Path | None:
     """A file that pytest would read. Tests are not, since they are not collected; the official set has some."""
     code = iter(sorted(root.rglob("conftest.py")))
-    ini = (path for name, pattern in INI.items() for path in sorted(root.rglob(name)) if _contains(path, pattern))
-    found = next(code, None) or next(ini, None)
+    ini = ((path, pattern) for name, pattern in INI.items() for path in sorted(root.rglob(name)))
+    read = (path for path, pattern in ini if re.search(pattern, path.read_text(errors="replace")))
+    found = next(code, None) or next(read, None)
     return found.relative_to(root) if found else None
-
-
-def _contains(path: Path, pattern: str) -> bool:
-    return re.search(pattern, path.read_text(errors="replace")) is not None
 
 
 def take(config: pytest.Config, settings: Settings) -> list[Asked]:

@@ -72,16 +72,12 @@ def _verify_gate(config: pytest.Config, project: ProjectFile) -> None:
 
 def _model(config: pytest.Config) -> dict[str, Any]:
     """The model, its step, and the file that already has its plan; files are relative to the current folder."""
-    here, model, plan = config.invocation_params.dir, config.getoption("perf_model"), config.getoption("perf_plan")
-    if model is not None and _is_config(model):
-        model = str(here / model)
-    return {"model": model, "step": config.getoption("perf_step"), "plan": plan and str(here / plan)}
-
-
-def _is_config(given: str) -> bool:
     from pytest_flashinfer_perf.models import shipped
 
-    return shipped.is_path(given)
+    here, model, plan = config.invocation_params.dir, config.getoption("perf_model"), config.getoption("perf_plan")
+    if model is not None and shipped.is_path(model):
+        model = str(here / model)
+    return {"model": model, "step": config.getoption("perf_step"), "plan": plan and str(here / plan)}
 
 
 def _plants(config: pytest.Config) -> dict[str, float]:

@@ -7,8 +7,10 @@ pytest-benchmark's file whole, and `verify` tries each output before anything is
 from __future__ import annotations
 
 import fnmatch
+import functools
+import sys
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -22,20 +24,24 @@ from pytest_flashinfer_perf.config.usage import not_written
 from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.machine import provenance
-from pytest_flashinfer_perf.plugin import incompatible
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.report import host, terminal, vllm
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, Roof, RunError, Unmeasured
+from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, RunError, Unmeasured
 from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import benchmark_rows, reports, stash
 from pytest_flashinfer_perf.session.journal import json_of
+from pytest_flashinfer_perf.session.reports import CaseReport
 from pytest_flashinfer_perf.session.stash import SETTINGS
 
 NOTHING = "nothing was measured, for the reasons above"
 NOT_TIMED = "--benchmark-disable: answers were checked, and nothing was timed"
+PROFILED_ELSEWHERE = (
+    "--benchmark-cprofile: nothing of tests with perf, whose calls are made before pytest-benchmark's: "
+    "python -m cProfile -m pytest ... sees the host's part, nsys and ncu the kernels' (docs/profile.md)"
+)
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
 
@@ -44,57 +50,40 @@ class Board:
 
     def __init__(self, step: Callable[[], StepPlan | None]) -> None:
         self.step = step  # of a model, if the session measures one
-        self._rows: dict[str, Row] = {}
-        self._unmeasured: dict[str, list[Unmeasured]] = {}
-        self._checked: dict[str, str] = {}
-        self._searches: dict[str, Mapping[str, Any]] = {}
-        self._roofs: dict[str, Mapping[str, Roof]] = {}
+        self._carried: dict[str, list[CaseReport]] = {}  # of the last attempt of each test
         self.notes: list[str] = []
         self.is_ours = False
 
     @property
     def rows(self) -> list[Row]:
-        return list(self._rows.values())
+        return self._all("row")
 
     @property
     def unmeasured(self) -> list[Unmeasured]:
-        return [case for of_test in self._unmeasured.values() for case in of_test]
+        return self._all("unmeasured")
 
     @property
     def block(self) -> Block:
-        return Block(roofs=self._roofs, unmeasured=tuple(self.unmeasured), step=self.step())
+        measured = [one for of_test in self._carried.values() for one in of_test if one.row]
+        roofs = {one.row.identity.place: one.roofs for one in measured if one.row}
+        return Block(roofs=roofs, unmeasured=tuple(self.unmeasured), step=self.step())
+
+    def _all(self, name: str) -> list[Any]:
+        """What the reports of all tests carried under this name."""
+        values = (getattr(one, name) for of_test in self._carried.values() for one in of_test)
+        return [value for value in values if value]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test, carried = report.nodeid, reports.of(report)
         self.is_ours |= carried.repeat is not None or carried.unmeasured is not None
-        if report.when == "setup":
-            self._forget(test, row=reports.begins_attempt(report))
-        if carried.row:
-            self._rows[test] = carried.row
-            self._roofs[carried.row.identity.place] = carried.roofs
-        if carried.unmeasured:
-            self._unmeasured.setdefault(test, []).append(carried.unmeasured)
-        if carried.search:
-            self._searches[test] = carried.search
-        if carried.checked:
-            self._checked[test] = carried.checked
-
-    def _forget(self, test: str, *, row: bool) -> None:
-        """Drop the results of an earlier attempt."""
-        self._unmeasured.pop(test, None)
-        self._searches.pop(test, None)
-        self._checked.pop(test, None)
-        if row:
-            self._rows.pop(test, None)
+        if reports.begins_attempt(report):
+            self._carried.pop(test, None)
+        if carried != reports.NOTHING:
+            self._carried.setdefault(test, []).append(carried)
 
     def reasons(self, outcome: str) -> list[str]:
         """The reasons of this outcome, without the line of a file where each was met."""
         return [case.reason.removeprefix(f"{case.line}: ") for case in self.unmeasured if case.outcome == outcome]
-
-    def _not_understood(self) -> list[str]:
-        """The errors of testlists' lines that could not be understood."""
-        failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
-        return [case.reason.removeprefix("Failed: ") for case in failed]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With -v, show a measured case's time beside PASSED."""
@@ -105,9 +94,10 @@ class Board:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._rows:
-            self.notes += incompatible.notes(session.config)
-            incompatible.spare_hypothesis(session.config)
+        if self.rows:
+            if session.config.getoption("benchmark_cprofile", None):
+                self.notes.append(PROFILED_ELSEWHERE)
+            _spare_hypothesis(session.config.pluginmanager)
         if self.is_ours and session.config.getoption("benchmark_disable", None):
             self.notes.append(NOT_TIMED)
         folder = session.config.getoption("perf_vllm_csv")
@@ -123,13 +113,15 @@ class Board:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        rows, checked, searches = self.rows, list(self._checked.values()), list(self._searches.values())
+        rows, checked, searches = self.rows, self._all("checked"), self._all("search")
         skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
-        not_understood = self._not_understood()
+        failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
+        not_understood = [case.reason.removeprefix("Failed: ") for case in failed]  # lines of testlists
         if not (rows or skips or xfailed or not_understood or checked or searches or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
-        write_lines(terminalreporter, terminal.lines(rows, skips, _known() if rows else {}, checked, xfailed))
+        software = provenance.versions() if rows else {}
+        write_lines(terminalreporter, terminal.lines(rows, skips, software, checked, xfailed))
         write_lines(terminalreporter, terminal.left("not understood", not_understood, "line"))
         if terminalreporter.config.getoption("perf_host"):
             write_lines(terminalreporter, host.lines(rows))
@@ -156,16 +148,17 @@ class Board:
             _ours(machine_info)
 
 
+def _spare_hypothesis(manager: pytest.PytestPluginManager) -> None:
+    """Leave its plugin out of the summary, for which it imports all of hypothesis even if no test has used that."""
+    plugin, in_workers = manager.get_plugin("hypothesispytest"), manager.has_plugin("dsession")
+    if plugin and not in_workers and "hypothesis" not in sys.modules:
+        manager.unregister(plugin)
+
+
 def _ours(machine_info: dict[str, Any]) -> None:
-    machine_info |= _known()
+    machine_info |= provenance.versions()
     for reading in ("hz_actual", "hz_actual_friendly"):  # differs at every start, which would warn at every comparison
         machine_info.get("cpu", {}).pop(reading, None)
-
-
-def _known() -> dict[str, Any]:
-    from pytest_flashinfer_perf.machine import provenance
-
-    return provenance.versions()
 
 
 # Attach the row, the check and the repro commands to a test's report.
@@ -179,18 +172,12 @@ def add(item: pytest.Item, report: pytest.TestReport) -> None:
             run_file.put(row, known)
     reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
     if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
-        report.sections.append(("run it again", safe_lines("\n".join(_commands(item)))))
+        from pytest_flashinfer_perf.routines import upstream_command
 
-
-def _commands(item: pytest.Item) -> Iterator[str]:
-    """The command of this project, and that of upstream's script if it has the case."""
-    from pytest_flashinfer_perf.routines import upstream_command
-
-    yield stash.repeat(item, from_here=True)
-    case = stash.case_of(item)
-    upstream = upstream_command.command(case) if case else None
-    if upstream is not None:
-        yield upstream
+        case = stash.case_of(item)
+        upstream = upstream_command.command(case) if case else None
+        commands = [stash.repeat(item, from_here=True), *([upstream] if upstream is not None else [])]
+        report.sections.append(("run it again", safe_lines("\n".join(commands))))
 
 
 def make_printable(report: pytest.TestReport) -> None:
@@ -239,7 +226,8 @@ def verify(config: pytest.Config, settings: Settings) -> None:
         outputs[f"--{name.replace('_', '-')}"] = here / folder / any_file if folder else None
     if settings.fuzzing.on:
         outputs["--perf-findings"] = settings.fuzzing.findings / "any.json"
-    outputs["--benchmark-storage"] = _storage(config) if _saves(config) else None
+    folder = config.getoption("benchmark_storage", "").removeprefix("file://")
+    outputs["--benchmark-storage"] = here / folder / "any.json" if _saves(config) and "://" not in folder else None
     programs = [path for path in outputs.values() if path and path.suffix == ".py"]
     verify_outputs(outputs, [*_read(config, settings), *programs])
 
@@ -247,12 +235,6 @@ def verify(config: pytest.Config, settings: Settings) -> None:
 def _saves(config: pytest.Config) -> bool:
     options = ("perf_save_baseline", "benchmark_save", "benchmark_autosave")
     return any(config.getoption(option, None) for option in options)
-
-
-def _storage(config: pytest.Config) -> Path | None:
-    """A file of the folder, None for a storage that is not one."""
-    folder = config.getoption("benchmark_storage").removeprefix("file://")
-    return None if "://" in folder else config.invocation_params.dir / folder / "any.json"
 
 
 def _read(config: pytest.Config, settings: Settings) -> Iterator[Path]:
@@ -279,23 +261,13 @@ class ResultFiles:
         self._written = False
         self._lost: dict[str, OSError] = {}
 
-    def _take_over(self) -> None:
-        benchmarks: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
-        if benchmarks is not None:
-            benchmarks.save_json = self._write
-            if hasattr(benchmarks.storage, "get"):  # a folder
-                benchmarks.storage.save = self._save_in(benchmarks.storage)
-
     def _write(self, document: Any) -> None:
         self._written = True
         if self._path is not None:
             self._try("--benchmark-json", self._path, document)
 
-    def _save_in(self, storage: Any) -> Any:
-        def save(document: Any, name: str) -> None:
-            self._try("--benchmark-storage", storage.get(f"{storage._next_num}_{name}.json"), document)  # noqa: SLF001
-
-        return save
+    def _save_in(self, storage: Any, document: Any, name: str) -> None:
+        self._try("--benchmark-storage", storage.get(f"{storage._next_num}_{name}.json"), document)  # noqa: SLF001
 
     def _try(self, option: str, path: Path, document: Any) -> None:
         try:
@@ -306,7 +278,11 @@ class ResultFiles:
     @pytest.hookimpl(specname="pytest_sessionfinish", wrapper=True, tryfirst=True)
     def pytest_sessionfinish_before_all_others(self, session: pytest.Session) -> Generator[None, object, object]:
         """Also silences pytest-benchmark's warning that it saves nothing, where this class writes or nothing ran."""
-        self._take_over()
+        benchmarks: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
+        if benchmarks is not None:
+            benchmarks.save_json = self._write
+            if hasattr(benchmarks.storage, "get"):  # a folder
+                benchmarks.storage.save = functools.partial(self._save_in, benchmarks.storage)
         is_known = self._is_due(session) or session.exitstatus not in ENDED
         if is_known and not _saves(self._config):
             warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
@@ -316,7 +292,12 @@ class ResultFiles:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Runs after pytest-benchmark's own hook, which is a wrapper, and after the gate, which judges in any case."""
         if self._is_due(session) and not self._written:
-            self._write(self._without_rows())
+            hook = self._config.hook
+            of_run = {"machine_info": provenance.machine(self._config)}
+            of_run["commit_info"] = hook.pytest_benchmark_generate_commit_info(config=self._config)
+            made = hook.pytest_benchmark_generate_json(config=self._config, benchmarks=[], include_data=True, **of_run)
+            hook.pytest_benchmark_update_json(config=self._config, benchmarks=[], output_json=made)
+            self._write(made)
             if "--benchmark-json" not in self._lost:
                 self._board.notes.append(f"{self._path}: no case was measured, the file has the reasons and no rows")
         self._board.notes += [not_written(session, option, error) for option, error in self._lost.items()]
@@ -325,10 +306,20 @@ class ResultFiles:
         is_whole_shard = self._config.getoption("perf_shard") and session.exitstatus in ENDED
         return self._path is not None and bool(self._board.is_ours or is_whole_shard)
 
-    def _without_rows(self) -> Any:
-        hook = self._config.hook
-        of_run = {"machine_info": provenance.machine(self._config)}
-        of_run["commit_info"] = hook.pytest_benchmark_generate_commit_info(config=self._config)
-        made = hook.pytest_benchmark_generate_json(config=self._config, benchmarks=[], include_data=True, **of_run)
-        hook.pytest_benchmark_update_json(config=self._config, benchmarks=[], output_json=made)
-        return made
+
+class SmallDocuments:
+    """Makes rows small for a storage in Elasticsearch, which keeps a document for each.
+
+    pytest-benchmark asks for the file's content first, where there is one, and then for the storage's.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._for_storage = json_of(config) is None
+
+    @pytest.hookimpl(optionalhook=True, wrapper=True, tryfirst=True)
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> Generator[None, object, object]:
+        done = yield
+        if self._for_storage and SCHEMA_KEY in output_json:
+            output_json[SCHEMA_KEY] = run_file.brief(output_json[SCHEMA_KEY])
+        self._for_storage = True
+        return done

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -73,52 +73,45 @@ def _is_current(spec: Any) -> bool:
 def _compile(specs: Sequence[Any], finished: Finished, step: Step) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "build.ninja").write_text("".join(f"subninja {spec.ninja_path}\n" for spec in specs))
-        words = ["ninja", "-v", "-k", "0", "-C", folder, *_jobs()]
+        jobs = os.environ.get("MAX_JOBS", "")  # FlashInfer's own limit
+        limit = ["-j", jobs] if jobs.isdecimal() else []
+        words = ["ninja", "-v", "-k", "0", "-C", folder, *limit]
         with subprocess.Popen(  # noqa: S603
             words, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as running:
-            _Follower([spec.name for spec in specs], finished, step).follow(running.stdout or ())
+            _follow(running.stdout or (), {spec.name for spec in specs}, finished, step)
         written = [path for name in LOGS if (path := Path(folder, name)).exists()]
         for spec in specs:
             for log in written:
                 shutil.copyfile(log, spec.build_dir / log.name)
 
 
-def _jobs() -> list[str]:
-    """The limit of parallel jobs, from FlashInfer's own variable."""
-    jobs = os.environ.get("MAX_JOBS", "")
-    return ["-j", jobs] if jobs.isdecimal() else []
-
-
-class _Follower:
-    """Parses ninja's output: a line for each command that has ended, followed by the output of that command."""
-
-    def __init__(self, modules: Iterable[str], finished: Finished, step: Step) -> None:
-        self._waiting = set(modules)
-        self._finished = finished
-        self._step = step
-
-    def follow(self, output: Iterable[str]) -> None:
-        ended: list[str] = []
-        for line in output:
-            if STEP.match(line):
-                self._parse(ended)
-                ended = []
-            ended.append(line)
-        self._parse(ended)
-        for module in sorted(self._waiting):
-            self._finished(module, first_error("".join(ended)))
-
-    def _parse(self, command: list[str]) -> None:
-        step = STEP.match(command[0]) if command else None
-        if step:
-            self._step(int(step[1]), int(step[2]))
+def _follow(output: Iterable[str], waiting: set[str], finished: Finished, step: Step) -> None:
+    """Say which files are compiled, and which of the modules are or fail, as soon as ninja says so."""
+    command: list[str] = []
+    for command in _commands(output):
+        seen = STEP.match(command[0])
+        if seen:
+            step(int(seen[1]), int(seen[2]))
             failure = next((line for line in command if line.startswith(FAILED)), None)
             written = Path((failure or command[0]).split()[-1])
-            module = written.parent.name
-            if module in self._waiting and (failure or written.suffix == ".so"):
-                self._waiting.remove(module)
-                self._finished(module, first_error("".join(command)) if failure else None)
+            if written.parent.name in waiting and (failure or written.suffix == ".so"):
+                waiting.remove(written.parent.name)
+                finished(written.parent.name, first_error("".join(command)) if failure else None)
+    for module in sorted(waiting):
+        finished(module, first_error("".join(command)))
+
+
+def _commands(output: Iterable[str]) -> Iterator[list[str]]:
+    """The lines of each command: ninja prints one when it has ended, followed by the output of that command."""
+    lines: list[str] = []
+    for line in output:
+        if STEP.match(line) and lines:
+            yield lines
+            lines = []
+        lines.append(line)
+    if lines:
+        yield lines
 
 
 # Copy modules for another machine, in a package that FlashInfer looks for and loads from.

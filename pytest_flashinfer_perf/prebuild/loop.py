@@ -177,19 +177,16 @@ def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path 
     """Compile; returns pytest's exit code: 0 if all modules are compiled, 1 if one does not compile."""
     own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
     alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides an ini file
-    words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *_selecting(arguments), *alone]
-    variables = {ARCHITECTURES: architectures(), VISIBLE: ""}
-    return processes.started(processes.Environment("prebuild", tuple(words), variables=variables))
-
-
-def _selecting(arguments: Sequence[str]) -> list[str]:
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     known.add_argument("-n", "--numprocesses")
     for name in (*OF_RESULTS, *OF_THE_GATE, *OF_WORKERS):
         known.add_argument(f"--{name}")
     for name in SWITCHES:
         known.add_argument(f"--{name}", action="store_true")
-    return known.parse_known_args(list(arguments))[1]
+    _, selecting = known.parse_known_args(list(arguments))
+    words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *selecting, *alone]
+    variables = {ARCHITECTURES: architectures(), VISIBLE: ""}
+    return processes.started(processes.Environment("prebuild", tuple(words), variables=variables))
 
 
 def architectures() -> str:
@@ -215,4 +212,4 @@ def compile_first(config: pytest.Config) -> None:
         code = prebuild(config.invocation_params.args, report=report)
         if code not in (ALL_THERE, SOME_BROKEN) or not report.exists():
             raise pytest.UsageError(f"--perf-prebuild failed with pytest's exit code {code}, see the output above")
-        time_limit.know(json.loads(report.read_text(encoding="utf-8")))
+        time_limit.broken.update(json.loads(report.read_text(encoding="utf-8")))

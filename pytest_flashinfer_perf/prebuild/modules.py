@@ -11,7 +11,6 @@ import sys
 import warnings
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -58,15 +57,10 @@ def _pretended(major: int, minor: int) -> Device:
     devices._gpu.cache_clear()  # noqa: SLF001 - the cached one is another GPU
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
-            _forget(module)
+            for value in list(vars(module).values()):
+                if hasattr(value, "cache_clear"):  # what it holds is of another GPU
+                    value.cache_clear()
     return devices.find("cuda:0")
-
-
-def _forget(module: ModuleType) -> None:
-    """Clear the module's caches, which belong to another GPU."""
-    for value in list(vars(module).values()):
-        if hasattr(value, "cache_clear"):
-            value.cache_clear()
 
 
 def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> None:
@@ -82,7 +76,8 @@ def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> No
     except WrongAnswerError:  # of a call that computes nothing; its modules are known by then
         return
     except Exception as error:  # noqa: BLE001 - a pretended GPU may cause any error
-        _count(found.lost, f"{case.routine.name}, {case.backend_name}: {_first_line(error)}")
+        sentence = f"{type(error).__name__}: {error}".partition("\n")[0]
+        _count(found.lost, f"{case.routine.name}, {case.backend_name}: {sentence}")
 
 
 def _called(case: Case, device: Device, settings: Settings) -> None:
@@ -106,7 +101,3 @@ def _declared(functions: tuple[str, ...]) -> None:
 
 def _count(reasons: dict[str, int], reason: str) -> None:
     reasons[reason] = reasons.get(reason, 0) + 1
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -19,7 +19,13 @@ import torch.distributed as dist
 
 from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.kernel_timing import run as alone
-from pytest_flashinfer_perf.kernel_timing.instruments import ChosenInstrument, InstrumentError, Work, without_gc
+from pytest_flashinfer_perf.kernel_timing.instruments import (
+    ChosenInstrument,
+    InstrumentError,
+    Sample,
+    Work,
+    without_gc,
+)
 from pytest_flashinfer_perf.kernel_timing.run import Observations, Placed, Timing, Verify
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.kernel_timing.trace import Trace
@@ -98,11 +104,11 @@ class Together:
     def missing(self, device: Device) -> str | None:  # noqa: ARG002 - it was chosen for this device
         return None
 
-    def sample(self, work: Work, count: int, warmup: int) -> list[float]:
+    def sample(self, work: Work, count: int, warmup: int) -> list[Sample]:
         for _ in range(warmup):
             work()
         self.timed.append(self._spans(work, count))
-        return self.figures(self.timed[-1])
+        return list(map(Sample, self.figures(self.timed[-1])))
 
     def figures(self, seen: Spans) -> list[float]:
         return seen.longest if self.proof.violations else seen.last_to_last

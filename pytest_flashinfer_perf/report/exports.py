@@ -64,25 +64,16 @@ def entries(run: Run) -> list[ExportedRow]:
     found = []
     known: list[Row | Unmeasured] = [*run.ours, *run.unmeasured]
     for one in known:
-        name = _name(one.identity, several)
-        named[name] += 1
-        nth = f" ({named[name]})" if named[name] > 1 else ""
-        found.append(_entry(f"{name}{nth}", one))
+        identity = one.identity
+        where = f" on {identity.device_name} {identity.place}" if several and identity.place else ""
+        named[f"{identity.case}{where}"] += 1
+        nth = named[f"{identity.case}{where}"]
+        name = safe(f"{identity.case}{where}{f' ({nth})' if nth > 1 else ''}")  # whatever reads it may print it
+        if isinstance(one, Unmeasured):
+            found.append(ExportedRow(name, safe(one.outcome), identity, None, safe_lines(one.reason)))
+        else:
+            found.append(ExportedRow(name, str(one.status), identity, one, None))
     return found
-
-
-def _name(identity: Identity, several: bool) -> str:
-    """The case, with the device if the run has several."""
-    return (
-        f"{identity.case} on {identity.device_name} {identity.place}" if several and identity.place else identity.case
-    )
-
-
-def _entry(name: str, one: Row | Unmeasured) -> ExportedRow:
-    """Whatever reads the export may print it."""
-    if isinstance(one, Unmeasured):
-        return ExportedRow(safe(name), safe(one.outcome), one.identity, None, safe_lines(one.reason))
-    return ExportedRow(safe(name), str(one.status), one.identity, one, None)
 
 
 def as_csv(run: Run) -> str:
@@ -102,23 +93,22 @@ def as_github_action_benchmark(run: Run) -> str:
     """An entry needs a value: cases that have none are one entry more, the number of them, where smaller is better."""
     found = entries(run)
     without = [one for one in found if one.row is None]
-    shown: list[dict[str, Any]] = [_shown(one) for one in found if one.row]
+    shown: list[dict[str, Any]] = []
+    for one in found:
+        median, deviation = one.median_and_deviation
+        if median is not None:
+            rates = [f"{name} {rate:.4g}" for name, rate in one.rates.items() if rate is not None]
+            facts = [
+                f"schema {SCHEMA}",
+                f"status {one.status}",
+                *rates,
+                f"device {safe(str(one.identity.device_name))}",
+            ]
+            value = {"name": one.name, "unit": "us", "value": median, "range": f"± {deviation:.4g} us"}
+            shown.append({**value, "extra": "\n".join(facts)})
     reasons = "\n".join([f"schema {SCHEMA}", *(f"{one.name}: {one.status}: {one.reason}" for one in without)])
     shown.append({"name": WITHOUT_TIME, "unit": "cases", "value": len(without), "extra": reasons})
     return json.dumps(shown, indent=1, allow_nan=False) + "\n"
-
-
-def _shown(one: ExportedRow) -> dict[str, Any]:
-    median, deviation = one.median_and_deviation
-    spread = f"± {deviation:.4g} us"
-    return {"name": one.name, "unit": "us", "value": median, "range": spread, "extra": "\n".join(_facts(one))}
-
-
-def _facts(one: ExportedRow) -> Iterator[str]:
-    yield f"schema {SCHEMA}"
-    yield f"status {one.status}"
-    yield from (f"{name} {rate:.4g}" for name, rate in one.rates.items() if rate is not None)
-    yield f"device {safe(str(one.identity.device_name))}"
 
 
 def as_openmetrics(run: Run) -> str:

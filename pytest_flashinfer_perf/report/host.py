@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.rows.formatting import counted, duration, grouped, indented, named
-from pytest_flashinfer_perf.rows.row import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, HostTime, Row, outlasts, places
+from pytest_flashinfer_perf.rows.host_time import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, HostTime, outlasts, places
+from pytest_flashinfer_perf.rows.row import Row
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 BATCH = "batch_size"
@@ -28,7 +29,7 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     yield "what a call costs the host, without a CUDA graph"
     yield HEADINGS
-    for shape, backends in grouped(seen, lambda one: _shape(one[0])):
+    for shape, backends in grouped(seen, lambda one: shape_of(one[0])):
         yield shape
         for row, host in backends:
             yield _line(row, host)
@@ -44,7 +45,7 @@ def _line(row: Row, host: HostTime) -> str:
     return f"  {named(row):<24}{times}{_count(host.launches):>7}{cells}"
 
 
-def _shape(row: Row) -> str:
+def shape_of(row: Row) -> str:
     return row.identity.shape or row.case
 
 
@@ -114,14 +115,15 @@ def plans_over_batches(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """The points of a curve for each backend and shape that was planned for two batches at least."""
     planned = [(row, host.plan_us) for row, host in known(rows) if host.plan_us is not None and BATCH in row.params]
     points: list[dict[str, Any]] = []
-    for name, alike in grouped(planned, lambda one: _but_for_its_batch(one[0])):
+
+    def curve(one: tuple[Row, float]) -> str:
+        """The case but for its batch."""
+        row, batch = one[0], f"b{one[0].params[BATCH]}"
+        shape = "-".join(word for word in shape_of(row).split("-") if word != batch)
+        return f"{row.identity.routine} {shape} {row.identity.backend}"
+
+    for name, alike in grouped(planned, curve):
         batches = {row.params[BATCH]: us for row, us in alike}
         if len(batches) > 1:
             points += [{"curve": name, "batch": batch, "us": batches[batch]} for batch in sorted(batches)]
     return points
-
-
-def _but_for_its_batch(row: Row) -> str:
-    batch = f"b{row.params[BATCH]}"
-    shape = "-".join(word for word in _shape(row).split("-") if word != batch)
-    return f"{row.identity.routine} {shape} {row.identity.backend}"

@@ -54,34 +54,29 @@ def _wins(comparison: BackendTable) -> str:
 
 
 def _side_by_side(comparison: BackendTable) -> Iterator[str]:
+    cells = []
+    for shape, outcomes in comparison.shapes.items():
+        times, best = dict.fromkeys(comparison.backends, ""), comparison.fastest(shape)
+        for name, one in outcomes.items():
+            note = "" if one.status == "ok" else f" ({one.status})"
+            times[name] = f"{_median(one.row)}{note}{' (fastest)' if one in best else ''}"
+        cells.append((shape, *times.values()))
     yield as_markdown(comparison.title) + "\n"
-    yield from _table(("shape", *comparison.backends), (_line(comparison, shape) for shape in comparison.shapes))
-
-
-def _line(comparison: BackendTable, shape: str) -> tuple[str, ...]:
-    cells, best = comparison.shapes[shape], comparison.fastest(shape)
-    times = (_time(cells[name], cells[name] in best) if name in cells else "" for name in comparison.backends)
-    return (shape, *times)
-
-
-def _time(one: CaseHistory, best: bool) -> str:
-    note = "" if one.status == "ok" else f" ({one.status})"
-    return f"{_median(one.row)}{note}{' (fastest)' if best else ''}"
+    yield from _table(("shape", *comparison.backends), cells)
 
 
 def _cases(measured: Iterable[CaseHistory]) -> Iterator[str]:
     headings = ("case", "backend", "median", "spread", "TFLOP/s", "TB/s", "% of roof", "status")
-    yield from _table(headings, (_numbers(one, one.row) for one in measured if one.row))
+    cells = []
+    for one, row in ((one, one.row) for one in measured if one.row):
+        work = row.throughput
+        rates = map(rate, (work.tflops, work.tb_per_sec, work.sol_pct))
+        cells.append((one.case, named(row), duration(row.median), spread(row.spread), *rates, one.status))
+    yield from _table(headings, cells)
 
 
 def _median(row: Row | None) -> str:
     return duration(row.median) if row else ""
-
-
-def _numbers(one: CaseHistory, row: Row) -> tuple[str, ...]:
-    work = row.throughput
-    rates = map(rate, (work.tflops, work.tb_per_sec, work.sol_pct))
-    return (one.case, named(row), duration(row.median), spread(row.spread), *rates, one.status)
 
 
 def _reasons(found: Iterable[CaseHistory], status: str) -> Iterator[str]:

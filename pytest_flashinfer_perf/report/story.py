@@ -11,12 +11,12 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.gate import effects, judge, noise, thresholds, verdict, words
+from pytest_flashinfer_perf.gate import effects, figures, judge, noise, thresholds, verdict, words
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.gate.read import verify_once
 from pytest_flashinfer_perf.rows import run_file
@@ -27,6 +27,16 @@ from pytest_flashinfer_perf.rows.run_file import Run, RunError, Unmeasured
 from pytest_flashinfer_perf.rows.scatter import is_measured, median_error
 
 OWN = "own kernels"
+SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "python_version")
+WORSE = ("SLOWER", "MISSING", "INVALID", "AMBIGUOUS")
+MEANINGS = {
+    "failed": "failed: wrong answers or errors",
+    "wrong": "measured with a wrong answer, as was allowed",
+    "invalid": "invalid: faster than the device can be",
+    "noisy": "noisy: their times are not known well",
+    "xfailed": "failed as expected",
+    "skipped": "skipped, each with its reason",
+}
 
 
 @dataclass(frozen=True)
@@ -94,28 +104,25 @@ def outcomes(runs: Sequence[Run]) -> list[CaseHistory]:
         for place, case, nth, entry in _numbered(run, before):
             seen.setdefault((place, case, nth), []).append((run, entry))
             before[case] = place
-    return [_outcome(place, entries) for (place, _, _), entries in seen.items()]
+    found = []
+    for (place, _, _), entries in seen.items():
+        newest_run, newest = entries[-1]
+        measured = tuple((run, entry) for run, entry in entries if isinstance(entry, Row))
+        found.append(CaseHistory(place, newest, newest_run, measured))
+    return found
 
 
 def _numbered(run: Run, before: Mapping[str, str]) -> Iterator[tuple[str, str, int, Row | Unmeasured]]:
     """A case that a run has twice is two: none of them is left out."""
     times: Counter[tuple[str, str]] = Counter()
     entries: list[Row | Unmeasured] = [*run.ours, *run.unmeasured]
+    # A test that was skipped before it had a device belongs to the run's, if that has a single one.
+    known = {row.identity.place for row in run.ours}
+    single = known.pop() if len(known) == 1 else ""
     for entry in entries:
-        at = (_place(entry.identity, run) or before.get(entry.case, ""), entry.case)
+        at = (entry.identity.place or single or before.get(entry.case, ""), entry.case)
         times[at] += 1
         yield (*at, times[at], entry)
-
-
-def _outcome(place: str, entries: Sequence[tuple[Run, Row | Unmeasured]]) -> CaseHistory:
-    run, newest = entries[-1]
-    return CaseHistory(place, newest, run, tuple((run, entry) for run, entry in entries if isinstance(entry, Row)))
-
-
-def _place(identity: Identity, run: Run) -> str:
-    """A test that was skipped before it had a device belongs to the run's, if that has a single one."""
-    known = {row.identity.place for row in run.ours}
-    return identity.place or (known.pop() if len(known) == 1 else "")
 
 
 @dataclass(frozen=True)
@@ -135,21 +142,13 @@ def answer(runs: Sequence[Run], found: Sequence[CaseHistory], judged: Mapping[st
     measured = sum(one.measured for one in found)
     failed = tuple(one for one in found if one.status in ("failed", "wrong"))
     slower = tuple(one for one in found if one.case in judged and judged[one.case].verdict == "SLOWER")
-    return Summary(
-        measured,
-        statuses,
-        failed,
-        slower,
-        _undecided(judged, {one.case for one in failed}),
-        (_measured(measured, found), *_troubles(statuses), _compared(runs, judged)),
-    )
-
-
-def _undecided(judged: Mapping[str, ShownVerdict], failed: Container[str]) -> dict[str, list[str]]:
-    """Undecided verdicts of cases that are not listed as failed."""
-    left = [(case, one) for case, one in judged.items() if one.verdict in WORSE[1:] and case not in failed]
+    listed = {one.case for one in failed}
+    left = [(case, one) for case, one in judged.items() if one.verdict in WORSE[1:] and case not in listed]
     by_reason = grouped(left, lambda pair: f"{pair[1].verdict}: {pair[1].reason}")
-    return {reason: [case for case, _ in alike] for reason, alike in by_reason}
+    undecided = {reason: [case for case, _ in alike] for reason, alike in by_reason}
+    troubles = (f"{statuses[status]} {meaning}." for status, meaning in MEANINGS.items() if statuses[status])
+    sentences = (_measured(measured, found), *troubles, _compared(runs, judged))
+    return Summary(measured, statuses, failed, slower, undecided, sentences)
 
 
 def _measured(measured: int, found: Sequence[CaseHistory]) -> str:
@@ -158,22 +157,6 @@ def _measured(measured: int, found: Sequence[CaseHistory]) -> str:
     routines = len({one.routine for one in found if one.measured})
     where = " and ".join(devices(found).values())
     return f"{counted(measured, 'case')} of {counted(routines, 'routine')} measured on {where}."
-
-
-def _troubles(statuses: Counter[str]) -> Iterator[str]:
-    for status, meaning in MEANINGS.items():
-        if statuses[status]:
-            yield f"{statuses[status]} {meaning}."
-
-
-MEANINGS = {
-    "failed": "failed: wrong answers or errors",
-    "wrong": "measured with a wrong answer, as was allowed",
-    "invalid": "invalid: faster than the device can be",
-    "noisy": "noisy: their times are not known well",
-    "xfailed": "failed as expected",
-    "skipped": "skipped, each with its reason",
-}
 
 
 def _compared(runs: Sequence[Run], judged: Mapping[str, ShownVerdict]) -> str:
@@ -186,9 +169,6 @@ def _compared(runs: Sequence[Run], judged: Mapping[str, ShownVerdict]) -> str:
     return (
         f"The newest against {counted(len(runs) - 1, 'run')}: {', '.join(f'{n} {verdict}' for verdict, n in ordered)}."
     )
-
-
-WORSE = ("SLOWER", "MISSING", "INVALID", "AMBIGUOUS")
 
 
 def counts(found: Iterable[CaseHistory]) -> Counter[str]:
@@ -204,31 +184,20 @@ def devices(found: Iterable[CaseHistory]) -> dict[str, str]:
 
 def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Where the numbers of each run come from: a line for each fact that any of them has."""
-    facts = [_provenance(run) for run in runs]
+    facts = []
+    for run in runs:
+        # Outside a repository pytest-benchmark writes a word instead of an id.
+        commit = re.fullmatch(r"[0-9a-f]{10,}", str(run.commit.id))
+        known = {
+            "when": f"{run.when:%Y-%m-%d %H:%M:%S}",
+            "commit": commit and f"{commit[0][:10]}{' and uncommitted changes' if run.commit.dirty else ''}",
+            **{name: run.machine.get(name) for name in SOFTWARE},
+            "timed by": "; ".join(sorted({f"{row.provenance.instrument}, {cold_l2(row)}" for row in run.ours})),
+            "cases": len(run.ours),
+        }
+        facts.append({name: str(value) for name, value in known.items() if value not in (None, "")})
     names = dict.fromkeys(name for of_run in facts for name in of_run)
     return {name: [of_run.get(name, "") for of_run in facts] for name in names}
-
-
-def _provenance(run: Run) -> dict[str, str]:
-    """What a run says of where its numbers come from; nothing of what it does not know."""
-    how = {f"{row.provenance.instrument}, {cold_l2(row)}" for row in run.ours}
-    known = {
-        "when": f"{run.when:%Y-%m-%d %H:%M:%S}",
-        "commit": _revision(run),
-        **{name: run.machine.get(name) for name in SOFTWARE},
-        "timed by": "; ".join(sorted(how)),
-        "cases": len(run.ours),
-    }
-    return {name: str(value) for name, value in known.items() if value not in (None, "")}
-
-
-def _revision(run: Run) -> str | None:
-    """None outside a repository, where pytest-benchmark writes a word instead of an id."""
-    known = re.fullmatch(r"[0-9a-f]{10,}", str(run.commit.id))
-    return f"{known[0][:10]}{' and uncommitted changes' if run.commit.dirty else ''}" if known else None
-
-
-SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "python_version")
 
 
 @dataclass(frozen=True)
@@ -298,15 +267,12 @@ def reasons(unmeasured: Iterable[CaseHistory]) -> Counter[str]:
 
 def read(paths: Iterable[Path]) -> list[Run]:
     """Oldest first, whatever their order."""
-    return sorted((_with_valid_times(run_file.read(path)) for path in paths), key=lambda run: run.when)
-
-
-def _with_valid_times(run: Run) -> Run:
-    for row in run.ours:
+    runs = sorted((run_file.read(path) for path in paths), key=lambda run: run.when)
+    for source, row in ((run.source, row) for run in runs for row in run.ours):
         is_valid = is_measured(row.stats.median) and is_measured(row.stats.mean)
         if not (is_valid and all(map(math.isfinite, row.stats.data))):
-            raise RunError(f"{run.source}: {row.fullname} has an invalid time: measure it again")
-    return run
+            raise RunError(f"{source}: {row.fullname} has an invalid time: measure it again")
+    return runs
 
 
 # Compare the newest run with all earlier ones, by the gate.
@@ -325,12 +291,11 @@ def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:
     verify_once(runs)
     *base, head = runs
     rules = verdict.Rules(thresholds=thresholds.read(project_file.find(Path.cwd())))
-    return {one.name: ShownVerdict(one.verdict.value, _reason(one)) for one in judge.judge(base, [head], rules).cases}
-
-
-def _reason(one: verdict.Judged) -> str:
-    """With the figures, where there was something to compare."""
-    return f"{words.times(one)}, {words.changes(one)}: {one.sentence}" if one.compared else one.sentence
+    found = {}
+    for one in judge.judge(base, [head], rules).cases:  # with the figures, where there was something to compare
+        figures = f"{words.times(one)}, {words.changes(one)}: " if one.compared else ""
+        found[one.name] = ShownVerdict(one.verdict.value, f"{figures}{one.sentence}")
+    return found
 
 
 # The backends that share the first place: those not significantly slower than the fastest.
@@ -352,14 +317,14 @@ def is_slower(row: Row, first: Row) -> bool:
 
     Where the samples of the two scatter by more than that noise, their scatter counts.
     """
-    [effect] = effects.effects(effects.replicates([first], [row], paired=True)[:1])
+    [effect] = effects.effects(effects.replicates([first], [row], paired=True, whole=True)[:1])
     own = math.hypot(_error(first, effect.seen.domain), _error(row, effect.seen.domain))
     return effect.change > noise.beyond(RISK, effect.noise.df) * max(effect.error, own)
 
 
 def _error(row: Row, domain: str) -> float:
     """The relative standard error of a median, from the middle half of its samples; without samples from the spread."""
-    counted = domain == "cycles" and effects.is_long(row)
+    counted = domain == "cycles" and figures.is_long(row)
     median, samples = (row.clocks.cycles, row.clocks.cycles_per_call) if counted else (row.median, row.stats.data)
     if not median or not samples or len(samples) < 2:
         return (row.spread or 0.0) / math.sqrt(max(1, row.stats.rounds))

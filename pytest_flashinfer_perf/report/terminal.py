@@ -61,11 +61,14 @@ def lines(
         yield ""
         yield from wrapped(title)
         yield HEADINGS
-        for shape, side_by_side in grouped(of_one, _shape):
+        for shape, side_by_side in grouped(of_one, host.shape_of):
             yield shape
             yield from _backends(side_by_side)
     yield from vllm.lines(rows)
-    yield from _checked(checked)
+    if checked:
+        yield ""
+        results = ", ".join(f"{count} {name}" for name, count in Counter(checked).most_common())
+        yield from wrapped(f"{counted(len(checked), 'answer')} checked, none timed (--perf-refcheck=only): {results}")
     yield from left("skipped", skips)
     yield from left("failed as expected", xfailed)
     yield from _warnings(rows)
@@ -73,10 +76,6 @@ def lines(
 
 def _has_no_reference(row: Row) -> bool:
     return row.check.refcheck == "not checked"
-
-
-def _shape(row: Row) -> str:
-    return row.identity.shape or row.case
 
 
 def _backends(rows: Iterable[Row]) -> Iterator[str]:
@@ -93,35 +92,24 @@ def _line(row: Row, mark: str) -> str:
     calls = counted(row.stats.rounds, "call") if _stopped_early(row) else ""
     work, spread = row.throughput, formatting.spread(row.spread).replace(" ", "")
     rates = f"{rate(work.tflops):>9}{rate(work.tb_per_sec):>7}{rate(work.sol_pct):>7}"
+    bound = "host" if row.provenance.host_bound else BOUND[work.bound]
     time = f"{duration(row.median):>10}{spread:>7}"
-    return f"{mark} {named(row):<24}{time}{rates} {_bound(row):<4} {status or calls}".rstrip()
+    return f"{mark} {named(row):<24}{time}{rates} {bound:<4} {status or calls}".rstrip()
 
 
 def _stopped_early(row: Row) -> bool:
     return row.provenance.stopped == OUT_OF_TIME and row.stats.rounds < FEWEST
 
 
-def _range(counts: Sequence[int]) -> str:
-    fewest, most = min(counts), max(counts)
-    return counted(most, "call") if fewest == most else f"{fewest} to {most} calls"
-
-
-def _bound(row: Row) -> str:
-    return "host" if row.provenance.host_bound else BOUND[row.throughput.bound]
-
-
-def _checked(answers: Sequence[str]) -> Iterator[str]:
-    if answers:
-        yield ""
-        results = ", ".join(f"{count} {name}" for name, count in Counter(answers).most_common())
-        yield from wrapped(f"{counted(len(answers), 'answer')} checked, none timed (--perf-refcheck=only): {results}")
-
-
 def left(outcome: str, reasons: Sequence[str], what: str = "case") -> Iterator[str]:
     if reasons:
         yield ""
         yield f"{counted(len(reasons), what)} {outcome}"
-    for reason, count in Counter(reasons).most_common():
+    yield from _numbered(Counter(reasons))
+
+
+def _numbered(reasons: Counter[str]) -> Iterator[str]:
+    for reason, count in reasons.most_common():
         yield from wrapped(f"{count:>5}  {reason}", 7)
 
 
@@ -132,7 +120,9 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
         yield from wrapped(f"{noisy} noisy: {how}; {CURE}")
     early = [row.stats.rounds for row in rows if _stopped_early(row)]
     if early:
-        yield from wrapped(f"{counted(len(early), 'case')} stopped early, after {_range(early)}: {EARLY}")
+        few = "" if min(early) == max(early) else f"{min(early)} to "
+        calls = f"{few}{counted(max(early), 'call')}"
+        yield from wrapped(f"{counted(len(early), 'case')} stopped early, after {calls}: {EARLY}")
     yield from wrapped(host.waiting(rows))
     for concerns, sentence in COUNTED:
         count = sum(bool(concerns(row)) for row in rows)
@@ -161,26 +151,15 @@ def search_lines(reports: Sequence[Report]) -> Iterator[str]:
         yield ""
         yield f"{routine}: shapes searched"
         yield SEARCH_HEADINGS
-        yield from map(_search_line, of_one)
+        for report in of_one:
+            wanted, found = f"{report['checked']}/{report['wanted']}", len(report["findings"])
+            refused, skipped, left = (sum(report[name].values()) for name in ("refused", "skipped", "quarantined"))
+            numbers = f"{wanted:>9}{report['sampled']:>8}{refused:>8}{skipped:>8}{left:>6}{found:>6}"
+            stopped = " out of time" if report["stopped"] else ""
+            yield f"  {report['backend']:<26}{numbers}{report['examples_per_minute']:>7.0f}{stopped}"
     for name, heading in REASONS.items():
-        yield from _counted(heading, [report[name] for report in reports])
-    found = [path for report in reports for path in report["findings"].values()]
-    yield from (f"pytest {path}" for path in found)
-
-
-def _search_line(report: Report) -> str:
-    wanted = f"{report['checked']}/{report['wanted']}"
-    counts = [sum(report[name].values()) for name in ("refused", "skipped", "quarantined")]
-    numbers = f"{wanted:>9}{report['sampled']:>8}{counts[0]:>8}{counts[1]:>8}{counts[2]:>6}{len(report['findings']):>6}"
-    stopped = " out of time" if report["stopped"] else ""
-    return f"  {report['backend']:<26}{numbers}{report['examples_per_minute']:>7.0f}{stopped}"
-
-
-def _counted(heading: str, of_each: Sequence[Mapping[str, int]]) -> Iterator[str]:
-    total: Counter[str] = Counter()
-    for counts in of_each:
-        total.update(counts)
-    if total:
-        yield f"{sum(total.values())} {heading}"
-    for reason, count in total.most_common():
-        yield from wrapped(f"{count:>5}  {reason}", 7)
+        total = sum((Counter(report[name]) for report in reports), Counter[str]())
+        if total:
+            yield f"{sum(total.values())} {heading}"
+        yield from _numbered(total)
+    yield from (f"pytest {path}" for report in reports for path in report["findings"].values())

@@ -18,7 +18,11 @@ REQUIRED = {"BatchMLAPagedAttentionWrapper": ["--num_kv_heads", "1"], "mm_fp4": 
 
 
 def command(case: Case) -> str | None:
-    return None if refusal(case) else flags.join([*PROGRAM, *_words(case)])
+    if refusal(case):
+        return None
+    name, own = case.routine.name, case.routine.family in upstream.DEFAULT_BACKEND
+    backends = ["--backends", case.backend_name] if own else []
+    return flags.join([*PROGRAM, "--routine", name, *backends, *case.words_beside, *REQUIRED.get(name, [])])
 
 
 def refusal(case: Case) -> str:
@@ -37,11 +41,6 @@ def refusal(case: Case) -> str:
         if value in upstream.VALUES_HERE_ONLY.get(field.name, ()):
             return f"{upstream.SCRIPT} does not take --{field.name} {value}"
     return "" if runs(name, backend, case.params) else f"{upstream.SCRIPT} skips {backend} for it"
-
-
-def _words(case: Case) -> list[str]:
-    backends = ["--backends", case.backend_name] if case.routine.family in upstream.DEFAULT_BACKEND else []
-    return ["--routine", case.routine.name, *backends, *case.words_beside, *REQUIRED.get(case.routine.name, [])]
 
 
 # The shapes that `flashinfer_benchmark.py` itself leaves out, by backend.
@@ -129,14 +128,6 @@ def _groupwise(p: Any, backend: str) -> bool:
     return _e4m3(p, backend) and (backend != "trtllm" or (p.scale_major_mode == "MN" and p.k >= 256))
 
 
-def _fp4_moe(p: Any, _backend: str) -> bool:
-    return bool(p.fp4_mode != "mxfp4_mxfp8" or p.num_tokens % 128 == 0)
-
-
-def _fp8_block_moe(p: Any, _backend: str) -> bool:
-    return bool(p.activation_type == "Swiglu")  # upstream reads the flag and does not pass it on
-
-
 LIMITS: dict[str, Callable[[Any, str], bool]] = {
     "BatchDecodeWithPagedKVCacheWrapper": _decode,
     "BatchPrefillWithPagedKVCacheWrapper": _paged_prefill,
@@ -145,6 +136,7 @@ LIMITS: dict[str, Callable[[Any, str], bool]] = {
     "gemm_fp8_nt_groupwise": _groupwise,
     "group_gemm_fp8_nt_groupwise": _e4m3,
     "mm_fp8": _e4m3,
-    "trtllm_fp4_block_scale_moe": _fp4_moe,
-    "trtllm_fp8_block_scale_moe": _fp8_block_moe,
+    "trtllm_fp4_block_scale_moe": lambda p, _backend: p.fp4_mode != "mxfp4_mxfp8" or p.num_tokens % 128 == 0,
+    # Upstream reads the flag of the activation and does not pass it on.
+    "trtllm_fp8_block_scale_moe": lambda p, _backend: bool(p.activation_type == "Swiglu"),
 }

@@ -12,7 +12,6 @@ from typing import Any
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.rows import run_file
-from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import SCHEMA_KEY, Block, Run, ShardOfRun
 
 VERSIONS = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend", "cupti", "driver", "python_version")
@@ -31,10 +30,6 @@ class ShardPart:
     run: Run
 
     @property
-    def name(self) -> str:
-        return self.run.source
-
-    @property
     def shard(self) -> ShardOfRun | None:
         return self.run.block.shard if self.run.block else None
 
@@ -47,15 +42,6 @@ class ShardPart:
         """Tests of this shard that have neither a row nor a reason: it was stopped."""
         known = {row.fullname for row in self.run.rows} | {one.test for one in self.run.unmeasured}
         return [test for _, test in self.tests if test not in known]
-
-    @property
-    def versions(self) -> str:
-        machine = self.run.machine
-        return ", ".join(f"{name} {machine[name]}" for name in VERSIONS if machine.get(name) is not None)
-
-    @property
-    def models(self) -> str:
-        return " and ".join(sorted({str(row.identity.device_name) for row in self.run.rows}))
 
 
 def read(path: Path) -> ShardPart:
@@ -73,16 +59,13 @@ def merged(parts: Sequence[ShardPart], allowed: Iterable[str] = ()) -> dict[str,
     ]
     if wrong:
         raise MergeError("\n".join(wrong))
-    records = {row.fullname: record for part in parts for row, record in _records(part)}
+    pairs = (pair for part in parts for pair in zip(part.run.rows, part.document["benchmarks"], strict=True))
+    records = {row.fullname: record for row, record in pairs}
     places = {test: at for part in parts for at, test in part.tests}
     ordered = [records[test] for test in sorted(records, key=lambda test: places.get(test, len(places)))]
     first = min(parts, key=lambda part: part.run.when).document
     own = _block(parts, set(records)).written()
     return {**first, "machine_info": _machine(parts), "benchmarks": ordered, SCHEMA_KEY: own}
-
-
-def _records(part: ShardPart) -> Iterator[tuple[Row, dict[str, Any]]]:
-    return zip(part.run.rows, part.document["benchmarks"], strict=True)
 
 
 def _block(parts: Sequence[ShardPart], measured: set[str]) -> Block:
@@ -110,9 +93,9 @@ def duplicates(parts: Sequence[ShardPart]) -> Iterator[str]:
 def gaps(parts: Sequence[ShardPart]) -> Iterator[str]:
     for part in parts:
         if part.shard is None:
-            yield f"{part.name}: written without --perf-shard, so that nobody knows what is missing"
+            yield f"{part.run.source}: written without --perf-shard, so that nobody knows what is missing"
         elif part.missing:
-            yield f"{part.name}: no result of {_some(part.missing)}: that run was stopped"
+            yield f"{part.run.source}: no result of {_some(part.missing)}: that run was stopped"
     shards = [part.shard for part in parts if part.shard is not None]
     if len({(shard.of, shard.whole) for shard in shards}) > 1:
         yield "the files are parts of different wholes: other tests, another n of --perf-shard=i/n, or --perf-shard-by"
@@ -126,19 +109,28 @@ def gaps(parts: Sequence[ShardPart]) -> Iterator[str]:
 def _mixed(what: str, of: Callable[[ShardPart], str]) -> Callable[[Sequence[ShardPart]], Iterator[str]]:
     def check(parts: Sequence[ShardPart]) -> Iterator[str]:
         """A file without rows has nothing that could be mixed up."""
-        values = {of(part): part.name for part in reversed(parts) if part.run.rows}
+        values = {of(part): part.run.source for part in reversed(parts) if part.run.rows}
         if len(values) > 1:
             yield f"mixed {what}: " + "; ".join(f"{value} in {name}" for value, name in values.items())
 
     return check
 
 
+def _versions(part: ShardPart) -> str:
+    machine = part.run.machine
+    return ", ".join(f"{name} {machine[name]}" for name in VERSIONS if machine.get(name) is not None)
+
+
+def _models(part: ShardPart) -> str:
+    return " and ".join(sorted({str(row.identity.device_name) for row in part.run.rows}))
+
+
 CHECKS: dict[str, Callable[[Sequence[ShardPart]], Iterator[str]]] = {
     "duplicates": duplicates,
     "gaps": gaps,
     "commits": _mixed("commits", lambda part: str(part.run.commit.id)),
-    "versions": _mixed("versions", lambda part: part.versions),
-    "gpus": _mixed("GPU models", lambda part: part.models),
+    "versions": _mixed("versions", _versions),
+    "gpus": _mixed("GPU models", _models),
 }
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.host_time import HostTime
 from pytest_flashinfer_perf.rows.ranks import RankTimes
-from pytest_flashinfer_perf.rows.scatter import is_measured
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Status = Literal["ok", "noisy", "invalid", "wrong"]
 # "memory?": no peak is known for the type of the FLOPs, so they may bind where the share is that of the memory's roof.
 Bound = Literal["compute", "memory", "memory?", "link"]
+GapOf = Literal["host", "graph"]
 Refcheck = Literal["passed", "sampled", "wrong", "off", "not checked"]
 
 
@@ -98,6 +99,7 @@ class Placement:
     """The timed calls at one arrangement of their tensors in memory."""
 
     median: Annotated[float | None, "seconds"] = None
+    busy: Annotated[float | None, "seconds of a call in which a kernel ran"] = None
     cycles: Annotated[float | None, "SM cycles"] = None
     addresses: Annotated[tuple[int, ...], "where the memory of each tensor begins that the call touches"] = ()
 
@@ -122,8 +124,8 @@ class Provenance:
     ] = None
     placements: Annotated[
         tuple[Placement, ...],
-        "for each [placement](measurement.md#placements) the median in seconds, the median of its cycles, and where "
-        "the memory of each tensor begins that the call touches",
+        "for each [placement](measurement.md#placements) its medians, in seconds and cycles, and where the memory of "
+        "each tensor begins that the call touches",
     ] = ()
     placement_spread: Annotated[
         float | None, "the standard deviation of those medians over their mean; `null` for a single one"
@@ -169,6 +171,25 @@ class KernelTrace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KernelsAndGaps:
+    """The timed calls under CUPTI, split into the time in which their kernels ran and the gaps between them."""
+
+    busy: Annotated[
+        float | None,
+        "the median of the seconds of a call in which a kernel, a copy or a fill ran; `null` without CUPTI",
+    ] = None
+    busy_per_call: Annotated[tuple[float, ...] | None, "of each timed call, in the order of its samples"] = None
+    gap: Annotated[
+        float | None, "the median of the seconds in which none ran, between the first start and the last end"
+    ] = None
+    gap_of: Annotated[
+        GapOf | None,
+        "`host`: kernels were launched one by one, so it is the host's; `graph`: between those of a CUDA graph; `null` "
+        "without a gap",
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClockReadings:
     """SM cycles between stamps before and after a call, and what NVML reported meanwhile."""
 
@@ -179,6 +200,11 @@ class ClockReadings:
     cycles_per_call: Annotated[tuple[float, ...] | None, "of each call, back to back"] = None
     sm_ghz: Annotated[float | None, "the SM clock during those calls"] = None
     sm_ghz_per_call: Annotated[tuple[float, ...] | None, "of each call"] = None
+    queued: Annotated[
+        bool | None,
+        "whether all those calls were in the queue before the GPU reached the last; otherwise their cycles are the "
+        "host's",
+    ] = None
     throttle: Annotated[str | None, "why NVML says that the clock was held down, while the clock pass ran"] = None
     power_w: Annotated[float | None, "by NVML, while the clock pass ran"] = None
 
@@ -195,74 +221,6 @@ class AnswerCheck:
     refcheck_rows: Annotated[int | None, "how many rows of the outputs were compared; `null` for all"] = None
     refcheck_worst_abs: Annotated[float | None, "the largest error; `null` if none is known, or it is no number"] = None
     refcheck_worst_rel: Annotated[float | None, "the largest error over its row's rms"] = None
-
-
-# Host time in a row: the object `host` of its JSON. Null without a GPU.
-
-ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
-REFERENCE_US = 20.0  # about what the fixed piece of host work takes on a server's core
-COUNTED = {ALLOCATION: "allocations", SYNCHRONISATION: "synchronisations", COPY_TO_HOST: "copies_to_host"}
-
-
-@dataclass(frozen=True)
-class HostLine:
-    """The line of Python that makes an allocation, a synchronisation or a copy; null where none could be seen."""
-
-    what: str
-    line: str | None
-    count: int
-    bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class HostTime:
-    """Times in microseconds; counts are of one eager call, null where no instrument saw them.
-
-    A call that `waits` for the GPU has the time that it waits in `host_us`. `plan_us` is null where nothing is planned.
-    `rounds_us` has the fastest call of each round; the references are the fastest of a fixed piece of host work beside
-    each round and each plan.
-    """
-
-    host_us: float
-    rounds_us: tuple[float, ...]
-    waits: bool
-    plan_us: float | None = None
-    plans_us: tuple[float, ...] = ()
-    launches: int | None = None
-    allocations: int | None = None
-    allocated_bytes: int | None = None
-    synchronisations: int | None = None
-    copies_to_host: int | None = None
-    copied_bytes: int | None = None
-    lines: tuple[HostLine, ...] = ()
-    pass_s: float = 0.0
-    references_us: tuple[float, ...] = ()
-    plan_references_us: tuple[float, ...] = ()
-
-    @property
-    def comparable_us(self) -> float | None:
-        """The fastest call, as on a core that does the reference in 20 us; null in a row without references."""
-        return _comparable(self.rounds_us, self.references_us)
-
-    @property
-    def comparable_plan_us(self) -> float | None:
-        return _comparable(self.plans_us, self.plan_references_us)
-
-
-def _comparable(times: tuple[float, ...], references: tuple[float, ...]) -> float | None:
-    known = times and references and is_measured(min(times)) and is_measured(min(references))
-    return REFERENCE_US * min(times) / min(references) if known else None
-
-
-def outlasts(host: HostTime, on_device: float) -> bool:
-    """Whether the host takes longer for a call than the GPU, for so many seconds: then the GPU waits for the host."""
-    return host.host_us > 1e6 * on_device
-
-
-def places(host: HostTime, what: str) -> list[str]:
-    """How often, and by which lines of Python, a call does that."""
-    made = (line for line in host.lines if line.what == what)
-    return [f"{one.count} x {one.line or 'a line that could not be seen'}" for one in made]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,6 +275,7 @@ class Row:
     provenance: Provenance = Provenance()
     library: Library = Library()
     trace: KernelTrace = KernelTrace()
+    timed: KernelsAndGaps = KernelsAndGaps()
     clocks: ClockReadings = ClockReadings()
     check: AnswerCheck = AnswerCheck()
     execution: Execution = Execution()

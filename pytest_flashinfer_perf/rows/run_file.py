@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
@@ -166,11 +166,6 @@ class Run:
     def libraries(self) -> dict[str, Any]:
         return {name: self.machine.get(name) for name in LIBRARIES}
 
-    @property
-    def gpus(self) -> frozenset[str | None]:
-        """Their UUIDs; None where rows are of a CPU."""
-        return frozenset(row.identity.gpu_uuid for row in self.rows)
-
     def model(self, row: Row) -> str:
         """The GPU's name; the CPU's of a plain benchmark."""
         return str(row.identity.device_name or self.machine.get("cpu", {}).get("brand_raw", "unknown"))
@@ -224,18 +219,13 @@ def parse(document: Mapping[str, Any], source: str) -> Run:
         return Run(
             source=source,
             when=_when(document.get("datetime")),
-            rows=tuple(_rows(document["benchmarks"])),
+            rows=tuple(row.read(record, f"benchmark {nth}") for nth, record in enumerate(document["benchmarks"])),
             machine=_machine(document),
             commit=Commit.of(fields.object_in(document, "commit_info")),
             block=_block(document),
         )
     except FieldError as error:
         raise RunError(f"{source}: {error}") from error
-
-
-def _rows(records: Iterable[Any]) -> Iterator[Row]:
-    for nth, record in enumerate(records):
-        yield row.read(record, f"benchmark {nth}")
 
 
 def _machine(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from pytest_flashinfer_perf.rows.fields import FieldError
 
+SUMMED = ("count", "weight_bytes", "parameters", "flops")
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepKernel:
@@ -28,23 +30,11 @@ class StepKernel:
     flops: float = 0.0
 
     def times(self, count: int) -> StepKernel:
-        return replace(
-            self,
-            count=self.count * count,
-            weight_bytes=self.weight_bytes * count,
-            parameters=self.parameters * count,
-            flops=self.flops * count,
-        )
+        return replace(self, **{name: getattr(self, name) * count for name in SUMMED})
 
     def joined(self, other: StepKernel) -> StepKernel:
         """This kernel and the calls of another layer's that is the same."""
-        return replace(
-            self,
-            count=self.count + other.count,
-            weight_bytes=self.weight_bytes + other.weight_bytes,
-            parameters=self.parameters + other.parameters,
-            flops=self.flops + other.flops,
-        )
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in SUMMED})
 
     def __post_init__(self) -> None:
         if self.count < 1:

@@ -106,7 +106,9 @@ def add(config: pytest.Config, row: Row, options: Options) -> None:
     clock.load(row.provenance.instrument, row.stats.data)
     given = {**session.options, **options.marker, "timer": SimpleNamespace(target=clock), "cprofile": False}
     how = {"add_stats": session.benchmarks.append, "logger": session.logger, "warner": None, "disabled": False}
-    fixture = BenchmarkFixture(_stand_in(row, options), **how, **given)
+    of_cases = {} if options.param is None else {"callspec": SimpleNamespace(id=options.param, params=row.params)}
+    test = SimpleNamespace(name=row.name, nodeid=row.fullname, **of_cases)
+    fixture = BenchmarkFixture(test, **how, **given)
     fixture.group, fixture.params = options.group, dict(row.params) or None
     fixture.extra_info.update(row.extra_info())
     fixture.pedantic(lambda: None, rounds=row.stats.rounds, iterations=1)
@@ -116,8 +118,3 @@ def forget(config: pytest.Config, test: str) -> None:
     """Drop the row of an attempt that does not count."""
     session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
     session.benchmarks[:] = [row for row in session.benchmarks if row.fullname != test]
-
-
-def _stand_in(row: Row, options: Options) -> SimpleNamespace:
-    of_cases = {} if options.param is None else {"callspec": SimpleNamespace(id=options.param, params=row.params)}
-    return SimpleNamespace(name=row.name, nodeid=row.fullname, **of_cases)

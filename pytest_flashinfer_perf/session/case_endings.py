@@ -39,14 +39,14 @@ class Death(NamedTuple):
     words: str
 
 
+ELSEWHERE = Death("died", "its process ended on another host, and only there is known what of", "")
+
+
 def of_error(error: BaseException) -> str | None:
     if isinstance(error, MemoryError):
         return OUT_OF_MEMORY
     text = f"{type(error).__name__}: {error}"
     return next((name for name, pattern in ERRORS if re.search(pattern, text)), None)
-
-
-ELSEWHERE = Death("died", "its process ended on another host, and only there is known what of", "")
 
 
 def exit_code(process: int) -> int | None:
@@ -65,7 +65,10 @@ def exit_code(process: int) -> int | None:
 
 def of_death(words: str, limit: float, code: int | None) -> Death:
     """The death that faulthandler's words describe, which it wrote while the process died, or else the exit code."""
-    where = "\n".join(last_words.frames(_of_the_case(words)))
+    # The thread that ran the case: the one that died, or the last.
+    threads = re.split(r"^(?:Current thread|Thread) .*\n", words, flags=re.MULTILINE)
+    current = re.search(r"^Current thread .*\n((?:  .*\n)*)", words, flags=re.MULTILINE)
+    where = "\n".join(last_words.frames((current[1] if current else threads[-1]).splitlines()))
     if "Timeout (" in words:
         return Death(TIMEOUT, f"no end within {limit:g} s (--perf-timeout), its process was ended", where)
     fatal = re.search(r"Fatal Python error: (.*)", words)
@@ -84,10 +87,3 @@ def _of_code(code: int | None) -> tuple[str, str]:
         return KILLED, "its process was ended by SIGKILL, as a host does that is out of memory"
     known = {int(one): one.name for one in signal.Signals}
     return KILLED, f"its process was ended by {known.get(-code, f'signal {-code}')}"
-
-
-def _of_the_case(words: str) -> list[str]:
-    """The lines of the thread that ran the case: the one that died, or the last."""
-    threads = re.split(r"^(?:Current thread|Thread) .*\n", words, flags=re.MULTILINE)
-    current = re.search(r"^Current thread .*\n((?:  .*\n)*)", words, flags=re.MULTILINE)
-    return (current[1] if current else threads[-1]).splitlines()

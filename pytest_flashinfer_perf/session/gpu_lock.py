@@ -22,7 +22,11 @@ def alone_on(name: str, waits: Callable[[Path], None]) -> Iterator[None]:
     path = Path(tempfile.gettempdir()) / f"flashinfer-perf-{name}.lock"
     holder = _opened(path)
     try:
-        _lock(holder, path, waits)
+        try:
+            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waits(path)
+            fcntl.flock(holder, fcntl.LOCK_EX)
         os.environ[HOLDS] = " ".join([*_held(), hold])
         yield
     finally:
@@ -51,11 +55,3 @@ def _opened(path: Path) -> int:
         made = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
         os.fchmod(made, 0o644)  # whatever the umask: other users wait for it too
         return made
-
-
-def _lock(holder: int, path: Path, waits: Callable[[Path], None]) -> None:
-    try:
-        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        waits(path)
-        fcntl.flock(holder, fcntl.LOCK_EX)

@@ -28,7 +28,6 @@ from pytest_flashinfer_perf.session.reports import CaseReport
 from pytest_flashinfer_perf.session.stash import repeat
 
 SCHEMA = 2
-
 BEGIN = '{"journal"'
 WELL = ("passed", "skipped")  # any other outcome makes what was measured before it void
 
@@ -55,86 +54,11 @@ def path_of(config: pytest.Config) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Past:
-    """An earlier run: where it was made, and what it finished."""
-
-    path: Path
-    run: str
-    places: tuple[Mapping[str, Any], ...]
-    finished: Mapping[str, CaseReport] = field(repr=False)
-
-    @property
-    def repeats(self) -> dict[str, str]:
-        """The commands that were run: a test of that name may be another by now."""
-        return {test: report.repeat or "" for test, report in self.finished.items()}
-
-
-def read(path: Path) -> Past | None:
-    """The journal, None if there is none. Lines of another run, by a process that outlived it, are ignored."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        if _never_begun(lines):
-            return None
-        entries = list(_entries(path, lines))
-        if not entries or entries[0].get("journal") != SCHEMA:
-            raise JournalError(f"{path} is no journal of this version: leave out --perf-resume, or remove it")
-        run, places = entries[0]["run"], tuple(entry["place"] for entry in entries if "journal" in entry)
-        return Past(path, run, places, _finished(entry for entry in entries if entry.get("run") == run))
-    except FileNotFoundError:
-        return None
-    except (OSError, LookupError, TypeError, FieldError) as error:
-        raise JournalError(f"{path} is no journal ({error!r}): leave out --perf-resume, or remove it") from error
-
-
-def _never_begun(lines: list[str]) -> bool:
-    """Whether the run was killed before the journal's first line was whole."""
-    first = "".join(lines)
-    return len(lines) < 2 and _parsed(first) is None and BEGIN.startswith(first[: len(BEGIN)])
-
-
-def _finished(entries: Iterable[Mapping[str, Any]]) -> dict[str, CaseReport]:
-    """The first measurement of each, where nothing failed later: its teardown, or itself when it was measured again."""
-    done: dict[str, CaseReport] = {}
-    for entry in entries:
-        if entry.get("outcome") == "passed" and entry["report"]:
-            done.setdefault(entry["finished"], reports.read(entry["report"], entry["finished"]))
-        elif "finished" in entry and entry["outcome"] not in WELL:
-            done.pop(entry["finished"], None)
-    return done
-
-
-def _entries(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
-    """A line may be torn where a run was killed: at the end, or before another run went on."""
-    for at, (line, following) in enumerate(zip(lines, [*lines[1:], BEGIN], strict=True), start=1):
-        entry = _parsed(line)
-        if entry is not None:
-            yield entry
-        elif not following.startswith(BEGIN):
-            raise JournalError(f"{path}:{at}: not a line of a journal: leave out --perf-resume, or remove that line")
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return entry if isinstance(entry, dict) else None
-
-
-@dataclass(frozen=True)
 class Started:
     """A case whose test has begun, and the commands that run it again."""
 
     identity: Identity
     repeat: str
-
-
-def started(path: Path, test: str) -> Started | None:
-    """The last start of this test."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    found = (line for line in reversed(lines) if line.startswith('{"started"'))
-    entry = next((entry for line in found if (entry := _parsed(line)) and entry["started"] == test), None)
-    return fields.read(Started, entry, str(path)) if entry else None
 
 
 class Journal:
@@ -195,6 +119,79 @@ class Journal:
         os.close(self._file)
 
 
+# A journal is read by the run that resumes it, and where a case has ended its process.
+
+
+@dataclass(frozen=True)
+class Past:
+    """An earlier run: where it was made, and what it finished."""
+
+    path: Path
+    run: str
+    places: tuple[Mapping[str, Any], ...]
+    finished: Mapping[str, CaseReport] = field(repr=False)
+
+    @property
+    def repeats(self) -> dict[str, str]:
+        """The commands that were run: a test of that name may be another by now."""
+        return {test: report.repeat or "" for test, report in self.finished.items()}
+
+
+def read(path: Path) -> Past | None:
+    """The journal, None if there is none. Lines of another run, by a process that outlived it, are ignored."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        first = "".join(lines)
+        if len(lines) < 2 and _parsed(first) is None and BEGIN.startswith(first[: len(BEGIN)]):
+            return None  # the run was killed before the first line was whole
+        entries = list(_entries(path, lines))
+        if not entries or entries[0].get("journal") != SCHEMA:
+            raise JournalError(f"{path} is no journal of this version: leave out --perf-resume, or remove it")
+        run, places = entries[0]["run"], tuple(entry["place"] for entry in entries if "journal" in entry)
+        return Past(path, run, places, _finished(entry for entry in entries if entry.get("run") == run))
+    except FileNotFoundError:
+        return None
+    except (OSError, LookupError, TypeError, FieldError) as error:
+        raise JournalError(f"{path} is no journal ({error!r}): leave out --perf-resume, or remove it") from error
+
+
+def _finished(entries: Iterable[Mapping[str, Any]]) -> dict[str, CaseReport]:
+    """The first measurement of each, where nothing failed later: its teardown, or itself when it was measured again."""
+    done: dict[str, CaseReport] = {}
+    for entry in entries:
+        if entry.get("outcome") == "passed" and entry["report"]:
+            done.setdefault(entry["finished"], reports.read(entry["report"], entry["finished"]))
+        elif "finished" in entry and entry["outcome"] not in WELL:
+            done.pop(entry["finished"], None)
+    return done
+
+
+def _entries(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
+    """A line may be torn where a run was killed: at the end, or before another run went on."""
+    for at, (line, following) in enumerate(zip(lines, [*lines[1:], BEGIN], strict=True), start=1):
+        entry = _parsed(line)
+        if entry is not None:
+            yield entry
+        elif not following.startswith(BEGIN):
+            raise JournalError(f"{path}:{at}: not a line of a journal: leave out --perf-resume, or remove that line")
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def started(path: Path, test: str) -> Started | None:
+    """The last start of this test."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    found = (line for line in reversed(lines) if line.startswith('{"started"'))
+    entry = next((entry for line in found if (entry := _parsed(line)) and entry["started"] == test), None)
+    return fields.read(Started, entry, str(path)) if entry else None
+
+
 # `--perf-resume`: cases that an earlier run finished pass again with what it measured, and the rest is run.
 
 
@@ -252,10 +249,6 @@ class Restorer:
         if exitstatus != pytest.ExitCode.USAGE_ERROR:
             kept = counted(len(self._kept), "finished case")
             self._notes.append(f"--perf-resume: {kept} of {self._past.path} not run again")
-
-
-def no_journal(path: object) -> str:
-    return f"--perf-resume: no journal at {path}, everything is run"
 
 
 def differences(places: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[str]:

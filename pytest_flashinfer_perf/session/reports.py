@@ -90,16 +90,10 @@ class Serializer:
 
 
 def unmeasured_of(report: pytest.TestReport, identity: Identity, line: str | None = None) -> Unmeasured:
-    ended = of(report).ended
-    outcome = _outcome(report)
-    return Unmeasured(
-        identity=identity, test=report.nodeid, outcome=outcome, ended=ended, reason=reason(report), line=line
-    )
-
-
-def _outcome(report: pytest.TestReport) -> str:
     """`xfailed` is neither a skip nor a failure: it is expected."""
-    return "xfailed" if hasattr(report, "wasxfail") else report.outcome
+    outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
+    why, ended = reason(report), of(report).ended
+    return Unmeasured(identity=identity, test=report.nodeid, outcome=outcome, ended=ended, reason=why, line=line)
 
 
 def reason(report: pytest.TestReport) -> str:

@@ -42,7 +42,7 @@ BY_CASE = pytest.StashKey[bool]()  # GPUs are locked for a case, since some of t
 def start(config: pytest.Config, notes: list[str]) -> None:
     """Register what a session needs from the start, when pytest is configured."""
     brief = config.stash[BRIEF] = WorkerBrief.of(config) or _gathering(config, notes)
-    time_limit.know(brief.broken)
+    time_limit.broken.update(brief.broken)
     config.pluginmanager.register(reports.Serializer(), "flashinfer-perf-serializer")
     stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
     config.add_cleanup(stderr.close)
@@ -75,7 +75,8 @@ def _past(config: pytest.Config, notes: list[str]) -> Past | None:
     path = journal.path_of(config)
     past = journal.read(path) if path else None
     if past is None:
-        notes.append(journal.no_journal(path or "pytest's cache, which is off or cannot be written"))
+        where = path or "pytest's cache, which is off or cannot be written"
+        notes.append(f"--perf-resume: no journal at {where}, everything is run")
     return past
 
 
@@ -104,12 +105,9 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
         config.pluginmanager.register(beside, "flashinfer-perf-beside")
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Retirement(), "flashinfer-perf-retirement")
-        if not any(_is_plain_benchmark(item) for item in session.items):
+        others = (item for item in session.items if not measures(item))
+        if not any("benchmark" in getattr(item, "fixturenames", ()) for item in others):
             config.pluginmanager.register(SilenceXdistWarning(), "flashinfer-perf-silence-xdist-warning")
-
-
-def _is_plain_benchmark(item: pytest.Item) -> bool:
-    return "benchmark" in getattr(item, "fixturenames", ()) and not measures(item)
 
 
 class SilenceXdistWarning:
@@ -253,17 +251,14 @@ class Gatherer:
         if carried.row and (carried.is_kept or hasattr(report, "node")):
             self._added.add(report.nodeid)
             benchmark_rows.add(self._config, carried.row, carried.options)
-        if carried.place and not carried.is_kept:
-            self._write_down(report, carried.place)
-
-    def _write_down(self, report: pytest.TestReport, place: Mapping[str, Any]) -> None:
-        """Write the journal of a worker on another host, which has no file here."""
-        path, known_as = journal.path_of(self._config), json.dumps(place)
-        if path is not None:
-            if known_as not in self._journals:
-                self._journals[known_as] = Journal(path, self._run, place)
-                self._config.add_cleanup(self._journals[known_as].close)
-            self._journals[known_as].finished(report)
+        path = journal.path_of(self._config) if carried.place and not carried.is_kept else None
+        if path is None or carried.place is None:
+            return
+        known_as = json.dumps(carried.place)  # of another host, whose workers have no file here
+        if known_as not in self._journals:
+            self._journals[known_as] = Journal(path, self._run, carried.place)
+            self._config.add_cleanup(self._journals[known_as].close)
+        self._journals[known_as].finished(report)
 
 
 def _limit(config: pytest.Config, settings: Settings) -> Limit | None:

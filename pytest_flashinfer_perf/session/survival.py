@@ -40,24 +40,18 @@ class Survival:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         if not measures(item):
             return (yield)
-        self._write_started(item)
-        with self._limit.of_one() if self._limit else nullcontext():
-            done = yield
-            if self._failed and self._poison is None:
-                self._give_back_memory()
-        self._failed = False
-        return done
-
-    def _write_started(self, item: pytest.Item) -> None:
         self._repeat = repeat(item)
         if self._journal is not None:
             self._journal.started(item.nodeid, Started(identity(item), repeat(item, from_here=True)))
-
-    def _give_back_memory(self) -> None:
-        """Python keeps the last error for a debugger, and with it whatever its frames had."""
-        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
-            vars(sys).pop(name, None)
-        self._device.give_back_memory()
+        with self._limit.of_one() if self._limit else nullcontext():
+            done = yield
+            if self._failed and self._poison is None:
+                # Python keeps the last error for a debugger, and with it whatever its frames had.
+                for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+                    vars(sys).pop(name, None)
+                self._device.give_back_memory()
+        self._failed = False
+        return done
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

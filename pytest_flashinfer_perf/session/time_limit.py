@@ -9,7 +9,7 @@ import faulthandler
 import functools
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 from typing import IO, Any
@@ -95,7 +95,7 @@ ERROR = re.compile(r"error\b|undefined reference|cannot find|not found|No such f
 FAILED = "FAILED: "
 OF_NINJA = ("ninja: ", FAILED, "[")
 
-_broken: dict[str, str] = {}
+broken: dict[str, str] = {}  # modules that this process knows not to compile, and their errors
 _told: list[Callable[[str], None]] = []
 
 
@@ -103,16 +103,6 @@ class CompileError(FlashinferPerfError, RuntimeError):
     """One of FlashInfer's modules does not compile."""
 
     outcome = NOT_COMPILED
-
-
-def broken() -> Mapping[str, str]:
-    """Modules that this process knows not to compile, and their errors."""
-    return _broken
-
-
-def know(modules: Mapping[str, str]) -> None:
-    """Remember the modules that did not compile in another process."""
-    _broken.update(modules)
 
 
 def tell(begins: Callable[[str], None]) -> Callable[[], None]:
@@ -129,7 +119,7 @@ def watch() -> None:
 def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(build)
     def built(spec: Any) -> Any:
-        if spec.name not in _broken:
+        if spec.name not in broken:
             for begins in _told if not getattr(spec, "is_compiled", False) else ():
                 begins(spec.name)
             try:
@@ -138,9 +128,9 @@ def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
             except RuntimeError as error:
                 if NINJA_FAILED not in str(error):
                     raise
-                _broken[spec.name] = first_error(str(error))
+                broken[spec.name] = first_error(str(error))
         raise CompileError(
-            f"FlashInfer's module {spec.name} does not compile: {_broken[spec.name]}\n"
+            f"FlashInfer's module {spec.name} does not compile: {broken[spec.name]}\n"
             f"all that its compiler says: ninja -C {spec.build_dir} -f {spec.ninja_path}"
         )
 
@@ -152,8 +142,4 @@ def first_error(output: str) -> str:
     lines = [line.strip() for line in output.partition(FAILED)[2].splitlines()[2:]]
     printed = [line for line in lines if line and not line.startswith(OF_NINJA)]
     errors = [line for line in printed if ERROR.search(line)]
-    return next(iter(errors or printed), _last_line(output))
-
-
-def _last_line(output: str) -> str:
-    return last_lines(output, 1) or "ninja ended without a word"
+    return next(iter(errors or printed), last_lines(output, 1) or "ninja ended without a word")

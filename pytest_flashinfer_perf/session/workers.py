@@ -19,7 +19,6 @@ from pytest_flashinfer_perf.config.option import GPU_WORKERS
 from pytest_flashinfer_perf.rows.row import Identity
 from pytest_flashinfer_perf.session import case_endings, journal, reports, stash, time_limit
 from pytest_flashinfer_perf.session.case_endings import Death
-from pytest_flashinfer_perf.session.journal import Started
 from pytest_flashinfer_perf.spec import flags
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -58,11 +57,8 @@ class WorkerBrief:
         given = getattr(config, "workerinput", None)
         if given is None:
             return None
-        return cls(**{name: _frozen(value) for name, value in json.loads(given.get(BRIEF, "{}")).items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+        values: dict[str, Any] = json.loads(given.get(BRIEF, "{}"))
+        return cls(**{**values, "places": tuple(values.get("places", ()))})
 
 
 def number(config: pytest.Config) -> int | None:
@@ -135,19 +131,13 @@ class Controller:
         self._broken = False
         if not config.option.tx:
             config.option.dist = "no"  # without workers it means nothing, and pytest-benchmark would switch itself off
+        # Before xdist reads them: replace workers as often as needed, and hand out cases one by one. Only `load` drops
+        # a test that ends its worker: by file or scope it would end each that replaces it.
         if self._opted_in and config.option.dist == "load":
-            self._survive()
-
-    def _survive(self) -> None:
-        """Before xdist reads them: replace workers as often as needed, and hand out cases one by one.
-
-        Only `load` drops a test that ends its worker: by file or scope it would end each that replaces it.
-        """
-        option = self._config.option
-        if option.maxworkerrestart is None:
-            option.maxworkerrestart = AS_OFTEN_AS_NEEDED
-        if option.maxschedchunk is None:
-            option.maxschedchunk = 1
+            if config.option.maxworkerrestart is None:
+                config.option.maxworkerrestart = AS_OFTEN_AS_NEEDED
+            if config.option.maxschedchunk is None:
+                config.option.maxschedchunk = 1
 
     @cached_property
     def _words(self) -> Path:
@@ -167,7 +157,7 @@ class Controller:
         spec, here = node.gateway.spec, _is_here(node.gateway.spec)
         brief = replace(
             self._brief,
-            broken=dict(time_limit.broken()) if here else {},
+            broken=dict(time_limit.broken) if here else {},
             dist=refusal(self._config.option.dist),
             gpu=obstacle(spec, self._specs, self._gpus, opted_in=self._opted_in),
             words=str(self._words / f"{node.gateway.id}.txt") if here else None,
@@ -187,8 +177,13 @@ class Controller:
         self._stillborn += bool(error) and node.gateway.id not in self._collected
         if self._opted_in and self._stillborn >= MOST_STILLBORN:
             raise pytest.UsageError(f"{self._stillborn} workers died before they had collected, the last with: {error}")
-        if error and self._opted_in:
-            _verify_host(node.nodemanager.group, node.gateway.spec.via)
+        host = node.gateway.spec.via if error and self._opted_in else None
+        if host is not None:
+            gateways = node.nodemanager.group
+            gateways[host].join(timeout=NOTICED_S)
+            if not gateways[host].hasreceiver():  # it has ended too: xdist could start no other worker there
+                _forget(gateways, host)
+                pytest.exit(f"host {host} is lost: --perf-resume keeps what was measured before")
 
     def pytest_internalerror(self) -> None:
         self._broken = True
@@ -211,10 +206,19 @@ class Controller:
             report.outcome, report.when, report.longrepr = "passed", "teardown", None
             return
         death = self._death(report.node.gateway)
-        if death is not None:
-            path = journal.path_of(self._config)
-            again = flags.join(["pytest", stash.as_typed(self._config, report.nodeid)])
-            _describe(report, death, journal.started(path, crashitem) if path else None, again)
+        if death is None:
+            return
+        path = journal.path_of(self._config)
+        started = journal.started(path, crashitem) if path else None
+        again = flags.join(["pytest", stash.as_typed(self._config, report.nodeid)])
+        report.when, report.location = "call", (report.location[0], None, report.nodeid.partition("::")[2])
+        report.longrepr = f"{death.outcome}: {death.sentence}"
+        report.sections.append(("ended with", death.outcome))
+        report.sections += [("last words", death.words)] if death.words else []
+        report.sections.append(("run it again", started.repeat if started else again))
+        reports.add(report, ended=death.outcome)
+        identity = started.identity if started else Identity(case=report.nodeid)
+        reports.add(report, unmeasured=reports.unmeasured_of(report, identity))
 
     def _death(self, gateway: Any) -> Death | None:
         """How a worker died; None for one without cases, for which xdist's message is enough."""
@@ -227,26 +231,14 @@ class Controller:
         return case_endings.of_death(last, self._config.getoption("perf_timeout"), case_endings.exit_code(int(process)))
 
 
-def _verify_host(gateways: Any, host: str | None) -> None:
-    """End the run if the gateway of the host has ended too: xdist could start no other worker there."""
-    if host is None:
-        return
-    gateways[host].join(timeout=NOTICED_S)
-    if not gateways[host].hasreceiver():
-        forget(gateways, host)
-        pytest.exit(f"host {host} is lost: --perf-resume keeps what was measured before")
+def _forget(gateways: Any, host: str) -> None:
+    """Drop execnet's gateways of a host that is lost.
 
-
-def _describe(report: pytest.TestReport, death: Death, started: Started | None, again: str) -> None:
-    report.when, report.location = "call", (report.location[0], None, report.nodeid.partition("::")[2])
-    report.longrepr = f"{death.outcome}: {death.sentence}"
-    report.sections.append(("ended with", death.outcome))
-    if death.words:
-        report.sections.append(("last words", death.words))
-    report.sections.append(("run it again", started.repeat if started else again))
-    reports.add(report, ended=death.outcome)
-    identity = started.identity if started else Identity(case=report.nodeid)
-    reports.add(report, unmeasured=reports.unmeasured_of(report, identity))
+    When a session ends, execnet asks each gateway to end, which fails for these, and so for all others. It has no way
+    to leave one out: its list of gateways is not documented, and this module is all that knows it.
+    """
+    known = gateways._gateways  # noqa: SLF001
+    known[:] = [gateway for gateway in known if host not in (gateway.id, gateway.spec.via)]
 
 
 class WorkerErrorRelay:
@@ -270,13 +262,3 @@ def _usage_errors_sent(config: Any) -> Iterator[None]:
     except pytest.UsageError as error:
         config.workeroutput[REFUSED] = str(error)
         raise
-
-
-# Drop execnet's gateways of a host that is lost. When a session ends, execnet asks each gateway to end, which fails
-# for these, and so for all others. It has no way to leave one out: its list of gateways is not documented, and this
-# module is all that knows it.
-
-
-def forget(gateways: Any, host: str) -> None:
-    known = gateways._gateways  # noqa: SLF001
-    known[:] = [gateway for gateway in known if host not in (gateway.id, gateway.spec.via)]

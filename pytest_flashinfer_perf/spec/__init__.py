@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.checking.check import Rows, Tolerance
     from pytest_flashinfer_perf.spec.nested import tensors
-    from pytest_flashinfer_perf.spec.params import Fault, ParamError, Params, flag
+    from pytest_flashinfer_perf.spec.params import Fault, ParamError, Params, autotune, flag
     from pytest_flashinfer_perf.spec.presets import Model, Presets, Spread
-    from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
+    from pytest_flashinfer_perf.spec.routine import Backend, Built, CannotRunError, Cost, LaunchOptions, Routine, Shape
 
 __all__ = [
+    "Backend",
     "Built",
+    "CannotRunError",
     "Cost",
     "Fault",
     "LaunchOptions",
@@ -25,6 +27,7 @@ __all__ = [
     "Shape",
     "Spread",
     "Tolerance",
+    "autotune",
     "flag",
     "tensors",
 ]
@@ -32,9 +35,9 @@ __all__ = [
 # Loaded when they are first used: options and commands read flags without torch.
 _HOMES = {
     "checking.check": ("Rows", "Tolerance"),
-    "spec.params": ("Fault", "ParamError", "Params", "flag"),
+    "spec.params": ("Fault", "ParamError", "Params", "autotune", "flag"),
     "spec.presets": ("Model", "Presets", "Spread"),
-    "spec.routine": ("Built", "Cost", "LaunchOptions", "Routine", "Shape"),
+    "spec.routine": ("Backend", "Built", "CannotRunError", "Cost", "LaunchOptions", "Routine", "Shape"),
     "spec.nested": ("tensors",),
 }
 

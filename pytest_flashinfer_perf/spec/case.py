@@ -101,7 +101,7 @@ class Case:
 
     @property
     def words(self) -> list[str]:
-        """The case as flags in upstream's syntax, which `read` parses."""
+        """The case as flags in upstream's syntax, which `parse` reads."""
         return [self.routine.option, self.routine.name, "--backends", self.backend_name, *self.words_beside]
 
     @property
@@ -173,15 +173,6 @@ class FlagLine(NamedTuple):
         return [self.case(name) for name in self.backends or self.routine.backends]
 
 
-def _unchanged(words: list[str]) -> list[str]:
-    return words
-
-
-def read(line: Iterable[str], routines: dict[str, AnyRoutine]) -> list[Case]:
-    """The cases of a line, one for each of its backends."""
-    return parse(line, routines).cases()
-
-
 def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> FlagLine:
     words = list(line)
     routine = routine_named(name_in(words), routines)
@@ -189,14 +180,15 @@ def parse(line: Iterable[str], routines: dict[str, AnyRoutine]) -> FlagLine:
 
 
 def parse_of(
-    routine: AnyRoutine, words: list[str], accepted: Collection[str], translated: Translate = _unchanged
+    routine: AnyRoutine, words: list[str], accepted: Collection[str], translated: Translate = list
 ) -> FlagLine:
     """A line of this routine; all but the general flags may be `translated` from those of another program."""
-    spellings = [
-        *(name for names in GENERAL for name in names),
-        *(f"--{name}" for name in {*accepted, *routine.params.ignores}),
-    ]
-    known, rest = _general().parse_known_args(flags.expanded(words, spellings))
+    general = flags.parser()
+    for names, how in GENERAL.items():
+        general.add_argument(*names, **how)
+    own = [f"--{name}" for name in {*accepted, *routine.params.ignores}]
+    spellings = [*(name for names in GENERAL for name in names), *own]
+    known, rest = general.parse_known_args(flags.expanded(words, spellings))
     if known.autotune and routine.option != "--api":  # one of the routine's own flags, if it has it
         rest = [*rest, "--autotune"]
     shape = Shape(flags.read(routine.params, translated(rest), accepted, [names[0] for names in GENERAL]))
@@ -212,7 +204,8 @@ def name_in(words: list[str]) -> str:
     named.add_argument(*NAMING, dest="routine")
     known, rest = named.parse_known_args(words)
     if known.routine is None:
-        raise ParamError(_without_routine(rest))
+        typed = next((word for word in rest if difflib.get_close_matches(word, REQUIRED, cutoff=0.8)), None)
+        raise ParamError(flags.unknown(typed, REQUIRED) if typed else flags.required(["--routine/-R"]))
     return str(known.routine)
 
 
@@ -229,18 +222,6 @@ GENERAL: dict[tuple[str, ...], dict[str, Any]] = {
     **{(name,): {"action": "store_true"} for name in (*(f"--{name}" for name in SWITCHES), *WITHOUT_EFFECT)},
 }
 REQUIRED = ("--routine", "--testlist")  # one of them, in a command
-
-
-def _general() -> argparse.ArgumentParser:
-    general = flags.parser()
-    for names, how in GENERAL.items():
-        general.add_argument(*names, **how)
-    return general
-
-
-def _without_routine(words: Iterable[str]) -> str:
-    typed = next((word for word in words if difflib.get_close_matches(word, REQUIRED, cutoff=0.8)), None)
-    return flags.unknown(typed, REQUIRED) if typed else flags.required(["--routine/-R"])
 
 
 def flags_of_family(routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> set[str]:

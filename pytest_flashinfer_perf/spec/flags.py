@@ -7,7 +7,7 @@ import difflib
 import shlex
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from pytest_flashinfer_perf.spec.params import Field, ParamError, Params, Value, fields_of
+from pytest_flashinfer_perf.spec.params import ParamError, Params, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -28,62 +28,44 @@ def parser(*, shortened: bool = False) -> argparse.ArgumentParser:
 
 def expanded(words: Iterable[str], known: Collection[str]) -> list[str]:
     """Complete flags that are abbreviated unambiguously, as upstream's argparse does."""
-    return [_expanded(word, known) for word in words]
-
-
-def _expanded(word: str, known: Collection[str]) -> str:
-    name, equals, value = word.partition("=")
-    meant = {flag for flag in known if flag.startswith(name)} if name.startswith("--") and name not in known else ()
-    return "".join([*meant, equals, value]) if len(meant) == 1 else word
-
-
-def _params_parser(params: type[Params], ignored: Collection[str]) -> argparse.ArgumentParser:
-    made = parser()
-    for field in fields_of(params):
-        _add(made, field)
-    for name in ignored:
-        made.add_argument(f"--{name}", nargs="?")
+    made = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        is_short = name.startswith("--") and name not in known
+        meant = {flag for flag in known if is_short and flag.startswith(name)}
+        made.append("".join([*meant, equals, value]) if len(meant) == 1 else word)
     return made
-
-
-def _add(to: argparse.ArgumentParser, field: Field) -> None:
-    names = [f"--{name}" for name in field.spellings]
-    if field.type is bool:
-        to.add_argument(*names, dest=field.name, action="store_true", default=field.default, help=field.flag.help)
-    else:
-        default = argparse.SUPPRESS if field.required else field.default
-        to.add_argument(*names, dest=field.name, type=field.reader, default=default, help=field.flag.help)
 
 
 def read(params: type[P], words: Sequence[str], accepted: Collection[str] = (), hints: Collection[str] = ()) -> P:
     """Parse the flags of a routine. Those in `accepted` are ignored; `hints` are known to other parsers."""
-    own = {spelling for field in fields_of(params) for spelling in field.spellings}
-    ignored = sorted({*params.ignores, *accepted} - own)
-    args, others = _params_parser(params, ignored).parse_known_args(list(words))
-    if others:
-        raise ParamError(unknown(others[0], [*(f"--{name}" for name in (*own, *ignored)), *hints]))
-    missing = [field.spellings for field in fields_of(params) if not hasattr(args, field.name)]
+    given = read_some(params, words, accepted, hints, "store_true")
+    missing = [field.spellings for field in fields_of(params) if field.required and field.name not in given]
     if missing:
         raise ParamError(required("/".join(f"--{name}" for name in names) for names in missing))
-    return params(**{field.name: getattr(args, field.name) for field in fields_of(params)})
+    return params(**given)
 
 
-def read_some(params: type[P], words: Sequence[str], accepted: Collection[str] = ()) -> dict[str, Value]:
-    """The values of the fields that are given; `--no-return_lse` gives False for a switch."""
+def read_some(
+    params: type[P],
+    words: Sequence[str],
+    accepted: Collection[str],
+    hints: Collection[str] = (),
+    switch: Any = argparse.BooleanOptionalAction,
+) -> dict[str, Any]:
+    """The values of the fields that are given; `--no-return_lse` gives False for a switch, unless it is stored true."""
     made = parser()
     for field in fields_of(params):
         names = [f"--{name}" for name in field.spellings]
-        keywords: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
-        if field.type is bool:
-            made.add_argument(*names, action=argparse.BooleanOptionalAction, **keywords)
-        else:
-            made.add_argument(*names, type=field.reader, **keywords)
+        how = {"action": switch} if field.type is bool else {"type": field.reader}
+        made.add_argument(*names, dest=field.name, default=argparse.SUPPRESS, **how)
     own = {spelling for field in fields_of(params) for spelling in field.spellings}
-    for name in sorted({*params.ignores, *accepted} - own):
-        made.add_argument(f"--{name}", nargs="?", default=argparse.SUPPRESS)
+    ignored = [f"--{name}" for name in sorted({*params.ignores, *accepted} - own)]
+    for name in ignored:
+        made.add_argument(name, nargs="?", default=argparse.SUPPRESS)
     args, others = made.parse_known_args(list(words))
     if others:
-        raise ParamError(unknown(others[0], [f"--{name}" for name in own]))
+        raise ParamError(unknown(others[0], [*(f"--{name}" for name in own), *ignored, *hints]))
     return {field.name: getattr(args, field.name) for field in fields_of(params) if hasattr(args, field.name)}
 
 

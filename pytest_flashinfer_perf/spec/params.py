@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 
 Value = int | float | str | bool | None
 Fault = tuple[str, str]
+Facts = ParamSpec("Facts")
 
 
 class ParamError(FlashinferPerfError, ValueError):
@@ -20,9 +22,17 @@ class ParamError(FlashinferPerfError, ValueError):
 
 @dataclass(frozen=True)
 class Flag:
-    """The declaration of a field, in addition to its type and default."""
+    """The declaration of a field, in addition to its type.
+
+    In ids `letter` precedes the value. An id leaves out the `usual` value (none if it is "") and a value equal to that
+    of the field `same_as`. `draw` lists values for small problems. A search tries sizes up to `most`, often around
+    multiples of `tiles` and of `step`. `spellings` are the flag's names, the current upstream one first, if they differ
+    from the field's name.
+    """
 
     help: str
+    _: dataclasses.KW_ONLY
+    default: Any = dataclasses.field(default_factory=lambda: dataclasses.MISSING)  # given directly it means no default
     letter: str = ""
     usual: Value = None
     same_as: str = ""
@@ -34,31 +44,20 @@ class Flag:
     step: int = 1
     spellings: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "draw", self.draw or self.choices)
 
-def flag(  # noqa: PLR0913 - one argument per fact that a flag has
-    help: str,  # noqa: A002 - argparse's word
-    *,
-    default: Any = dataclasses.MISSING,
-    letter: str = "",
-    usual: Value = None,
-    same_as: str = "",
-    choices: tuple[str, ...] = (),
-    minimum: int | None = None,
-    draw: tuple[Value, ...] = (),
-    most: int | None = None,
-    tiles: tuple[int, ...] = (),
-    step: int = 1,
-    spellings: tuple[str, ...] = (),
-) -> Any:
-    """Declare a field.
 
-    In ids `letter` precedes the value. An id leaves out the `usual` value (none if it is "") and a value equal to that
-    of the field `same_as`. `draw` lists values for small problems. A search tries sizes up to `most`, often around
-    multiples of `tiles` and of `step`. `spellings` are the flag's names, the current upstream one first, if they differ
-    from the field's name.
-    """
-    declared = Flag(help, letter, usual, same_as, choices, minimum, draw or choices, most, tiles, step, spellings)
-    return dataclasses.field(default=default, kw_only=True, metadata={"flag": declared})
+def _field_by(declared: Callable[Facts, Flag]) -> Callable[Facts, Any]:
+    @functools.wraps(declared)
+    def flag(*args: Facts.args, **facts: Facts.kwargs) -> Any:
+        made = declared(*args, **facts)
+        return dataclasses.field(default=made.default, kw_only=True, metadata={"flag": made})
+
+    return flag
+
+
+flag = _field_by(Flag)  # declares a field of Params, with a Flag's arguments
 
 
 def autotune() -> Any:
@@ -75,8 +74,11 @@ class Field:
     name: str
     type: type
     optional: bool
-    default: Any
     flag: Flag
+
+    @property
+    def default(self) -> Any:
+        return self.flag.default
 
     @property
     def required(self) -> bool:
@@ -109,29 +111,22 @@ class Field:
         return self.flag.letter if value is True else f"{self.flag.letter}{SHORT.get(str(value), value)}"
 
 
-SHORT = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "float32": "fp32",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "e5m2",
-}
+SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8_e4m3": "fp8", "fp8_e5m2": "e5m2"}
 
 
 def fields_of(params: type[Params]) -> tuple[Field, ...]:
     if params not in _FIELDS:
-        hints = typing.get_type_hints(params)
-        _FIELDS[params] = tuple(_field(f, hints[f.name]) for f in dataclasses.fields(params))
+        hints, found = typing.get_type_hints(params), []
+        for declared in dataclasses.fields(params):
+            hint = hints[declared.name]
+            alternatives = [a for a in typing.get_args(hint) if a is not type(None)]
+            base = alternatives[0] if alternatives else hint
+            found.append(Field(declared.name, base, bool(alternatives), declared.metadata["flag"]))
+        _FIELDS[params] = tuple(found)
     return _FIELDS[params]
 
 
 _FIELDS: dict[type[Params], tuple[Field, ...]] = {}
-
-
-def _field(declared: dataclasses.Field[Any], hint: Any) -> Field:
-    alternatives = [a for a in typing.get_args(hint) if a is not type(None)]
-    base = alternatives[0] if alternatives else hint
-    return Field(declared.name, base, bool(alternatives), declared.default, declared.metadata["flag"])
 
 
 @dataclass(frozen=True)
@@ -175,9 +170,10 @@ class Params:
     def slug(self, covered: Mapping[str, Value] | None = None) -> str:
         """The id of this problem, without the fields that a model's name already covers."""
         known = covered or {}
-        tokens = (self._token(f) for f in fields_of(type(self)) if f.name not in known or f.flag.usual == "")
-        return "-".join(token for token in tokens if token)
-
-    def _token(self, field: Field) -> str:
-        value, same_as = getattr(self, field.name), field.flag.same_as
-        return "" if same_as and value == getattr(self, same_as) else field.token(value)
+        tokens = []
+        for field in fields_of(type(self)):
+            value, same_as = getattr(self, field.name), field.flag.same_as
+            is_implied = same_as and value == getattr(self, same_as)
+            if not is_implied and (field.name not in known or field.flag.usual == ""):
+                tokens.append(field.token(value))
+        return "-".join(filter(None, tokens))

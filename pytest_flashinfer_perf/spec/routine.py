@@ -74,16 +74,13 @@ class Shape(Generic[P]):
         return f"{self.model.name}-{self.params.slug(self.model.parameters)}"
 
 
+Build = Callable[[P, X, LaunchOptions], Built[X]]
+Shapes = Callable[[], Iterable[Shape[P]]]
+ShapesOfModel = Callable[[Model], Iterable[Shape[P]]]
+
+
 def _no_limits(_params: Any, _backend: str, _device: Device) -> Iterator[str]:
     yield from ()
-
-
-def _as_written(_params: Any, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return outputs
-
-
-def _no_facts(_params: Any, _inputs: Any) -> Mapping[str, Any]:
-    return {}
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ class Backend(Generic[P, X]):
     """
 
     name: str
-    build: Callable[[P, X, LaunchOptions], Built[X]]
+    build: Build[P, X]
     api: str = ""
     requires: tuple[Requirement, ...] = ()
     limits: Callable[[P, str, Device], Iterable[str]] = _no_limits
@@ -122,17 +119,17 @@ class Routine(Generic[P, X]):
     tolerances: Callable[[P, str], tuple[Tolerance, ...]]
     footprint: Callable[[P], int]
     cuda_graph: bool
-    decoded: Callable[[P, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] = _as_written
-    facts: Callable[[P, X], Mapping[str, Any]] = _no_facts
+    decoded: Callable[[P, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] | None = None
+    facts: Callable[[P, X], Mapping[str, Any]] | None = None
     rows: Callable[[P, X], Rows] | None = None
     activations: Callable[[X], torch.Tensor] | None = None
     ranks: Callable[[P], int] | None = None
     collective: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     backends: dict[str, Backend[P, X]] = field(default_factory=dict)
-    tiers: dict[str, Callable[[], Iterable[Shape[P]]]] = field(default_factory=dict)
+    tiers: dict[str, Shapes[P]] = field(default_factory=dict)
     presets: Presets[Any] | None = None
-    model_shapes: Callable[[Model], Iterable[Shape[P]]] | None = None
+    model_shapes: ShapesOfModel[P] | None = None
 
     option: ClassVar[str] = "--routine"  # the flag that names it on a command line
     graph_if_possible: ClassVar[bool] = False  # a call that no graph can hold is timed without one
@@ -144,14 +141,14 @@ class Routine(Generic[P, X]):
 
     def read(self, params: P, _inputs: X, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """The outputs in the form that the reference's answer has."""
-        return self.decoded(params, outputs)
+        return self.decoded(params, outputs) if self.decoded else outputs
 
     def allowed(self, params: P, _inputs: X, backend: str) -> tuple[Tolerance, ...]:
         return self.tolerances(params, backend)
 
     def described(self, params: P, inputs: X, _bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:
         """More fields of the row; `bounds` are the tolerances that the answer was compared by."""
-        return self.facts(params, inputs)
+        return self.facts(params, inputs) if self.facts else {}
 
     def changed(self, _inputs: X) -> tuple[torch.Tensor, ...]:
         """Tensors that a call both reads and writes: they are restored between timed calls."""
@@ -165,14 +162,14 @@ class Routine(Generic[P, X]):
         limits: Callable[[P, str, Device], Iterable[str]] = _no_limits,
         tunes: bool = False,
         modules: tuple[str, ...] = (),
-    ) -> Callable[[Callable[[P, X, LaunchOptions], Built[X]]], Callable[[P, X, LaunchOptions], Built[X]]]:
+    ) -> Callable[[Build[P, X]], Build[P, X]]:
         """Declare one or more backends that the decorated function builds, by calling this FlashInfer API.
 
         `runs_as` is the backend's name in `machine/capability.py`, if the routine uses another one. A backend that
         `tunes` asks FlashInfer's autotuner for its kernel.
         """
 
-        def declare(build: Callable[[P, X, LaunchOptions], Built[X]]) -> Callable[[P, X, LaunchOptions], Built[X]]:
+        def declare(build: Build[P, X]) -> Build[P, X]:
             for name in names:
                 known_as = runs_as or name
                 requires = capability.backend(known_as, api) if api else ()
@@ -181,21 +178,19 @@ class Routine(Generic[P, X]):
 
         return declare
 
-    def tier(self, name: str) -> Callable[[Callable[[], Iterable[Shape[P]]]], Callable[[], Iterable[Shape[P]]]]:
+    def tier(self, name: str) -> Callable[[Shapes[P]], Shapes[P]]:
         """Declare the shapes of a tier; the decorated function makes them when they are asked for."""
 
-        def declare(shapes: Callable[[], Iterable[Shape[P]]]) -> Callable[[], Iterable[Shape[P]]]:
+        def declare(shapes: Shapes[P]) -> Shapes[P]:
             self.tiers[name] = shapes
             return shapes
 
         return declare
 
-    def sweep(
-        self, presets: Presets[Any]
-    ) -> Callable[[Callable[[Model], Iterable[Shape[P]]]], Callable[[Model], Iterable[Shape[P]]]]:
+    def sweep(self, presets: Presets[Any]) -> Callable[[ShapesOfModel[P]], ShapesOfModel[P]]:
         """Declare the shapes of a model that has such a layer; the tier `full` is those of all models."""
 
-        def declare(shapes: Callable[[Model], Iterable[Shape[P]]]) -> Callable[[Model], Iterable[Shape[P]]]:
+        def declare(shapes: ShapesOfModel[P]) -> ShapesOfModel[P]:
             self.presets, self.model_shapes = presets, shapes
             self.tiers["full"] = lambda: (shape for model in presets.everywhere() for shape in shapes(model))
             return shapes

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from queue import Queue
+from statistics import fmean
+from typing import Any, cast
 
-from flashinfer_bench.data import Definition, EvaluationStatus, Solution, Trace, TraceSet, Workload
+from flashinfer_bench.data import (
+    Definition,
+    Evaluation,
+    EvaluationStatus,
+    Performance,
+    Solution,
+    Trace,
+    TraceSet,
+    Workload,
+)
+from flashinfer_bench.utils import env_snapshot
 
 from pytest_flashinfer_perf.config.option import DEFAULT_SEED
 from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
+from pytest_flashinfer_perf.kernel_timing.run import Timing
 from pytest_flashinfer_perf.launch.child_process import ChildProcess, Ended, StartError, cause
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.trace_sets import records
+from pytest_flashinfer_perf.machine.requirements import version
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, EvaluationConfigError
 from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job, Judging
 
@@ -37,6 +52,7 @@ class Benchmark:
         self._config = config or BenchmarkConfig.default()
         self._devices = devices.visible() if device == "auto" else [str(devices.find(device).torch)]
         self._seed = seed
+        self._traces = Path(trace_set.root) / "traces" if trace_set.root is not None else None
 
     def run_all(self, *, save_results: bool = True, resume: bool | None = None) -> TraceSet:
         """Evaluate everything; returns a set with the same definitions, solutions and workloads, and new traces.
@@ -59,7 +75,8 @@ class Benchmark:
 
     def _results(self, *, save: bool, resume: bool) -> list[Result]:
         """The jobs with their traces, in the order of the set: on each device a workload at a time."""
-        done = self._done() if resume else frozenset()
+        known = (trace for traces in self._set.traces.values() for trace in traces)
+        done = evaluated(self._traces, known) if resume else frozenset()
         wanted = [job for job in self._jobs() if job.identity not in done]
         shares = [list(share) for _, share in groupby(wanted, lambda job: job.identity[:2])]
         free: Queue[tuple[str, Runner]] = Queue()
@@ -79,22 +96,11 @@ class Benchmark:
         finally:
             free.put((device, runner))
 
-    def _done(self) -> frozenset[tuple[str, str, str]]:
-        known = (trace for traces in self._set.traces.values() for trace in traces)
-        return records.evaluated(self._traces if self._set.root is not None else None, known)
-
-    @property
-    def _traces(self) -> Path:
-        return Path(self._set.root) / "traces"
-
     def _trace(self, job: Job, outcome: EvaluationResult, *, save: bool) -> Trace | str:
         """The trace, or why there is none."""
         if outcome.status is None:
             return f"{outcome.message}\n{outcome.log}"
-        trace = records.trace_of(job, outcome)
-        if save and self._set.root is not None:
-            records.append(trace, job, self._traces)
-        return trace
+        return recorded(job, outcome, self._traces if save else None)
 
     def _jobs(self) -> Iterator[Job]:
         workloads = {name: [trace.workload for trace in traces] for name, traces in self._set.workloads.items()}
@@ -145,25 +151,90 @@ class Runner:
         self._child = ChildProcess(Judging(isolated=isolated))
 
     def evaluate(self, job: Job) -> EvaluationResult:
-        outcome = self._answer(job)
-        return replace(outcome, log=_end(self._child.output()))
-
-    def _answer(self, job: Job) -> EvaluationResult:
         try:
-            answer = self._child.ask(job, FOR_BOTH * self._timeout)
+            outcome = self._child.ask(job, FOR_BOTH * self._timeout)
         except StartError as error:
             raise RunnerError(f"the process that judges did not start: {error}") from None
-        if not isinstance(answer, Ended):
-            result: EvaluationResult = answer
-            return result
-        if answer.status is None:
-            sentence = f"the reference gave no answer within {self._timeout:g} s (timeout_seconds)"
-            return EvaluationResult(None, sentence)
-        return EvaluationResult(EvaluationStatus.RUNTIME_ERROR, f"the process that judges died: {cause(answer.status)}")
+        match outcome:
+            case Ended(None):
+                sentence = f"the reference gave no answer within {self._timeout:g} s (timeout_seconds)"
+                outcome = EvaluationResult(None, sentence)
+            case Ended(int(status)):
+                sentence = f"the process that judges died: {cause(status)}"
+                outcome = EvaluationResult(EvaluationStatus.RUNTIME_ERROR, sentence)
+        output = self._child.output()
+        log = output if len(output) <= MOST_LOG else f"[...]\n{output[-MOST_LOG:]}"
+        return cast("EvaluationResult", replace(outcome, log=log))
 
     def close(self) -> None:
         self._child.close()
 
 
-def _end(output: str) -> str:
-    return output if len(output) <= MOST_LOG else f"[...]\n{output[-MOST_LOG:]}"
+# Traces: the results in the format of FlashInfer-Bench, one on a line.
+
+VERSIONS_OF = ("flashinfer-python", "cupti-python", "pytest-flashinfer-perf")
+
+
+def recorded(job: Job, outcome: EvaluationResult, folder: Path | None) -> Trace:
+    """The trace, written to the folder if there is one: in one write, so that lines of other processes stay intact."""
+    trace = _trace_of(job, outcome)
+    if folder is not None:
+        path: Path = folder / job.solution.author / job.definition.op_type / f"{job.definition.name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b", buffering=0) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            broken = file.read(1) not in (b"", b"\n")
+            file.write(b"\n" * broken + trace.model_dump_json().encode() + b"\n")
+    return trace
+
+
+def _trace_of(job: Job, outcome: EvaluationResult) -> Trace:
+    performance = None
+    if outcome.status == EvaluationStatus.PASSED:
+        latency, reference = latency_ms(outcome), outcome.reference_ms
+        ratio = reference / latency
+        performance = Performance(latency_ms=latency, reference_latency_ms=reference, speedup_factor=ratio)
+    evaluation = Evaluation(
+        status=outcome.status,
+        environment=_environment(job, outcome),
+        timestamp=datetime.now().astimezone().isoformat(),
+        log="\n".join(filter(None, (outcome.log.rstrip(), outcome.message))),
+        correctness=outcome.correctness,
+        performance=performance,
+    )
+    named = {"definition": job.definition.name, "solution": job.solution.name}
+    return Trace(**named, workload=job.workload, evaluation=evaluation)
+
+
+def latency_ms(outcome: EvaluationResult) -> float:
+    return 1e3 * fmean(timing.median for timing in outcome.timings)
+
+
+def _environment(job: Job, outcome: EvaluationResult) -> Any:
+    """The environment that FlashInfer-Bench records, with further versions that affect times."""
+    seen = env_snapshot(job.device)
+    libs = {**seen.libs, **{name: known for name in VERSIONS_OF if (known := version(name))}}
+    if outcome.timings:
+        libs |= {"instrument": outcome.timings[-1].instrument, "cold_l2": outcome.timings[-1].cold_l2}
+    return seen.model_copy(update={"libs": libs})
+
+
+def merged(timings: tuple[Timing, ...]) -> Timing:
+    """One timing with the samples of all trials."""
+    return replace(timings[-1], samples=tuple(sample for timing in timings for sample in timing.samples))
+
+
+def evaluated(folder: Path | None, traces: Iterable[Trace] = ()) -> frozenset[tuple[str, str, str]]:
+    """The definition, workload and solution of each trace, of these and of those in the folder."""
+    files = sorted(folder.rglob("*.jsonl")) if folder else []
+    lines = [line for file in files for line in file.read_text(errors="replace").splitlines()]
+    known = (trace for trace in (*traces, *filter(None, map(_read, lines))) if trace.evaluation)
+    return frozenset((trace.definition, trace.workload.uuid, trace.solution or "") for trace in known)
+
+
+def _read(line: str) -> Trace | None:
+    """A trace, None where a line is none: the tests of its data set say so."""
+    try:
+        return Trace.model_validate_json(line)
+    except (ValueError, TypeError, RecursionError):
+        return None

@@ -38,18 +38,14 @@ class EvalConfig(BaseModel):
     extra: dict[str, Any] = Field(default_factory=dict)
 
 
-class Resolved(BaseModel):
+class Resolved(EvalConfig):
     """The resolved configuration of one definition."""
-
-    model_config = ConfigDict(frozen=True)
 
     warmup_runs: int = 10
     iterations: int = 50
     num_trials: int = 3
     rtol: float = 1e-2
     atol: float = 1e-2
-    required_matched_ratio: float | None = None
-    extra: dict[str, Any] = Field(default_factory=dict)
     profile_baseline: bool = True
     timeout_seconds: float = 300
     log_level: LogLevel = "WARNING"

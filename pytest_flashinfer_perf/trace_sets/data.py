@@ -41,56 +41,47 @@ class DataSet:
 
 def read(root: Path) -> DataSet:
     found = DataSet(root)
-    for file, definition in _parsed(found, "definitions", "*.json", Definition):
+    for file, _, definition in _parsed(found, "definitions", Definition):
         _add_definition(found, file, definition)
-    for file, solution in _parsed(found, "solutions", "*.json", Solution):
+    for file, _, solution in _parsed(found, "solutions", Solution):
         _add_solution(found, file, solution)
-    for file, line, trace in _records(found, "workloads"):
+    for file, line, trace in _parsed(found, "workloads", Trace):
         _add_workload(found, file, line, trace)
-    for file, line, trace in _records(found, "traces"):
+    for file, line, trace in _parsed(found, "traces", Trace):
         if trace.solution is None or trace.evaluation is None:
             found.problem(file, "solution, evaluation: a trace has both", line)
     return found
 
 
-def _files(found: DataSet, folder: str, pattern: str) -> Iterator[Path]:
-    for file in sorted((found.root / folder).rglob(pattern)):
+def _parsed(found: DataSet, folder: str, kind: type[M]) -> Iterator[tuple[Path, int | None, M]]:
+    """What a folder's files hold, each with its place: a trace is a line, anything else is a file."""
+    for file in sorted((found.root / folder).rglob("*.jsonl" if kind is Trace else "*.json")):
         if not inside(found.root, file):
             found.problem(file, "is a link that leaves the data set")
         elif file.is_file():
-            yield file
+            for line, text in _texts(found, file):
+                made = _validated(found, file, kind, text, line)
+                if made is not None:
+                    yield file, line, made
 
 
 def inside(root: Path, path: Path) -> bool:
     return path.resolve().is_relative_to(root.resolve())
 
 
-def _parsed(found: DataSet, folder: str, pattern: str, kind: type[M]) -> Iterator[tuple[Path, M]]:
-    for file in _files(found, folder, pattern):
-        made = _validated(found, file, kind, _text(found, file))
-        if made is not None:
-            yield file, made
-
-
-def _records(found: DataSet, folder: str) -> Iterator[tuple[Path, int, Trace]]:
-    for file in _files(found, folder, "*.jsonl"):
-        for number, line in enumerate((_text(found, file) or "").splitlines(), 1):
-            made = _validated(found, file, Trace, line, number) if line.strip() else None
-            if made is not None:
-                yield file, number, made
-
-
-def _text(found: DataSet, file: Path) -> str | None:
+def _texts(found: DataSet, file: Path) -> Iterator[tuple[int | None, str]]:
     try:
-        return file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         found.problem(file, str(error))
-        return None
+        return
+    if file.suffix == ".json":
+        yield None, text
+    else:
+        yield from ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip())
 
 
-def _validated(found: DataSet, file: Path, kind: type[M], text: str | None, line: int | None = None) -> M | None:
-    if text is None:
-        return None
+def _validated(found: DataSet, file: Path, kind: type[M], text: str, line: int | None) -> M | None:
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
@@ -127,7 +118,7 @@ def _named_well(found: DataSet, file: Path, **names: str) -> bool:
     return True
 
 
-def _add_workload(found: DataSet, file: Path, line: int, trace: Trace) -> None:
+def _add_workload(found: DataSet, file: Path, line: int | None, trace: Trace) -> None:
     definition = found.definitions.get(trace.definition)
     if trace.solution is not None or trace.evaluation is not None:
         found.problem(file, "solution, evaluation: a workload has neither", line)

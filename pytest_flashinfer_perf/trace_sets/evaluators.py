@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -38,30 +38,10 @@ class Baseline:
     latency_ms: float
 
 
-class SetReference:
+def _reference(task: Task) -> Callable[..., Any]:
     """The reference of a definition, which runs in this process."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._runnable = BuilderRegistry.get_instance().build_reference(task.definition)
-
-    def answer(self, given: Given) -> Answer:
-        returned = self._runnable(*cold.clone(list(given), set()))
-        self._task.device.synchronize()
-        values = returned if isinstance(returned, (tuple, list)) else (returned,)
-        return tuple(
-            value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype, device=self._task.device.torch)
-            for value, (_, dtype) in zip(values, self._task.outputs(), strict=True)
-        )
-
-    def seconds(self, given: Given) -> float:
-        """The median time of a call."""
-        target = Target(self._runnable, tuple(cold.clone(list(given), set())))
-        return run(target, self._task.counts, self._task.device, cuda_graph=False, verify=_nothing).median
-
-
-def _nothing(_target: Target, _work: object) -> None:
-    pass
+    built: Callable[..., Any] = BuilderRegistry.get_instance().build_reference(task.definition)
+    return built
 
 
 class Evaluator(ABC):
@@ -95,7 +75,13 @@ class DefaultEvaluator(Evaluator):
         return drawn(task.definition, task.workload, task.root, task.seed + trial, task.device.torch)
 
     def expected(self, task: Task, given: Given) -> Answer:
-        return SetReference(task).answer(given)
+        returned = _reference(task)(*cold.clone(list(given), set()))
+        task.device.synchronize()
+        values = returned if isinstance(returned, (tuple, list)) else (returned,)
+        return tuple(
+            value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype, device=task.device.torch)
+            for value, (_, dtype) in zip(values, task.outputs(), strict=True)
+        )
 
     def build_baseline(self, task: Task) -> Baseline:
         drawn = [self.inputs(task, trial) for trial in task.trials]
@@ -132,8 +118,9 @@ def latency_ms(task: Task, drawn: Sequence[Given]) -> float:
     """The mean latency of the reference over these inputs; 0 if it is not wanted."""
     if not task.config.profile_baseline:
         return 0.0
-    reference = SetReference(task)
-    return 1e3 * fmean(reference.seconds(given) for given in drawn)
+    targets = (Target(_reference(task), tuple(cold.clone(list(given), set()))) for given in drawn)
+    how: dict[str, Any] = {"cuda_graph": False, "verify": lambda _target, _work: None}
+    return 1e3 * fmean(run(target, task.counts, task.device, **how).median for target in targets)
 
 
 class LowBitEvaluator(DefaultEvaluator):
@@ -156,14 +143,14 @@ def compared(name: str, got: Tensor, want: Tensor, config: Resolved, required: f
     same = (x == y) | (x.isnan() & y.isnan())
     strange = ~x.isfinite() & ~same
     if bool(strange.any()):
-        return _wrong(f"{name}: {int(strange.sum())} elements are NaN or infinite", x[strange][0].abs().item())
+        raise wrong(f"{name}: {int(strange.sum())} elements are NaN or infinite", x[strange][0].abs().item())
     error = torch.where(same, 0.0, torch.where(y.isfinite(), (x - y).abs(), math.inf))
     relative = torch.where(same, 0.0, torch.where(y.isfinite(), error / (y.abs() + 1e-8), math.inf))
     matched = 1.0 - ((error > config.atol) & (relative > config.rtol)).double().mean().item() if x.numel() else 1.0
     seen = Correctness(
         max_relative_error=relative.max().item() if x.numel() else 0.0,
         max_absolute_error=error.max().item() if x.numel() else 0.0,
-        extra={"matched_ratio": matched, **_hidden(name, y, config)},
+        extra={"matched_ratio": matched, **_unchecked(name, y, config)},
     )
     if matched < required:
         share = f"{100 * matched:.4g} % of elements match, {100 * required:g} % must"
@@ -171,20 +158,17 @@ def compared(name: str, got: Tensor, want: Tensor, config: Resolved, required: f
     return seen
 
 
-def _wrong(message: str, error: float) -> Correctness:
+def wrong(message: str, error: float = math.inf) -> SolutionError:
     seen = Correctness(max_relative_error=error, max_absolute_error=error)
-    raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
+    return SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
 
 
-def _hidden(name: str, want: Tensor, config: Resolved) -> dict[str, str]:
+def _unchecked(name: str, want: Tensor, config: Resolved) -> dict[str, str]:
     """A note if atol exceeds the size of the answers, so that the check would accept zeros."""
     finite = want[want.isfinite()]
     size = finite.square().mean().sqrt().item() if finite.numel() else math.inf
-    if 0.0 < size < config.atol:
-        return {
-            "unchecked": f"{name}: answers of rms {size:.2g} are smaller than atol {config.atol:g}: zeros would pass"
-        }
-    return {}
+    note = f"{name}: answers of rms {size:.2g} are smaller than atol {config.atol:g}: zeros would pass"
+    return {"unchecked": note} if 0.0 < size < config.atol else {}
 
 
 # Evaluators for DeepSeek's sparse attention: attention over chosen tokens, and the indexer that chooses them.
@@ -223,7 +207,8 @@ class TopkIndexerEvaluator(DefaultEvaluator):
         name, chosen, expected = next(iter(task.definition.outputs)), got[0], want[0]
         if chosen.shape == expected.shape and chosen.dtype == expected.dtype:
             _valid(chosen.long(), named)
-            chosen, expected = _ranked(chosen, named), _ranked(expected, named)
+            ranked = (scores(t.long(), named).sort(-1, descending=True).values for t in (chosen, expected))
+            chosen, expected = ranked
         required = task.config.required_matched_ratio or self.required_matched_ratio
         return compared(name, chosen, expected, task.config, required)
 
@@ -253,10 +238,6 @@ def scores(tokens: Tensor, named: dict[str, Any]) -> Tensor:
     return summed.masked_fill(tokens < 0, -math.inf)
 
 
-def _ranked(tokens: Tensor, named: dict[str, Any]) -> Tensor:
-    return scores(tokens.long(), named).sort(-1, descending=True).values
-
-
 def _valid(tokens: Tensor, named: dict[str, Any]) -> None:
     page = named["k_index_cache_fp8"].shape[1]
     table, lengths = named["block_table"].long(), named["seq_lens"].long().reshape(-1, 1)
@@ -267,9 +248,7 @@ def _valid(tokens: Tensor, named: dict[str, Any]) -> None:
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
     for what, rows in (("tokens that are not its own", strange.any(-1)), ("a token twice", twice.any(-1))):
         if bool(rows.any()):
-            seen = Correctness(max_relative_error=math.inf, max_absolute_error=math.inf)
-            message = f"request {int(rows.nonzero()[0])} has {what}"
-            raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
+            raise wrong(f"request {int(rows.nonzero()[0])} has {what}")
 
 
 # Make the inputs of a workload in the order of its definition: random, given, or loaded from safetensors.

@@ -41,7 +41,9 @@ class Nursery:
         self._control, there = Pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            _close_others(there.fileno())
+            # What was open before goes, above all the way to the tests' process, which trusts what comes.
+            os.closerange(3, there.fileno())
+            os.closerange(there.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
             _exit_after(_forks, there, handler)
         there.close()
 
@@ -100,12 +102,6 @@ def _exit_after(call: Callable[..., int], *args: Any) -> NoReturn:
         traceback.print_exc()
     finally:
         os._exit(status)
-
-
-def _close_others(kept: int) -> None:
-    """Close what was open before the fork, above all the way to the tests' process, which trusts what comes."""
-    os.closerange(3, kept)
-    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _forks(control: Connection, handler: Handler) -> int:

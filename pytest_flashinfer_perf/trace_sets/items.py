@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -20,7 +20,7 @@ from pytest_flashinfer_perf.rows.formatting import last_lines
 from pytest_flashinfer_perf.rows.row import Identity, Row, Setup
 from pytest_flashinfer_perf.session.stash import IDENTITY, measures
 from pytest_flashinfer_perf.spec import flags
-from pytest_flashinfer_perf.trace_sets import benchmark, data, records
+from pytest_flashinfer_perf.trace_sets import benchmark, data
 from pytest_flashinfer_perf.trace_sets.benchmark import Runner
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, EvaluationConfigError
 from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job
@@ -56,13 +56,13 @@ class Evaluations:
 
     def _done(self, root: Path) -> frozenset[tuple[str, str, str]]:
         """What has a trace already, if that is not to be evaluated again."""
-        return records.evaluated(self.settings.trace.traces(root)) if self.config.resume else frozenset()
+        return benchmark.evaluated(self.settings.trace.traces(root)) if self.config.resume else frozenset()
 
     def outcome(self, job: Job) -> EvaluationResult:
         """Evaluate a job, and write a trace unless it failed for reasons outside of the solution."""
         outcome, folder = self.runner.evaluate(job), self.settings.trace.traces(job.root)
         if outcome.status is not None and folder is not None:
-            records.append(records.trace_of(job, outcome), job, folder)
+            benchmark.recorded(job, outcome, folder)
         return outcome
 
 
@@ -74,12 +74,15 @@ class TraceSetItems(pytest.File):
         self.evaluations = shared
 
     def collect(self) -> Iterator[pytest.Function]:
-        for name, call, marks in _numbered(self._made(data.read(self.path))):
-            item = pytest.Function.from_parent(self, name=name, callobj=call)
+        seen: Counter[str] = Counter()
+        for name, call, marks in self._made(data.read(self.path)):
+            seen[name] += 1
+            distinct = name if seen[name] == 1 else f"{name[:-1]}-{seen[name]}]"
+            item = pytest.Function.from_parent(self, name=distinct, callobj=call)
             for mark in marks:
                 item.add_marker(mark)
             if not measures(item):
-                item.stash[IDENTITY] = Identity(case=name)
+                item.stash[IDENTITY] = Identity(case=distinct)
             yield item
 
     def _made(self, found: data.DataSet) -> list[Made]:
@@ -126,25 +129,20 @@ def _slug(name: str) -> str:
     return re.sub(r"[^\w.+=-]+", "_", name)
 
 
-def _numbered(made: Iterable[Made]) -> Iterator[Made]:
-    seen: Counter[str] = Counter()
-    for name, call, marks in made:
-        seen[name] += 1
-        yield (name if seen[name] == 1 else f"{name[:-1]}-{seen[name]}]"), call, marks
-
-
 def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
     if not evaluations.settings.trace.trust:
         return _skipping(TRUST)
     if job.identity in evaluations.done(job.root):
         return _skipping(EVALUATED)
 
+    settings = evaluations.settings
     repeat = flags.join(["pytest", f"--perf-trace-set={job.root}", "--perf-trust-solutions", "-k", name])
-
     params = {"routine": job.definition.name, "backend": job.solution.name, **job.axes}
 
     def evaluate(once: bool, device: Device) -> tuple[Measurement, Callable[[Row], Row], dict[str, Any]]:
-        asked = _on(job, evaluations, device, once)
+        fewest = {"warmup_runs": 0, "iterations": 1, "num_trials": 1} if once else {}
+        config, seed = job.config.model_copy(update=fewest), DEFAULT_SEED if settings.seed is None else settings.seed
+        asked = replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
         outcome = evaluations.outcome(asked)
         return _passed(outcome, device), functools.partial(_described, asked, outcome, name, repeat), params
 
@@ -154,25 +152,13 @@ def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
     return evaluated
 
 
-def _on(job: Job, evaluations: Evaluations, device: Device, once: bool) -> Job:
-    settings = evaluations.settings
-    fewest = {"warmup_runs": 0, "iterations": 1, "num_trials": 1} if once else {}
-    seed = DEFAULT_SEED if settings.seed is None else settings.seed
-    config = job.config.model_copy(update=fewest)
-    return replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
-
-
 def _passed(outcome: EvaluationResult, device: Device) -> Measurement:
     """The measurement for a row; fails the test unless the solution passed."""
     if outcome.status != EvaluationStatus.PASSED:
         status = f"{outcome.status.value}: " if outcome.status else ""
-        pytest.fail(f"{status}{outcome.message}\n{_tail(outcome.log)}", pytrace=False)
-    timing = records.merged(outcome.timings)
-    return Measurement(timing, device, peak_memory_bytes=outcome.peak_memory_bytes)
-
-
-def _tail(log: str) -> str:
-    return "".join(f"| {line}\n" for line in last_lines(log, LINES_OF_LOG).splitlines())
+        log = "".join(f"| {line}\n" for line in last_lines(outcome.log, LINES_OF_LOG).splitlines())
+        pytest.fail(f"{status}{outcome.message}\n{log}", pytrace=False)
+    return Measurement(benchmark.merged(outcome.timings), device, peak_memory_bytes=outcome.peak_memory_bytes)
 
 
 def _described(job: Job, outcome: EvaluationResult, name: str, repeat: str, row: Row) -> Row:
@@ -197,7 +183,7 @@ def _described(job: Job, outcome: EvaluationResult, name: str, repeat: str, row:
 
 
 def _facts(job: Job, outcome: EvaluationResult) -> dict[str, Any]:
-    latency, correctness = records.latency_ms(outcome), cast("Any", outcome.correctness)
+    latency, correctness = benchmark.latency_ms(outcome), cast("Any", outcome.correctness)
     return {
         "author": job.solution.author,
         "workload": job.workload.uuid,

@@ -77,20 +77,6 @@ class EvaluationResult:
     log: str = ""
 
 
-class Baselines:
-    """Caches the last reference answers, since the solutions of a workload are evaluated one after the other."""
-
-    def __init__(self) -> None:
-        self._question = ""
-        self._last: Baseline | None = None
-
-    def baseline(self, job: Job, evaluator: Evaluator, task: Task) -> Baseline:
-        if self._last is None or self._question != job.question:
-            self._last = None  # release its memory before the next one
-            self._last, self._question = evaluator.build_baseline(task), job.question
-        return self._last
-
-
 @dataclass(frozen=True)
 class Judging:
     """The judge's program. Each solution has a process of its own if it is `isolated`, else one until it is spoilt."""
@@ -107,7 +93,8 @@ class Judge:
         self._isolated = isolated
         self._nursery = Nursery(Solver)  # first of all: a process that has opened a GPU cannot be forked
         torch.set_grad_enabled(mode=False)
-        self._baselines = Baselines()
+        self._baseline: Baseline | None = None
+        self._question = ""
         self._process: Process | None = None
         self._memory: Memory | None = None
 
@@ -118,19 +105,22 @@ class Judge:
         except NurseryError as error:
             return Answer(EvaluationResult(EvaluationStatus.RUNTIME_ERROR, str(error)), retires=True)
         except Exception as error:  # noqa: BLE001 - a reference, an evaluator and a data set are arbitrary
-            sentence = f"{job.definition.name}: its reference, its inputs or its evaluator fail: {_message(error)}"
-            return Answer(EvaluationResult(None, sentence), retires=True)
+            traceback.print_exception(error)
+            sentence = f"{job.definition.name}: its reference, its inputs or its evaluator fail: "
+            return Answer(EvaluationResult(None, f"{sentence}{type(error).__name__}: {error}"), retires=True)
 
     def _evaluated(self, job: Job) -> EvaluationResult:
         device = devices.find(job.device)
         task = Task(job.definition, job.workload, job.root, job.config, job.seed, device, job.measuring)
         evaluator = evaluator_for(job.definition, job.evaluators)
-        baseline = self._baselines.baseline(job, evaluator, task)
+        if self._baseline is None or self._question != job.question:
+            self._baseline = None  # release its memory before the next one
+            self._baseline, self._question = evaluator.build_baseline(task), job.question
         self._memory = self._memory or Memory(device)
         self._process = self._process or self._nursery.process()
         self._process.deadline = time.perf_counter() + job.config.timeout_seconds
         solution = Solution(task, self._process, self._memory)
-        result = _result(evaluator, job.solution, solution, baseline)
+        result = _result(evaluator, job.solution, solution, self._baseline)
         if self._isolated or result.status in SPOILT:
             self._process.end()
             self._process = None
@@ -148,11 +138,6 @@ def _result(evaluator: Evaluator, sources: Sources, solution: Solution, baseline
         return EvaluationResult(None, str(error))
     passed = EvaluationResult(EvaluationStatus.PASSED, "", correctness, timings, baseline.latency_ms)
     return replace(passed, peak_memory_bytes=solution.peak_memory_bytes)
-
-
-def _message(error: BaseException) -> str:
-    traceback.print_exception(error)
-    return f"{type(error).__name__}: {error}"
 
 
 # Choose the evaluator for the solutions of a definition.

@@ -10,7 +10,7 @@ import torch
 from flashinfer_bench.data import Correctness, Definition, EvaluationStatus
 from torch import Tensor
 
-from pytest_flashinfer_perf.trace_sets.evaluators import Baseline, DefaultEvaluator, latency_ms
+from pytest_flashinfer_perf.trace_sets.evaluators import Baseline, DefaultEvaluator, latency_ms, wrong
 from pytest_flashinfer_perf.trace_sets.solution import Answer, Given, Solution, SolutionError, Task
 
 VALIDATION_TRIALS = 100
@@ -75,17 +75,12 @@ def _validate(samples: Tensor, allowed: Tensor) -> None:
     tokens = samples.reshape(-1).long()
     strange = (tokens < 0) | (tokens >= allowed.shape[-1])
     if bool(strange.any()):
-        _wrong(f"token {int(tokens[strange][0])} is outside the vocabulary of {allowed.shape[-1]}")
+        raise wrong(f"token {int(tokens[strange][0])} is outside the vocabulary of {allowed.shape[-1]}")
     rows = torch.arange(len(tokens), device=tokens.device) % len(allowed)
     fine = allowed[rows, tokens]
     if not bool(fine.all()):
         at = int((~fine).nonzero()[0])
-        _wrong(f"token {int(tokens[at])} of row {int(rows[at])} is not among those that top_k and top_p allow")
-
-
-def _wrong(message: str) -> None:
-    seen = Correctness(max_relative_error=math.inf, max_absolute_error=math.inf)
-    raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
+        raise wrong(f"token {int(tokens[at])} of row {int(rows[at])} is not among those that top_k and top_p allow")
 
 
 def frequencies(task: Task, solution: Solution, given: Given) -> Tensor:
@@ -102,8 +97,9 @@ def frequencies(task: Task, solution: Solution, given: Given) -> Tensor:
 def _draws(task: Task, solution: Solution, given: Given, rows: int) -> Iterator[Tensor]:
     repeats = max(1, DRAWS_A_CALL // rows)
     axis = next(iter(task.definition.inputs["probs"].shape))
-    wide = _repeated(given, rows, repeats) if axis in task.definition.var_axes else given
-    axes = {**task.workload.axes, axis: rows * repeats} if wide is not given else task.workload.axes
+    axes, wide = task.workload.axes, given
+    if axis in task.definition.var_axes:
+        axes, wide = {**axes, axis: rows * repeats}, [_repeated(value, rows, repeats) for value in given]
     drawn = 0
     while drawn < DRAWS:
         tokens = solution.answer(wide, axes=axes)[0].reshape(-1).long()
@@ -112,13 +108,10 @@ def _draws(task: Task, solution: Solution, given: Given, rows: int) -> Iterator[
         yield tokens
 
 
-def _repeated(given: Given, rows: int, repeats: int) -> list[Any]:
-    def wide(value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != rows:
-            return value
-        return value.repeat(repeats, *([1] * (value.dim() - 1)))
-
-    return [wide(value) for value in given]
+def _repeated(value: Any, rows: int, repeats: int) -> Any:
+    if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != rows:
+        return value
+    return value.repeat(repeats, *([1] * (value.dim() - 1)))
 
 
 def _judged(task: Task, seen: Tensor, expected: Tensor) -> Correctness:

@@ -122,9 +122,3 @@ class Memory:
 
 def opened_file(file: int, size: int) -> Tensor:
     return torch.from_file(f"/proc/self/fd/{file}", shared=True, size=size, dtype=torch.uint8)
-
-
-def opened_handle(handle: Any) -> Tensor:
-    rebuild, arguments = handle
-    memory: Tensor = rebuild(*arguments)
-    return memory

@@ -173,14 +173,12 @@ class Solution:
         places = arguments.returned(likes) if all(min(shape, default=0) >= 0 for shape, _ in likes) else None
         if places is not None:
             return places
-        name, (shape, dtype), slot = next(
-            (name, like, slot)
-            for name, like, slot in zip(self.task.definition.outputs, likes, declared, strict=False)
-            if (like[0], like[1]) != (slot.shape, slot.dtype)
-        )
-        if shape != slot.shape:
-            raise SolutionError(EvaluationStatus.INCORRECT_SHAPE, f"{name}: shape {shape} instead of {slot.shape}")
-        raise SolutionError(EvaluationStatus.INCORRECT_DTYPE, f"{name}: {dtype} instead of {slot.dtype}")
+        for name, (shape, dtype), slot in zip(self.task.definition.outputs, likes, declared, strict=False):
+            if shape != slot.shape:
+                raise SolutionError(EvaluationStatus.INCORRECT_SHAPE, f"{name}: shape {shape} instead of {slot.shape}")
+            if dtype != slot.dtype:
+                raise SolutionError(EvaluationStatus.INCORRECT_DTYPE, f"{name}: {dtype} instead of {slot.dtype}")
+        raise AssertionError("what is as declared has room")
 
 
 def _dtype(name: str) -> torch.dtype:

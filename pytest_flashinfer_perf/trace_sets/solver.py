@@ -55,6 +55,7 @@ class Solver:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._runnable: Runnable | None = None
+        self._writes = False
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._device = devices.find("cpu")
         self._bound: list[tuple[Arguments, tuple[Any, ...], tuple[Tensor, ...]]] = []
@@ -75,17 +76,14 @@ class Solver:
         configure_logging(log_level)
         self._device = devices.find(device)
         self._runnable = BuilderRegistry.get_instance().build(definition, solution)
+        self._writes = bool(self._runnable.metadata.destination_passing_style)
         return Reply(writes=self._writes)
-
-    @property
-    def _writes(self) -> bool:
-        assert self._runnable is not None
-        return bool(self._runnable.metadata.destination_passing_style)
 
     def open(self, handle: Any, size: int) -> Reply:
         """Open the shared memory: a handle of CUDA's, or a file that follows this request."""
         if handle is not None:
-            self._memory = shared.opened_handle(handle)
+            rebuild, arguments = handle
+            self._memory = rebuild(*arguments)
             return Reply()
         file = recv_handle(self._connection)
         self._memory = shared.opened_file(file, size)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import signal
+import textwrap
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.printing import say
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.printing import print_raw, say
 
 # Where a command is not the function `main` of a module of its own name.
 SHARED = {"report": "files", "export": "files", "merge": "files", "compare": "stored", "history": "stored"}
@@ -44,3 +48,22 @@ def main(name: str, arguments: Sequence[str]) -> int:
     except Exception:  # noqa: BLE001 - any other is a fault of this package
         say(traceback.format_exc())
         return FlashinferPerfError.exit_code
+
+
+def parser_of(command: str, description: str, example: str, usage: str = "") -> argparse.ArgumentParser:
+    """The parser of a command, without its options; lines of its description and of its examples stay lines."""
+    return argparse.ArgumentParser(
+        f"flashinfer-perf {command}",
+        usage=f"flashinfer-perf {command} {usage}" if usage else None,
+        description="\n".join(map(textwrap.fill, description.splitlines())),
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def write(output: Path | None, text: str) -> None:
+    """Write to the file that is named, else to the terminal."""
+    if output is None:
+        print_raw(text)
+    else:
+        write_whole(output, text)

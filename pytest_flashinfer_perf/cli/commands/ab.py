@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.files import write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.pairs import PairPlan
@@ -62,17 +63,15 @@ class PairedRuns:
 
     def _measured(self, side: str, nth: int, wanted: frozenset[str] | None) -> Run:
         where = self.base if side == self.base.name else self.head
-        only = None if wanted is None else self._tests(side, wanted)
+        only = None
+        if wanted is not None:  # the tests of these cases, by their ids in the first run of this environment
+            first = next(done.run for name, done in self.done if name == side)
+            only = [row.fullname for row in first.rows if row.case in wanted]
         stem = self.output / f"pair-{nth + 1:02}-{side}"
         done = processes.measured(where, self.arguments, stem, only, f"pair {nth + 1}, {side}")
         processes.verify(done.run, self.gpu)
         self.done.append((side, done))
         return done.run
-
-    def _tests(self, side: str, wanted: frozenset[str]) -> list[str]:
-        """The tests of these cases, by their ids in the first run of this environment."""
-        first = next(done.run for name, done in self.done if name == side)
-        return [row.fullname for row in first.rows if row.case in wanted]
 
     def more(self) -> bool:
         """Whether another pair, as long as the longest one so far, would end within the budget."""
@@ -92,12 +91,8 @@ class PairedRuns:
         return f"pairs: {len(self.pair.seconds)}, in {self._seconds:.0f} s, results and logs in {self.output}{stopped}"
 
     def write(self, judgement: Judgement) -> None:
-        session = {
-            "wall_s": self._seconds,
-            "pair_s": self.pair.seconds,
-            "gpu": self.gpu,
-            "arguments": list(self.arguments),
-        }
+        how = {"gpu": self.gpu, "arguments": list(self.arguments)}
+        session = {"wall_s": self._seconds, "pair_s": self.pair.seconds, **how}
         session |= {where.name: list(where.command) for where in (self.base, self.head)}
         write_json(self.output / "session.json", session)
         write_whole(self.output / "verdicts.json", document.text(judgement))
@@ -105,24 +100,20 @@ class PairedRuns:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "flashinfer-perf ab",
-        usage="flashinfer-perf ab --base CMD --head CMD [OPTIONS] -- PYTEST_ARGS",
-        description="Measure two environments alternately on one GPU. An environment (CMD) is the folder of a virtual "
+    made = parser_of(
+        "ab",
+        "Measure two environments alternately on one GPU. An environment (CMD) is the folder of a virtual "
         "environment, a Python, or a command that takes pytest's arguments. Each case is measured in pairs "
         "until its verdict is certain. Exits with 0 if no slowdown is found, with 1 if a case is slower or wrong, with "
         "2 if the comparison is incomplete.",
-        epilog=EXAMPLE,
+        EXAMPLE,
+        usage="--base CMD --head CMD [OPTIONS] -- PYTEST_ARGS",
     )
     made.add_argument("--base", required=True, metavar="CMD", help="The environment to compare with.")
     made.add_argument("--head", required=True, metavar="CMD", help="The new environment, judged against --base.")
     judging.add_pairs(made)
-    made.add_argument(
-        "--budget",
-        type=float,
-        metavar="SECONDS",
-        help="Stop after about this many seconds. Default: no limit.",
-    )
+    budget = "Stop after about this many seconds. Default: no limit."
+    made.add_argument("--budget", type=float, metavar="SECONDS", help=budget)
     judging.add_output(made, "ab")
     judging.add_options(made)
     return made

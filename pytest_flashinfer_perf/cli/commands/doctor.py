@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS
 from pytest_flashinfer_perf.machine import capability, devices, implementations, nvrtc, provenance, requirements
 from pytest_flashinfer_perf.machine.devices import Device
@@ -18,12 +18,13 @@ from pytest_flashinfer_perf.measurement import peaks
 from pytest_flashinfer_perf.printing import print_raw, show
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.formatting import grouped, software, wrapped
-from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 EXAMPLE = """examples:
   flashinfer-perf doctor
   flashinfer-perf doctor --json > machine.json
 """
+DESCRIPTION = """Show what can be measured on this machine, and why the rest cannot.
+Exits with 0 if something can be measured on a GPU and FlashInfer has all that it requires, else with 1."""
 INDENT = 11
 # The part of a reason that names its backend or API: without it, equal reasons can be shown once.
 SUBJECT = re.compile(r"^\S+ (?=needs\b)| of \S+( with backend \S+)?(?= on )")
@@ -31,25 +32,15 @@ SUBJECT = re.compile(r"^\S+ (?=needs\b)| of \S+( with backend \S+)?(?= on )")
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if something can be measured on a GPU, by a complete FlashInfer if there is one, else 1."""
-    args = _parser().parse_args(list(arguments))
+    parser = parser_of("doctor", DESCRIPTION, EXAMPLE)
+    parser.add_argument("--json", action="store_true", help="Print the same facts as JSON.")
+    args = parser.parse_args(arguments)
     facts = examine()
     if args.json:
         print_raw(json.dumps(facts, indent=2) + "\n")
     else:
         show(lines(facts))
     return 0 if facts["measures_on_gpu"] and not facts["unmet"] else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "flashinfer-perf doctor",
-        description="Show what can be measured on this machine, and why the rest cannot."
-        "\nExits with 0 if something can be measured on a GPU and FlashInfer has all that it requires, else with 1.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", action="store_true", help="Print the same facts as JSON.")
-    return parser
 
 
 def lines(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -61,7 +52,10 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["flashinfer"]:
         yield from _titled("", facts["flashinfer"])
     yield from _requirements(facts)
-    yield from _titled("timed by", "; ".join(_instruments(facts)))
+    timed = {**facts["instruments"], "clock pass": facts["clock_pass"]}
+    yield from _titled(
+        "timed by", "; ".join(f"{name}: {'yes' if why is None else f'no, {why}'}" for name, why in timed.items())
+    )
     yield from _titled("caches", "; ".join(_caches(facts["caches"])))
     yield ""
     yield from _routines(facts["routines"])
@@ -80,19 +74,18 @@ def _gpu(gpu: Mapping[str, Any]) -> str:
         return f"{known}; clocks unknown: pip install nvidia-ml-py"
     clocks = f"SM clock {_or(gpu['sm_mhz'])} of {_or(gpu['sm_mhz_most'])} MHz, memory {_or(gpu['memory_mhz'])} MHz"
     power = f"{_or(gpu['power_w'])} W, capped at {_or(gpu['power_cap_w'])} of {_or(gpu['power_cap_usual_w'])} W"
+    if gpu["processes"] is None:
+        others = "its processes are unknown"
+    else:
+        sizes = [(p, (p["bytes"] or 0) / 2**30) for p in gpu["processes"]]
+        seen = [f"{p['name'] or 'a process'} ({p['pid']}, {size:.1f} GiB)" for p, size in sizes]
+        others = f"OTHER PROCESSES: {', '.join(seen)}" if seen else "no other processes"
     persistence = {True: "on", False: "off: nvidia-smi -pm 1", None: "unknown"}[gpu["persistence"]]
-    return f"{known}; {clocks}; {power}; throttled by {_or(gpu['throttle'])}; persistence {persistence}; {_others(gpu)}"
+    return f"{known}; {clocks}; {power}; throttled by {_or(gpu['throttle'])}; persistence {persistence}; {others}"
 
 
 def _or(value: float | str | None) -> str:
     return "?" if value is None else value if isinstance(value, str) else f"{value:.0f}"
-
-
-def _others(gpu: Mapping[str, Any]) -> str:
-    if gpu["processes"] is None:
-        return "its processes are unknown"
-    seen = [f"{p['name'] or 'a process'} ({p['pid']}, {(p['bytes'] or 0) / 2**30:.1f} GiB)" for p in gpu["processes"]]
-    return f"OTHER PROCESSES: {', '.join(seen)}" if seen else "no other processes"
 
 
 def _requirements(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -103,11 +96,6 @@ def _requirements(facts: Mapping[str, Any]) -> Iterator[str]:
     for title, one in zip(("INCOMPLETE", *[""] * len(facts["unmet"])), facts["unmet"], strict=False):
         then = f"; then {one['then']}" if one["then"] else ""
         yield from _titled(title, f"{one['name']} {one['why']}: pip install '{one['requirement']}'{then}")
-
-
-def _instruments(facts: Mapping[str, Any]) -> Iterator[str]:
-    for name, reason in {**facts["instruments"], "clock pass": facts["clock_pass"]}.items():
-        yield f"{name}: {'yes' if reason is None else f'no, {reason}'}"
 
 
 def _caches(caches: Mapping[str, Any]) -> Iterator[str]:
@@ -127,15 +115,12 @@ def _why_not(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]:
     reasons = [(name, b, reason) for name, backends in routines.items() for b, reason in backends.items() if reason]
     for reason, alike in grouped(reasons, lambda one: SUBJECT.sub("", one[2])):
         yield from wrapped(f"no: {reason}", 4)
-        yield from wrapped(f"    {_whose(reason, alike)}", 4)
-
-
-def _whose(reason: str, alike: Sequence[tuple[str, str, str]]) -> str:
-    """The routines and backends; backends alone if the reason is the same in every routine."""
-    if reason.startswith("needs"):
-        return " ".join(dict.fromkeys(backend for _, backend, _ in alike))
-    by_routine = grouped(alike, lambda one: one[0])
-    return "; ".join(f"{routine}: {' '.join(backend for _, backend, _ in ones)}" for routine, ones in by_routine)
+        if reason.startswith("needs"):  # of a backend, in whatever routine
+            whose = " ".join(dict.fromkeys(backend for _, backend, _ in alike))
+        else:
+            by_routine = grouped(alike, lambda one: one[0])
+            whose = "; ".join(f"{routine}: {' '.join(b for _, b, _ in ones)}" for routine, ones in by_routine)
+        yield from wrapped(f"    {whose}", 4)
 
 
 def _verdict(facts: Mapping[str, Any]) -> str:
@@ -162,7 +147,13 @@ def examine() -> Facts:
 
 def facts_about(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -> Facts:
     """The facts that are shown, for the device that a run would measure."""
-    routines = {routine.name: _backends(routine, device) for routine in all_routines().values()}
+    # For each backend the reason why it cannot run here, or None; single shapes may have further limits.
+    routines = {
+        routine.name: {name: capability.missing(backend.requires, device) for name, backend in routine.backends.items()}
+        for routine in all_routines().values()
+    }
+    unmet, roof = requirements.unmet(), peaks.cache_path(device)
+    there = {one.name: requirements.version(one.name) is not None for one in unmet}
     runs = any(reason is None for backends in routines.values() for reason in backends.values())
     return {
         "device": str(device.torch),
@@ -171,16 +162,12 @@ def facts_about(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -
         "software": provenance.versions(),
         "flashinfer": capability.flashinfer_import_error(),
         "requirements": requirements.versions(),
-        "unmet": [{**one._asdict(), "then": _then(one.name)} for one in requirements.unmet()],
+        "unmet": [{**u._asdict(), "then": implementations.without(u.name, is_there=there[u.name])} for u in unmet],
         "instruments": {name: one.missing(device) for name, one in INSTRUMENTS.items()},
         "clock_pass": capability.missing((capability.gpu("the clock pass"), nvrtc.missing), device),
-        "caches": {"roof": _path(peaks.cache_path(device)), "kernels": _kernels()},
+        "caches": {"roof": str(roof) if roof else None, "kernels": _kernels()},
         "routines": routines,
     }
-
-
-def _then(package: str) -> str | None:
-    return implementations.without(package, is_there=requirements.version(package) is not None)
 
 
 def _no_gpu(seen: Mapping[str, Facts]) -> str | None:
@@ -207,16 +194,7 @@ def _described(gpu: Device) -> Facts:
     }
 
 
-def _backends(routine: AnyRoutine, device: Device) -> dict[str, str | None]:
-    """For each backend the reason why it cannot run here, or None; single shapes may have further limits."""
-    return {name: capability.missing(backend.requires, device) for name, backend in routine.backends.items()}
-
-
 def _kernels() -> Facts | None:
     """FlashInfer's modules that are compiled already; the others are compiled when a case first needs them."""
     folder = None if capability.flashinfer_import_error() else capability.api("jit.env.FLASHINFER_JIT_DIR")
     return {"folder": str(folder), "built": len(list(Path(folder).glob("*/*.so")))} if folder else None
-
-
-def _path(path: Path | None) -> str | None:
-    return str(path) if path else None

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_flashinfer_perf.cli.commands import parser_of, write
 from pytest_flashinfer_perf.errors import unknown
-from pytest_flashinfer_perf.files import verify_outputs, write_json, write_whole
-from pytest_flashinfer_perf.printing import print_raw, say, show
+from pytest_flashinfer_perf.files import verify_outputs, write_json
+from pytest_flashinfer_perf.printing import say, show
 from pytest_flashinfer_perf.report import exports, markdown, story
 from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.rows import merging
@@ -31,12 +32,18 @@ MERGES = "example: flashinfer-perf merge shard-*.json --output run.json"
 
 
 def report(arguments: Sequence[str]) -> int:
-    args = _report_parser().parse_args(arguments)
+    description = "Write a report of one run, or of several with their trend, as an HTML page or as Markdown."
+    parser = parser_of("report", description, REPORTS)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help=RUN)
+    default = "File to write. Default: report.html, or the terminal for Markdown."
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=default)
+    parser.add_argument("--markdown", action="store_true", help="Write Markdown, for a comment on a pull request.")
+    args = parser.parse_args(arguments)
     output = args.output if args.output or args.markdown else Path("report.html")
     verify_outputs({"--output": output}, args.runs)
     runs = story.read(args.runs)
     if args.markdown:
-        _write(output, "\n".join(markdown.lines(runs)) + "\n")
+        write(output, "\n".join(markdown.lines(runs)) + "\n")
         return 0
     absent = page.missing()
     if absent:
@@ -46,33 +53,16 @@ def report(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _write(output: Path | None, text: str) -> None:
-    """Without a file to write, to the terminal."""
-    if output is None:
-        print_raw(text)
-    else:
-        write_whole(output, text)
-
-
-def _report_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "flashinfer-perf report",
-        description="Write a report of one run, or of several with their trend, as an HTML page or as Markdown.",
-        epilog=REPORTS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help=RUN)
-    default = "File to write. Default: report.html, or the terminal for Markdown."
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=default)
-    parser.add_argument("--markdown", action="store_true", help="Write Markdown, for a comment on a pull request.")
-    return parser
-
-
 def export(arguments: Sequence[str]) -> int:
-    args = _export_parser().parse_args(arguments)
+    description = "Write the medians and TFLOP/s of a run, and cases without a time, in the format of another tool."
+    parser = parser_of("export", description, EXPORTS)
+    parser.add_argument("run", type=Path, metavar="RUN.json", help=RUN)
+    parser.add_argument("--to", required=True, choices=exports.FORMATS, help="The format to write.")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="File to write. Default: the terminal.")
+    args = parser.parse_args(arguments)
     verify_outputs({"--output": args.output}, [args.run])
     [run] = story.read([args.run])
-    _write(args.output, exports.FORMATS[args.to](run))
+    write(args.output, exports.FORMATS[args.to](run))
     for note in _notes(run):
         say(f"flashinfer-perf export: {note}")
     return 0
@@ -87,42 +77,22 @@ def _notes(run: Run) -> list[str]:
     return [f"{counted(count, what)} {how}" for count, what, how in counts if count]
 
 
-def _export_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "flashinfer-perf export",
-        description="Write the medians and TFLOP/s of a run, and cases without a time, in the format of another tool.",
-        epilog=EXPORTS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", type=Path, metavar="RUN.json", help=RUN)
-    parser.add_argument("--to", required=True, choices=exports.FORMATS, help="The format to write.")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="File to write. Default: the terminal.")
-    return parser
-
-
 def merge(arguments: Sequence[str]) -> int:
-    args = _merge_parser().parse_args(arguments)
+    description = "Join the JSON files that the shards of a run wrote into the file of one run. Exits with 2, and "
+    description += "writes nothing, if they are not the parts of one run."
+    parser = parser_of("merge", description, MERGES)
+    shards, whole = "A file written by pytest --perf-shard=I/N.", "File to write the whole run to."
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=shards)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=whole)
+    allow = f"Join in spite of these: {', '.join(merging.CHECKS)}. The last of duplicates is kept. Default: none."
+    parser.add_argument("--allow", type=_checks, default=(), metavar="A,B", help=allow)
+    args = parser.parse_args(arguments)
     verify_outputs({"--output": args.output}, args.files)
     made = merging.merged([merging.read(path) for path in args.files], args.allow)
     write_json(args.output, made, indent=4)
     rows, files = counted(len(made["benchmarks"]), "row"), counted(len(args.files), "file")
     show([f"wrote {rows} of {files} to {args.output}"])
     return 0
-
-
-def _merge_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "flashinfer-perf merge",
-        description="Join the JSON files that the shards of a run wrote into the file of one run. Exits with 2, and "
-        "writes nothing, if they are not the parts of one run.",
-        epilog=MERGES,
-    )
-    shards, whole = "A file written by pytest --perf-shard=I/N.", "File to write the whole run to."
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=shards)
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=whole)
-    allow = f"Join in spite of these: {', '.join(merging.CHECKS)}. The last of duplicates is kept. Default: none."
-    parser.add_argument("--allow", type=_checks, default=(), metavar="A,B", help=allow)
-    return parser
 
 
 def _checks(text: str) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator, Sequence
 
+from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.models import shipped
 from pytest_flashinfer_perf.printing import show
@@ -24,7 +24,12 @@ EXAMPLE = """examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    known = _parser().parse_args(list(arguments))
+    description = "List routines with their backends, tiers, models and flags. For a named one, explain each flag."
+    parser = parser_of("list", description, EXAMPLE)
+    parser.add_argument("--api", action="store_true", help="List FlashInfer's APIs that have a trace template instead.")
+    which = "Name of a routine or of an API, or part of it. Default: all."
+    parser.add_argument("routine", nargs="?", default="", help=which)
+    known = parser.parse_args(arguments)
     return _apis(known.routine) if known.api else _routines(known.routine)
 
 
@@ -39,56 +44,29 @@ def _apis(asked: str) -> int:
 
 
 def _routines(asked: str) -> int:
-    found = _matching(asked)
+    routines = all_routines()
+    alike = [routine for name, routine in routines.items() if asked.lower() in name.lower()]
+    found = [routines[asked]] if asked in routines else alike
     if not found:
-        raise UnknownRoutineError(asked, unknown(asked, sorted(all_routines())))
-    shown = (line for routine in found for line in (_whole(routine) if asked else _brief(routine)))
+        raise UnknownRoutineError(asked, unknown(asked, sorted(routines)))
+    shown = (line for routine in found for line in _described(routine, whole=bool(asked)))
     models = () if asked else _titled("models", sorted({*_models(found), *shipped.names()}), indent=0)
     show([*shown, *models])
     return 0
 
 
-def _matching(asked: str) -> list[AnyRoutine]:
-    """The routine of that name, or all routines whose names contain it."""
-    routines = all_routines()
-    if asked in routines:
-        return [routines[asked]]
-    return [routine for name, routine in routines.items() if asked.lower() in name.lower()]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "flashinfer-perf list",
-        description="List routines with their backends, tiers, models and flags. For a named one, explain each flag.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--api", action="store_true", help="List FlashInfer's APIs that have a trace template instead.")
-    parser.add_argument(
-        "routine", nargs="?", default="", help="Name of a routine or of an API, or part of it. Default: all."
-    )
-    return parser
-
-
-def _brief(routine: AnyRoutine) -> Iterator[str]:
-    yield from _heading(routine)
-    yield from _titled("flags", (f"--{field.spellings[0]}" for field in fields_of(routine.params)))
-    yield ""
-
-
-def _whole(routine: AnyRoutine) -> Iterator[str]:
-    yield from _heading(routine)
-    yield from _titled("models", _models([routine]))
-    yield "  flags"
-    for field in fields_of(routine.params):
-        yield from _explained(field)
-    yield ""
-
-
-def _heading(routine: AnyRoutine) -> Iterator[str]:
+def _described(routine: AnyRoutine, *, whole: bool) -> Iterator[str]:
     yield f"{routine.name} ({routine.family})"
     yield from _titled("backends", routine.backends)
     yield from _titled("tiers", (f"{name} ({len(list(shapes()))})" for name, shapes in routine.tiers.items()))
+    if whole:
+        yield from _titled("models", _models([routine]))
+        yield "  flags"
+        for field in fields_of(routine.params):
+            yield from _explained(field)
+    else:
+        yield from _titled("flags", (f"--{field.spellings[0]}" for field in fields_of(routine.params)))
+    yield ""
 
 
 def _models(routines: Iterable[AnyRoutine]) -> list[str]:

@@ -9,11 +9,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.files import verify_outputs, write_whole
+from pytest_flashinfer_perf.cli.commands import parser_of, write
+from pytest_flashinfer_perf.files import verify_outputs
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.models import budget, deployment
 from pytest_flashinfer_perf.models import plan as plans
-from pytest_flashinfer_perf.printing import say, show
+from pytest_flashinfer_perf.printing import safe_lines, say
 from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
@@ -36,12 +37,12 @@ def main(arguments: Sequence[str]) -> int:
     verify_outputs({"--output": args.output}, filter(None, (config, config / "config.json", args.run, args.base)))
     plan = plans.of(args.config, deployment.read(args))
     if args.plan:
-        _write(args.output, "\n".join(plans.listed(plan)))
+        write(args.output, safe_lines("\n".join(plans.listed(plan))) + "\n")
         return COMPLETE
     run = _read(args.run) if args.run else _measured(plan, for_pytest)
     found = budget.of_run(_recorded(plan, run), run, _read(args.base) if args.base else None)
-    show = budget.markdown if args.markdown else budget.lines
-    _write(args.output, "\n".join(show(found)))
+    lines = budget.markdown(found) if args.markdown else budget.lines(found)
+    write(args.output, safe_lines("\n".join(lines)) + "\n")
     return INCOMPLETE if found.unmeasured else COMPLETE
 
 
@@ -63,40 +64,28 @@ def _measured(plan: StepPlan, for_pytest: Sequence[str]) -> Run:
     say(f"{plan.title}: {counted(len(plan.kernels) - len(plan.gaps), 'kernel')} to measure")
     plans.write(folder / "plan.json", plan)
     words = [f"--perf-plan={folder / 'plan.json'}", *for_pytest]
-    run = processes.measured(_suite(), words, folder / "step").run
+    start = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(sys.argv[1:]))"
+    suite = processes.Environment("this one", (sys.executable, "-c", start, "bench"), shows=True)
+    run = processes.measured(suite, words, folder / "step").run
     shutil.rmtree(folder)
     return run
 
 
-def _suite() -> processes.Environment:
-    start = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(sys.argv[1:]))"
-    return processes.Environment("this one", (sys.executable, "-c", start, "bench"), shows=True)
-
-
-def _write(output: Path | None, text: str) -> None:
-    if output is None:
-        show(text.split("\n"))
-    else:
-        write_whole(output, f"{text}\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "flashinfer-perf model",
-        usage="flashinfer-perf model CONFIG [options] [-- PYTEST_ARGS]",
-        description="Show the GPU time of one step of a model on one GPU, kernel by kernel, with what is not covered. "
+    parser = parser_of(
+        "model",
+        "Show the GPU time of one step of a model on one GPU, kernel by kernel, with what is not covered. "
         "Measures the kernels, unless --run names a file with their times. Exits with 2 if a kernel that the suite can "
         "measure has no time.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLE,
+        usage="CONFIG [options] [-- PYTEST_ARGS]",
     )
     parser.add_argument("config", metavar="CONFIG", help="A config.json, its folder, or the name of a shipped model.")
     deployment.add_options(parser)
     parser.add_argument("--plan", action="store_true", help="Show the kernels and their shapes, and measure nothing.")
     parser.add_argument("--run", type=Path, metavar="RUN.json", help="Take the times from this run.")
-    parser.add_argument(
-        "--base", type=Path, metavar="RUN.json", help="Compare the sum with the one of this earlier run."
-    )
+    base = "Compare the sum with the one of this earlier run."
+    parser.add_argument("--base", type=Path, metavar="RUN.json", help=base)
     parser.add_argument("--markdown", action="store_true", help="Write Markdown, for a comment on a pull request.")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="File to write. Default: the terminal.")
     return parser

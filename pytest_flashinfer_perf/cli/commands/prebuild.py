@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.prebuild import loop
 
@@ -21,22 +21,8 @@ Exits with 0 if all modules are compiled, with 1 if one fails to compile."""
 
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
-    args = _parser().parse_args(own)
+    parser = parser_of("prebuild", DESCRIPTION, EXAMPLE, usage="[--output DIR] -- PYTEST_ARGS")
+    output = "Copy the modules to this folder. Another machine finds them with the folder in PYTHONPATH."
+    parser.add_argument("--output", metavar="DIR", type=Path, help=output)
+    args = parser.parse_args(own)
     return loop.prebuild(for_pytest, output=args.output)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "flashinfer-perf prebuild",
-        usage="flashinfer-perf prebuild [--output DIR] -- PYTEST_ARGS",
-        description=DESCRIPTION,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--output",
-        metavar="DIR",
-        type=Path,
-        help="Copy the modules to this folder. Another machine finds them with the folder in PYTHONPATH.",
-    )
-    return parser

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.config import planting
 from pytest_flashinfer_perf.config.option import ALLOW, whole
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.gate.proof import FEWEST, Proof, document, lines, markdown, prove, verify_enough
-from pytest_flashinfer_perf.gate.thresholds import Thresholds, share
+from pytest_flashinfer_perf.gate.thresholds import share
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment, Pairs
 from pytest_flashinfer_perf.printing import show
@@ -27,13 +28,16 @@ PLAIN, PLANTED = "plain", "planted"
 BEYOND = 1.5  # default of --share, in thresholds
 WRITERS = {"markdown": markdown, "json": document}
 
-Share = Callable[[Row], float]
-
 
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     options = parser().parse_args(own)
-    return _reported(_judged_again(options, for_pytest) if options.stored else _measured(options, for_pytest), options)
+    proof = _judged_again(options, for_pytest) if options.stored else _measured(options, for_pytest)
+    show(lines(proof))
+    for name, text in WRITERS.items():
+        if getattr(options, name):
+            write_whole(getattr(options, name), text(proof))
+    return proof.exit_code
 
 
 def _measured(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
@@ -42,10 +46,16 @@ def _measured(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
     where, gpu = processes.environment("python", options.python), processes.gpu(for_pytest)
     rules = judging.rules(options, paired=False)
     processes.verify_complete(where, rules.allowed)
-    wanted = _wanted(asked, rules.thresholds)
+
+    def wanted(row: Row) -> float:
+        """The extra work as a share of a case's time: the requested one, or 1.5 times the case's threshold."""
+        return asked or BEYOND * math.expm1(rules.thresholds.of(row).in_log(row.median))
+
     session = PlantedRuns(where, for_pytest, processes.folder(options.output, "prove"), gpu, wanted)
     with processes.alone_on(gpu):
-        session.measure(options.processes)
+        pair = Pairs((PLAIN, PLANTED), session.measured)
+        for nth in range(options.processes):
+            pair(nth)
     proof = prove(session.runs[PLAIN], session.runs[PLANTED], rules)
     for suffix, text in ((".md", markdown), (".json", document)):
         write_whole(session.output / f"proof{suffix}", text(proof))
@@ -66,11 +76,6 @@ def _stored(folder: Path, side: str) -> list[Run]:
     return read.read(files)
 
 
-def _wanted(asked: float | None, thresholds: Thresholds) -> Share:
-    """The extra work as a share of a case's time: the requested one, or 1.5 times the case's threshold."""
-    return lambda row: asked or BEYOND * math.expm1(thresholds.of(row).in_log(row.median))
-
-
 @dataclass
 class PlantedRuns:
     """The processes so far, without the extra work and with it."""
@@ -79,15 +84,10 @@ class PlantedRuns:
     arguments: Sequence[str]
     output: Path
     gpu: str | None
-    share: Share
+    share: Callable[[Row], float]
     runs: dict[str, list[Run]] = field(default_factory=lambda: {PLAIN: [], PLANTED: []})
 
-    def measure(self, times: int) -> None:
-        pair = Pairs((PLAIN, PLANTED), self._measured)
-        for nth in range(times):
-            pair(nth)
-
-    def _measured(self, side: str, nth: int, _cases: frozenset[str] | None) -> Run:
+    def measured(self, side: str, nth: int, _cases: frozenset[str] | None) -> Run:
         name = f"{side}-{nth + 1:02}"
         planted = [f"--perf-plant={self.plants}"] if side == PLANTED else []
         done = processes.measured(self.where, [*self.arguments, *planted], self.output / name, title=name)
@@ -106,47 +106,27 @@ class PlantedRuns:
         return path
 
 
-def _reported(proof: Proof, options: argparse.Namespace) -> int:
-    show(lines(proof))
-    for name, text in WRITERS.items():
-        if getattr(options, name):
-            write_whole(getattr(options, name), text(proof))
-    return proof.exit_code
-
-
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "flashinfer-perf prove",
-        usage="flashinfer-perf prove [OPTIONS] -- PYTEST_ARGS",
-        description="Measure the same cases in several processes, as they are and with a slowdown added to each timed "
+    made = parser_of(
+        "prove",
+        "Measure the same cases in several processes, as they are and with a slowdown added to each timed "
         "call, and compare every process with every other one: how often is identical code called SLOWER, and how "
         "often is the slowdown found? Exits with 0 if at most 1 % of verdicts and 5 % of comparisons are false alarms "
         "and at least 95 % of slowdowns are found, with 1 if not, with 2 if that could not be measured.",
-        epilog=EXAMPLE,
+        EXAMPLE,
+        usage="[OPTIONS] -- PYTEST_ARGS",
     )
-    made.add_argument(
-        "--share", metavar="N%", help="Slowdown to add, in per cent of a case's time. Default: 1.5 times its threshold."
-    )
-    made.add_argument(
-        "--processes",
-        type=whole(1),
-        default=8,
-        metavar="N",
-        help="Processes without the slowdown, and as many with it. Default: %(default)s.",
-    )
+    added = "Slowdown to add, in per cent of a case's time. Default: 1.5 times its threshold."
+    made.add_argument("--share", metavar="N%", help=added)
+    number = "Processes without the slowdown, and as many with it. Default: %(default)s."
+    made.add_argument("--processes", type=whole(1), default=8, metavar="N", help=number)
     judging.PYTHON.add_by(made.add_argument)
     judging.add_output(made, "prove")
-    made.add_argument(
-        "--from",
-        dest="stored",
-        type=Path,
-        metavar="DIR",
-        help="Measure nothing, judge the results in this folder again.",
-    )
+    again = "Measure nothing, judge the results in this folder again."
+    made.add_argument("--from", dest="stored", type=Path, metavar="DIR", help=again)
     for name in WRITERS:
-        made.add_argument(
-            f"--{name}", metavar="FILE", type=Path, help=f"Write the result as {judging.WRITTEN_AS[name]} to FILE."
-        )
+        written = f"Write the result as {judging.WRITTEN_AS[name]} to FILE."
+        made.add_argument(f"--{name}", metavar="FILE", type=Path, help=written)
     judging.add_settings(made)
     ALLOW.add_by(made.add_argument)
     made.set_defaults(perf_gate_strict=False)

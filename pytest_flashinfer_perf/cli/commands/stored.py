@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import history as histories
 from pytest_flashinfer_perf.gate import read, thresholds, words
@@ -31,21 +32,18 @@ def compare(arguments: Sequence[str]) -> int:
 
 
 def compare_parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "flashinfer-perf compare",
-        description="Compare JSON files of pytest-benchmark, one per process, with those of a baseline, and print a "
+    made = parser_of(
+        "compare",
+        "Compare JSON files of pytest-benchmark, one per process, with those of a baseline, and print a "
         "verdict for each case. Exits with 0 if no slowdown is found, with 1 if a case is slower or wrong, with 2 if "
         "the comparison is incomplete.",
-        epilog=COMPARES,
+        COMPARES,
     )
     base, head = "The baseline: files, folders or saved names.", "The new runs, judged against --base, named likewise."
     made.add_argument("--base", nargs="+", required=True, metavar="FILE", help=base)
     made.add_argument("--head", nargs="+", required=True, metavar="FILE", help=head)
-    made.add_argument(
-        "--paired",
-        action="store_true",
-        help="The n-th file of --base and the n-th of --head were measured one after the other, which reduces noise.",
-    )
+    paired = "The n-th file of --base and the n-th of --head were measured one after the other, which reduces noise."
+    made.add_argument("--paired", action="store_true", help=paired)
     storage = "Folder of saved runs. Default: %(default)s."
     made.add_argument("--storage", type=Path, default=read.STORAGE, metavar="DIR", help=storage)
     judging.add_options(made)
@@ -85,11 +83,11 @@ def _changes(one: Series) -> Iterator[str]:
 
 
 def history_parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "flashinfer-perf history",
-        description="Find the runs in which cases became slower or faster, per case and card, in all JSON files of "
+    made = parser_of(
+        "history",
+        "Find the runs in which cases became slower or faster, per case and card, in all JSON files of "
         "pytest-benchmark below a folder. Exits with 1 if a run has failures, with 2 if no case has enough runs.",
-        epilog=SERIES,
+        SERIES,
     )
     settings = "Settings file. Changes below its threshold `slower` are not shown."
     made.add_argument("folder", metavar="DIR", help="Folder with the runs.")

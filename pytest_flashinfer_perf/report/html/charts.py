@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,15 +36,15 @@ class RooflineChart:
         """Corners of each roof, from the memory's slope to the peak of a type that was used."""
         wanted = set(self.dtypes) if self.points else set()
         lines = [(source, roof, d) for source, roof in self.known.items() for d in roof.flops_per_s if d in wanted]
-        return [corner for source, roof, dtype in lines for corner in self._corners(source, roof, dtype)]
-
-    def _corners(self, source: str, roof: Roof, dtype: str) -> Iterator[Spec]:
-        slope, peak = roof.bytes_per_s / 1e12, roof.flops_per_s[dtype] / 1e12
-        left, right = self._across()
-        for intensity in (left, peak / slope, right):
-            here = {"intensity": intensity, "tflops": min(intensity * slope, peak)}
-            label = self._label(roof, dtype) if intensity == right and source == "measured" else ""
-            yield {"roof": f"{source} {dtype}", "source": source, **here, "label": label}
+        corners = []
+        for source, roof, dtype in lines:
+            slope, peak = roof.bytes_per_s / 1e12, roof.flops_per_s[dtype] / 1e12
+            left, right = self._across()
+            for intensity in (left, peak / slope, right):
+                here = {"intensity": intensity, "tflops": min(intensity * slope, peak)}
+                label = self._label(roof, dtype) if intensity == right and source == "measured" else ""
+                corners.append({"roof": f"{source} {dtype}", "source": source, **here, "label": label})
+        return corners
 
     def _label(self, roof: Roof, dtype: str) -> str:
         """One label for peaks that lie on top of each other, at the highest of them."""
@@ -58,19 +58,21 @@ class RooflineChart:
         seen = [point["intensity"] for point in self.points]
         return min(seen) / 2, max(*seen, *ridges, 0.0) * 3
 
-    def _up(self) -> tuple[float, float]:
-        seen = [point["tflops"] for point in self.points]
-        return min(seen) / 2, max(*seen, *(corner["tflops"] for corner in self.roofs()), 0.0) * 2
-
     def spec(self) -> Spec:
-        axes = {
-            "x": _log("intensity", "FLOP per byte of memory traffic", self._across()),
-            "y": _log("tflops", "TFLOP/s", self._up()),
+        seen = [point["tflops"] for point in self.points]
+        up = (min(seen) / 2, max(*seen, *(corner["tflops"] for corner in self.roofs()), 0.0) * 2)
+        across = _log("intensity", "FLOP per byte of memory traffic", self._across())
+        axes = {"x": across, "y": _log("tflops", "TFLOP/s", up)}
+        dash = {"field": "source", "scale": {"domain": ["measured", "datasheet"], "range": [[1, 0], [5, 4]]}}
+        roofs = {
+            "data": {"name": "roofs"},
+            "mark": {"type": "line", "style": "roof"},
+            "encoding": {**axes, "detail": {"field": "roof"}, "strokeDash": {**dash, "legend": None}},
         }
         return {
             "height": TALL,
             "params": [{"name": "routine", "value": ""}],
-            "layer": [_roof_layer(axes), _label_layer(axes), self._point_layer(axes)],
+            "layer": [roofs, _label_layer(axes), self._point_layer(axes)],
         }
 
     def _point_layer(self, axes: Mapping[str, Spec]) -> Spec:
@@ -111,15 +113,6 @@ def _log(field: str, title: str, domain: tuple[float, float]) -> Spec:
     scale = {"type": "log", "domain": list(domain), "nice": False}
     axis = {"format": ",~r", "tickCount": 5}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
-
-
-def _roof_layer(axes: Mapping[str, Spec]) -> Spec:
-    dash = {"field": "source", "scale": {"domain": ["measured", "datasheet"], "range": [[1, 0], [5, 4]]}}
-    return {
-        "data": {"name": "roofs"},
-        "mark": {"type": "line", "style": "roof"},
-        "encoding": {**axes, "detail": {"field": "roof"}, "strokeDash": {**dash, "legend": None}},
-    }
 
 
 def _label_layer(axes: Mapping[str, Spec]) -> Spec:
@@ -242,24 +235,20 @@ class HeatMap:
 
 def heat_map(comparison: BackendTable) -> HeatMap | None:
     """None of a routine without batch and sequence, or with a single one of them."""
-    known = {shape: at for shape in comparison.shapes if (at := _at(comparison, shape)) and comparison.fastest(shape)}
+    known: dict[str, tuple[int, int, int]] = {}  # batch, keys and queries of a request
+    for shape, outcomes in comparison.shapes.items():
+        row = next(iter(outcomes.values())).row
+        params = row.params if row else {}
+        batch, keys, queries = (next((params[n] for n in ns if n in params), None) for ns in (BATCH, KEYS, QUERIES))
+        if batch is not None and keys is not None and comparison.fastest(shape):
+            known[shape] = (batch, keys, queries or 1)
     sequences = tuple(dict.fromkeys(_length(at) for at in sorted(known.values(), key=lambda at: at[1:])))
-    groups = grouped(known, lambda shape: _beside(shape, known[shape]))
-    found = tuple((title, tuple(_by_batch({shape: known[shape] for shape in alike}))) for title, alike in groups)
-    return HeatMap(sequences, found) if len(known) > 1 else None
-
-
-def _by_batch(known: Mapping[str, tuple[int, int, int]]) -> Iterator[tuple[int, Cells]]:
-    for batch, shapes in grouped(sorted(known, key=lambda shape: known[shape]), lambda shape: known[shape][0]):
-        yield batch, {_length(known[shape]): shape for shape in shapes}
-
-
-def _at(comparison: BackendTable, shape: str) -> tuple[int, int, int] | None:
-    """Batch, keys and queries of a request."""
-    row = next(iter(comparison.shapes[shape].values())).row
-    params = row.params if row else {}
-    batch, keys, queries = (next((params[n] for n in names if n in params), None) for names in (BATCH, KEYS, QUERIES))
-    return None if batch is None or keys is None else (batch, keys, queries or 1)
+    found = []
+    for title, alike in grouped(known, lambda shape: _beside(shape, known[shape])):
+        by_batch = grouped(sorted(alike, key=lambda shape: known[shape]), lambda shape: known[shape][0])
+        rows = ((batch, {_length(known[shape]): shape for shape in shapes}) for batch, shapes in by_batch)
+        found.append((title, tuple(rows)))
+    return HeatMap(sequences, tuple(found)) if len(known) > 1 else None
 
 
 def _length(at: tuple[int, int, int]) -> str:

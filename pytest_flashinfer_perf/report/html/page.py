@@ -27,6 +27,7 @@ from pytest_flashinfer_perf.rows.formatting import duration, grouped
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run, Unmeasured
 
+SECTIONS = ("answer", "trend", "step", "roofline", "backends", "host", "cases", "support")
 # Shown elsewhere, or too long for a list of facts.
 NOT_A_FACT = ("case", "kernels", "cycles_per_call", "sm_ghz_per_call", "host", "repro", "repro_upstream")
 FACTS_OF_HOST = ("host_us", "plan_us", "waits", "allocations", "synchronisations", "copies_to_host")
@@ -65,17 +66,9 @@ class View:
 
     @property
     def sections(self) -> list[tuple[str, str]]:
-        trend = [("trend", "Trend")] if self.trends else []
-        return [
-            ("answer", "Answer"),
-            *trend,
-            *([("step", "Step")] if self.steps else []),
-            ("roofline", "Roofline"),
-            ("backends", "Backends"),
-            *([("host", "Host")] if self.host_tables else []),
-            ("cases", "Cases"),
-            ("support", "Support"),
-        ]
+        """The ids and titles of those that have something to show."""
+        may_be_empty = {"trend": self.trends, "step": self.steps, "host": self.host_tables}
+        return [(name, name.capitalize()) for name in SECTIONS if may_be_empty.get(name, True)]
 
     @property
     def answer(self) -> story.Summary:
@@ -213,41 +206,35 @@ class View:
 
 
 def _details(one: CaseHistory, names: dict[str, int]) -> dict[str, Any]:
+    if isinstance(one.entry, Unmeasured):
+        nothing: dict[str, list[float]] = {name: [] for name in ("samples", "cycles", "ghz", "kernels")}
+        seen = {"backend": one.backend, "median": None, "facts": list(_facts(one.entry.written())), **nothing}
+    else:
+        seen = _measured(one.entry, names)
     return {
         "case": one.case,
         "status": one.status,
         "reason": None if one.row else one.reason,
         "repro": one.identity.repro,
         "history": list(_steps(0, one)),
-        **(_not_measured(one.entry) if isinstance(one.entry, Unmeasured) else _measured(one.entry, names)),
+        **seen,
     }
 
 
 def _measured(row: Row, names: dict[str, int]) -> dict[str, Any]:
     clocks = row.clocks
+    own = {"median": row.median, "mean": row.stats.mean, "stddev": row.stats.stddev, "spread": row.spread}
+    of_host = {name: getattr(row.host, name) for name in FACTS_OF_HOST} if row.host else {}
     return {
         "backend": formatting.named(row),
         "median": duration(row.median),
-        "facts": list(_facts({**row.extra_info(), **_statistics(row), **_host(row), **row.params})),
+        "facts": list(_facts({**row.extra_info(), **own, **of_host, **row.params})),
         "upstream": row.setup.repro_upstream,
         "samples": [_short(1e6 * sample) for sample in row.stats.data],
         "cycles": list(map(_short, clocks.cycles_per_call or ())),
         "ghz": list(map(_short, clocks.sm_ghz_per_call or ())),
         "kernels": [names.setdefault(kernel, len(names)) for kernel in row.trace.kernels or ()],
     }
-
-
-def _statistics(row: Row) -> dict[str, Any]:
-    return {"median": row.median, "mean": row.stats.mean, "stddev": row.stats.stddev, "spread": row.spread}
-
-
-def _host(row: Row) -> dict[str, Any]:
-    return {name: getattr(row.host, name) for name in FACTS_OF_HOST} if row.host else {}
-
-
-def _not_measured(entry: Unmeasured) -> dict[str, Any]:
-    nothing: dict[str, list[float]] = {name: [] for name in ("samples", "cycles", "ghz", "kernels")}
-    return {"backend": entry.identity.backend or "", "median": None, "facts": list(_facts(entry.written())), **nothing}
 
 
 def _facts(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -313,10 +300,14 @@ def render(runs: Sequence[Run]) -> str:
     )
     shown_by = (formatting.duration, formatting.spread, formatting.rate, formatting.named)
     environment.filters |= {function.__name__: function for function in shown_by}
-    script = _libraries() + _asset("report.js")
+    here = resources.files(__package__)
+    script = _libraries() + here.joinpath("report.js").read_text(encoding="utf-8")
+    style = here.joinpath("report.css").read_text(encoding="utf-8")
+    # The only script that the page's own policy lets run.
+    script_hash = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
     view = View(tuple(runs), story.of(runs))
     return environment.get_template("page.html.j2").render(
-        view=view, script=script, script_hash=_hash(script), style=_asset("report.css")
+        view=view, script=script, script_hash=script_hash, style=style
     )
 
 
@@ -326,12 +317,3 @@ def _libraries() -> str:
     import vl_convert
 
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script") + "\n"
-
-
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    """The only script that the page's own policy lets run."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,22 +1,36 @@
-"""Shared by paged and ragged prefill: flags, and code that differs only in where the keys are stored."""
+"""Shared by paged and ragged prefill: code that differs only in where the keys are stored, and limits of backends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._offsets import edges
-from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
-from pytest_flashinfer_perf.routines.attention._params import PrefillParams
+from pytest_flashinfer_perf.routines.attention import _reference, _requests, _shared
+from pytest_flashinfer_perf.routines.attention._problems import PagedInputs, PagedPrefill, RaggedInputs, RaggedPrefill
 from pytest_flashinfer_perf.routines.attention._reference import Request
-from pytest_flashinfer_perf.spec.dtypes import TORCH
+from pytest_flashinfer_perf.routines.attention._requests import GroupedQueries, PrefillParams
+from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH, is_fp8
 from pytest_flashinfer_perf.spec.presets import Model
 from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Reference, Routine
 
+PAGED = "BatchPrefillWithPagedKVCacheWrapper"
+RAGGED = "BatchPrefillWithRaggedKVCacheWrapper"
+CUDNN = "prefill.cudnn_batch_prefill_with_kv_cache"
+CONTEXT = "prefill.trtllm_batch_context_with_kv_cache"
+DEEPSEEK = "prefill.trtllm_ragged_attention_deepseek"
+FMHA_V2 = "prefill.trtllm_fmha_v2_prefill"
+PAGED_PRIMS = "attention.prims_ts.BatchPrefillPagedTSWrapper"
+RAGGED_PRIMS = "attention.prims_ts.BatchPrefillTSWrapper"
+
+FA3_HEADS = ((64, 64), (128, 128), (256, 256), (192, 128))
+CUDNN_FP8 = 91701
 # The smallest tier: every type and every path of the code, on shapes that a laptop does in milliseconds.
 SMOKE_CHANGES: tuple[dict[str, Any], ...] = (
     {"causal": True},
@@ -31,31 +45,9 @@ SMOKE_CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-class Prefill(Protocol):
-    """The inputs that both routines have."""
-
-    @property
-    def q(self) -> Tensor: ...
-    @property
-    def k(self) -> Tensor: ...
-    @property
-    def v(self) -> Tensor: ...
-    @property
-    def q_scale(self) -> float: ...
-    @property
-    def k_scale(self) -> float: ...
-    @property
-    def v_scale(self) -> float: ...
-    @property
-    def lens(self) -> _lengths.Lengths: ...
-    @property
-    def out(self) -> Tensor: ...
-    @property
-    def lse(self) -> Tensor | None: ...
-
-
 P = TypeVar("P", bound=PrefillParams)
-X = TypeVar("X", bound=Prefill)
+Prefill = PagedInputs | RaggedInputs
+X = TypeVar("X", PagedInputs, RaggedInputs)
 Reader = Callable[[X, int, slice], tuple[Tensor, Tensor]]  # of the nth request: its keys and values, heads first
 
 
@@ -78,7 +70,7 @@ def routine(  # noqa: PLR0913, PLR0917 - the functions in which paged and ragged
         tolerances=lambda p, backend: _shared.tolerances(p, sums_in_half=backend == "trtllm-fmha-v2"),
         footprint=footprint,
         cuda_graph=True,
-        facts=lambda p, x: _lengths.facts(p, x.lens.q, x.lens.kv),
+        facts=lambda p, x: _requests.facts(p, x.lens.q, x.lens.kv),
         rows=lambda _p, x: edges(x.lens.q_indptr),
         activations=lambda x: x.q,
         aliases=_shared.ALIASES,
@@ -97,7 +89,7 @@ def reference(p: PrefillParams, x: X, read: Reader[X], rows: Tensor | None = Non
 
 def cost(p: PrefillParams, x: Prefill, *read: Tensor | int) -> Cost:
     """The cost of reading queries, writing outputs, and reading `read`: tensors, or numbers of bytes."""
-    pairs = _lengths.pairs(x.lens.q, x.lens.kv, causal=p.causal)
+    pairs = _requests.pairs(x.lens.q, x.lens.kv, causal=p.causal)
     moved = (x.q, *_shared.written(x.out, x.lse), x.lens.q_indptr, *read)
     return Cost(
         flops=2 * pairs * p.num_qo_heads * (p.head_dim_qk + p.head_dim_out),
@@ -203,23 +195,19 @@ def build_torch(p: PrefillParams, x: X, read: Reader[X]) -> Built[X]:
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
     """One request's rows [rows, heads, dim] over [KV heads, tokens, dim], by scaled_dot_product_attention."""
-    mask = _causal(q.shape[0], k.shape[1], q.device) if causal else {}
+    rows, keys, mask = q.shape[0], k.shape[1], None
+    if causal and rows != keys and q.device.type == "cpu":  # the last row sees the last key
+        mask = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)
+    elif causal and rows != keys:  # torch's own class knows GPU kernels for it, and takes seconds to import
+        from torch.nn.attention.bias import causal_lower_right
+
+        mask = causal_lower_right(rows, keys)
     grouped = q.shape[1] != k.shape[0]
+    keywords: dict[str, Any] = {"attn_mask": mask, "is_causal": causal and mask is None, "scale": scale}
     out = torch.nn.functional.scaled_dot_product_attention(
-        q.transpose(0, 1)[None], k[None], v[None], scale=scale, enable_gqa=grouped, **mask
+        q.transpose(0, 1)[None], k[None], v[None], enable_gqa=grouped, **keywords
     )
     return out[0].transpose(0, 1)
-
-
-def _causal(rows: int, keys: int, device: torch.device) -> dict[str, Any]:
-    """The last row sees the last key. torch's own class knows GPU kernels for it, and takes seconds to import."""
-    if rows == keys:
-        return {"is_causal": True}
-    if device.type == "cpu":
-        return {"attn_mask": torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows)}
-    from torch.nn.attention.bias import causal_lower_right
-
-    return {"attn_mask": causal_lower_right(rows, keys)}
 
 
 def lengths_of_models(model: Model) -> Iterator[tuple[int, int, int]]:
@@ -227,3 +215,118 @@ def lengths_of_models(model: Model) -> Iterator[tuple[int, int, int]]:
     for batch in model.batches(1, 4, 16, 64):
         yield from ((batch, length, length) for length in (512, 1024, 2048, 4096, 8192))
         yield from ((batch, 512, s_kv) for s_kv in (4096, 16384, 65536))
+
+
+# Limits of the library's prefill backends that no decorator declares: a message each, with a way out.
+
+
+def paged_wrapper_limits(p: PagedPrefill, backend: str, device: Device) -> Iterator[str]:
+    if backend == "trtllm-gen":
+        yield from _blackwell_context(p, backend, device)
+    else:
+        yield from _flash(p, backend)
+
+
+def ragged_wrapper_limits(p: RaggedPrefill, backend: str, _device: Device) -> Iterator[str]:
+    only_keys_fp8, wrapper = is_fp8(p.kv_dtype) and not is_fp8(p.q_dtype), capability.api(RAGGED)
+    if only_keys_fp8 and wrapper is not None and not capability.accepts(wrapper.run, "lse_base"):
+        yield f"{backend} ignores the scales of fp8 keys in this flashinfer: use fp8 queries too, or flashinfer 0.7.2"
+    if backend == "cutlass":
+        if is_fp8(p.q_dtype) or is_fp8(p.kv_dtype) or is_fp8(p.out):
+            yield "cutlass prefills bfloat16 and float16 only: use trtllm-native"
+        if p.head_dim_qk != 192 and (p.head_dim_qk, p.head_dim_out) != (128, 128):
+            yield f"cutlass has heads of 128 or 192, not {p.head_dim_qk}/{p.head_dim_out}: use fa2"
+    else:
+        yield from _flash(p, backend)
+
+
+def _flash(p: GroupedQueries, backend: str) -> Iterator[str]:
+    """fa2, fa3, and auto, which chooses between them."""
+    if backend == "fa2" and is_fp8(p.q_dtype):
+        yield f"fa2 needs bfloat16 or float16 queries, q_dtype is {p.q_dtype}: use fa3"
+    if backend == "fa3" and is_fp8(p.q_dtype) != is_fp8(p.kv_dtype):
+        yield "fa3 needs queries and KV cache both in fp8, or neither: use fa2"
+    if backend in ("fa3", "auto") and is_fp8(p.q_dtype) and p.head_dim_qk != p.head_dim_out:
+        yield f"fa3 has no fp8 kernel for heads of {p.head_dim_qk}/{p.head_dim_out}: use bfloat16"
+    if backend == "fa3" and (p.head_dim_qk, p.head_dim_out) not in FA3_HEADS:
+        yield f"fa3 has no kernel for heads of {p.head_dim_qk}/{p.head_dim_out}: use fa2"
+    if is_fp8(p.out):
+        yield f"{backend} has no fp8 output: set out_dtype to bfloat16"
+
+
+def _blackwell_context(p: GroupedQueries, backend: str, device: Device) -> Iterator[str]:
+    yield from _blackwell(backend, device)
+    yield from _shared.e4m3_alone(p, backend)
+    if not p.causal:
+        yield f"{backend} prefills causally only: set causal"
+
+
+def _blackwell(backend: str, device: Device) -> Iterator[str]:
+    if device.capability is not None and device.capability[0] != 10:
+        yield f"{backend} prefills on compute capability 10.x only: use trtllm-fmha-v2"
+
+
+def cudnn_limits(p: GroupedQueries, backend: str, device: Device) -> Iterator[str]:
+    yield from _shared.e4m3_alone(p, backend)
+    if is_fp8(p.q_dtype) or is_fp8(p.kv_dtype):
+        version = torch.backends.cudnn.version() or 0
+        if device.capability is not None and device.capability < (10, 0):
+            yield f"{backend} prefills fp8 on compute capability 10.0 or later: use fa3"
+        elif version < CUDNN_FP8:
+            yield f"{backend} prefills fp8 with cuDNN 9.17.1 or later, this is {version}: use trtllm-native"
+    if p.q_dtype != p.kv_dtype:
+        yield f"{backend} needs queries and keys of one type, not {p.q_dtype} and {p.kv_dtype}: use fa2"
+    if p.return_lse and not capability.accepts(capability.api(CUDNN), "lse_base"):
+        yield f"{backend} returns another LSE in this flashinfer: use fa2, or flashinfer 0.7.2"
+
+
+def context_limits(p: PagedPrefill, backend: str, device: Device) -> Iterator[str]:
+    yield from _blackwell_context(p, backend, device)
+    if p.return_lse and not capability.accepts(capability.api(CONTEXT), "return_lse"):
+        yield from _shared.no_lse(p, f"{backend} of this flashinfer")
+
+
+def deepseek_limits(p: RaggedPrefill, backend: str, device: Device) -> Iterator[str]:
+    yield from _blackwell(backend, device)
+    yield from _shared.e4m3_alone(p, backend)
+    if (p.head_dim_qk, p.head_dim_out) not in ((192, 128), (128, 128), (256, 256)):
+        yield f"{backend} has heads of 192/128, 128/128 or 256/256, not {p.head_dim_qk}/{p.head_dim_out}: use fa2"
+    if is_fp8(p.out):
+        yield f"{backend} has no fp8 output: set out_dtype to bfloat16"
+
+
+def fmha_v2_limits(p: GroupedQueries, backend: str, _device: Device) -> Iterator[str]:
+    yield from _shared.e4m3_alone(p, backend)
+    yield from _shared.no_lse(p, backend)
+    if p.q_dtype != p.kv_dtype:
+        yield f"{backend} needs queries and keys of one type, not {p.q_dtype} and {p.kv_dtype}: use fa2"
+    elif p.q_dtype not in FP8 and p.out != p.q_dtype:
+        yield f"{backend} writes the type of its inputs: leave out out_dtype"
+
+
+def reads_separately(device: Device) -> bool:
+    """Whether fmha-v2 has kernels for keys and values in two tensors."""
+    return device.capability is None or device.capability[0] != 12
+
+
+def ragged_fmha_v2_limits(p: RaggedPrefill, backend: str, device: Device) -> Iterator[str]:
+    yield from fmha_v2_limits(p, backend, device)
+    if p.head_dim_qk != p.head_dim_out:
+        yield f"{backend} has no kernel for keys of {p.head_dim_qk} and values of {p.head_dim_out}: use fa3"
+    if p.s_qo != p.s_kv:  # its TMA map of keys and values is as long as the queries: the rest reads as zeros
+        yield f"{backend} is wrong where there are more keys than queries: set s_qo to s_kv, or use fa3"
+
+
+def prims_ts_limits(p: GroupedQueries, backend: str, _device: Device) -> Iterator[str]:
+    yield from _shared.e4m3_alone(p, backend)
+    yield from _shared.no_lse(p, backend)
+    if p.q_dtype != p.kv_dtype:
+        yield f"{backend} needs queries and keys of one type: use fa2"
+    if p.head_dim_qk != p.head_dim_out or p.head_dim_qk not in (128, 256):
+        yield f"{backend} has heads of 128 or 256, not {p.head_dim_qk}/{p.head_dim_out}: use fa2"
+
+
+def paged_prims_ts_limits(p: PagedPrefill, backend: str, device: Device) -> Iterator[str]:
+    yield from prims_ts_limits(p, backend, device)
+    if p.page_size not in _shared.PAGES:
+        yield f"{backend} has pages of {_shared.PAGES_LISTED} tokens, not {p.page_size}: use fa2"

@@ -6,7 +6,6 @@ from typing import Any
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines.attention import _shared
-from pytest_flashinfer_perf.routines.attention._params import GroupedQueries
 from pytest_flashinfer_perf.routines.attention._problems import (
     BatchDecode,
     BatchMLA,
@@ -17,6 +16,7 @@ from pytest_flashinfer_perf.routines.attention._problems import (
     RaggedInputs,
     RaggedPrefill,
 )
+from pytest_flashinfer_perf.routines.attention._requests import GroupedQueries
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
@@ -31,10 +31,9 @@ def build_decode(p: BatchDecode, x: DecodeInputs, _options: LaunchOptions) -> Bu
         shape = (p.batch_size, p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size, p.s_kv)
         plan = _shared.planned(wrapper, x.q.device, *shape, max_seq_len_q=p.s_qo, mask_type=mask, **p.data_types)
     else:
-        csr = (x.table.indptr, x.table.indices, x.table.last_page_len)
         heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size)
         plan = _shared.planned(
-            wrapper, *csr, *heads, seq_len_q=p.s_qo, max_kv_len=p.s_kv, mask_type=mask, **p.data_types
+            wrapper, *x.table.csr, *heads, seq_len_q=p.s_qo, max_kv_len=p.s_kv, mask_type=mask, **p.data_types
         )
 
     def launch(x: DecodeInputs) -> object:
@@ -54,8 +53,7 @@ def build_paged(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Bui
     if by_shape:
         plan = _shared.planned(wrapper, device=x.q.device, head_dim=p.head_dim_qk, **_shape(p), **keywords)
     else:
-        csr = (x.lens.q_indptr, x.table.indptr, x.table.indices, x.table.last_page_len)
-        plan = _shared.planned(wrapper, x.q, x.kv.k, x.kv.v, *csr, **keywords)
+        plan = _shared.planned(wrapper, x.q, x.kv.k, x.kv.v, x.lens.q_indptr, *x.table.csr, **keywords)
 
     def launch(x: PagedInputs) -> object:
         table = (x.lens.q_indptr, x.table.block_tables, x.lens.kv) if by_shape else ()

@@ -9,12 +9,11 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from pytest_flashinfer_perf.routines.attention import _lengths, _shared
-from pytest_flashinfer_perf.routines.attention._params import (
+from pytest_flashinfer_perf.routines.attention import _requests, _shared
+from pytest_flashinfer_perf.routines.attention._requests import (
     AttentionParams,
     GroupedQueries,
     PrefillParams,
-    one_head_size,
 )
 from pytest_flashinfer_perf.spec.dtypes import HALF, is_fp8
 from pytest_flashinfer_perf.spec.params import Fault, Field, Value, autotune, flag
@@ -23,10 +22,27 @@ QK_NOPE = 128  # of the queries before they are absorbed: what the softmax is sc
 
 
 @dataclass(frozen=True)
-class BatchDecode(GroupedQueries):
-    """One query token per request, or a few draft ones, against a paged KV cache."""
+class Paged(GroupedQueries):
+    """Against a paged KV cache, where keys and values share a page."""
 
     page_size: int = flag("tokens per KV page", default=0, letter="p", usual=16, minimum=1, draw=(1, 2, 7, 16, 64))
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if self.head_dim_out != self.head_dim_qk:
+            yield "head_dim_vo", f"{self.head_dim_vo} differs from head_dim_qk {self.head_dim_qk}: a KV page holds both"
+
+    def footprint(self) -> int:
+        """The cache; queries, outputs and their reference; the workspace."""
+        token, rows = 2 * self.num_kv_heads * self.head_dim_qk, self.batch_size * self.s_qo * self.num_qo_heads
+        cache = _shared.cache_bytes(self.batch_size, self.s_kv, self.page_size, token, self.kv_dtype)
+        return cache + _shared.rows_bytes(rows, self.head_dim_qk, self.head_dim_qk)
+
+
+@dataclass(frozen=True)
+class BatchDecode(Paged):
+    """One query token per request, or a few draft ones, against a paged KV cache."""
+
     spec_dec_mask: str = flag(
         "the draft tokens that a draft token attends to", default="causal", choices=("causal", "full")
     )
@@ -34,10 +50,6 @@ class BatchDecode(GroupedQueries):
     @property
     def masked(self) -> bool:
         return self.s_qo > 1 and (self.causal or self.spec_dec_mask == "causal")
-
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
-        yield from one_head_size(self)
 
 
 class DecodeInputs(NamedTuple):
@@ -107,14 +119,8 @@ class LatentInputs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PagedPrefill(PrefillParams):
+class PagedPrefill(Paged, PrefillParams):
     """Whole prompts, or the new end of longer sequences, against a paged KV cache."""
-
-    page_size: int = flag("tokens per KV page", default=0, letter="p", usual=16, minimum=1, draw=(1, 2, 7, 16, 64))
-
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
-        yield from one_head_size(self)
 
 
 class PagedInputs(NamedTuple):
@@ -122,7 +128,7 @@ class PagedInputs(NamedTuple):
     q_scale: float
     kv: _shared.KVCache
     table: _shared.PageTable
-    lens: _lengths.Lengths
+    lens: _requests.Lengths
     out: Tensor
     lse: Tensor | None
 
@@ -159,7 +165,7 @@ class RaggedInputs(NamedTuple):
     q_scale: float
     k_scale: float
     v_scale: float
-    lens: _lengths.Lengths
+    lens: _requests.Lengths
     out: Tensor
     lse: Tensor | None
     kv: Tensor | None = None  # keys and values in one, for a backend that takes them so

@@ -48,12 +48,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float, seen: Tensor | None
     keys, values = k.float(), v.float()
     rows, tokens = q.shape[0], k.shape[1]
     step = max(1, SCORES_AT_ONCE // (q.shape[1] * tokens))
-    blocks = [_attend_rows(q[i : i + step], keys, values, scale, _part(seen, i, step)) for i in range(0, rows, step)]
+    parts = [slice(i, i + step) for i in range(0, rows, step)]
+    last = [None if seen is None else seen[part] for part in parts]
+    blocks = [_attend_rows(q[part], keys, values, scale, to) for part, to in zip(parts, last, strict=True)]
     return AttentionAnswer(torch.cat([block.out for block in blocks]), torch.cat([block.lse for block in blocks]))
-
-
-def _part(seen: Tensor | None, start: int, step: int) -> Tensor | None:
-    return None if seen is None else seen[start : start + step]
 
 
 def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, last_seen: Tensor | None) -> AttentionAnswer:
@@ -70,11 +68,7 @@ def paged(rows_each: int, k: Tensor, v: Tensor, block_tables: Tensor, lens: Tens
     """Requests with the same number of rows each, and keys and values in the pages of the page table."""
     for i, (owned, length) in enumerate(zip(block_tables, lens.tolist(), strict=True)):
         rows = slice(i * rows_each, (i + 1) * rows_each)
-        yield Request(rows, partial(_read_both, k, v, owned, length))
-
-
-def _read_both(k: Tensor, v: Tensor, owned: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    return read_pages(k, owned, length), read_pages(v, owned, length)
+        yield Request(rows, partial(read_pages, k, v, owned, length))
 
 
 def ends(rows_each: int, lens: Tensor) -> Rows:
@@ -82,10 +76,11 @@ def ends(rows_each: int, lens: Tensor) -> Rows:
     return edges(torch.arange(len(lens) + 1, device=lens.device) * rows_each)
 
 
-def read_pages(side: Tensor, owned: Tensor, length: int) -> Tensor:
+def read_pages(k: Tensor, v: Tensor, owned: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """A request's tokens [heads, length, dim] from its pages [heads, page, dim], in the order of its page table."""
-    used = owned[: pages_per_request(length, side.shape[2])]
-    return side[used].transpose(0, 1).flatten(1, 2)[:, :length]
+    used = owned[: pages_per_request(length, k.shape[2])]
+    keys, values = (side[used].transpose(0, 1).flatten(1, 2)[:, :length] for side in (k, v))
+    return keys, values
 
 
 def joined(of_requests: Iterable[AttentionAnswer], v_scale: float, *, lse: bool) -> tuple[Tensor, ...]:

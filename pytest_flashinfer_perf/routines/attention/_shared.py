@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines._narrow import largest
 from pytest_flashinfer_perf.routines._offsets import indptr
-from pytest_flashinfer_perf.routines.attention import _lengths
-from pytest_flashinfer_perf.routines.attention._params import AttentionParams
+from pytest_flashinfer_perf.routines.attention import _requests
+from pytest_flashinfer_perf.routines.attention._requests import AttentionParams
+from pytest_flashinfer_perf.spec import Routine, Shape, Tolerance
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH, bytes_of, is_fp8
 
+P = TypeVar("P", bound=AttentionParams)
 WORKSPACE_BYTES = 512 << 20
 PAGES = (16, 32, 64, 128)  # that kernels of trtllm-gen, xqa and prims-ts have
 PAGES_LISTED = "16, 32, 64 or 128"
@@ -39,21 +39,19 @@ def rows_bytes(rows: int, head_dim_in: int, head_dim_out: int) -> int:
     return rows * (2 * head_dim_in + 24 * head_dim_out) + WORKSPACE_BYTES
 
 
-class Heads(Protocol):
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def num_qo_heads(self) -> int: ...
-
-
-def counters(api: Any, p: Heads, q: Tensor) -> dict[str, Tensor]:
+def counters(api: Any, batch: int, q: Tensor) -> dict[str, Tensor]:
     """The counter buffer of trtllm-gen, if the API accepts one; otherwise it allocates one in every call."""
     if not capability.accepts(api, "multi_ctas_kv_counter_buffer"):
         return {}
     from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes as counter_bytes
 
-    size = counter_bytes(p.batch_size, p.num_qo_heads, devices.device_of(q).processors)
+    size = counter_bytes(batch, q.shape[1], devices.device_of(q).processors)
     return {"multi_ctas_kv_counter_buffer": torch.zeros(size, dtype=torch.uint8, device=q.device)}
+
+
+def declare_plans(routine: Routine[P, Any], backends: tuple[str, ...], of: Callable[[int], Shape[P]]) -> None:
+    """Declare the tier `plan`: batches of every size, for what planning them costs."""
+    routine.tier("plan")(lambda: (replace(of(batch), backends=backends) for batch in PLANNED_BATCHES))
 
 
 def element_offsets(indptr: Tensor, heads: int, dim: int) -> Tensor:
@@ -125,62 +123,25 @@ def of_output(dtype: str, *, fp8_inside: bool, coarse: bool = True) -> Tolerance
     return Tolerance(rtol=2e-3, atol=5e-3, scale=1e-3)
 
 
-class Gathered(NamedTuple):
+def gathered(k: Tensor, v: Tensor, block_tables: Tensor, compute: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values [batch, KV heads, tokens, dim] from their pages, in the type of the computation."""
-
-    k: Tensor
-    v: Tensor
-
-
-def gathered(k: Tensor, v: Tensor, block_tables: Tensor, compute: torch.dtype) -> Gathered:
-    return Gathered(*(side[block_tables].transpose(1, 2).flatten(2, 3).to(compute) for side in (k, v)))
+    keys, values = (side[block_tables].transpose(1, 2).flatten(2, 3).to(compute) for side in (k, v))
+    return keys, values
 
 
-def folded_sdpa(q: Tensor, kv: Gathered, ends: Tensor, scale: float) -> Tensor:
+def folded_sdpa(q: Tensor, kv: tuple[Tensor, Tensor], ends: Tensor, scale: float) -> Tensor:
     """scaled_dot_product_attention where row r of request b of q [batch, rows, heads, dim] sees `ends[b, r]` tokens.
 
     The query heads of one KV head ride as rows, so that keys and values are not copied for each of them.
     """
-    rows, group = q.shape[1], q.shape[2] // kv.k.shape[1]
-    folded = q.to(kv.k.dtype).unflatten(2, (-1, group)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    tokens = kv.k.shape[2]
+    (k, v), rows = kv, q.shape[1]
+    group, tokens = q.shape[2] // k.shape[1], k.shape[2]
+    folded = q.to(k.dtype).unflatten(2, (-1, group)).permute(0, 2, 3, 1, 4).flatten(2, 3)
     visible = torch.arange(tokens, device=q.device) < ends[:, None, :, None]
     mask = visible.expand(-1, -1, -1, tokens).repeat(1, 1, group, 1)
-    out = torch.nn.functional.scaled_dot_product_attention(folded, kv.k, kv.v, attn_mask=mask, scale=scale)
+    out = torch.nn.functional.scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=scale)
     unfolded: Tensor = out.unflatten(2, (group, rows)).permute(0, 3, 1, 2, 4)
     return unfolded.flatten(2, 3)
-
-
-# nvfp4 outputs: packed values, and the swizzled scales of their blocks.
-
-O_SF_SCALE = 500.0  # as in vLLM's benchmark: scales are in units of its reciprocal
-
-
-def empty(q: Tensor) -> tuple[Tensor, Tensor]:
-    """Buffers for queries [batch, heads, dim]: values, two to a byte, and scales."""
-    batch, heads, dim = q.shape
-    packed = torch.empty(batch, heads, dim // 2, dtype=torch.uint8, device=q.device)
-    padded = _narrow.padded_128x4(batch, heads * dim // _narrow.NV_BLOCK)
-    return packed, torch.empty(padded, dtype=torch.float8_e4m3fn, device=q.device)
-
-
-def as_the_api_takes_it(packed: Tensor, swizzled: Tensor) -> Any:
-    from flashinfer.utils import FP4Tensor
-
-    return FP4Tensor(packed, swizzled)
-
-
-def write(packed: Tensor, swizzled: Tensor, out: Tensor) -> None:
-    quantised = _narrow.nvfp4(out.flatten(1), O_SF_SCALE)
-    packed.copy_(quantised.values.view(packed.shape))
-    swizzled.copy_(_narrow.swizzled_128x4(quantised.scales))
-
-
-def meant(packed: Tensor, swizzled: Tensor) -> Tensor:
-    batch, heads, half = packed.shape
-    scales = _narrow.linear_128x4(swizzled, batch, heads * half * 2 // _narrow.NV_BLOCK)
-    rows = _narrow.Blocked(packed.flatten(1), scales, _narrow.NV_BLOCK, 1.0 / O_SF_SCALE)
-    return rows.dequantised().view(batch, heads, half * 2)
 
 
 # Paged KV caches: page tables and quantised pages, made on the device from one generator.
@@ -193,6 +154,10 @@ class PageTable(NamedTuple):
     indptr: Tensor
     indices: Tensor
     last_page_len: Tensor
+
+    @property
+    def csr(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.indptr, self.indices, self.last_page_len
 
     def copy(self) -> PageTable:
         """Copies for a wrapper, which keeps its arguments and may overwrite them."""
@@ -231,7 +196,7 @@ def page_table(lens: Tensor, s_kv: int, page_size: int, rand: torch.Generator, p
 def kv_cache(shape: tuple[int, int, int, int], dtype: str, rand: torch.Generator) -> KVCache:
     """Normally distributed keys and values of [pages, heads, page, dim]; FP8 ones by their own largest magnitude."""
     pages, *rest = shape
-    cache = _lengths.unquantised((pages, 2, *rest), dtype, rand)
+    cache = _requests.unquantised((pages, 2, *rest), dtype, rand)
     if not is_fp8(dtype):
         return KVCache(cache, cache[:, 0], cache[:, 1], 1.0, 1.0)
     k_scale, v_scale = (largest(cache[:, i]) / torch.finfo(TORCH[dtype]).max for i in (0, 1))

@@ -12,11 +12,10 @@ from torch import Tensor
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines.attention import _lengths, _prims, _reference, _shared
+from pytest_flashinfer_perf.routines.attention import _prims, _reference, _requests, _shared
 from pytest_flashinfer_perf.routines.attention._problems import BatchDecode, DecodeInputs
+from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Routine, Shape
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
 
 WRAPPER = "BatchDecodeWithPagedKVCacheWrapper"
 CUDNN = "decode.cudnn_batch_decode_with_kv_cache"
@@ -25,9 +24,9 @@ PRIMS = "attention.prims_ts.BatchDecodePagedTSWrapper"
 
 
 def inputs(p: BatchDecode, rand: torch.Generator, device: torch.device) -> DecodeInputs:
-    lens = _lengths.decode(p, rand)
+    lens = _requests.decode(p, rand)
     rows = (p.batch_size * p.s_qo, p.num_qo_heads)
-    q = _lengths.unquantised((*rows, p.head_dim_qk), p.q_dtype, rand).to(TORCH[p.q_dtype])
+    q = _requests.unquantised((*rows, p.head_dim_qk), p.q_dtype, rand).to(TORCH[p.q_dtype])
     pages = p.batch_size * _shared.pages_per_request(p.s_kv, p.page_size)
     return DecodeInputs(
         q=q,
@@ -52,16 +51,10 @@ def cost(p: BatchDecode, x: DecodeInputs) -> Cost:
     kv = int(x.seq_lens.sum()) * p.num_kv_heads * (p.head_dim_qk + p.head_dim_out) * bytes_of(p.kv_dtype)
     around = (x.q, *_shared.written(x.out, x.lse), x.table.indices, x.table.indptr, x.seq_lens)
     return Cost(
-        flops=2 * _lengths.pairs(queries, x.seq_lens, causal=p.masked) * p.num_qo_heads * 2 * p.head_dim_qk,
+        flops=2 * _requests.pairs(queries, x.seq_lens, causal=p.masked) * p.num_qo_heads * 2 * p.head_dim_qk,
         bytes=kv + sum(t.nbytes for t in around),
         dtype=p.matmul_dtype,
     )
-
-
-def footprint(p: BatchDecode) -> int:
-    """The cache; queries, outputs and their reference; the workspace."""
-    cache = _shared.cache_bytes(p.batch_size, p.s_kv, p.page_size, 2 * p.num_kv_heads * p.head_dim_qk, p.kv_dtype)
-    return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
 
 
 decode = Routine(
@@ -73,9 +66,9 @@ decode = Routine(
     reference=reference,
     cost=cost,
     tolerances=lambda p, backend: _shared.tolerances(p, rounds_queries=backend == "trtllm-native"),
-    footprint=footprint,
+    footprint=BatchDecode.footprint,
     cuda_graph=True,
-    facts=lambda p, x: _lengths.facts(p, x.seq_lens),
+    facts=lambda p, x: _requests.facts(p, x.seq_lens),
     rows=lambda p, x: _reference.ends(p.s_qo, x.seq_lens),
     activations=lambda x: x.q,
     aliases=_shared.ALIASES,
@@ -169,26 +162,16 @@ def _wrapper(p: BatchDecode, x: DecodeInputs, options: LaunchOptions) -> Built[D
         backend="fa2" if options.backend == "fa2_tc" else options.backend,
     )
     speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
-    csr = _csr(p, table)
-    plan = _shared.planned(wrapper, *csr, **p.data_types, block_tables=table.block_tables, **speculative)
+    heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size)
+    plan = _shared.planned(wrapper, *table.csr, *heads, **p.data_types, block_tables=table.block_tables, **speculative)
     scales = {"k_scale": x.kv.k_scale, "v_scale": x.kv.v_scale} if is_fp8(p.kv_dtype) else {}
-    return Built(
-        lambda x: wrapper.run(
-            x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse)
-        ),
-        _resolved(wrapper, options.backend),
-        plan=plan,
-    )
-
-
-def _csr(p: BatchDecode, table: _shared.PageTable) -> tuple[Any, ...]:
-    heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk)
-    return (table.indptr, table.indices, table.last_page_len, *heads, p.page_size)
-
-
-def _resolved(wrapper: Any, backend: str) -> str:
     chosen = _shared.resolved(wrapper)
-    return "fa2_tc" if chosen == "fa2" and backend != "fa2" else chosen
+    resolved = "fa2_tc" if chosen == "fa2" and options.backend != "fa2" else chosen
+
+    def launch(x: DecodeInputs) -> object:
+        return wrapper.run(x.q, x.kv.pages, out=x.out, enable_pdl=p.enable_pdl, **scales, **_shared.returning(x.lse))
+
+    return Built(launch, resolved, plan=plan)
 
 
 @decode.backend("cudnn", api=CUDNN, limits=cudnn_limits)
@@ -222,7 +205,7 @@ def _native(p: BatchDecode, x: DecodeInputs, _options: LaunchOptions) -> Built[D
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
-    counters = _shared.counters(trtllm_batch_decode_with_kv_cache, p, x.q)
+    counters = _shared.counters(trtllm_batch_decode_with_kv_cache, p.batch_size, x.q)
 
     def launch(x: DecodeInputs) -> object:
         return trtllm_batch_decode_with_kv_cache(
@@ -307,11 +290,9 @@ def _default() -> Iterator[Shape[BatchDecode]]:
     yield _of(llama, 64, 4096, return_lse=True)
 
 
-@decode.tier("plan")
-def _plans() -> Iterator[Shape[BatchDecode]]:
-    """Batches of every size, for what planning them costs."""
-    for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(layers.attention("llama-3.1-70b", 8), batch, 1024), backends=("fa2", "fa2_tc", "fa3"))
+_shared.declare_plans(
+    decode, ("fa2", "fa2_tc", "fa3"), lambda batch: _of(layers.attention("llama-3.1-70b", 8), batch, 1024)
+)
 
 
 @decode.sweep(layers.attention)

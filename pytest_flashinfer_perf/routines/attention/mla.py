@@ -13,33 +13,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines._offsets import indptr
-from pytest_flashinfer_perf.routines.attention import _lengths, _prims, _reference, _shared
+from pytest_flashinfer_perf.routines.attention import _prims, _reference, _requests, _shared
 from pytest_flashinfer_perf.routines.attention._problems import QK_NOPE, BatchMLA, LatentInputs
+from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Routine, Shape, Tolerance
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
 
 
 def inputs(p: BatchMLA, rand: torch.Generator, device: torch.device) -> LatentInputs:
-    lens = _lengths.decode(p, rand)
-    q, q_scale = _lengths.normal((p.batch_size * p.s_qo, p.num_qo_heads, p.head_dim), p.q_dtype, rand)
+    lens = _requests.decode(p, rand)
+    q = _requests.normal((p.batch_size * p.s_qo, p.num_qo_heads, p.head_dim), p.q_dtype, rand)
     pages = p.batch_size * _shared.pages_per_request(p.s_kv, p.page_size)
-    kv, kv_scale = _lengths.normal((pages, p.page_size, p.head_dim), p.kv_dtype, rand)
+    kv = _requests.normal((pages, p.page_size, p.head_dim), p.kv_dtype, rand)
     return LatentInputs(
-        q=q,
-        kv=kv,
-        q_scale=q_scale,
-        kv_scale=kv_scale,
+        q=q.values,
+        kv=kv.values,
+        q_scale=q.scale,
+        kv_scale=kv.scale,
         table=_shared.page_table(lens, p.s_kv, p.page_size, rand),
         seq_lens=lens,
         q_indptr=indptr(torch.full_like(lens, p.s_qo)),
-        out=torch.empty(*q.shape[:2], p.head_dim_ckv, dtype=TORCH[p.out], device=device),
-        lse=_shared.empty_lse(p, q),
+        out=torch.empty(*q.values.shape[:2], p.head_dim_ckv, dtype=TORCH[p.out], device=device),
+        lse=_shared.empty_lse(p, q.values),
     )
 
 
@@ -57,7 +55,10 @@ def cost(p: BatchMLA, x: LatentInputs) -> Cost:
     kv = int(x.seq_lens.sum()) * p.head_dim * bytes_of(p.kv_dtype)
     around = (x.q, *_shared.written(x.out, x.lse), x.table.indices, x.table.indptr, x.seq_lens, x.q_indptr)
     return Cost(
-        flops=2 * _lengths.pairs(queries, x.seq_lens, causal=p.masked) * p.num_qo_heads * (p.head_dim + p.head_dim_ckv),
+        flops=2
+        * _requests.pairs(queries, x.seq_lens, causal=p.masked)
+        * p.num_qo_heads
+        * (p.head_dim + p.head_dim_ckv),
         bytes=kv + sum(t.nbytes for t in around),
         dtype=p.matmul_dtype,
     )
@@ -85,7 +86,13 @@ def tolerances(p: BatchMLA, _backend: str) -> tuple[Tolerance, ...]:
 def build_flash(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[LatentInputs]:
     from flashinfer.mla import BatchMLAPagedAttentionWrapper
 
-    kept = {name: t.clone() for name, t in _csr(x).items()}
+    csr = {
+        "qo_indptr": x.q_indptr,
+        "kv_indptr": x.table.indptr,
+        "kv_indices": x.table.indices,
+        "kv_len_arr": x.seq_lens,
+    }
+    kept = {name: t.clone() for name, t in csr.items()}
     buffers = _shared.workspace(x.q.device)
     wrapper = BatchMLAPagedAttentionWrapper(buffers, use_cuda_graph=options.cuda_graph, **kept, backend=options.backend)
     packed = capability.accepts(wrapper.plan, "metadata")
@@ -105,11 +112,6 @@ def build_flash(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[L
         return wrapper.run(*_split(p, x.q), *_split(p, x.kv), **keywords)
 
     return Built(launch, _shared.resolved(wrapper), plan=plan)
-
-
-def _csr(x: LatentInputs) -> dict[str, Tensor]:
-    pages = {"kv_indptr": x.table.indptr, "kv_indices": x.table.indices}
-    return {"qo_indptr": x.q_indptr, **pages, "kv_len_arr": x.seq_lens}
 
 
 def _problem(p: BatchMLA) -> dict[str, Any]:
@@ -153,7 +155,7 @@ mla = Routine(
     tolerances=tolerances,
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda p, x: _lengths.facts(p, x.seq_lens),
+    facts=lambda p, x: _requests.facts(p, x.seq_lens),
     rows=lambda p, x: _reference.ends(p.s_qo, x.seq_lens),
     activations=lambda x: x.q,
     aliases=_shared.ALIASES,
@@ -248,7 +250,9 @@ def _native(p: BatchMLA, x: LatentInputs, options: LaunchOptions) -> Built[Laten
 
     workspace = _shared.workspace(x.q.device)
     kernels = {"trtllm-native": "trtllm-gen"}.get(options.backend, options.backend)
-    counters = _shared.counters(trtllm_batch_decode_with_kv_cache_mla, p, x.q) if kernels == "trtllm-gen" else {}
+    counters = (
+        _shared.counters(trtllm_batch_decode_with_kv_cache_mla, p.batch_size, x.q) if kernels == "trtllm-gen" else {}
+    )
     chosen = _choices(p)
 
     def launch(x: LatentInputs) -> object:
@@ -343,11 +347,7 @@ def _default() -> Iterator[Shape[BatchMLA]]:
     yield from (_of(deepseek, 16, 4096, s_qo=s_qo) for s_qo in (2, 4))
 
 
-@mla.tier("plan")
-def _plans() -> Iterator[Shape[BatchMLA]]:
-    """Batches of every size, for what planning them costs."""
-    for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(layers.latent("deepseek-v3", 8), batch, 1024), backends=("fa2", "fa3"))
+_shared.declare_plans(mla, ("fa2", "fa3"), lambda batch: _of(layers.latent("deepseek-v3", 8), batch, 1024))
 
 
 @mla.sweep(layers.latent)

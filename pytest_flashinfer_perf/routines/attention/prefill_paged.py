@@ -11,37 +11,35 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines.attention import _lengths, _prefill, _prefill_limits, _prims, _reference, _shared
-from pytest_flashinfer_perf.routines.attention._prefill_limits import CONTEXT, CUDNN, FMHA_V2, PAGED, PAGED_PRIMS
-from pytest_flashinfer_perf.routines.attention._problems import PagedInputs, PagedPrefill
+from pytest_flashinfer_perf.routines.attention import _prefill, _prims, _reference, _requests, _shared
+from pytest_flashinfer_perf.routines.attention._prefill import CONTEXT, CUDNN, FMHA_V2, PAGED, PAGED_PRIMS
+from pytest_flashinfer_perf.routines.attention._problems import Paged, PagedInputs, PagedPrefill
+from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Shape
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of
-from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Shape
 
 
 def inputs(p: PagedPrefill, rand: torch.Generator, device: torch.device) -> PagedInputs:
-    lens = _lengths.prefill(p, rand)
-    q, q_scale = _lengths.normal((int(lens.q.sum()), p.num_qo_heads, p.head_dim_qk), p.q_dtype, rand)
+    lens = _requests.prefill(p, rand)
+    q = _requests.normal((int(lens.q.sum()), p.num_qo_heads, p.head_dim_qk), p.q_dtype, rand)
     pages = p.batch_size * _shared.pages_per_request(p.s_kv, p.page_size)
     return PagedInputs(
-        q=q,
-        q_scale=q_scale,
+        q=q.values,
+        q_scale=q.scale,
         kv=_shared.kv_cache((pages, p.num_kv_heads, p.page_size, p.head_dim_qk), p.kv_dtype, rand),
         table=_shared.page_table(lens.kv, p.s_kv, p.page_size, rand),
         lens=lens,
-        out=torch.empty(q.shape, dtype=TORCH[p.out], device=device),
-        lse=_shared.empty_lse(p, q),
+        out=torch.empty(q.values.shape, dtype=TORCH[p.out], device=device),
+        lse=_shared.empty_lse(p, q.values),
     )
 
 
 def reference(p: PagedPrefill, x: PagedInputs, rows: Tensor | None = None) -> tuple[Tensor, ...]:
     """The reference, request by request, with pages looked up in the page table."""
-    return _prefill.reference(p, x, _read, rows)
 
+    def read(x: PagedInputs, i: int, keys: slice) -> tuple[Tensor, Tensor]:
+        return _reference.read_pages(x.k, x.v, x.table.block_tables[i], keys.stop - keys.start)
 
-def _read(x: PagedInputs, i: int, keys: slice) -> tuple[Tensor, Tensor]:
-    owned, length = x.table.block_tables[i], keys.stop - keys.start
-    return _reference.read_pages(x.k, owned, length), _reference.read_pages(x.v, owned, length)
+    return _prefill.reference(p, x, read, rows)
 
 
 def cost(p: PagedPrefill, x: PagedInputs) -> Cost:
@@ -50,16 +48,10 @@ def cost(p: PagedPrefill, x: PagedInputs) -> Cost:
     return _prefill.cost(p, x, kv, x.table.indices, x.table.indptr, x.lens.kv)
 
 
-def footprint(p: PagedPrefill) -> int:
-    """The cache; queries, outputs and their reference; the workspace."""
-    cache = _shared.cache_bytes(p.batch_size, p.s_kv, p.page_size, 2 * p.num_kv_heads * p.head_dim_qk, p.kv_dtype)
-    return cache + _shared.rows_bytes(p.batch_size * p.s_qo * p.num_qo_heads, p.head_dim_qk, p.head_dim_qk)
+paged_prefill = _prefill.routine(PAGED, PagedPrefill, inputs, reference, cost, Paged.footprint)
 
 
-paged_prefill = _prefill.routine(PAGED, PagedPrefill, inputs, reference, cost, footprint)
-
-
-@paged_prefill.backend("fa2", "fa3", "auto", "trtllm-gen", api=PAGED, limits=_prefill_limits.paged_wrapper)
+@paged_prefill.backend("fa2", "fa3", "auto", "trtllm-gen", api=PAGED, limits=_prefill.paged_wrapper_limits)
 def _wrapper(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
     wrapper, plan = _planned(p, x, options, x.lens.q_indptr)
     scales = {"q_scale": x.q_scale, "k_scale": x.k_scale, "v_scale": x.v_scale} if p.quantised else {}
@@ -86,13 +78,12 @@ def _planned(
         paged_kv_last_page_len_buf=table.last_page_len,
         backend=options.backend,
     )
-    csr = (q_indptr, table.indptr, table.indices, table.last_page_len)
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size)
     keywords = {"causal": p.causal, **p.data_types, "block_tables": table.block_tables, **more}
-    return wrapper, _shared.planned(wrapper, *csr, *heads, **keywords)
+    return wrapper, _shared.planned(wrapper, q_indptr, *table.csr, *heads, **keywords)
 
 
-@paged_prefill.backend("cudnn", api=PAGED, limits=_prefill_limits.cudnn)
+@paged_prefill.backend("cudnn", api=PAGED, limits=_prefill.cudnn_limits)
 def _cudnn(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
@@ -110,7 +101,7 @@ def _cudnn(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[Pag
     return Built(launch, "cudnn", plan=plan)
 
 
-@paged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
+@paged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill.cudnn_limits)
 def _cudnn_native(p: PagedPrefill, x: PagedInputs, options: LaunchOptions) -> Built[PagedInputs]:
     return _prefill.build_cudnn_native(p, x, options, _dense_table)
 
@@ -119,12 +110,12 @@ def _dense_table(x: PagedInputs) -> dict[str, Tensor]:
     return {"block_tables": x.table.block_tables}
 
 
-@paged_prefill.backend("trtllm-native", api=CONTEXT, limits=_prefill_limits.context)
+@paged_prefill.backend("trtllm-native", api=CONTEXT, limits=_prefill.context_limits)
 def _context(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     from flashinfer.prefill import trtllm_batch_context_with_kv_cache
 
     workspace = _shared.workspace(x.q.device)
-    counters = _shared.counters(trtllm_batch_context_with_kv_cache, p, x.q)
+    counters = _shared.counters(trtllm_batch_context_with_kv_cache, p.batch_size, x.q)
 
     def launch(x: PagedInputs) -> object:
         return trtllm_batch_context_with_kv_cache(
@@ -151,12 +142,12 @@ def _context(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[
     return Built(launch, "trtllm-gen")
 
 
-@paged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.fmha_v2)
+@paged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill.fmha_v2_limits)
 def _fmha_v2(p: PagedPrefill, x: PagedInputs, _options: LaunchOptions) -> Built[PagedInputs]:
     return _prefill.build_fmha_v2(p, x, "Q_PAGED_KV_HND", lambda x: (x.q, x.kv.pages), _dense_table)
 
 
-paged_prefill.backend("prims-ts", api=PAGED_PRIMS, limits=_prefill_limits.paged_prims_ts)(_prims.build_paged)
+paged_prefill.backend("prims-ts", api=PAGED_PRIMS, limits=_prefill.paged_prims_ts_limits)(_prims.build_paged)
 
 
 @paged_prefill.backend("torch", limits=_shared.no_lse)
@@ -208,11 +199,9 @@ def _default() -> Iterator[Shape[PagedPrefill]]:
         yield _of(layers.attention(name, tp), 4, 2048, 2048)
 
 
-@paged_prefill.tier("plan")
-def _plans() -> Iterator[Shape[PagedPrefill]]:
-    """Batches of every size, for what planning them costs."""
-    for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(layers.attention("llama-3.1-70b", 8), batch, 16, 1024), backends=("fa2", "fa3", "cudnn"))
+_shared.declare_plans(
+    paged_prefill, ("fa2", "fa3", "cudnn"), lambda batch: _of(layers.attention("llama-3.1-70b", 8), batch, 16, 1024)
+)
 
 
 @paged_prefill.sweep(layers.attention)

@@ -11,19 +11,18 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.routines.attention import _lengths, _prefill, _prefill_limits, _prims, _shared
-from pytest_flashinfer_perf.routines.attention._prefill_limits import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
+from pytest_flashinfer_perf.routines.attention import _prefill, _prims, _requests, _shared
+from pytest_flashinfer_perf.routines.attention._prefill import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
 from pytest_flashinfer_perf.routines.attention._problems import RaggedInputs, RaggedPrefill
+from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Shape
 from pytest_flashinfer_perf.spec.dtypes import TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Shape
 
 
 def inputs(p: RaggedPrefill, rand: torch.Generator, device: torch.device) -> RaggedInputs:
-    lens = _lengths.prefill(p, rand)
+    lens = _requests.prefill(p, rand)
     rows, tokens = int(lens.q.sum()), int(lens.kv.sum())
     q, k, v = (
-        _lengths.normal(shape, dtype, rand)
+        _requests.normal(shape, dtype, rand)
         for shape, dtype in (
             ((rows, p.num_qo_heads, p.head_dim_qk), p.q_dtype),
             ((tokens, p.num_kv_heads, p.head_dim_qk), p.kv_dtype),
@@ -66,11 +65,13 @@ def footprint(p: RaggedPrefill) -> int:
 ragged_prefill = _prefill.routine(RAGGED, RaggedPrefill, inputs, reference, cost, footprint)
 
 
-@ragged_prefill.backend("fa2", "fa3", "cutlass", api=RAGGED, limits=_prefill_limits.ragged_wrapper)
+@ragged_prefill.backend("fa2", "fa3", "cutlass", api=RAGGED, limits=_prefill.ragged_wrapper_limits)
 def _wrapper(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     wrapper, plan = _planned(p, x, options, x.lens.q_indptr, x.lens.kv_indptr)
     all_fp8, some_fp8 = is_fp8(p.q_dtype), is_fp8(p.kv_dtype)
-    in_kernel = _per_head_scales(p, x) if all_fp8 else ()
+    heads = ((p.num_qo_heads, x.q_scale), (p.num_kv_heads, x.k_scale), (p.num_kv_heads, x.v_scale))
+    per_head = [torch.full((count,), scale, device=x.q.device) for count, scale in heads]
+    in_kernel = per_head if all_fp8 else []  # as fa3's fp8 kernels need scales
     beside = {"k_scale": x.k_scale, "v_scale": x.v_scale} if some_fp8 and not all_fp8 else {}
 
     def launch(x: RaggedInputs) -> object:
@@ -78,12 +79,6 @@ def _wrapper(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built
         return wrapper.run(x.q, x.k, x.v, *in_kernel, **keywords)
 
     return Built(launch, _shared.resolved(wrapper), plan=plan)
-
-
-def _per_head_scales(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, ...]:
-    """Scales as fa3's fp8 kernels need them: one for each head of queries, keys and values."""
-    heads = ((p.num_qo_heads, x.q_scale), (p.num_kv_heads, x.k_scale), (p.num_kv_heads, x.v_scale))
-    return tuple(torch.full((count,), scale, device=x.q.device) for count, scale in heads)
 
 
 def _planned(
@@ -105,7 +100,7 @@ def _planned(
     return wrapper, _shared.planned(wrapper, q_indptr, kv_indptr, *heads, **keywords)
 
 
-@ragged_prefill.backend("cudnn", api=RAGGED, limits=_prefill_limits.cudnn)
+@ragged_prefill.backend("cudnn", api=RAGGED, limits=_prefill.cudnn_limits)
 def _cudnn(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
@@ -129,13 +124,13 @@ def _key_offsets(p: RaggedPrefill, x: RaggedInputs) -> tuple[Tensor, Tensor]:
     return of(x.lens.kv_indptr, p.num_kv_heads, p.head_dim_qk), of(x.lens.kv_indptr, p.num_kv_heads, p.head_dim_out)
 
 
-@ragged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill_limits.cudnn)
+@ragged_prefill.backend("cudnn-native", api=CUDNN, limits=_prefill.cudnn_limits)
 def _cudnn_native(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     k, v = _key_offsets(p, x)
     return _prefill.build_cudnn_native(p, x, options, lambda _x: {"batch_offsets_k": k, "batch_offsets_v": v})
 
 
-@ragged_prefill.backend("trtllm-native", "cute-dsl", api=DEEPSEEK, limits=_prefill_limits.deepseek)
+@ragged_prefill.backend("trtllm-native", "cute-dsl", api=DEEPSEEK, limits=_prefill.deepseek_limits)
 def _deepseek(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Built[RaggedInputs]:
     from flashinfer.prefill import trtllm_ragged_attention_deepseek
 
@@ -168,20 +163,16 @@ def _deepseek(p: RaggedPrefill, x: RaggedInputs, options: LaunchOptions) -> Buil
     return Built(launch, kernels)
 
 
-@ragged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill_limits.ragged_fmha_v2)
+@ragged_prefill.backend("trtllm-fmha-v2", api=FMHA_V2, limits=_prefill.ragged_fmha_v2_limits)
 def _fmha_v2(p: RaggedPrefill, x: RaggedInputs, _options: LaunchOptions) -> Built[RaggedInputs]:
-    if is_fp8(p.q_dtype) or not _prefill_limits.reads_separately(devices.device_of(x.q)):
-        return _prefill.build_fmha_v2(p, _joined(x), "CONTIGUOUS_Q_KV", lambda x: (x.q, x.kv), lambda _x: {})
+    if is_fp8(p.q_dtype) or not _prefill.reads_separately(devices.device_of(x.q)):
+        kv = torch.stack([x.k, x.v], dim=1)  # [tokens, 2, heads, dim]
+        joined = x._replace(kv=kv, k=kv[:, 0], v=kv[:, 1])
+        return _prefill.build_fmha_v2(p, joined, "CONTIGUOUS_Q_KV", lambda x: (x.q, x.kv), lambda _x: {})
     return _prefill.build_fmha_v2(p, x, "SEPARATE_Q_K_V", lambda x: (x.q, x.k, x.v), lambda _x: {})
 
 
-def _joined(x: RaggedInputs) -> RaggedInputs:
-    """Keys and values as [tokens, 2, heads, dim]."""
-    kv = torch.stack([x.k, x.v], dim=1)
-    return x._replace(kv=kv, k=kv[:, 0], v=kv[:, 1])
-
-
-ragged_prefill.backend("prims-ts", api=RAGGED_PRIMS, limits=_prefill_limits.prims_ts)(_prims.build_ragged)
+ragged_prefill.backend("prims-ts", api=RAGGED_PRIMS, limits=_prefill.prims_ts_limits)(_prims.build_ragged)
 
 
 @ragged_prefill.backend("torch", limits=_shared.no_lse)
@@ -227,11 +218,9 @@ def _default() -> Iterator[Shape[RaggedPrefill]]:
         yield _of(layers.expanded(name, tp), 4, 2048, 2048)
 
 
-@ragged_prefill.tier("plan")
-def _plans() -> Iterator[Shape[RaggedPrefill]]:
-    """Batches of every size, for what planning them costs."""
-    for batch in _shared.PLANNED_BATCHES:
-        yield replace(_of(layers.expanded("llama-3.1-70b", 8), batch, 16, 16), backends=("fa2", "fa3", "cudnn"))
+_shared.declare_plans(
+    ragged_prefill, ("fa2", "fa3", "cudnn"), lambda batch: _of(layers.expanded("llama-3.1-70b", 8), batch, 16, 16)
+)
 
 
 @ragged_prefill.sweep(layers.expanded)

@@ -10,20 +10,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines.attention import _lengths, _reference, _shared
-from pytest_flashinfer_perf.routines.attention._lengths import unquantised
-from pytest_flashinfer_perf.routines.attention._params import whole_groups
+from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines.attention import _reference, _requests, _shared
+from pytest_flashinfer_perf.routines.attention._requests import unquantised, whole_groups
 from pytest_flashinfer_perf.routines.attention.decode import NATIVE, WRAPPER, native_kernels
+from pytest_flashinfer_perf.spec import Built, Cost, Fault, LaunchOptions, Params, Routine, Shape, Tolerance, flag
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH, bytes_of, is_fp8
-from pytest_flashinfer_perf.spec.params import Fault, Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
 
 TYPES = (*HALF, FP8[0])
 POOL_TOKENS = 256_000  # vLLM's cache, whatever the batch: requests that need more share its blocks
 NVFP4 = "nvfp4"
+O_SF_SCALE = 500.0  # as in vLLM's benchmark: scales are in units of its reciprocal
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def inputs(p: VllmDecode, rand: torch.Generator, device: torch.device) -> VllmDe
     tokens = (p.num_kv_heads, p.block_size) if p.kv_layout == "HND" else (p.block_size, p.num_kv_heads)
     q, q_scale = _drawn((p.batch_size, p.num_qo_heads, p.head_size), p.q_dtype, rand)
     kv, kv_scale = _drawn((p.blocks, 2, *tokens, p.head_size), p.kv_dtype, rand)
-    out, out_scales = _shared.empty(q) if p.out_dtype == NVFP4 else (_empty(q, p.out_dtype), None)
+    out, out_scales = _empty(q, p.out_dtype)
     table = _shared.page_table(lens, p.max_seq_len, p.block_size, rand, p.blocks)
     x = VllmDecodeInputs(q, kv, table, lens, q_scale, kv_scale, 1.0, out, out_scales)
     return x._replace(o_scale=to_float8(_attention(p, x))[1].item()) if is_fp8(p.out_dtype) else x
@@ -101,8 +100,14 @@ def _drawn(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> tuple[T
     return values, scale.item()
 
 
-def _empty(q: Tensor, dtype: str) -> Tensor:
-    return torch.empty(q.shape, dtype=TORCH[dtype], device=q.device)
+def _empty(q: Tensor, dtype: str) -> tuple[Tensor, Tensor | None]:
+    """The output for queries [batch, heads, dim]: of nvfp4 two values to a byte, and the swizzled scales of blocks."""
+    if dtype != NVFP4:
+        return torch.empty(q.shape, dtype=TORCH[dtype], device=q.device), None
+    batch, heads, dim = q.shape
+    packed = torch.empty(batch, heads, dim // 2, dtype=torch.uint8, device=q.device)
+    padded = _narrow.padded_128x4(batch, heads * dim // _narrow.NV_BLOCK)
+    return packed, torch.empty(padded, dtype=torch.float8_e4m3fn, device=q.device)
 
 
 def _sides(p: VllmDecode, kv: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,7 +132,13 @@ def reference(p: VllmDecode, x: VllmDecodeInputs, rows: Tensor | None = None) ->
 
 def decoded(p: VllmDecode, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Decode an nvfp4 output and the scales of its blocks into one tensor."""
-    return (_shared.meant(*outputs),) if p.out_dtype == NVFP4 else outputs
+    if p.out_dtype != NVFP4:
+        return outputs
+    packed, swizzled = outputs
+    batch, heads, half = packed.shape
+    scales = _narrow.linear_128x4(swizzled, batch, heads * half * 2 // _narrow.NV_BLOCK)
+    rows = _narrow.Blocked(packed.flatten(1), scales, _narrow.NV_BLOCK, 1.0 / O_SF_SCALE)
+    return (rows.dequantised().view(batch, heads, half * 2),)
 
 
 # Between 4 and 6 an e2m1 value is off by up to 1: a fifth of itself; a small one by a share of its block's largest.
@@ -183,7 +194,7 @@ vllm_decode = Routine(
     decoded=decoded,
     footprint=footprint,
     cuda_graph=True,
-    facts=lambda _p, x: {"avg_actual_seq_len": _lengths.average(x.seq_lens)},
+    facts=lambda _p, x: {"avg_actual_seq_len": _requests.average(x.seq_lens)},
     rows=lambda _p, x: _reference.ends(1, x.seq_lens),
     activations=lambda x: x.q,
 )
@@ -207,9 +218,10 @@ def _unquantised_only(p: VllmDecode, backend: str, _device: Device) -> Iterator[
 @vllm_decode.backend("trtllm", runs_as="trtllm-native", api=NATIVE, limits=_trtllm_limits)
 def _trtllm(p: VllmDecode, x: VllmDecodeInputs, _options: LaunchOptions) -> Built[VllmDecodeInputs]:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
+    from flashinfer.utils import FP4Tensor
 
     workspace = _shared.workspace(x.q.device)
-    counters = _shared.counters(trtllm_batch_decode_with_kv_cache, p, x.q)
+    counters = _shared.counters(trtllm_batch_decode_with_kv_cache, p.batch_size, x.q)
 
     def launch(x: VllmDecodeInputs) -> object:
         return trtllm_batch_decode_with_kv_cache(
@@ -221,9 +233,9 @@ def _trtllm(p: VllmDecode, x: VllmDecodeInputs, _options: LaunchOptions) -> Buil
             max_seq_len=p.max_seq_len,
             bmm1_scale=_scale(p, x),
             bmm2_scale=x.kv_scale / x.o_scale,
-            o_sf_scale=_shared.O_SF_SCALE if p.out_dtype == NVFP4 else None,
+            o_sf_scale=O_SF_SCALE if p.out_dtype == NVFP4 else None,
             kv_layout=p.kv_layout,
-            out=x.out if x.out_scales is None else _shared.as_the_api_takes_it(x.out, x.out_scales),
+            out=x.out if x.out_scales is None else FP4Tensor(x.out, x.out_scales),
             **counters,
         )
 
@@ -244,9 +256,8 @@ def _baseline(p: VllmDecode, x: VllmDecodeInputs, options: LaunchOptions) -> Bui
         paged_kv_indices_buffer=table.indices,
         paged_kv_last_page_len_buffer=table.last_page_len,
     )
-    csr = (table.indptr, table.indices, table.last_page_len)
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_size, p.block_size)
-    plan = _shared.planned(wrapper, *csr, *heads, q_data_type=TORCH[p.q_dtype], kv_data_type=TORCH[p.kv_dtype])
+    plan = _shared.planned(wrapper, *table.csr, *heads, q_data_type=TORCH[p.q_dtype], kv_data_type=TORCH[p.kv_dtype])
     return Built(lambda x: wrapper.run(x.q, x.kv, out=x.out), _shared.resolved(wrapper), plan=plan)
 
 
@@ -261,7 +272,9 @@ def _torch(p: VllmDecode, _x: VllmDecodeInputs, _options: LaunchOptions) -> Buil
         if x.out_scales is None:
             x.out.copy_(scaled)
         else:
-            _shared.write(x.out, x.out_scales, scaled)
+            quantised = _narrow.nvfp4(scaled.flatten(1), O_SF_SCALE)
+            x.out.copy_(quantised.values.view(x.out.shape))
+            x.out_scales.copy_(_narrow.swizzled_128x4(quantised.scales))
         return x.out
 
     return Built(launch, "sdpa")

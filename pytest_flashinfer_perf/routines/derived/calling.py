@@ -10,7 +10,7 @@ import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -42,7 +42,9 @@ def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
             returned = function(**{**trial.called_with, **extra})
         _finish(given.device)
     answers = made.first_call(given, trial, partial(made.answers, api, trial, returned))
-    _insist_on_written(answers)
+    for name, tensor in answers.items():
+        if tensor.numel() and _is_marked(tensor):
+            raise WrongAnswerError(f"output {name}: the call returns it as it was allocated: no kernel here writes it")
     held = _memory_of_answer(function, given, answers) if template.owner is not None else {}
 
     def launch(given: Given) -> tuple[torch.Tensor, ...]:
@@ -62,12 +64,6 @@ def _new_memory_marked() -> Iterator[None]:
             yield
         finally:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-
-
-def _insist_on_written(answers: dict[str, torch.Tensor]) -> None:
-    for name, tensor in answers.items():
-        if tensor.numel() and _is_marked(tensor):
-            raise WrongAnswerError(f"output {name}: the call returns it as it was allocated: no kernel here writes it")
 
 
 def _is_marked(tensor: torch.Tensor) -> bool:
@@ -112,7 +108,7 @@ def _function(
     if template.owner is None:
         return template.function, None
     known = inspect.signature(template.owner).parameters
-    wrapper = template.owner(**dict(_constructed_with(list(known.values()), chosen, given.device)))
+    wrapper = template.owner(**dict(_constructed_with(known.values(), chosen, given.device)))
     method = _positional(getattr(wrapper, template.function.__name__), given)
     if not hasattr(wrapper, "plan"):
         return method, None
@@ -136,7 +132,7 @@ def _positional(method: Callable[..., Any], given: Given) -> Callable[..., Any]:
 
 
 def _constructed_with(
-    parameters: list[inspect.Parameter], chosen: dict[str, Any], device: torch.device
+    parameters: Iterable[inspect.Parameter], chosen: dict[str, Any], device: torch.device
 ) -> Iterator[tuple[str, Any]]:
     for parameter in parameters:
         if parameter.name in chosen:
@@ -180,11 +176,8 @@ def _refusals(api: Api, device: torch.device) -> Iterator[None]:
         raise
     except Exception as error:
         _finish(device)  # raises again if the GPU is lost, which is no refusal
-        raise CannotRunError(f"{api.path} refuses: {made.in_a_sentence(error)}{_not_installed(error)}") from error
-
-
-def _not_installed(error: Exception) -> str:
-    """The packages that are not installed, where that may be the cause: a missing module, or None for a function."""
-    lacks = isinstance(error, ModuleNotFoundError) or (isinstance(error, TypeError) and "NoneType" in str(error))
-    absent = ", ".join(capability.packages_not_here()) if lacks else ""
-    return f" (not installed: {absent})" if absent else ""
+        # A package that is not installed may be the cause: of a missing module, or of None for a function.
+        lacks = isinstance(error, ModuleNotFoundError) or (isinstance(error, TypeError) and "NoneType" in str(error))
+        absent = ", ".join(capability.packages_not_here()) if lacks else ""
+        cause = f" (not installed: {absent})" if absent else ""
+        raise CannotRunError(f"{api.path} refuses: {made.in_a_sentence(error)}{cause}") from error

@@ -18,21 +18,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_flashinfer_perf.routines.derived import registry
+from pytest_flashinfer_perf.routines.derived import registry, special_cases
 from pytest_flashinfer_perf.routines.derived.shapes import ApiParams
-from pytest_flashinfer_perf.routines.derived.special_cases import (
-    BY_COLUMNS,
-    ONE_MORE,
-    PROBABILITIES,
-    SCALES,
-    SCRATCH,
-    WRITE_ONLY,
-    special,
-)
-from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
+from pytest_flashinfer_perf.routines.derived.special_cases import special
+from pytest_flashinfer_perf.routines.derived.templates import Api
+from pytest_flashinfer_perf.spec import CannotRunError, Cost, tensors
 from pytest_flashinfer_perf.spec.dtypes import TORCH
-from pytest_flashinfer_perf.spec.nested import tensors
-from pytest_flashinfer_perf.spec.routine import CannotRunError, Cost
 
 LONGEST_REASON = 300  # characters
 
@@ -125,10 +116,11 @@ def live(api: Api) -> LiveTemplate:
 
 def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     axes = params.axes
-    unused = {name: axes.get(name.removesuffix(ONE_MORE), 0) + 1 for name in api.unused}
+    enough = {name: max(axes[name], axes[of]) for name, of in special(api).at_least.items()}
+    unused = {name: axes.get(name.removesuffix(special_cases.ONE_MORE), 0) + 1 for name in api.unused}
     try:
         with _Unfilled() as unfilled:
-            made = dict(live(api).trace.init(**_enough(api, axes), **unused, device=device, seed=seed))
+            made = dict(live(api).trace.init(**{**axes, **enough}, **unused, device=device, seed=seed))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -139,14 +131,10 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     drawn = _uniform(api, typed) if params.probabilities else typed
     further = {**special(api).arguments, **params.given_arguments}
     arguments = _with_arguments(api, {**_left_out(api, axes, call), **drawn}, further)
-    scratch = {name: value for name, value in arguments.items() if _is_scratch(name, value)}
+    memory = {name for name in arguments if any(word in name for word in special_cases.SCRATCH)}
+    scratch = {name: value for name, value in arguments.items() if name in memory and isinstance(value, Tensor)}
     kept = {name: value for name, value in arguments.items() if name not in scratch}
     return Given(kept, dict(plan), Shared(scratch, allocated, params.given_arguments))
-
-
-def _enough(api: Api, axes: Mapping[str, int]) -> dict[str, int]:
-    """The axes, none of them smaller than what is indexed by another one."""
-    return {**axes, **{name: max(axes[name], axes[of]) for name, of in special(api).at_least.items()}}
 
 
 class _Unfilled(TorchDispatchMode):
@@ -170,20 +158,15 @@ def _left_out(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dic
     """Arguments that the call requires and `init` leaves out: the axis of that name, or None where that is allowed."""
     taken = inspect.signature(live(api).function).parameters.values()
     absent = [p for p in taken if p.default is p.empty and p.name not in call]
-    return {p.name: axes.get(p.name) for p in absent if p.name in axes or _may_be_none(p)}
-
-
-def _may_be_none(parameter: inspect.Parameter) -> bool:
-    return any(word in str(parameter.annotation) for word in ("Optional[", "None"))
+    optional = [p for p in absent if any(word in str(p.annotation) for word in ("Optional[", "None"))]
+    return {p.name: axes.get(p.name) for p in absent if p.name in axes or p in optional}
 
 
 def _as_taken(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors that the API takes in another layout or type than `init` makes them."""
-
-    def taken(tensor: Tensor, how: str) -> Tensor:
-        return tensor.mT.contiguous().mT if how == BY_COLUMNS else tensor.to(TORCH[how])
-
-    return {name: taken(call[name], how) for name, how in special(api).taken_as.items()}
+    asked = special(api).taken_as
+    by_columns = {name: call[name].mT.contiguous().mT for name, how in asked.items() if how == special_cases.BY_COLUMNS}
+    return {**{name: call[name].to(TORCH[how]) for name, how in asked.items() if how in TORCH}, **by_columns}
 
 
 def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
@@ -194,15 +177,11 @@ def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
 
 def _uniform(api: Api, call: Mapping[str, Any]) -> dict[str, Any]:
     """With other probabilities of the same shape and type; `init` has seeded torch's generator."""
-    own = {name: value for name, value in call.items() if name in PROBABILITIES}
+    own = {name: value for name, value in call.items() if name in special_cases.PROBABILITIES}
     if not own:
         raise CannotRunError(f"{api.path} is given no probabilities: leave out --probabilities")
     drawn = {name: torch.rand(value.shape, device=value.device) for name, value in own.items()}
     return {**call, **{name: (x / x.sum(-1, keepdim=True)).to(own[name].dtype) for name, x in drawn.items()}}
-
-
-def _is_scratch(name: str, value: Any) -> bool:
-    return isinstance(value, Tensor) and any(word in name for word in SCRATCH)
 
 
 def _of_dtype(call: Mapping[str, Any], dtype: str | None, unfilled: Collection[str]) -> dict[str, Any]:
@@ -232,7 +211,9 @@ def _with_arguments(api: Api, call: dict[str, Any], arguments: Mapping[str, Any]
 def _as_asked(made: object, value: Any, parameter: inspect.Parameter) -> object:
     """The number itself, as upstream's script gives it; `init`'s tensor filled with it for a scale, or if the API takes
     no number."""
-    takes_numbers = re.search(r"\b(int|float)\b", str(parameter.annotation)) and parameter.name not in SCALES
+    takes_numbers = (
+        re.search(r"\b(int|float)\b", str(parameter.annotation)) and parameter.name not in special_cases.SCALES
+    )
     return made.fill_(value) if isinstance(made, Tensor) and not takes_numbers else value
 
 
@@ -274,7 +255,7 @@ def written(api: Api, given: Given) -> dict[str, Any]:
 def write_only(api: Api, given: Given) -> tuple[Tensor, ...]:
     """The arguments that hold the whole answer and nothing that is read; none where any output is another one."""
     read = {one.argument for one in api.inputs}
-    names = [o.argument for o in api.outputs if o.argument not in read or o.argument in WRITE_ONLY]
+    names = [o.argument for o in api.outputs if o.argument not in read or o.argument in special_cases.WRITE_ONLY]
     whole = len(names) == len(api.outputs) and set(names) == set(given.shared.first.changed)
     held = [given.call.get(name) for name in names]
     return tuple(one for one in held if isinstance(one, Tensor)) if whole else ()
@@ -286,8 +267,9 @@ def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
     A call returns either all outputs or those that it does not write to an argument. If it returns None, an output that
     is no argument is taken from the first changed argument that the template does not list as an output.
     """
-    names = [output.name for output in api.outputs]
-    results, in_place = list(_top(returned)), written(api, given)
+    parts = tuple(returned.values()) if isinstance(returned, dict) else returned
+    results = [one for one in (parts if isinstance(parts, (tuple, list)) else (parts,)) if one is not None]
+    names, in_place = [output.name for output in api.outputs], written(api, given)
     expected = names if len(results) == len(names) else [name for name in names if name not in in_place]
     by_name = dict(zip(expected, results, strict=False))
     nameless = [name for name in in_place if name not in names]
@@ -302,18 +284,7 @@ def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in flat({**named, **in_place}) if tensor.numel()}
 
 
-def _top(returned: object) -> Iterator[object]:
-    if isinstance(returned, dict):
-        returned = tuple(returned.values())
-    parts = returned if isinstance(returned, (tuple, list)) else (returned,)
-    yield from (part for part in parts if part is not None)
-
-
 def flat(named: Mapping[str, object]) -> Iterator[tuple[str, Tensor]]:
     for name, value in named.items():
         found = list(tensors(value))
         yield from ((name if len(found) == 1 else f"{name}[{nth}]", tensor) for nth, tensor in enumerate(found))
-
-
-def declared(api: Api, name: str) -> Declared | None:
-    return next((output for output in api.outputs if output.name == name.partition("[")[0]), None)

@@ -18,9 +18,9 @@ from pytest_flashinfer_perf.routines.derived import samplers, truth
 from pytest_flashinfer_perf.routines.derived.given import Given, Prepared, flat, live, write_only, written
 from pytest_flashinfer_perf.routines.derived.special_cases import GATHERED
 from pytest_flashinfer_perf.routines.derived.templates import Api
-from pytest_flashinfer_perf.spec import dtypes
-from pytest_flashinfer_perf.spec.nested import tensors
-from pytest_flashinfer_perf.spec.routine import Cost
+from pytest_flashinfer_perf.spec import Cost, dtypes, tensors
+
+INDICES = (torch.int32, torch.int64)
 
 
 def prepared(api: Api, given: Given) -> Prepared:
@@ -37,14 +37,11 @@ def prepared(api: Api, given: Given) -> Prepared:
         except truth.NoReferenceError as error:
             missing = str(error)
     outputs = tuple(name for name in given.shared.first.outputs if name in answer)
-    undecided = samplers.undecided(given.all, given.call["probs"]) if _has_nucleus(given) else None
+    has_nucleus = given.all.get("top_p") is not None and "probs" in given.call
+    undecided = samplers.undecided(given.all, given.call["probs"]) if has_nucleus else None
     reference = tuple(truth.meant(api, name, answer[name], given.all, undecided) for name in outputs)
     whole = cost(api, given, {name: answer[name] for name in outputs}, products.get_total_flops())
     return Prepared(whole, outputs, reference, computed_in, missing, undecided=undecided)
-
-
-def _has_nucleus(given: Given) -> bool:
-    return given.all.get("top_p") is not None and "probs" in given.call
 
 
 def cost(api: Api, given: Given, answer: Mapping[str, Tensor] = {}, flops: int = 0) -> Cost:
@@ -56,15 +53,11 @@ def cost(api: Api, given: Given, answer: Mapping[str, Tensor] = {}, flops: int =
     types = given.shared.first.outputs
     stored = sum(shares.get(tensor, 1.0) * tensor.nbytes for tensor in held.values())
     returned = {name: value for name, value in answer.items() if name not in held}
-    if returned and _returns(api):
+    # The outputs of a function that returns None are arguments, also where the template does not say which.
+    if returned and inspect.signature(live(api).function).return_annotation not in (None, "None"):
         stored += sum(value.numel() * types[name].itemsize for name, value in returned.items())
     inputs = [tensor for _, tensor in read if tensor.is_floating_point()]
     return Cost(flops, round(moved + stored), dtypes.computed_in(None, inputs), inferred=True)
-
-
-def _returns(api: Api) -> bool:
-    """False of a function that returns None: its outputs are arguments, also where the template does not say which."""
-    return inspect.signature(live(api).function).return_annotation not in (None, "None")
 
 
 def _size(tensor: Tensor) -> int:
@@ -99,29 +92,17 @@ def _used(api: Api, given: Given, dims: tuple[str, ...]) -> float:
     indices = GATHERED.get(dims[0] if dims else "", ())
     for one in api.inputs:
         named = given.all.get(one.argument)
-        if set(one.dims) & set(indices) and isinstance(named, Tensor) and _is_index(named):
-            size = _first_size(api, given, dims[0])
-            return min(1.0, len(named.unique()) / size) if size else 1.0
+        if set(one.dims) & set(indices) and isinstance(named, Tensor) and named.dtype in INDICES:
+            holders = [given.call.get(holder.argument) for holder in api.inputs if holder.dims[:1] == dims[:1]]
+            first = next(tensors(holders), None)
+            return 1.0 if first is None or not len(first) else min(1.0, len(named.unique()) / len(first))
     return 1.0
 
 
 def _chosen(api: Api, given: Given) -> float:
     """The share of experts that some token chooses, where all are equally likely, as `init` draws them."""
-    sizes = {axis: size for one in api.inputs for axis, size in _sizes(one.dims, given.call.get(one.argument))}
+    held = [(one.dims, given.call[one.argument]) for one in api.inputs if one.argument in given.call]
+    shapes = [zip(dims, value.shape, strict=False) for dims, value in held if isinstance(value, Tensor)]
+    sizes = {axis: size for shape in shapes for axis, size in shape}
     tokens, experts, each = sizes.get("seq_len"), sizes.get("num_experts"), given.all.get("top_k")
     return 1 - (1 - each / experts) ** tokens if tokens and experts and each else 1.0
-
-
-def _sizes(dims: tuple[str, ...], value: object) -> Iterator[tuple[str, int]]:
-    if isinstance(value, Tensor):
-        yield from zip(dims, value.shape, strict=False)
-
-
-def _is_index(tensor: Tensor) -> bool:
-    return tensor.dtype in (torch.int32, torch.int64)
-
-
-def _first_size(api: Api, given: Given, axis: str) -> int:
-    holders = (given.call.get(one.argument) for one in api.inputs if one.dims[:1] == (axis,))
-    first = next((tensor for holder in holders for tensor in tensors(holder)), None)
-    return 0 if first is None else first.shape[0]

@@ -73,10 +73,12 @@ def described(path: str, label: str, found: tuple[Callable[..., Any], Any], coun
     if absent:
         return replace(known, missing=f"its template has no {' and no '.join(absent)}")
     axes = tuple(_axes(template, {*UNREAD, *special(known).unread}))
+    required = [name for name, default in _arguments(template.init).items() if default is inspect.Parameter.empty]
+    read = {axis.name for axis in axes}
     return replace(
         known,
         axes=axes,
-        unused=tuple(_unread(template.init, {axis.name for axis in axes})),
+        unused=tuple(name for name in required if name not in read),
         inputs=tuple(_declared(template.inputs)),
         outputs=tuple(_declared(template.outputs)),
         backends=tuple(_backends(path)) or (ONLY,),
@@ -100,18 +102,8 @@ def _arguments(init: Callable[..., Any]) -> dict[str, Any]:
     parameters = inspect.signature(init).parameters.values()
     own = {p.name: p.default for p in parameters if p.kind in named and p.name not in BESIDE_AXES}
     passed_on = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    others = (_arguments(other) for other in _passes_on(init)) if passed_on else ()
+    others = map(_arguments, getattr(init, "_trace_init_dependencies", ())) if passed_on else ()
     return {**{name: default for one in others for name, default in one.items()}, **own}
-
-
-def _passes_on(init: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
-    return tuple(getattr(init, "_trace_init_dependencies", ()))
-
-
-def _unread(init: Callable[..., Any], axes: set[str]) -> Iterator[str]:
-    for name, default in _arguments(init).items():
-        if default is inspect.Parameter.empty and name not in axes:
-            yield name
 
 
 def _axes(template: Any, unread: set[str]) -> Iterator[Axis]:
@@ -143,19 +135,13 @@ def _backends(path: str) -> Iterator[str]:
     for callee in (function, getattr(owner, "__init__", None) if inspect.isclass(owner) else None):
         parameter = inspect.signature(callee).parameters.get("backend") if callee else None
         if parameter is not None:
-            yield from _choices(function, callee, parameter)
+            decorated = getattr(function, "has_backend_choices", bool)()
+            annotated = [name for name in HARDWARE if decorated and function.is_backend_supported(name)]
+            hint = typing.get_type_hints(callee).get("backend") if isinstance(parameter.annotation, str) else None
+            listed = [name for name in typing.get_args(hint or parameter.annotation) if isinstance(name, str)]
+            usual = [parameter.default] if isinstance(parameter.default, str) else []
+            yield from dict.fromkeys(listed or [*usual, *annotated])
             return
-
-
-def _choices(function: Any, callee: Any, parameter: inspect.Parameter) -> Iterator[str]:
-    if getattr(function, "has_backend_choices", bool)():
-        annotated = [name for name in HARDWARE if function.is_backend_supported(name)]
-    else:
-        annotated = []
-    hint = typing.get_type_hints(callee).get("backend") if isinstance(parameter.annotation, str) else None
-    listed = [name for name in typing.get_args(hint or parameter.annotation) if isinstance(name, str)]
-    usual = [parameter.default] if isinstance(parameter.default, str) else []
-    yield from dict.fromkeys(listed or [*usual, *annotated])
 
 
 def located(path: str) -> Any:

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.capability import Requirement
 from pytest_flashinfer_perf.machine.devices import Device
@@ -26,9 +25,8 @@ from pytest_flashinfer_perf.routines.derived.given import Given, Prepared
 from pytest_flashinfer_perf.routines.derived.shapes import ApiParams
 from pytest_flashinfer_perf.routines.derived.special_cases import ONE_RANK, special
 from pytest_flashinfer_perf.routines.derived.templates import Api
+from pytest_flashinfer_perf.spec import Backend, CannotRunError, Cost, Params, Routine, Tolerance
 from pytest_flashinfer_perf.spec.nested import has_both_signs, tensors
-from pytest_flashinfer_perf.spec.params import Params
-from pytest_flashinfer_perf.spec.routine import Backend, CannotRunError, Cost, Routine
 
 
 @dataclass
@@ -58,12 +56,14 @@ class ApiRoutine(Routine[Any, Given]):
         return tuple(truth.tolerance(self.api, name, types[name]) for name in known.outputs)
 
     def described(self, _params: Any, inputs: Given, _bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:
-        known = _prepared(inputs)
+        known, own = _prepared(inputs), special(self.api)
+        unknown = [name for name in inputs.shared.first.outputs if name not in known.outputs]
+        silent = f"it says nothing of {', '.join(unknown)}" if unknown and known.outputs else None
         return {
             "derived": True,
             "reference": known.computed_in,
             "no_reference": known.missing or None,
-            "weak_reference": _weakness(self.api, inputs, known),
+            "weak_reference": own.weak or own.why_not_compared or silent,
         }
 
     def changed(self, inputs: Given) -> tuple[Tensor, ...]:
@@ -84,8 +84,7 @@ def of(api: Api) -> ApiRoutine:
         footprint=partial(footprint, api),
         cuda_graph=True,
         activations=partial(_activations, api),
-        aliases=_aliases(api),
-        tiers=dict(shapes.tiers(api, params)),
+        tiers={tier: partial(shapes.of_tier, api, params, tier) for tier in ("smoke", "default")},
         api=api,
     )
     found = shapes.presets(api)
@@ -94,13 +93,9 @@ def of(api: Api) -> ApiRoutine:
     else:
         made.tiers["full"] = made.tiers["default"]
     made.backends.update((backend.name, backend) for backend in _backends(api))
+    if len(api.backends) == 1:  # what `flashinfer_benchmark.py` calls the one way there is
+        made.aliases = dict.fromkeys({"flashinfer", "cuda"} - set(api.backends), api.backends[0])
     return made
-
-
-def _aliases(api: Api) -> Mapping[str, str]:
-    """What `flashinfer_benchmark.py` calls the one way there is."""
-    others = {"flashinfer", "cuda"} - set(api.backends)
-    return dict.fromkeys(others, api.backends[0]) if len(api.backends) == 1 else {}
 
 
 def _backends(api: Api) -> Iterator[Backend[Any, Given]]:
@@ -144,35 +139,22 @@ def _activations(api: Api, x: Given) -> Tensor:
     return largest[1]
 
 
-def _weakness(api: Api, x: Given, known: Prepared) -> str | None:
-    own = special(api)
-    unknown = [name for name in x.shared.first.outputs if name not in known.outputs]
-    silent = f"it says nothing of {', '.join(unknown)}" if unknown and known.outputs else None
-    return own.weak or own.why_not_compared or silent
-
-
 # Where an API can run, from its own decorators; without any, the library's error is the reason of the skip.
 
 
 def requirements(api: Api, backend: str) -> tuple[Requirement, ...]:
     packages = (capability.package(module, name, backend) for module, name in capability.PACKAGES.get(backend, ()))
     compilers = (capability.tile_compiler,) if backend == "cutile" else ()
-    known = (capability.gpu(api.path), several_gpus(api), *_hardware(api), capability.flashinfer())
-    return (*known, *packages, *compilers, declared(api, backend))
+    # Of APIs without a decorator, whose kernels would be downloaded before they are refused.
+    runs_as = special(api).runs_as
+    hardware = (capability.compute_capability(api.path, *capability.HARDWARE[runs_as]),) if runs_as else ()
 
-
-def _hardware(api: Api) -> Iterator[Requirement]:
-    """Of APIs without a decorator, whose kernels would be downloaded before they are refused."""
-    if runs_as := special(api).runs_as:
-        yield capability.compute_capability(api.path, *capability.HARDWARE[runs_as])
-
-
-def several_gpus(api: Api) -> Requirement:
-    def require(_device: Device) -> str | None:
+    def several_gpus(_device: Device) -> str | None:
         alone = special(api).weak == ONE_RANK
         return f"{api.path} exchanges data between GPUs, and its template makes one rank alone" if alone else None
 
-    return require
+    known = (capability.gpu(api.path), several_gpus, *hardware, capability.flashinfer())
+    return (*known, *packages, *compilers, declared(api, backend))
 
 
 def declared(api: Api, backend: str) -> Requirement:
@@ -181,23 +163,20 @@ def declared(api: Api, backend: str) -> Requirement:
             function = registry.located(api.path)
         except (ImportError, AttributeError) as error:
             return f"{api.path} cannot be imported: {error}"
-        return _refusal(function, api.path, backend, device)
+        if device.capability is None:
+            return None
+        here = device.capability[0] * 10 + device.capability[1]
+        chosen = backend not in (registry.ONLY, "auto") and getattr(function, "has_backend_choices", bool)()
+        with suppress(AttributeError, ValueError):  # one that declares nothing of this
+            asked = (backend, here) if chosen else (here,)
+            ask = function.is_backend_supported if chosen else function.is_compute_capability_supported
+            if not ask(*asked):
+                subject = f"{api.path} with backend {backend}" if chosen else api.path
+                where = ".".join(map(str, device.capability))
+                return f"flashinfer declares no support of {subject} on compute capability {where}"
+        return None
 
     return require
-
-
-def _refusal(function: Any, path: str, backend: str, device: Device) -> str | None:
-    if device.capability is None:
-        return None
-    here = device.capability[0] * 10 + device.capability[1]
-    chosen = backend not in (registry.ONLY, "auto") and getattr(function, "has_backend_choices", bool)()
-    with suppress(AttributeError, ValueError):  # one that declares nothing of this
-        ask = partial(function.is_backend_supported, backend) if chosen else function.is_compute_capability_supported
-        if not ask(here):
-            subject = f"{path} with backend {backend}" if chosen else path
-            where = ".".join(map(str, device.capability))
-            return f"flashinfer declares no support of {subject} on compute capability {where}"
-    return None
 
 
 def on_a_cpu(_params: Params, _backend: str, device: Device) -> Iterator[str]:
@@ -211,18 +190,14 @@ def on_a_cpu(_params: Params, _backend: str, device: Device) -> Iterator[str]:
 TIMES = 8
 
 
-def footprint(api: Api, params: ApiParams) -> int:
-    return TIMES * _inputs(api, params)
-
-
 @functools.cache
-def _inputs(api: Api, params: ApiParams) -> int:
-    """By making them where nothing is stored; by what the template declares where its `init` looks at values."""
+def footprint(api: Api, params: ApiParams) -> int:
+    """By making the inputs where nothing is stored; by what the template declares where its `init` looks at values."""
     try:
         made = given.make(api, params, "meta", 0)
-        return sum(tensor.nbytes for tensor in tensors(made.all))
+        return TIMES * sum(tensor.nbytes for tensor in tensors(made.all))
     except CannotRunError:
-        return sum(_declared(one.dims, params.axes) for one in (*api.inputs, *api.outputs))
+        return TIMES * sum(_declared(one.dims, params.axes) for one in (*api.inputs, *api.outputs))
 
 
 def _declared(dims: tuple[str, ...], axes: Mapping[str, Any]) -> int:

@@ -64,7 +64,8 @@ def probabilities(api: Api, arguments: Mapping[str, Any]) -> Tensor:
     values = arguments[name].double()
     kept = values.softmax(-1) if name == "logits" else values / values.sum(-1, keepdim=True)
     if _given(arguments, "top_k") is not None:
-        kept = _largest(kept, _column(arguments, "top_k", kept).long())
+        count = _column(arguments, "top_k", kept).long().clamp(1, kept.shape[-1])
+        kept = kept.where(kept >= kept.sort(-1, descending=True).values.gather(-1, count - 1), 0.0)
     if _given(arguments, "top_p") is not None:
         kept = _nucleus(kept, _column(arguments, "top_p", kept))
     if _given(arguments, "min_p") is not None:
@@ -101,12 +102,6 @@ def _given(arguments: Mapping[str, Any], name: str) -> Any:
 def _column(arguments: Mapping[str, Any], name: str, like: Tensor) -> Tensor:
     given = torch.as_tensor(_given(arguments, name), device=like.device).double()
     return given.reshape(-1, 1).expand(len(like), 1)
-
-
-def _largest(values: Tensor, count: Tensor) -> Tensor:
-    count = count.clamp(1, values.shape[-1])
-    last = values.sort(-1, descending=True).values.gather(-1, count - 1)
-    return values.where(values >= last, 0.0)
 
 
 def _nucleus(values: Tensor, share: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,20 +17,12 @@ from typing import Any
 
 from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.models.description import Dense, Description, Grouped
-from pytest_flashinfer_perf.routines.derived.special_cases import (
-    COUNTS,
-    OF_CACHES,
-    ROW_BY_ROW,
-    ROWS,
-    SMALL_EXPERTS,
-    SYNONYMS,
-    special,
-)
+from pytest_flashinfer_perf.routines.derived import special_cases
+from pytest_flashinfer_perf.routines.derived.special_cases import special
 from pytest_flashinfer_perf.routines.derived.templates import Api, Axis
+from pytest_flashinfer_perf.spec import Model, Presets, Shape, Spread
 from pytest_flashinfer_perf.spec.dtypes import HALF
 from pytest_flashinfer_perf.spec.params import Fault, Params, Value, flag
-from pytest_flashinfer_perf.spec.presets import Model, Presets, Spread
-from pytest_flashinfer_perf.spec.routine import Shape
 
 # How many, of what a call is given any number of: in the smoke tier, and in the default tier.
 SMOKE, USUAL = 16, (64, 1024)
@@ -103,15 +95,11 @@ def _flag(axis: Axis, letter: str, api: Api) -> Any:
     drawn = DRAWN if axis.default is None else (axis.default,)
     facts = {"minimum": axis.least} if _type(axis) is int else {"choices": axis.choices}
     sentence = axis.help or axis.name.replace("_", " ")
-    spellings = _spellings(axis.name, api)
+    names = {one.name for one in api.axes}
+    counts_rows = axis.name in special_cases.ROWS and len(names & set(special_cases.ROWS)) == 1
+    others = (*(special_cases.ROWS if counts_rows else ()), *special_cases.SYNONYMS.get(axis.name, ()))
+    spellings = tuple(dict.fromkeys((axis.name, *(other for other in others if other not in names))))
     return flag(sentence, default=default, letter=letter, draw=drawn, spellings=spellings, **facts)
-
-
-def _spellings(name: str, api: Api) -> tuple[str, ...]:
-    names = {axis.name for axis in api.axes}
-    counts_rows = name in ROWS and len(names & set(ROWS)) == 1
-    others = (*(ROWS if counts_rows else ()), *SYNONYMS.get(name, ()))
-    return tuple(dict.fromkeys((name, *(other for other in others if other not in names))))
 
 
 def _letters(axes: Iterable[Axis]) -> dict[str, str]:
@@ -121,12 +109,7 @@ def _letters(axes: Iterable[Axis]) -> dict[str, str]:
     return {name: letter if count[letter.lower()] == 1 else f"{name}=" for name, letter in short.items()}
 
 
-def tiers(api: Api, params: type[ApiParams]) -> dict[str, Callable[[], Iterator[Shape[Any]]]]:
-    known = partial(_shapes, api, params)
-    return {"smoke": lambda: known("smoke"), "default": lambda: known("default")}
-
-
-def _shapes(api: Api, params: type[ApiParams], tier: str) -> Iterator[Shape[Any]]:
+def of_tier(api: Api, params: type[ApiParams], tier: str) -> Iterator[Shape[Any]]:
     """The template's own sizes; beside them, those of one model."""
     smoke = tier == "smoke"
     own = {**_small_experts(api), **special(api).smoke} if smoke else special(api).usual
@@ -144,9 +127,10 @@ def of_model(api: Api, params: type[ApiParams], model: Model) -> Iterator[Shape[
 def _counts(api: Api, *, smoke: bool) -> list[Sizes]:
     """Sizes for all axes without a default."""
     open_axes = [axis.name for axis in api.axes if axis.default is None]
-    cached = OF_CACHES & {axis.name for axis in api.axes} and api.family not in ROW_BY_ROW
-    usual = SAMPLED if _is_sampled(api) else CACHED if cached else (SMOKE, USUAL)
-    known = {name: COUNTS.get(name, usual) for name in open_axes}
+    cached = special_cases.OF_CACHES & {axis.name for axis in api.axes} and api.family not in special_cases.ROW_BY_ROW
+    sampled = any(output.name == "samples" for output in api.outputs)
+    usual = SAMPLED if sampled else CACHED if cached else (SMOKE, USUAL)
+    known = {name: special_cases.COUNTS.get(name, usual) for name in open_axes}
     if smoke:
         return [{name: first for name, (first, _) in known.items()}]
     most = max((len(usual) for _, usual in known.values()), default=1)
@@ -159,15 +143,11 @@ def _one_token_each(api: Api, counts: Sizes) -> Sizes:
     return {"batch_size": counts["num_tokens"]} if has_both and api.family == "decode" else {}
 
 
-def _is_sampled(api: Api) -> bool:
-    return any(output.name == "samples" for output in api.outputs)
-
-
 def _small_experts(api: Api) -> Sizes:
     names = {axis.name for axis in api.axes}
     experts = names & {"num_experts", "num_routed_experts"}
     wide = {"num_experts", "hidden_size"} <= names or "num_routed_experts" in names
-    return {name: size for name, size in SMALL_EXPERTS.items() if experts and wide and name in names}
+    return {name: size for name, size in special_cases.SMALL_EXPERTS.items() if experts and wide and name in names}
 
 
 def presets(api: Api) -> Presets[Any] | None:
@@ -179,9 +159,15 @@ def presets(api: Api) -> Presets[Any] | None:
 
 def _settled(api: Api, model: Description, over: Spread) -> Sizes:
     """A grouped-query model's heads; of a latent one, its widths alone."""
-    sizes, attention = dict(_widths(api, model, over)), layers.attention_of(model).part(over.tp)
-    if isinstance(attention, Grouped):
-        sizes |= _heads(attention)
+    sizes, here = dict(_widths(api, model, over)), layers.attention_of(model).part(over.tp)
+    if isinstance(here, Grouped):
+        sizes |= {
+            **dict.fromkeys(("num_qo_heads", "num_q_heads"), here.heads),
+            **dict.fromkeys(("num_kv_heads", "num_k_heads"), here.kv_heads),
+            **dict.fromkeys(("head_dim", "head_size"), here.head_dim),
+            "num_q_heads_x_head_size": here.heads * here.head_dim,
+            "num_k_heads_x_head_size": here.kv_heads * here.head_dim,
+        }
     names = {axis.name for axis in api.axes}
     return {name: size for name, size in sizes.items() if name in names}
 
@@ -194,16 +180,3 @@ def _widths(api: Api, model: Description, over: Spread) -> Iterator[tuple[str, i
         return
     yield "hidden_size", model.hidden
     yield "vocab_size", model.vocabulary // over.tp
-
-
-def _heads(here: Grouped) -> Sizes:
-    return {
-        "num_qo_heads": here.heads,
-        "num_q_heads": here.heads,
-        "num_kv_heads": here.kv_heads,
-        "num_k_heads": here.kv_heads,
-        "head_dim": here.head_dim,
-        "num_q_heads_x_head_size": here.heads * here.head_dim,
-        "num_k_heads_x_head_size": here.kv_heads * here.head_dim,
-        "head_size": here.head_dim,
-    }

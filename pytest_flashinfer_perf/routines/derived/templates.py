@@ -116,13 +116,9 @@ def installed() -> Registry:
         return NOTHING
     kept = _kept_at(Path(found.origin))
     try:
-        return _read(kept.read_text(encoding="utf-8"))
+        return fields.read(Registry, json.loads(kept.read_text(encoding="utf-8")), "templates")
     except (OSError, ValueError, FieldError):
         return _asked(kept)
-
-
-def _read(text: str) -> Registry:
-    return fields.read(Registry, json.loads(text), "templates")
 
 
 def _kept_at(origin: Path) -> Path:
@@ -144,7 +140,7 @@ def _asked(kept: Path) -> Registry:
     if child.returncode:
         last = (child.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise DiscoveryError(f"FlashInfer's trace templates cannot be listed: {last}")
-    found = _read(child.stdout)
+    found = fields.read(Registry, json.loads(child.stdout), "templates")
     write_whole(kept, child.stdout)
     return found
 
@@ -177,8 +173,5 @@ def _listed_api(api: Api) -> Iterator[str]:
         yield from wrapped(f"    {api.missing}", 14)
         return
     yield from wrapped(f"    backends  {' '.join((*api.backends, 'torch'))}", 14)
-    yield from wrapped(f"    flags     {' '.join(map(_flag, api.axes))}", 14)
-
-
-def _flag(axis: Axis) -> str:
-    return f"--{axis.name}" if axis.default is None else f"--{axis.name}={axis.default}"
+    flags = (f"--{axis.name}" if axis.default is None else f"--{axis.name}={axis.default}" for axis in api.axes)
+    yield from wrapped(f"    flags     {' '.join(flags)}", 14)

@@ -157,21 +157,16 @@ EXPONENTS = Tolerance(0.0, 0.0, 0.02, matched=0.97, absolute=1.0)  # scales that
 
 def is_packed(api: Api, name: str, dtype: torch.dtype) -> bool:
     """Whether it holds two e2m1 numbers in each byte."""
-    output = made.declared(api, name)
+    output = next((one for one in api.outputs if one.name == name.partition("[")[0]), None)
     last = output.dims[-1] if output and output.dims else ""
     return dtype == torch.uint8 and ("packed" in last or "div_2" in last)
-
-
-def is_unordered(api: Api, name: str, dtype: torch.dtype) -> bool:
-    """Whether it holds indices of the largest numbers, which may come in any order."""
-    return "top" in api.label and "indices" in name and not dtype.is_floating_point
 
 
 def meant(api: Api, name: str, tensor: Tensor, arguments: Mapping[str, Any], undecided: Tensor | None = None) -> Tensor:
     """The numbers to compare: unpacked ones, or those that indices choose; zeros for elements that are undecided."""
     if is_packed(api, name, tensor.dtype):
         return _narrow.from_e2m1(_narrow.unpacked(tensor))
-    if is_unordered(api, name, tensor.dtype):
+    if "top" in api.label and "indices" in name and not tensor.dtype.is_floating_point:  # in any order
         return _numbers_at(tensor, arguments.values()).sort(-1).values
     if name in special(api).unordered:
         return tensor.sort(-1).values
@@ -192,14 +187,10 @@ def _numbers_at(indices: Tensor, arguments: Iterable[Any]) -> Tensor:
     return indices
 
 
-def is_rounded_inside(api: Api, dtype: torch.dtype) -> bool:
-    """Whether experts have narrow weights: their kernel rounds what is between its two products, by scales it finds."""
-    return api.operation == "moe" and dtype in HALF and any("scale" in one.name for one in api.inputs)
-
-
 def tolerance(api: Api, name: str, dtype: torch.dtype) -> Tolerance:
     """The tolerance for the output's type, or for what is rounded on the way to it."""
-    if is_rounded_inside(api, dtype):
+    # The kernel of experts with narrow weights rounds what is between its two products, by scales that it finds.
+    if api.operation == "moe" and dtype in HALF and any("scale" in one.name for one in api.inputs):
         return ROUNDED_ON_THE_WAY
     if is_packed(api, name, dtype):
         return PACKED

@@ -6,23 +6,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.routines.derived import NotAnApiError
+from pytest_flashinfer_perf.routines.derived import NotAnApiError, special_cases
 from pytest_flashinfer_perf.routines.derived.shapes import FLOATS, UNIFORM
-from pytest_flashinfer_perf.routines.derived.special_cases import (
-    ANYWAY,
-    ARGUMENTS,
-    AXES,
-    DEFAULTS,
-    LINES,
-    PROBABILITIES,
-    LineSpecial,
-)
+from pytest_flashinfer_perf.routines.derived.special_cases import LineSpecial
 from pytest_flashinfer_perf.routines.derived.templates import Api, installed
 from pytest_flashinfer_perf.spec.params import ParamError
 
 
 def _special(routine: str) -> LineSpecial:
-    return LINES.get(routine, LineSpecial())
+    return special_cases.LINES.get(routine, LineSpecial())
 
 
 @dataclass(frozen=True)
@@ -36,32 +28,36 @@ class _Line:
     @classmethod
     def read(cls, routine: str, api: Api, flags: Mapping[str, str]) -> _Line:
         """With what upstream takes for granted: `enable_pdl` is off unless it is asked for."""
-        defaults = {"enable_pdl": "False", **(_special(routine).defaults or DEFAULTS.get(api.family, {}))}
+        defaults = {"enable_pdl": "False", **(_special(routine).defaults or special_cases.DEFAULTS.get(api.family, {}))}
         axes = {axis.name for axis in api.axes}
         known = {*api.arguments, *axes, "input_dtype"}
-        known |= {name for axis in axes for name in AXES.get(axis, "").split("*")}
+        known |= {name for axis in axes for name in special_cases.AXES.get(axis, "").split("*")}
         given = {**{name: defaults[name] for name in defaults if name in known}, **flags}
         return cls(routine, api, _turned(routine, given) if "rope_dim" in axes else given)
 
     def words(self) -> list[str]:
         axes = dict(self._axes())
         words = {axis.name for axis in self.api.axes if isinstance(axis.default, (str, bool))}
-        sizes = {axis: self.flags[axis] if axis in words else self._size(names) for axis, names in axes.items()}
+        sizes = {axis: self.flags[axis] if axis in words else _size(names, self.flags) for axis, names in axes.items()}
         taken = {name for axis in axes for name in (axis, *self._names(axis))}
         others = {name: value for name, value in self.flags.items() if name not in taken}
-        dtype = others.pop("input_dtype", None)
+        dtype = others.pop("input_dtype", "")
+        if dtype == _special(self.routine).own_type:
+            dtype = ""
+        if dtype and dtype not in FLOATS:
+            raise NotAnApiError(f"{self.routine}: {self.api.path}: its template makes no inputs of {dtype}")
         arguments = ",".join(word for name, value in others.items() for word in self._argument(name, value))
         flags = {
             **sizes,
-            **({"dtype": self._known(dtype)} if dtype and dtype != _special(self.routine).own_type else {}),
+            **({"dtype": dtype} if dtype else {}),
             **({"arguments": arguments} if arguments else {}),
-            **({"probabilities": UNIFORM} if {*PROBABILITIES} & {*self.api.arguments} else {}),
+            **({"probabilities": UNIFORM} if {*special_cases.PROBABILITIES} & {*self.api.arguments} else {}),
         }
         return [word for name, value in flags.items() for word in (f"--{name}", str(value)) if word]
 
     def _names(self, axis: str) -> list[str]:
         """The flags whose product is as long as the axis; none if it has no others than its own."""
-        product = _special(self.routine).axes.get(axis) or AXES.get(axis)
+        product = _special(self.routine).axes.get(axis) or special_cases.AXES.get(axis)
         return product.split("*") if product else []
 
     def _axes(self) -> Iterator[tuple[str, list[str]]]:
@@ -71,23 +67,19 @@ class _Line:
             if found:
                 yield axis.name, found
 
-    def _size(self, names: list[str]) -> int:
-        return math.prod(_number(name, self.flags) for name in names)
-
-    def _known(self, dtype: str) -> str:
-        if dtype not in FLOATS:
-            raise NotAnApiError(f"{self.routine}: {self.api.path}: its template makes no inputs of {dtype}")
-        return dtype
-
     def _argument(self, name: str, value: str) -> Iterator[str]:
-        options = ARGUMENTS.get(name, {name: value or "True"}).items()
+        options = special_cases.ARGUMENTS.get(name, {name: value or "True"}).items()
         found = next((f"{argument}={fixed}" for argument, fixed in options if argument in self.api.arguments), None)
         if found:
             yield found
-        elif value not in ANYWAY.get(name, ()):
+        elif value not in special_cases.ANYWAY.get(name, ()):
             raise NotAnApiError(
                 f"{self.routine}: {self.api.path}: its template has no --{name}{_why_not(self.routine)}"
             )
+
+
+def _size(names: list[str], flags: Mapping[str, str]) -> int:
+    return math.prod(_number(name, flags) for name in names)
 
 
 def _number(name: str, flags: Mapping[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""Shared by the GEMM routines: m, n, k, a product in fp32, tolerances of outputs."""
+"""Shared by the GEMM routines: m, n, k, a product in fp32, tolerances of outputs; then the same for groups of rows."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines._offsets import ChosenRows, edges
+from pytest_flashinfer_perf.routines._offsets import ChosenRows, edges, indptr, slices
+from pytest_flashinfer_perf.spec import Built, Cost, Fault, LaunchOptions, Params, Routine, Tolerance, flag, tensors
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, bytes_of
-from pytest_flashinfer_perf.spec.nested import tensors
-from pytest_flashinfer_perf.spec.params import Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, Cost, Routine
 
 
 @dataclass(frozen=True)
@@ -168,15 +165,12 @@ def tolerance(p: Product, backend: str, dtype: str) -> Tolerance:
         "float16": Tolerance(2e-3, 5e-3, 1e-3),
         "float32": Tolerance(1e-3, 2e-3, 5e-4),
     }[p.out_dtype]
-    return _fast(exact, p.k) if dtype == FP8[0] and backend in ("cublas", "auto") else exact
-
-
-def _fast(exact: Tolerance, k: int) -> Tolerance:
-    """FlashInfer has cuBLAS sum FP8 products in the tensor cores' own 14 bits (FAST_ACCUM), which cut off with every
-    32 columns, always towards zero: on an H200 that takes an atol of 0.011 at k = 7168, of 0.082 at 53248, where all
-    elements together are too small by 0.13 %.
-    """
-    return Tolerance(1e-2, exact.atol + 2.5e-6 * k, 4e-3)
+    if dtype != FP8[0] or backend not in ("cublas", "auto"):
+        return exact
+    # FlashInfer has cuBLAS sum FP8 products in the tensor cores' own 14 bits (FAST_ACCUM), which cut off with every 32
+    # columns, always towards zero: on an H200 that takes an atol of 0.011 at k = 7168, of 0.082 at 53248, where all
+    # elements together are too small by 0.13 %.
+    return Tolerance(1e-2, exact.atol + 2.5e-6 * p.k, 4e-3)
 
 
 def footprint(p: Product, products: int = 1) -> int:
@@ -195,3 +189,88 @@ def auto_limits(backend: str, device: Device) -> Iterator[str]:
     missing = capability.package("cutlass", "nvidia-cutlass-dsl", "auto")(device)
     if backend == "auto" and missing:
         yield missing
+
+
+# Products for groups of rows, each group with weights of its own.
+
+
+@dataclass(frozen=True)
+class Groups(Params):
+    group_size: int = flag("groups", default=1, letter="g", minimum=1, draw=(1, 2, 5), most=16)
+    ragged: bool = flag("draw the rows of each group from 0 to m", default=False, letter="ragged")
+
+
+@dataclass(frozen=True)
+class GroupedParams(Product, Groups):
+    """`m` is the number of rows of each group. With `ragged` it is the largest one, and the first group is empty."""
+
+    row_step: ClassVar[int] = 1  # groups may start at its multiples
+
+    @classmethod
+    def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
+        return {**super().fitted(drawn), "m": -(-drawn["m"] // cls.row_step) * cls.row_step}
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if self.m % self.row_step:
+            yield "m", f"{self.m} is not a multiple of {self.row_step}, as rows of a group must be"
+
+
+class GroupedInputs(GemmInputs, Protocol):
+    """The rows of all groups, all groups' weights, where each group starts, the output."""
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]: ...
+    @property
+    def m_indptr(self) -> Tensor: ...
+
+
+G = TypeVar("G", bound=GroupedParams)
+Y = TypeVar("Y", bound=GroupedInputs)
+
+
+def starts(p: GroupedParams, rand: torch.Generator) -> Tensor:
+    """The first row of each group, and the end of the last one."""
+    if not p.ragged:
+        return indptr(torch.full((p.group_size,), p.m, device=rand.device))
+    rows = torch.randint(0, p.m // p.row_step + 1, (p.group_size,), device=rand.device, generator=rand) * p.row_step
+    rows[0], rows[-1] = (0, p.m) if p.group_size > 1 else (p.m, p.m)
+    return indptr(rows)
+
+
+def grouped_routine(
+    name: str,
+    params: type[G],
+    inputs: Callable[[G, torch.Generator, torch.device], Y],
+    operands: Callable[[G, Y], Operands],
+    dtype: str,
+) -> Routine[G, Y]:
+    """Like a dense routine, with operands of all rows [rows, k] and all weights [groups, n, k]."""
+    made = routine(name, params, inputs, operands, dtype)
+    made.rows = lambda _p, x: edges(x.m_indptr)
+    made.cost = lambda p, x: Cost(2 * x.out.numel() * p.k, _bytes(x), dtype)
+    made.footprint = lambda p: footprint(p, p.group_size)
+
+    def reference(p: G, x: Y, rows: Tensor | None = None) -> tuple[Tensor]:
+        of_groups = operands(p, x).of_each(slices(x.m_indptr), rows)
+        return (torch.cat([of_group.product() for _, of_group in of_groups]),)
+
+    @made.backend("torch")
+    def _torch(p: G, x: Y, _options: LaunchOptions) -> Built[Y]:
+        groups = slices(x.m_indptr)  # on the host before anything is captured
+
+        def launch(x: Y) -> None:
+            for rows, of_group in operands(p, x).of_each(groups):
+                by_torch(x.out[rows], of_group)
+
+        return Built(launch, "torch")
+
+    made.reference = reference
+    return made
+
+
+def _bytes(x: GroupedInputs) -> int:
+    """Everything once; of the weights those of groups that have rows."""
+    empty = int((x.m_indptr.diff() == 0).sum())
+    unused = sum(t[0].nbytes for t in x.weights) * empty
+    return sum(t.nbytes for t in tensors(x)) - unused

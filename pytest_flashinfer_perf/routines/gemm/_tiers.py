@@ -8,9 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from pytest_flashinfer_perf.models import layers
-from pytest_flashinfer_perf.spec.params import ParamError, Params
-from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Routine, Shape
+from pytest_flashinfer_perf.spec import Model, ParamError, Params, Routine, Shape
 
 P = TypeVar("P", bound=Params)
 

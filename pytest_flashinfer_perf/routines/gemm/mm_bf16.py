@@ -13,9 +13,8 @@ from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
+from pytest_flashinfer_perf.spec import Built, LaunchOptions, autotune, flag
 from pytest_flashinfer_perf.spec.dtypes import TORCH
-from pytest_flashinfer_perf.spec.params import autotune, flag
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.mm_bf16"
 BFLOAT16_ONLY = ("tgv", "tinygemm", "cute-dsl")

@@ -13,9 +13,8 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
+from pytest_flashinfer_perf.spec import Built, Fault, LaunchOptions, autotune, flag
 from pytest_flashinfer_perf.spec.dtypes import TORCH
-from pytest_flashinfer_perf.spec.params import Fault, autotune, flag
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.mm_fp4"
 NVFP4_ONLY = ("trtllm", "cutlass", "cake")
@@ -65,19 +64,16 @@ class MmFp4Inputs(NamedTuple):
 
 
 def inputs(p: MmFp4, rand: torch.Generator, device: torch.device) -> MmFp4Inputs:
-    a, b = (_quantised(p, _drawn(p, rand, rows)) for rows in (p.m, p.n))
+    a, b = (_drawn(p, rand, rows) for rows in (p.m, p.n))
     alpha = torch.tensor([a.factor * b.factor], device=device) if p.use_nvfp4 else None
     out = torch.empty(p.m, p.n, dtype=TORCH[p.out_dtype], device=device)
     return MmFp4Inputs(a.values, b.values, a.scales, b.scales, alpha, out)
 
 
-def _drawn(p: MmFp4, rand: torch.Generator, rows: int) -> Tensor:
+def _drawn(p: MmFp4, rand: torch.Generator, rows: int) -> _narrow.Blocked:
     """Blocks differ in size, or a wrong scale would not be seen."""
     sizes = torch.randint(-2, 3, (rows, p.k // _narrow.MX_BLOCK), device=rand.device, generator=rand).float().exp2()
-    return _shared.drawn(rand, rows, p.k) * sizes.repeat_interleave(_narrow.MX_BLOCK, 1)
-
-
-def _quantised(p: MmFp4, x: Tensor) -> _narrow.Blocked:
+    x = _shared.drawn(rand, rows, p.k) * sizes.repeat_interleave(_narrow.MX_BLOCK, 1)
     return _narrow.nvfp4(x, _narrow.nvfp4_global_scale(x)) if p.use_nvfp4 else _narrow.mxfp4(x)
 
 
@@ -132,14 +128,12 @@ def _takes(p: MmFp4, x: MmFp4Inputs, backend: str) -> MmFp4Inputs:
     b, b_scale = x.b, x.b_scale
     if backend == "trtllm":
         b, b_scale = _narrow.shuffled_rows(b), _narrow.shuffled_rows(b_scale.view(torch.uint8)).view(b_scale.dtype)
-    return MmFp4Inputs(x.a, b, in_tiles(x.a_scale), _narrow.swizzled_128x4(b_scale), _alpha(p, x, backend), x.out)
-
-
-def _alpha(p: MmFp4, x: MmFp4Inputs, backend: str) -> Tensor | None:
-    """cute-dsl and b12x want one for MXFP4 too, cake one for each row."""
-    if backend in ("cute-dsl", "b12x") and x.alpha is None:
-        return torch.ones(1, device=x.a.device)
-    return x.alpha.repeat(p.m) if backend == "cake" and x.alpha is not None else x.alpha
+    alpha = x.alpha
+    if alpha is None and backend in ("cute-dsl", "b12x"):  # which want one for MXFP4 too
+        alpha = torch.ones(1, device=x.a.device)
+    elif alpha is not None and backend == "cake":  # which wants one for each row
+        alpha = alpha.repeat(p.m)
+    return MmFp4Inputs(x.a, b, in_tiles(x.a_scale), _narrow.swizzled_128x4(b_scale), alpha, x.out)
 
 
 TILED = {"use_128x4_sf_layout": True}

@@ -14,9 +14,8 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Operands
+from pytest_flashinfer_perf.spec import Built, LaunchOptions, autotune, flag
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.spec.params import autotune, flag
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "gemm.mm_fp8"
 PREPARED = "trtllm_low_latency"
@@ -64,16 +63,15 @@ BACKENDS = ("cublas", "cudnn", "cutlass", PREPARED, "cutedsl_low_latency", "auto
 def _mm(_p: MmFp8, x: MmFp8Inputs, options: LaunchOptions) -> Built[MmFp8Inputs]:
     from flashinfer.gemm import mm_fp8
 
+    takes = None
+    if options.backend == PREPARED:  # rows shuffled, then blocks of columns [k / 128, n, 128]
+        by_block: Tensor = _narrow.shuffled_rows(x.b.view(torch.uint8)).unflatten(1, (-1, BLOCK))
+        takes = x._replace(b=by_block.permute(1, 0, 2).contiguous().view(x.b.dtype))
+
     def launch(x: MmFp8Inputs) -> object:
         return mm_fp8(x.a, x.b, x.alpha, out=x.out, backend=options.backend)
 
-    return Built(launch, options.backend, x._replace(b=_prepared(x.b)) if options.backend == PREPARED else None)
-
-
-def _prepared(weights: Tensor) -> Tensor:
-    """Rows shuffled, then blocks of columns [k / 128, n, 128]."""
-    by_block: Tensor = _narrow.shuffled_rows(weights.view(torch.uint8)).unflatten(1, (-1, BLOCK))
-    return by_block.permute(1, 0, 2).contiguous().view(weights.dtype)
+    return Built(launch, options.backend, takes)
 
 
 _tiers.smoke(

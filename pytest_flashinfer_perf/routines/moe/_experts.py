@@ -24,18 +24,11 @@ def _by(gated: Callable[[Tensor], Tensor]) -> Gated:
     return lambda up, gate: up * gated(gate)
 
 
-def _step(up: Tensor, gate: Tensor) -> Tensor:
-    return up.clamp(-STEP, STEP) * functional.silu(gate).clamp_max(STEP)
-
-
 def _situ(up: Tensor, gate: Tensor) -> Tensor:
     """In fp32: rounded to bf16 after each step, an answer may be further off than the check allows."""
-    wide = gate.float()
-    return (_bent(up.float(), SITU_UP) * _bent(wide, SITU_GATE) * wide.sigmoid()).to(up.dtype)
-
-
-def _bent(x: Tensor, limit: float) -> Tensor:
-    return limit * torch.tanh(x / limit)
+    wide_up, wide = up.float(), gate.float()
+    bent = SITU_UP * torch.tanh(wide_up / SITU_UP) * SITU_GATE * torch.tanh(wide / SITU_GATE)
+    return (bent * wide.sigmoid()).to(up.dtype)
 
 
 GATED: dict[str, Gated] = {
@@ -43,7 +36,7 @@ GATED: dict[str, Gated] = {
     "Geglu": _by(functional.gelu),
     "GegluTanh": _by(partial(functional.gelu, approximate="tanh")),
     "SwigluBias": _by(functional.silu),  # without the numbers that would make it another
-    "SwigluStep": _step,
+    "SwigluStep": lambda up, gate: up.clamp(-STEP, STEP) * functional.silu(gate).clamp_max(STEP),
     "Situ": _situ,
 }
 
@@ -93,9 +86,6 @@ class Choices(NamedTuple):
     selected: Tensor  # [tokens, top_k]
     weights: Tensor  # [tokens, top_k]
     on_input: bool = False
-
-    def of(self, tokens: Tensor) -> Choices:
-        return self._replace(selected=self.selected[tokens], weights=self.weights[tokens])
 
 
 def answer(

@@ -44,19 +44,15 @@ def routed(p: ExpertChoice, logits: Tensor, bias: Tensor | None) -> Routed:
     logits = logits.float()
     if p.routing_method != "deepseek_v3":
         experts, margin = _best(logits, p.top_k)
-        return Routed(experts, _weights(p.routing_method, logits.gather(-1, experts)), margin)
+        chosen = logits.gather(-1, experts)
+        weighed = {"topk": chosen, "llama4": chosen.sigmoid()}.get(p.routing_method, chosen.softmax(-1))
+        return Routed(experts, weighed, margin)
     scores = logits.sigmoid()
     ranked, group_margin = _of_best_groups(p, scores if bias is None else scores + bias.float())
     experts, margin = _best(ranked, p.top_k)
     weights = scores.gather(-1, experts)
     shares = weights / (weights.sum(-1, keepdim=True) + 1e-20)
     return Routed(experts, shares * p.routed_scaling_factor, margin.minimum(group_margin))
-
-
-def _weights(method: str, chosen: Tensor) -> Tensor:
-    if method == "topk":
-        return chosen
-    return chosen.sigmoid() if method == "llama4" else chosen.softmax(-1)
 
 
 def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

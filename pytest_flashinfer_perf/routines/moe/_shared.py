@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import Rows, Tolerance
-from pytest_flashinfer_perf.routines.moe import _experts, _routing
+from pytest_flashinfer_perf.routines.moe import _experts, _routing, _stored
 from pytest_flashinfer_perf.routines.moe._experts import Choices, ChosenExpert
 from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 from pytest_flashinfer_perf.routines.moe._stored import StoredExperts
@@ -20,17 +20,12 @@ from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine
 
+OF_ADAPTERS = ("rank", "num_loras", "num_slices")
+
 
 @dataclass(frozen=True)
 class Moe(Params):
-    ignores: ClassVar[tuple[str, ...]] = (
-        "tile_tokens_dim",
-        "use_functional_api",
-        "b12x_quant_mode",
-        "rank",
-        "num_loras",
-        "num_slices",
-    )
+    ignores: ClassVar[tuple[str, ...]] = ("tile_tokens_dim", "use_functional_api", "b12x_quant_mode", *OF_ADAPTERS)
 
     num_tokens: int = flag("tokens", letter="t", minimum=1, draw=(1, 7, 33), most=1024, tiles=(8, 64, 128))
     hidden_size: int = flag("width of a token", letter="h", minimum=16, draw=(128, 160), most=2048, step=128)
@@ -118,10 +113,6 @@ def drawn(p: Moe, dtype: torch.dtype, rand: torch.Generator) -> tuple[Tensor, Ex
     return x, first, ExpertWeights(len(p.here), p.hidden_size, p.local_intermediate, dtype, rand)
 
 
-def output(p: Moe, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.empty(p.num_tokens, p.hidden_size, dtype=dtype, device=device)
-
-
 @dataclass(frozen=True)
 class _Computation(Generic[M, X]):
     """The functions of a routine, derived from `choices` and `precision`."""
@@ -132,16 +123,13 @@ class _Computation(Generic[M, X]):
     def chosen(self, p: M, x: X) -> list[ChosenExpert]:
         return list(_experts.chosen(self.choices(p, x).selected, p.here.start, len(p.here)))
 
-    def answer(self, p: M, x: X, here: list[ChosenExpert], dtype: torch.dtype) -> Tensor:
-        return _experts.answer(x.stored.layer(), p.activation_type, self.choices(p, x), here, dtype)
-
     def reference(self, p: M, x: X, rows: Tensor | None = None) -> tuple[Tensor]:
         """The answer; with `rows` only for these tokens."""
-        if rows is None:
-            return (self.answer(p, x, self.chosen(p, x), torch.float32),)
-        layer, choices = x.stored.layer(), self.choices(p, x).of(rows)
+        layer, choices = x.stored.layer(), self.choices(p, x)
+        if rows is not None:
+            layer = layer._replace(tokens=layer.tokens[rows])
+            choices = choices._replace(selected=choices.selected[rows], weights=choices.weights[rows])
         here = list(_experts.chosen(choices.selected, p.here.start, len(p.here)))
-        layer = layer._replace(tokens=layer.tokens[rows])
         return (_experts.answer(layer, p.activation_type, choices, here, torch.float32),)
 
     def rows(self, p: M, x: X) -> Rows:
@@ -155,7 +143,7 @@ class _Computation(Generic[M, X]):
 
     def cost(self, p: M, x: X) -> Cost:
         """Products of the choices that fall on experts here; these experts' weights once, and all the rest."""
-        of_experts = sum(t.nbytes for t in x.stored.of_experts)
+        of_experts = sum(t.nbytes for t in _stored.of_experts(x.stored))
         around = sum(t.nbytes for t in tensors(x)) - of_experts
         seen, per_choice = self.facts(p, x), 2 * (p.columns + p.local_intermediate) * p.hidden_size
         used = seen["active_experts"] / len(p.here)
@@ -186,7 +174,12 @@ class _Computation(Generic[M, X]):
         """The products in fp32 where intermediate values are rounded; in 16 bits they would be rounded differently."""
         here = self.chosen(p, x)  # on the host before anything is captured
         dtype = TORCH[self.precision(p).dtype] if self.precision(p).dtype in HALF else torch.float32
-        return Built(lambda x: x.out.copy_(self.answer(p, x, here, dtype)), "torch")
+
+        def launch(x: X) -> Tensor:
+            layer, choices = x.stored.layer(), self.choices(p, x)
+            return x.out.copy_(_experts.answer(layer, p.activation_type, choices, here, dtype))
+
+        return Built(launch, "torch")
 
 
 def routine(

@@ -7,7 +7,7 @@ Scales of blocks are in linear order here; backends convert them in `takes`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -39,20 +39,19 @@ class StoredExperts(Protocol):
 
     def layer(self) -> ExpertLayer: ...
 
-    @property
-    def of_experts(self) -> tuple[Tensor, ...]:
-        """The tensors of which an expert's part is read only if a token chose it."""
-        ...
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+def of_experts(stored: StoredExperts) -> list[Tensor]:
+    """The tensors of which an expert's part is read only if a token chose it: those of its first and second weights."""
+    named = stored._asdict().items()
+    return [tensor for name, tensor in named if name.startswith(("first", "second"))]
 
 
 class Plain(NamedTuple):
     x: Tensor  # [tokens, hidden]
     first: Tensor
     second: Tensor
-
-    @property
-    def of_experts(self) -> tuple[Tensor, ...]:
-        return (self.first, self.second)
 
     def layer(self) -> ExpertLayer:
         return ExpertLayer(self.x, self.first.__getitem__, self.second.__getitem__)
@@ -73,10 +72,6 @@ class Fp8(NamedTuple):
     between: Tensor
     second: Tensor
     by_second: Tensor  # [experts], `between` taken out again
-
-    @property
-    def of_experts(self) -> tuple[Tensor, ...]:
-        return (self.first, self.second)
 
     def layer(self) -> ExpertLayer:
         return ExpertLayer(
@@ -114,10 +109,6 @@ class Nvfp4(NamedTuple):
     second: Tensor
     second_blocks: Tensor
     by_second: Tensor
-
-    @property
-    def of_experts(self) -> tuple[Tensor, ...]:
-        return (self.first, self.first_blocks, self.second, self.second_blocks)
 
     def layer(self) -> ExpertLayer:
         return ExpertLayer(
@@ -167,10 +158,6 @@ class Mxfp4(NamedTuple):
     second: Tensor
     second_blocks: Tensor
 
-    @property
-    def of_experts(self) -> tuple[Tensor, ...]:
-        return (self.first, self.first_blocks, self.second, self.second_blocks)
-
     def layer(self) -> ExpertLayer:
         return ExpertLayer(
             self.x if self.x_blocks is None else Blocked(self.x, self.x_blocks, MX_BLOCK).dequantised(),
@@ -200,10 +187,6 @@ class Blockwise(NamedTuple):
     first_scales: Tensor
     second: Tensor
     second_scales: Tensor
-
-    @property
-    def of_experts(self) -> tuple[Tensor, ...]:
-        return (self.first, self.first_scales, self.second, self.second_scales)
 
     @property
     def weights(self) -> tuple[Tensor, Tensor]:

@@ -17,10 +17,8 @@ from pytest_flashinfer_perf.routines.moe import _experts, _routing, _shared
 from pytest_flashinfer_perf.routines.moe._experts import Choices
 from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 from pytest_flashinfer_perf.routines.moe._stored import Fp8, Nvfp4, StoredExperts
+from pytest_flashinfer_perf.spec import Fault, Model, ParamError, Routine, Shape, autotune, flag
 from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
-from pytest_flashinfer_perf.spec.params import Fault, ParamError, autotune, flag
-from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Routine, Shape
 
 CLEAR = 1e-4  # a margin that no rounding of scores decides
 GROUPED = "deepseek_v3"
@@ -151,25 +149,22 @@ def choices(p: TrtllmMoe, x: TrtllmMoeInputs[Any]) -> Choices:
 
 
 def inputs(p: TrtllmMoe, stored: S, dtype: torch.dtype, rand: torch.Generator) -> TrtllmMoeInputs[S]:
-    """Draw inputs with logits of this type."""
+    """Draw logits of this type; tokens whose choice of experts depends on rounding are drawn again, since either answer
+    would be right.
+    """
     bias = _routing.bias(p.num_experts, rand) if p.use_routing_bias else None
-    out = _shared.output(p, torch.bfloat16, rand.device)
-    return TrtllmMoeInputs(_clear_logits(p, bias, dtype, rand), bias, stored, out)
-
-
-def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, ExpertWeights, ExpertWeights]:
-    x, first, second = _shared.drawn(p, TORCH[p.weight_dtype], rand)
-    return x.to(TORCH[p.input_dtype]).float(), first, second
-
-
-def _clear_logits(p: TrtllmMoe, bias: Tensor | None, dtype: torch.dtype, rand: torch.Generator) -> Tensor:
-    """Draw tokens again whose choice of experts depends on rounding, since either answer would be right."""
+    out = torch.empty(p.num_tokens, p.hidden_size, dtype=torch.bfloat16, device=rand.device)
     popular = _routing.popularity(p.expert_load, p.num_experts, p.favourites, rand)
     popular -= _routing.AVERSION * (p.routing_method in _routing.SIGMOIDS)
     logits = _routing.logits(popular, p.num_tokens, rand).to(dtype)
     while len(unclear := (_routing.routed(p, logits, bias).margin < CLEAR).nonzero()[:, 0]):
         logits[unclear] = _routing.logits(popular, len(unclear), rand).to(dtype)
-    return logits
+    return TrtllmMoeInputs(logits, bias, stored, out)
+
+
+def drawn(p: TrtllmMoe, rand: torch.Generator) -> tuple[Tensor, ExpertWeights, ExpertWeights]:
+    x, first, second = _shared.drawn(p, TORCH[p.weight_dtype], rand)
+    return x.to(TORCH[p.input_dtype]).float(), first, second
 
 
 def arguments(p: TrtllmMoe, x: TrtllmMoeInputs[Any]) -> Mapping[str, Any]:
@@ -273,7 +268,7 @@ SMOKE: Mapping[str, Any] = {
     "top_k": 4,
     **GROUPS,
 }
-UNGROUPED = layers.UNGROUPED
+UNGROUPED = {"n_group": None, "topk_group": None, "use_routing_bias": False}
 METHODS: Changes = (
     {},
     {"num_tokens": 1},

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.models import layers
@@ -20,10 +19,8 @@ from pytest_flashinfer_perf.routines.moe import _routing, _shared, _stored
 from pytest_flashinfer_perf.routines.moe._experts import Choices
 from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Blockwise, Fp8, Nvfp4, Plain
+from pytest_flashinfer_perf.spec import Built, Fault, LaunchOptions, Model, ParamError, Shape, Tolerance, autotune, flag
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.spec.params import Fault, ParamError, autotune, flag
-from pytest_flashinfer_perf.spec.presets import Model
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions, Shape
 
 API = "fused_moe.cutlass_fused_moe"
 VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")
@@ -85,7 +82,7 @@ def inputs(p: CutlassFusedMoe, rand: torch.Generator, device: torch.device) -> C
     first = min(p.here.start, p.num_experts - p.top_k)
     popular = _routing.popularity(p.expert_load, p.num_experts, range(first, first + p.top_k), rand)
     largest, selected = _routing.logits(popular, p.num_tokens, rand).topk(p.top_k)
-    out = _shared.output(p, TORCH[p.input_dtype], device)
+    out = torch.empty(p.num_tokens, p.hidden_size, dtype=TORCH[p.input_dtype], device=device)
     return CutlassMoeInputs(selected.int(), largest.softmax(-1), _stored_as(p, rand), out)
 
 

@@ -9,18 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _shared, _stored, _trtllm
-from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 from pytest_flashinfer_perf.routines.moe._shared import Precision
 from pytest_flashinfer_perf.routines.moe._stored import Mxfp4, Nvfp4
 from pytest_flashinfer_perf.routines.moe._trtllm import TrtllmMoe, TrtllmMoeInputs
+from pytest_flashinfer_perf.spec import Built, Fault, LaunchOptions, Tolerance, flag
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
-from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, LaunchOptions
 
 API = "fused_moe.trtllm_fp4_block_scale_moe"
 MODES = ("nvfp4", "mxfp4_mxfp8", "mxfp4_bf16")
@@ -44,13 +41,10 @@ class TrtllmFp4BlockScaleMoe(TrtllmMoe):
 
 def inputs(p: TrtllmFp4BlockScaleMoe, rand: torch.Generator, _device: torch.device) -> In:
     logits = torch.float32 if p.routing_method == _trtllm.GROUPED else torch.bfloat16
-    return _trtllm.inputs(p, _stored_as(p, *_trtllm.drawn(p, rand)), logits, rand)
-
-
-def _stored_as(p: TrtllmFp4BlockScaleMoe, x: Tensor, first: ExpertWeights, second: ExpertWeights) -> Nvfp4 | Mxfp4:
-    if p.fp4_mode == "nvfp4":
-        return _stored.in_nvfp4(x, first, second)
-    return _stored.in_mxfp4(x, first, second, left=TORCH[p.input_dtype] if p.fp4_mode == "mxfp4_bf16" else None)
+    drawn, left = _trtllm.drawn(p, rand), TORCH[p.input_dtype] if p.fp4_mode == "mxfp4_bf16" else None
+    nvfp4 = p.fp4_mode == "nvfp4"
+    stored: Nvfp4 | Mxfp4 = _stored.in_nvfp4(*drawn) if nvfp4 else _stored.in_mxfp4(*drawn, left=left)
+    return _trtllm.inputs(p, stored, logits, rand)
 
 
 def precision(p: TrtllmFp4BlockScaleMoe) -> Precision:
@@ -119,17 +113,15 @@ def _as_passed(p: TrtllmFp4BlockScaleMoe, stored: Nvfp4 | Mxfp4) -> Nvfp4 | Mxfp
     """Rows in the order of the epilogue; scales in the same order, in tiles of 128 x 4, viewed as FP8."""
     if isinstance(stored, Nvfp4):
         stored = stored._replace(between=_trtllm.to_between(p, stored))
+    first_blocks = _trtllm.first_rows(p, stored.first_blocks.view(torch.uint8))
+    second_blocks = _narrow.shuffled_rows(stored.second_blocks.view(torch.uint8))
     return stored._replace(
         x_blocks=None if stored.x_blocks is None else stored.x_blocks.view(torch.float8_e4m3fn),
         first=_trtllm.first_rows(p, stored.first),
-        first_blocks=_in_tiles(_trtllm.first_rows(p, stored.first_blocks.view(torch.uint8))),
+        first_blocks=_stored.in_tiles(first_blocks).view(torch.float8_e4m3fn),
         second=_narrow.shuffled_rows(stored.second),
-        second_blocks=_in_tiles(_narrow.shuffled_rows(stored.second_blocks.view(torch.uint8))),
+        second_blocks=_stored.in_tiles(second_blocks).view(torch.float8_e4m3fn),
     )
-
-
-def _in_tiles(scales: Tensor) -> Tensor:
-    return _stored.in_tiles(scales).view(torch.float8_e4m3fn)
 
 
 _trtllm.declare_shapes(

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.bisect.comparing import Answers, Times
-from pytest_flashinfer_perf.bisect.histories import GitHistory, Releases, git
+from pytest_flashinfer_perf.bisect.histories import GitHistory, PointVerdict, Releases, git
 from pytest_flashinfer_perf.bisect.search import (
     TRIES,
     NoDifferenceError,
     PointError,
-    PointVerdict,
     Question,
     RevisionSearch,
 )

@@ -133,7 +133,7 @@ def test_run_takes_its_testlist_and_says_the_flags_beside_it_of_each_line(ran, p
 def test_a_command_of_the_documents_is_understood_as_it_stands(command):
     words = shlex.split(command.replace("\\\n", " "))
     asked = next(word for word in cli.as_pytest(words) if word.startswith("--perf-case="))
-    read = cases.read(flags.split(asked.partition("=")[2]), all_routines())
+    read = cases.parse(flags.split(asked.partition("=")[2]), all_routines()).cases()
     assert {case.routine.name for case in read} == {words[words.index("--routine") + 1]}
     assert len(read) >= 1
 

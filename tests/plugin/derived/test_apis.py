@@ -16,7 +16,7 @@ from planted_faults import FAULTS
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
-from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.measurement.one_case import check_answer
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis, prepare, shapes, special_cases, templates, truth

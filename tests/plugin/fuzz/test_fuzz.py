@@ -18,8 +18,7 @@ from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring,
 from pytest_flashinfer_perf.fuzz import findings, profiles
 from pytest_flashinfer_perf.fuzz.child import ChildError, ChildSetup, ExampleRunner
 from pytest_flashinfer_perf.fuzz.findings import Outcome
-from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun
-from pytest_flashinfer_perf.fuzz.strategies import strategies_for
+from pytest_flashinfer_perf.fuzz.search import NothingLaunchedError, Search, SearchRun, strategies_for
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.spec import case as cases
@@ -74,7 +73,7 @@ def test_a_planted_bug_is_found_shrunk_and_seen_again(bug, child, cpu, tmp_path)
     command = shlex.split(printed.pytest)
     assert command[:2] == ["pytest", "--perf-fuzz"]
     again = shlex.split(command[2].removeprefix("--perf-case="))
-    assert cases.read(again, ROUTINES) == [case]
+    assert cases.parse(again, ROUTINES).cases() == [case]
     assert child.attempt(again).kind == "wrong"
 
 

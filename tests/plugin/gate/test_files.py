@@ -9,7 +9,7 @@ from made import plain, row, run, saved
 
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFileError
-from pytest_flashinfer_perf.gate import effects, thresholds
+from pytest_flashinfer_perf.gate import figures, thresholds
 from pytest_flashinfer_perf.gate import read as runs
 from pytest_flashinfer_perf.gate.thresholds import Rival
 from pytest_flashinfer_perf.rows import run_file
@@ -111,11 +111,11 @@ def test_old_and_plain_files_are_read():
 
 def test_an_outlier_does_not_blur_a_median():
     [calm] = run(row(stddev=0.01)).rows
-    assert effects.median_uncertainty(calm) == pytest.approx(0.01 * math.sqrt(math.pi / 2) / math.sqrt(30))
+    assert figures.median_uncertainty(calm) == pytest.approx(0.01 * math.sqrt(math.pi / 2) / math.sqrt(30))
     outlier = row(stddev=0.01)
     outlier["stats"]["stddev"] *= 100
     [only] = run(outlier).rows
-    assert effects.median_uncertainty(only) == pytest.approx(effects.median_uncertainty(calm))
+    assert figures.median_uncertainty(only) == pytest.approx(figures.median_uncertainty(calm))
     assert only.spread == pytest.approx(1.0)
 
 

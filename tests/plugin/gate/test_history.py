@@ -86,6 +86,16 @@ def test_history_says_when_by_how_much_and_what_else_changed(capsys):
     assert told.endswith("4 series from 20 runs, 1 of them changed")
 
 
+@pytest.mark.parametrize(("cuda_graph", "told"), [(True, "+50.00 % in gaps"), (False, "none of them changed")])
+def test_gaps_between_the_kernels_of_a_graph_have_a_level_too(cuda_graph, told, tmp_path, capsys):
+    """Those of launches are the host's, and change with its load."""
+    for day in range(12):
+        one = row(us=60 if day < 6 else 90, busy=50, cuda_graph=cuda_graph)
+        saved(tmp_path / f"{day:02}.json", one, when=f"2026-11-{day + 1:02}T03:00:00+00:00")
+    assert cli.main(["history", str(tmp_path)]) == 0
+    assert told.replace("none", "0") in capsys.readouterr().out
+
+
 def test_what_failed_in_the_newest_run_of_a_host_is_worse(stored, capsys):
     failed = [{"case": "decode/step", "outcome": "failed", "reason": "wrong answer"}]
     for day, code in (("01", 0), ("28", 1)):

@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.rows import fields, run_file
-from pytest_flashinfer_perf.rows.row import REFERENCE_US, HostLine, HostTime
+from pytest_flashinfer_perf.rows.host_time import REFERENCE_US, HostLine, HostTime
 
 ASKED = {"slower_host": 0.1}
 

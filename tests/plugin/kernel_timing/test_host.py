@@ -12,9 +12,9 @@ from pytest_flashinfer_perf.kernel_timing import host
 from pytest_flashinfer_perf.kernel_timing.host import QUEUE, Timer
 from pytest_flashinfer_perf.kernel_timing.host_calls import Counts
 from pytest_flashinfer_perf.kernel_timing.target import Target
-from pytest_flashinfer_perf.rows import fields, row
+from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.row import REFERENCE_US, HostLine, HostTime
+from pytest_flashinfer_perf.rows.host_time import REFERENCE_US, HostLine, HostTime, places
 
 ALLOWED = os.sched_getaffinity(0)
 
@@ -186,6 +186,6 @@ def test_what_is_written_is_read_again():
         41.5, (41.0, 42.0), False, 130.0, (130.0,), 1, lines=(HostLine("allocation", "a.py:1 in f", 2, 64),)
     )
     assert fields.read(HostTime, json.loads(json.dumps(fields.written(seen))), "host") == seen
-    assert row.places(seen, "allocation") == ["2 x a.py:1 in f"]
+    assert places(seen, "allocation") == ["2 x a.py:1 in f"]
     with pytest.raises(FieldError, match="host lacks host_us"):
         fields.read(HostTime, {"rounds_us": [1.0]}, "host")

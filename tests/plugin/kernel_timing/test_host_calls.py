@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.kernel_timing.host_calls import Counts, Place
 from pytest_flashinfer_perf.kernel_timing.instruments import Work
 from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
 from pytest_flashinfer_perf.kernel_timing.target import Target
-from pytest_flashinfer_perf.rows.row import HostLine
+from pytest_flashinfer_perf.rows.host_time import HostLine
 
 
 class FakeCupti:

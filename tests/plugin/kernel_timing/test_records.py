@@ -88,14 +88,14 @@ def test_records_of_another_form_stay_as_they_are_beside_those_that_are_copied(u
 
 
 def test_callbacks_get_copies_while_it_lasts_and_cupti_is_put_back(monkeypatch):
-    registered, seen = [], []
+    registered, shown, seen = [], [], []
     module = ModuleType("cupti")
     cupti = module.cupti = SimpleNamespace(activity_register_callbacks=lambda *both: registered.append(both))
     register = cupti.activity_register_callbacks
     monkeypatch.setitem(sys.modules, "cupti", module)
 
     def broken():
-        with read_together():
+        with read_together(shown.extend):
             cupti.activity_register_callbacks("requested", seen.extend)
             raise LookupError
 
@@ -106,3 +106,4 @@ def test_callbacks_get_copies_while_it_lasts_and_cupti_is_put_back(monkeypatch):
     (requested, completed), later = registered
     completed([Api(4, 211, 10, 13, 7, 0)])
     assert (requested, later, type(seen[0])) == ("requested", ("requested later", "as it is"), Copied)
+    assert shown == seen

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.config.settings import Checking
 from pytest_flashinfer_perf.kernel_timing import stopping
+from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, Sample
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.measurement.one_case import run_case
 from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.spec.case import read
+from pytest_flashinfer_perf.spec.case import parse
 
 
 class Simulated:
@@ -26,6 +27,7 @@ class Simulated:
 
     def __init__(self, durations, shifts=(0.0,), instrument="cupti"):
         self.now, self.instrument, self.placed, self.warmups = 0.0, instrument, [], 0
+        self.shared = []
         self._turn, self._shift = itertools.cycle(durations), itertools.cycle(shifts)
 
     def _call(self, shift=0.0):
@@ -38,6 +40,7 @@ class Simulated:
         self.warmups += warmup
         for _ in range(warmup):
             self._call(shift)
+        self.shared.append(warmup)
         self.placed.append([self._call(shift) for _ in range(calls)])
 
     def run(self, **how):
@@ -46,14 +49,28 @@ class Simulated:
         budget = stopping.TimeBudget(stopping.WALL_FACTOR * asked.max_time, lambda: self.now)
         sampling = stopping.Sampling(asked, self.instrument, each, budget)
         while calls := sampling.elsewhere(self.placed):
-            self._place(calls, sampling.warmup(first=not self.placed))
+            self._place(calls, sampling.warmup(self.untimed(asked), len(self.placed)))
         stopped = sampling.stopped(self.placed)
-        self._place(sampling.own(self.placed), sampling.warmup(first=not self.placed))
+        self._place(sampling.own(self.placed), sampling.warmup(self.untimed(asked), len(self.placed), last=True))
         return stopped
+
+    def untimed(self, asked):
+        return self.warmups + stopping.makes_trial(asked)
 
     @property
     def calls(self):
         return sum(map(len, self.placed))
+
+
+@given(st.integers(1, 40), st.integers(0, 60))
+def test_untimed_calls_are_as_many_as_asked_for_and_shared_out(iters, warmup):
+    """As `--dry_run_iters 5 --num_iters 30` asks; the one that shows how long a call takes is one of them."""
+    simulated = Simulated([1e-5])
+    simulated.run(iters=iters, warmup=warmup)
+    assert simulated.warmups + stopping.makes_trial(Measuring(warmup=warmup)) == warmup
+    placements = len(simulated.placed)
+    assert warmup < placements or all(simulated.shared[1:])
+    assert max(simulated.shared) <= -(-warmup // placements)
 
 
 quick = st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=7)
@@ -120,11 +137,8 @@ def test_numbers_of_calls_that_are_asked_for_are_exact_however_long_they_take(it
 
 
 def test_placements_lie_at_addresses_of_their_own(cpu):
-    case = next(
-        iter(
-            read(["--routine", "mm_bf16", "--backends", "torch", "--m", "4", "--n", "16", "--k", "32"], all_routines())
-        )
-    )
+    words = ["--routine", "mm_bf16", "--backends", "torch", "--m", "4", "--n", "16", "--k", "32"]
+    (case,) = parse(words, all_routines()).cases()
     timing = run_case(case, Measuring(iters=10), Checking(), cpu).measurement.timing
     seen = [address for placement in timing.placements for address in placement.addresses]
     assert len(timing.placements) == 5
@@ -172,3 +186,23 @@ def test_exactly_as_many_calls_as_asked_for():
     measured = measure(lambda: calls.append(1), measuring=Measuring(iters=7, warmup=3), device="cpu")
     assert len(measured.samples) == 7
     assert len(calls) == 1 + 3 + 7, "one call to check the answer, the warm-up, the timed ones"
+
+
+@pytest.mark.parametrize(("known", "placements", "stopped"), [(True, 5, "precise"), (False, 11, "scatters")])
+def test_gaps_that_scatter_take_no_placements(known, placements, stopped, monkeypatch):
+    class Gapped:
+        """Kernels of 50 us, with gaps that differ from placement to placement."""
+
+        name, gaps = "cupti", itertools.cycle((10e-6, 60e-6, 30e-6))
+
+        def missing(self, _device):
+            return None
+
+        def sample(self, _work, count, _warmup):
+            gap = next(self.gaps)
+            return [Sample(50e-6 + gap, 50e-6 if known else None) for _ in range(count)]
+
+    monkeypatch.setitem(INSTRUMENTS, "cupti", Gapped())
+    timing = measure(lambda _: None, (torch.ones(4),), measuring=Measuring(instrument="cupti")).timing
+    assert (len(timing.placements), timing.stopped) == (placements, stopped)
+    assert timing.busy == ((50e-6,) * 50 if known else ())

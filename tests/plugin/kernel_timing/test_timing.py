@@ -60,7 +60,7 @@ def test_throttle_reasons_in_words():
 def test_the_wall_instrument_goes_round_the_calls(cpu):
     made = []
     work = Work(tuple(lambda i=i: made.append(i) for i in range(3)), flush=True, device=cpu)
-    assert all(duration > 0 for duration in Wall().sample(work, 4, 1))
+    assert all(one.seconds > 0 for one in Wall().sample(work, 4, 1))
     assert made == [0, 1, 2, 0, 1]
 
 

@@ -101,7 +101,7 @@ ON_CPU = """
     import torch
     from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
     from pytest_flashinfer_perf.spec.routine import Built
-    from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
 
     class CublasFp8GemmRunner(TunableRunner):
         def get_valid_tactics(self, inputs, profile):

@@ -11,6 +11,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.kernel_timing import cupti
 from pytest_flashinfer_perf.kernel_timing.cupti import FIELDS
@@ -53,13 +55,15 @@ class FakeGpu:
         done, self.records = self.records, []
         self.completed(done)
 
-    def launch(self, name, after=0):
+    LAUNCH = 3  # ticks that the host takes for one
+
+    def launch(self, name, after=0, lasting=LAUNCH):
         """`after` is how long the host takes before."""
         start = [next(self.now) for _ in range(after + 1)][-1]
-        shared = {"correlation_id": start, "start": start, "end": start + 3, "name": name}
+        shared = {"correlation_id": start, "start": start, "end": start + lasting, "name": name}
         self.records.append(self.record(kind=KINDS.RUNTIME, cbid=0, **shared))
         self.records.append(self.record(kind=KINDS.CONCURRENT_KERNEL, **shared))
-        [next(self.now) for _ in range(3)]
+        [next(self.now) for _ in range(self.LAUNCH)]
 
 
 class CuptiRecord:
@@ -100,14 +104,44 @@ def timed(call, cpu):
     return BenchGpuTime("cupti").sample(Work((call,), flush=False, device=cpu), 3, 0)
 
 
+def in_ns(samples):
+    return [tuple(None if seconds is None else round(1e9 * seconds) for seconds in sample) for sample in samples]
+
+
 def test_a_call_that_launches_is_timed(gpu, cpu):
-    assert timed(lambda: gpu.launch("a"), cpu) == pytest.approx([3e-9] * 3)
+    assert in_ns(timed(lambda: gpu.launch("a"), cpu)) == [(3, 3)] * 3
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=6))
+def test_of_each_call_the_time_in_which_its_kernels_run_is_known(gpu, cpu, kernels):
+    """Kernels launched so many ticks after the last launch, which last so many: they may overlap."""
+
+    def call():
+        for after, lasting in kernels:
+            gpu.launch("a", after, lasting)
+
+    starts = itertools.accumulate(after + 1 + gpu.LAUNCH for after, _ in kernels)
+    ran = [range(start, start + lasting) for start, (_, lasting) in zip(starts, kernels, strict=True)]
+    ticks = set().union(*ran)
+    assert in_ns(timed(call, cpu)) == [(max(ticks) + 1 - min(ticks), len(ticks))] * 3
+
+
+def test_records_that_do_not_give_the_spans_give_no_busy_time(gpu, cpu, monkeypatch):
+    """As where each rank is told the longest span of all."""
+    testing = pytest.importorskip("flashinfer.testing.utils")
+
+    def longest(times, _):
+        return (torch.tensor(times, dtype=torch.float64) + 1e-6).tolist()
+
+    monkeypatch.setattr(testing, "aggregate_gpu_time_across_ranks", longest)
+    assert in_ns(timed(lambda: gpu.launch("a"), cpu)) == [(4, None)] * 3
 
 
 def test_bench_gpu_time_reads_copies_of_records_and_hardly_any_record(gpu, cpu):
     read = Counter()
     gpu.record = lambda **fields: (ApiRecord if "cbid" in fields else KernelRecord)(read, **fields)
-    assert timed(lambda: gpu.launch("a"), cpu) == pytest.approx([3e-9] * 3)
+    assert in_ns(timed(lambda: gpu.launch("a"), cpu)) == [(3, 3)] * 3
     seldom = dict.fromkeys(FIELDS, 2) | {"cbid": 1}  # once of each type, to compare it with the memory
     assert read == seldom | {"name": 9}
 
@@ -122,7 +156,7 @@ def test_an_older_bench_gpu_time_flushes_by_the_name_that_it_has(monkeypatch, cp
 
     monkeypatch.setattr(testing, "bench_gpu_time", older)
     for flush in (True, False):
-        assert BenchGpuTime("events").sample(Work((list,), flush=flush, device=cpu), 1, 0) == [1e-6]
+        assert BenchGpuTime("events").sample(Work((list,), flush=flush, device=cpu), 1, 0) == [(1e-6, None)]
         assert seen["l2_flush"] is flush
     assert "cold_l2_cache" not in seen
 
@@ -287,7 +321,7 @@ def test_a_full_trace_has_all_lines(pytester):
 def test_the_lines_of_a_backend_are_its_authors(pytester):
     pytester.makeconftest(
         """
-        from pytest_flashinfer_perf.routines.gemm.bmm_bf16 import bmm_bf16
+        from pytest_flashinfer_perf.routines.gemm.bmm import bmm_bf16
 
         @bmm_bf16.backend("planted")
         def _planted(p, x, how):

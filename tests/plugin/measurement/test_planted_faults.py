@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.measurement.one_case import run_case
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.decode import BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.prefill_paged import PagedPrefill, paged_prefill
-from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import BmmFp8, bmm_fp8
+from pytest_flashinfer_perf.routines.gemm.bmm import BmmFp8, bmm_fp8
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import MmBf16, mm_bf16
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
 from pytest_flashinfer_perf.spec.case import Case
@@ -194,7 +194,7 @@ def test_a_causal_mask_that_is_off_by_one_is_caught():
                 count, tokens = rows.stop - rows.start, keys.stop - keys.start
                 k, v = (_pages(side, x.table.block_tables[i], tokens) for side in (x.k, x.v))
                 ends = torch.arange(tokens - count, tokens)[None] + 2
-                gathered = _shared.Gathered(k[None].float(), v[None].float())
+                gathered = (k[None].float(), v[None].float())
                 x.out[rows] = _shared.folded_sdpa(x.q[rows][None], gathered, ends, PREFILL.scale)[0].to(x.out.dtype)
 
         return launch

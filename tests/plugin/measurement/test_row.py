@@ -1,8 +1,10 @@
+import statistics
 from dataclasses import replace
 
 import pytest
 import torch
 
+from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
 from pytest_flashinfer_perf.kernel_timing.run import Timing
 from pytest_flashinfer_perf.measurement import peaks, row
 from pytest_flashinfer_perf.measurement.measure import Measurement
@@ -93,6 +95,21 @@ def test_a_roof_is_measured_once_and_kept(h200, tmp_path):
     assert peaks.measured(device) == ROOF, "read back from the file"
     assert measured == [device]
     assert len(list(tmp_path.rglob("*.json"))) == len(list(tmp_path.rglob("*.*"))) == 1, "and nothing half-written"
+
+
+def test_a_row_says_what_of_its_calls_are_kernels_and_whose_the_gaps_are(cpu):
+    def found(busy, *, cuda_graph):
+        placed = PlacedSamples((20e-6, 22e-6), busy), PlacedSamples((20e-6, 30e-6), busy)
+        samples = tuple(sample for one in placed for sample in one.samples)
+        timing = Timing(samples, "cupti", "rotate", 6, cuda_graph=cuda_graph, placements=placed)
+        made = row.of_measurement(CASE, Measurement(timing, cpu), None, "measured")
+        assert [one.busy for one in made.provenance.placements] == [statistics.median(busy) if busy else None] * 2
+        return made.timed.busy, made.timed.busy_per_call, made.timed.gap, made.timed.gap_of
+
+    assert found((17e-6, 19e-6), cuda_graph=False) == (18e-6, (17e-6, 19e-6) * 2, 3e-6, "host")
+    assert found((17e-6, 19e-6), cuda_graph=True)[3] == "graph"
+    assert found((20e-6, 22e-6), cuda_graph=True)[2:] == (0.0, None)
+    assert found((), cuda_graph=True) == (None, None, None, None)
 
 
 def test_a_row_without_work_and_reference_says_so(cpu):

@@ -44,7 +44,7 @@ def in_part(part, hidden):
         case Grouped():
             queries = part.heads * part.head_dim * (2 if part.gated else 1)
             keys, out = 2 * part.kv_heads * part.head_dim, part.heads * part.head_dim
-            biases = (queries + keys) * ("qkv" in part.biases) + hidden * ("o" in part.biases)
+            biases = (queries + keys + hidden) * part.biased
             return hidden * (queries + keys + out) + biases + part.heads * part.sinks + part.normed
         case Latent():
             query, value = part.nope_dim + part.rope_dim, part.nope_dim + part.v_dim

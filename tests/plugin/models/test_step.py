@@ -12,7 +12,7 @@ from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.models import kernels, shipped
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.models.deployment import Step
-from pytest_flashinfer_perf.models.kernel import ADD_AND_NORM, NORM, SAMPLING
+from pytest_flashinfer_perf.models.kernels import ADD_AND_NORM, NORM, SAMPLING
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.spec.presets import Spread, UnevenError
@@ -61,7 +61,7 @@ def test_a_shipped_model_has_the_cases_of_a_step_where_one_is_given(pytester, py
     [
         (["--perf-step=--batch 4"], "--perf-step needs --perf-model"),
         (["--perf-model=llama-3.1-8b", "--perf-step=--batch none"], "--perf-step: argument --batch: must be a whole"),
-        (["--perf-model=llama-3.1-8b", "--perf-step=--batch '4"], '--perf-step="--batch \'4": No closing quotation'),
+        (["--perf-model=llama-3.1-8b", "--perf-step=--batch '4"], "--perf-step: No closing quotation: --batch '4"),
         (["--perf-model=gemma-3-12b", "--perf-step=--batch 4"], "unknown name 'gemma-3-12b', did you mean"),
         (["--perf-model=nope/config.json"], "nope/config.json could not be read: "),
         (

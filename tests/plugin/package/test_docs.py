@@ -16,8 +16,8 @@ from documents import DOCS, EVIDENCE, PAGES, QUICK, README, RECORDS, ROOT, block
 
 import pytest_flashinfer_perf as package
 from pytest_flashinfer_perf import Measurement, Measuring
-from pytest_flashinfer_perf.gate import effects, noise
-from pytest_flashinfer_perf.kernel_timing import cold, stopping
+from pytest_flashinfer_perf.gate import effects, judge, noise
+from pytest_flashinfer_perf.kernel_timing import clocks, cold, stopping
 from pytest_flashinfer_perf.kernel_timing.run import Timing
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.measurement import one_case
@@ -186,9 +186,16 @@ def constants():
     unseen = {kind: percent(share, 2).replace("0 %", " %") for kind, share in noise.UNSEEN.items()}
     yield "gate-method.md", f"| times of memory-bound and of short kernels | {unseen['memory']} |"
     yield "gate-method.md", f"| cycles | {unseen['cycles']} | | other times, whose clock moves | {unseen['compute']} |"
-    yield "gate-method.md", f"since launches move | {percent(noise.UNSEEN['gaps'])} |"
+    yield "gate-method.md", f"in rows that do not split them | {percent(noise.UNSEEN['gaps'])} |"
+    launched, replayed = (percent(noise.UNSEEN[f"gaps of {what}"]) for what in ("launches", "graphs"))
+    yield "gate-method.md", f"that the host launches one by one | {launched} |"
+    yield "gate-method.md", f"between the kernels of a CUDA graph | {replayed} |"
+    stamps = f"{1e6 * noise.STAMPS_S:g} us, and {percent(noise.UNSEEN['stamps'], 1)} since the clock"
+    yield "gate-method.md", f"{stamps} may be another"
+    yield "gate-method.md", f"less than {percent(judge.ALIKE)} of what CUPTI says"
+    assert (clocks.CALLS, clocks.MOST_CALLS, round(1e6 * clocks.SHORT_S / clocks.MOST_CALLS)) == (10, 30, 33)
     yield "gate-method.md", f"| the host's clock | {percent(noise.UNSEEN['wall'])} |"
-    precise = f"below {percent(stopping.FINE, 1)} or {1e9 * stopping.TICK_S:.0f} ns"
+    precise = f"gaps left out, is below {percent(stopping.FINE, 1)} or {1e9 * stopping.TICK_S:.0f} ns"
     yield "measurement.md", f"{precise} (CUPTI ticks in 32), by the host's clock {percent(stopping.PRECISION['wall'])};"
     yield "measurement.md", f"would take more than {cold.MOST_COPIES} copies or half of the free memory"
     assert (cold.MEMORY_SHARE, cold.CACHE_FACTOR, stopping.PLACEMENTS, stopping.CALLS) == (0.5, 5, 5, 10)
@@ -304,7 +311,7 @@ def test_the_error_rates_of_the_readme_are_those_of_the_record():
 def test_the_sentences_of_the_readme_are_those_of_the_code(hopper):
     [skips] = blocks(README, "text")
     capability.flashinfer_import_error()  # imports it: what it warns of then would be an error here
-    [fp8] = case.read(flags.split(DECODE_FP8), all_routines())
+    [fp8] = case.parse(flags.split(DECODE_FP8), all_routines()).cases()
     limits = list(fp8.backend.limits(fp8.params, fp8.backend_name, hopper))
     needed = capability.compute_capability("trtllm-gen", *capability.HARDWARE["trtllm-gen"])(hopper)
     assert skips.splitlines() == [needed, *limits]

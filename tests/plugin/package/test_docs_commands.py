@@ -89,7 +89,7 @@ def test_the_filters_of_profilers_are_the_cases_id():
     known = all_routines()
     for words in commands_of(DOCS / "profile.md")[:2]:
         [line] = [word.partition("=")[2] for word in words if word.startswith("--perf-case=")]
-        [one] = case.read(flags.split(line), known)
+        [one] = case.parse(flags.split(line), known).cases()
         assert f"{one.id}/" in words or f"--nvtx-capture={one.id}" in words
 
 

@@ -94,6 +94,12 @@ def test_kernels_of_ones_own_and_longer_ones(tmp_path):
     assert [row["extra_info"]["bytes"] for row in grown] == pytest.approx([r["extra_info"]["bytes"] for r in rows])
 
 
+def test_calls_of_many_kernels_and_longer_ones(tmp_path):
+    chosen = ("-k", "eager and (swiglu or ten_small)")
+    rows, grown = (measured("noise_sequences.py", *chosen, where=tmp_path, LONGER=longer) for longer in ("1", "1.5"))
+    assert [len(rows), len(grown)] == [2, 2]
+
+
 def test_what_calls_cost_the_host():
     assert started("host_table.py", RUN).startswith("| routine | backend | cases | enqueue |")
 
@@ -118,6 +124,11 @@ def test_runs_of_the_same_code_beside_each_other(processes):
     said = started("noise_evidence.py", processes / "plain")
     assert said.startswith("plain: 0 of 2 pairs exit 1; of 6 verdicts ")
     assert said.count("| decode-") == 3
+    in_head, found, in_base = started(
+        "noise_evidence.py", "--against", processes / "plain", processes / "longer"
+    ).splitlines()
+    assert (in_head.split(";")[0], found) == ("longer in head: 4 of 4 pairs exit 1", f"SLOWER 4 times: {CASES[0]}")
+    assert in_base.startswith("longer in the baseline: 0 of 4 pairs exit 1; ")
 
 
 def test_one_run_beside_another(tmp_path):

@@ -14,7 +14,7 @@ QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "-p", "no:cac
 PLANTED = """
 import pytest, torch
 from pytest_flashinfer_perf.spec.routine import Built
-from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
 
 @bmm_fp8.backend("planted")
 def _planted(p, x, how):
@@ -33,7 +33,7 @@ def suite(pytester):
     pytester.makeconftest(backend)
     pytester.makepyfile(test_bmm="import pytest\n@pytest" + test)
     yield pytester
-    from pytest_flashinfer_perf.routines.gemm.bmm_fp8 import bmm_fp8
+    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
 
     bmm_fp8.backends.pop("planted", None)
 
@@ -142,7 +142,7 @@ def test_a_tolerance_that_cannot_be_understood_names_file_and_line(suite, line, 
     suite.makefile(".toml", **{"flashinfer-perf": f"[tolerances]\n{line}\n"})
     result = suite.runpytest("--collect-only", "--perf-backends=torch,planted")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f'flashinfer-perf.toml: [tolerances] "{line.split(chr(34))[1]}"' in result.stderr.str()
+    assert f"flashinfer-perf.toml: [tolerances] {line.split(chr(34))[1]!r}" in result.stderr.str()
     assert sentence in result.stderr.str()
 
 

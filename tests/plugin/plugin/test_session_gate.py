@@ -8,7 +8,7 @@ from made import plain, row, saved
 
 from pytest_flashinfer_perf.kernel_timing import host, instruments
 from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.row import HostTime
+from pytest_flashinfer_perf.rows.host_time import HostTime
 
 QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=3", "--perf-device=cpu")
 

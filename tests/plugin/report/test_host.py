@@ -19,7 +19,8 @@ from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.report import host, markdown, story
 from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.row import HostLine, HostTime, Identity
+from pytest_flashinfer_perf.rows.host_time import HostLine, HostTime
+from pytest_flashinfer_perf.rows.row import Identity
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "host.md").read_text()
 ITEM = HostLine("synchronisation", "flashinfer/prefill.py:12 in run", 1)

@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.measurement.one_case import obstacle
-from pytest_flashinfer_perf.routines.attention import _lengths, _shared
+from pytest_flashinfer_perf.routines.attention import _requests, _shared
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import Shape
@@ -34,7 +34,7 @@ def test_both_forms_of_a_page_table_say_the_same(p):
 
 def test_random_lengths_stay_within_their_bounds():
     rand = torch.Generator().manual_seed(0)
-    lens = _lengths.draw(2000, longest=9, random=True, rand=rand)
+    lens = _requests.draw(2000, longest=9, random=True, rand=rand)
     assert (lens.min(), lens.max()) == (1, 9)
 
 

@@ -17,8 +17,13 @@ from trtllm_layers import PLAIN, ROUTINES, by_hand
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.routines.moe import _experts, _trtllm
 from pytest_flashinfer_perf.routines.moe.fp4_block import MODES, TrtllmFp4BlockScaleMoe, fp4_block
-from pytest_flashinfer_perf.routines.moe.fp8_block import MONO, TrtllmFp8BlockScaleMoe, fp8_block
-from pytest_flashinfer_perf.routines.moe.fp8_tensor import TrtllmFp8PerTensorScaleMoe, fp8_tensor
+from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import (
+    MONO,
+    TrtllmFp8BlockScaleMoe,
+    TrtllmFp8PerTensorScaleMoe,
+    fp8_block,
+    fp8_tensor,
+)
 
 few = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

@@ -8,12 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trtllm_layers import by_hand
 
-from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.moe import _routing, _trtllm
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe
-from pytest_flashinfer_perf.routines.moe.fp8_block import TrtllmFp8BlockScaleMoe
-from pytest_flashinfer_perf.routines.moe.fp8_tensor import TrtllmFp8PerTensorScaleMoe, fp8_tensor
+from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import (
+    TrtllmFp8BlockScaleMoe,
+    TrtllmFp8PerTensorScaleMoe,
+    fp8_tensor,
+)
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.params import ParamError
@@ -169,7 +172,7 @@ def test_flags_are_read_as_upstream_spells_them_now_and_before():
     line = f"--routine {fp8_tensor.name} --backends torch --tile_tokens_dim 8 --tp_size 2 --quantized_input "
     line += "--num_tokens 1 --hidden_size 128 --intermediate_size 128 --num_experts 8 --top_k 2"
     for words in ("--gated_act geglu", "--activation-type Geglu", "--activation_type geglu"):
-        [case] = cases.read(flags.split(f"{line} {words}"), all_routines())
+        [case] = cases.parse(flags.split(f"{line} {words}"), all_routines()).cases()
         assert case.params == TrtllmFp8PerTensorScaleMoe(**SIZES, activation_type="Geglu")
         assert flags.write(case.params)[-2:] == ["--activation-type", "Geglu"]
 

@@ -13,11 +13,10 @@ from moe_layers import ACT, UNGATED, by_tiles, rounded
 from torch.profiler import ProfilerActivity, profile
 from trtllm_layers import METHOD, PLAIN, ROUTINES, SIZES, by_hand
 
-from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe
-from pytest_flashinfer_perf.routines.moe.fp8_block import TrtllmFp8BlockScaleMoe
-from pytest_flashinfer_perf.routines.moe.fp8_tensor import TrtllmFp8PerTensorScaleMoe
+from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import TrtllmFp8BlockScaleMoe, TrtllmFp8PerTensorScaleMoe
 
 few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -122,10 +121,11 @@ ARRANGED = [*KINDS, *(replace(PLAIN[TrtllmFp8BlockScaleMoe], **SHUFFLED, weight_
 def test_weights_are_never_there_but_as_they_are_stored_and_as_they_are_passed(p):
     p = replace(p, num_tokens=4, hidden_size=256, intermediate_size=256, num_experts=96)
     routine, module = ROUTINES[type(p)], sys.modules[type(p).__module__]
+    as_passed = module._tensors_as_passed if type(p) is TrtllmFp8PerTensorScaleMoe else module._as_passed
 
     def prepared():
         x = routine.inputs(p, torch.Generator().manual_seed(1), torch.device("cpu"))
-        return x, routine.reference(p, x), module._as_passed(p, x.stored)
+        return x, routine.reference(p, x), as_passed(p, x.stored)
 
     assert 0.6 * routine.footprint(p) <= peak_memory(prepared) <= routine.footprint(p)
 

@@ -12,7 +12,7 @@ from made import typed
 
 from pytest_flashinfer_perf import vllm as for_programs
 from pytest_flashinfer_perf.checking import check
-from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.report import vllm
 from pytest_flashinfer_perf.routines.attention import _shared

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.config.settings import Measuring
-from pytest_flashinfer_perf.fuzz.strategies import params_of
+from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.mla import BatchMLA
@@ -51,9 +51,9 @@ def test_both_repro_commands_give_the_case_again(case):
     pytest_command, upstream_command = shlex.split(case.repro), command(case)
     assert pytest_command[0] == "pytest"
     again = shlex.split(pytest_command[1].removeprefix("--perf-case="))
-    assert cases.read(again, all_routines()) == [case]
+    assert cases.parse(again, all_routines()).cases() == [case]
     if upstream_command is not None:
-        assert case in cases.read(shlex.split(upstream_command)[2:], all_routines())
+        assert case in cases.parse(shlex.split(upstream_command)[2:], all_routines()).cases()
 
 
 DECODE = "--routine BatchDecodeWithPagedKVCacheWrapper --batch_size 1 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 "
@@ -61,7 +61,7 @@ DECODE = "--routine BatchDecodeWithPagedKVCacheWrapper --batch_size 1 --s_kv 8 -
 
 def test_a_line_says_how_its_case_is_measured(cpu, hopper):
     words = "--page_size 4 --head_dim_qk 16 --backends torch -n 30 -d 5 --no_cuda_graph --use_cuda_events -vv"
-    [case] = cases.read(shlex.split(DECODE + words), all_routines())
+    [case] = cases.parse(shlex.split(DECODE + words), all_routines()).cases()
     asked = case.options.applied_to(Measuring(), hopper)
     assert (asked.iters, asked.warmup, asked.cuda_graph, asked.instrument) == (30, 5, "off", "events")
     assert case.options.applied_to(Measuring(), cpu).instrument == "auto"
@@ -71,7 +71,10 @@ def test_a_line_says_how_its_case_is_measured(cpu, hopper):
 def test_flags_of_a_neighbour_and_of_any_routine_say_nothing():
     line = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
     wider = f"{line} --mma_sm 2 --scale_major_mode K --enable_pdl --generate_repro_command --output_path out.csv"
-    assert cases.read(shlex.split(wider), all_routines()) == cases.read(shlex.split(line), all_routines())
+    assert (
+        cases.parse(shlex.split(wider), all_routines()).cases()
+        == cases.parse(shlex.split(line), all_routines()).cases()
+    )
 
 
 @given(params_of(BatchDecode), params_of(BatchDecode))
@@ -128,16 +131,16 @@ def test_a_bad_value_is_an_error_that_names_it(change, sentence):
 )
 def test_a_line_that_cannot_be_understood_says_what(line, sentence):
     with pytest.raises(ParamError, match=re.escape(sentence)):
-        cases.read(shlex.split(line), all_routines())
+        cases.parse(shlex.split(line), all_routines()).cases()
 
 
 def test_an_alias_is_its_backend():
     line = ["--routine", decode.name, "--backends", "trtllm-gen-native", "prims_ts", *flags.write(SMOKE)]
-    assert [case.backend_name for case in cases.read(line, all_routines())] == ["trtllm-native", "prims-ts"]
+    assert [case.backend_name for case in cases.parse(line, all_routines()).cases()] == ["trtllm-native", "prims-ts"]
 
 
 def test_without_backends_a_line_means_all_of_them():
-    made = cases.read(["-R", decode.name, *flags.write(SMOKE)], all_routines())
+    made = cases.parse(["-R", decode.name, *flags.write(SMOKE)], all_routines()).cases()
     assert [case.backend_name for case in made] == list(decode.backends)
 
 

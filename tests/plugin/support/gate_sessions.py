@@ -46,7 +46,7 @@ class Told:
         return None
 
     def sample(self, work, count, _warmup):
-        return [work.calls[0]()] * count
+        return [instruments.Sample(work.calls[0]())] * count
 
 
 instruments.INSTRUMENTS["wall"] = Told()
@@ -58,7 +58,7 @@ import json
 import os
 import pathlib
 
-from pytest_flashinfer_perf.rows.row import HostTime
+from pytest_flashinfer_perf.rows.host_time import HostTime
 from pytest_flashinfer_perf.kernel_timing import host
 
 

@@ -31,11 +31,17 @@ CLOCK = Clock()
 """
 
 
-def row(case="decode/b16-fa3", us=100.0, *, stddev=0.001, rounds=30, **info):
+def row(case="decode/b16-fa3", us=100.0, *, stddev=0.001, rounds=30, busy=None, **info):
+    """`us` and `busy` in microseconds; without `busy` it is a row of an earlier version."""
     backend = case.rpartition("-")[2]
     extra = {"case": case, "backend": backend, "cycles": None, "sm_ghz": None, **FACTS, **CUPTI, **H200, **info}
     if "placements" not in extra:
         extra["placements"] = placements((us or 0) * 1e-6, extra["cycles"])
+    if busy is not None:
+        extra |= split(us * 1e-6, busy * 1e-6, eager=not extra["cuda_graph"])
+        extra["placements"] = [
+            {**one, "busy": busy * 1e-6 * one["median"] / (us * 1e-6)} for one in extra["placements"]
+        ]
     stats = {"median": None if us is None else us * 1e-6, "stddev": stddev * (us or 0) * 1e-6, "rounds": rounds}
     stats |= {"iqr": 1.349 * stats["stddev"], "mean": stats["median"]}
     name = f"test_decode[{case.partition('/')[2]}]"
@@ -50,6 +56,11 @@ def typed(*, median=100e-6, spread=0.0, samples=(1.0,) * 30, params=None, **info
     parts = {name: fields.read(kind, info, "made") for name, kind in PARTS.items()}
     facts = {name: value for name, value in info.items() if name not in NAMES}
     return Row(name=info["case"], fullname=info["case"], stats=stats, params=params or {}, facts=facts, **parts)
+
+
+def split(span, busy, *, eager):
+    """What a row says of kernels and gaps."""
+    return {"busy": busy, "gap": span - busy, "gap_of": "host" if eager else "graph" if span > busy else None}
 
 
 def placements(median, cycles=None, sd=0.009):

@@ -11,7 +11,7 @@ import torch
 
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_prefill
-from pytest_flashinfer_perf.routines.gemm.grouped_mm_bf16 import grouped_mm_bf16
+from pytest_flashinfer_perf.routines.gemm.grouped_mm import grouped_mm_bf16
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
 from pytest_flashinfer_perf.routines.moe.cutlass import cutlass_moe
 from pytest_flashinfer_perf.spec.routine import Backend, Built

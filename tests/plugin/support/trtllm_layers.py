@@ -3,8 +3,12 @@
 import math
 
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe, fp4_block
-from pytest_flashinfer_perf.routines.moe.fp8_block import TrtllmFp8BlockScaleMoe, fp8_block
-from pytest_flashinfer_perf.routines.moe.fp8_tensor import TrtllmFp8PerTensorScaleMoe, fp8_tensor
+from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import (
+    TrtllmFp8BlockScaleMoe,
+    TrtllmFp8PerTensorScaleMoe,
+    fp8_block,
+    fp8_tensor,
+)
 
 ROUTINES = {
     TrtllmFp4BlockScaleMoe: fp4_block,

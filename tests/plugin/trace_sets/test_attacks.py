@@ -209,7 +209,10 @@ FORGING = {
         ),
         f"thread = threading.Thread(target=lambda: {RIGHT})\nthread.start()\nthread.join()",
     ),
-    "instrument": (f"{TIMING}instruments.Wall.sample = lambda self, work, n, w: (work(), [1e-9] * n)[1]", RIGHT),
+    "instrument": (
+        f"{TIMING}instruments.Wall.sample = lambda self, work, n, w: (work(), [instruments.Sample(1e-9)] * n)[1]",
+        RIGHT,
+    ),
     "one sample": (f"{TIMING}instruments.Wall._once = lambda self, work: (work(), 1e-9)[1]", RIGHT),
     "whole timing": (
         (

@@ -13,6 +13,7 @@ from pytest_flashinfer_perf.routines.derived.by_hand import Mended, Output, Temp
 
 DIT = "flashinfer.norm.fused_dit_{}"
 WIDTH = 3072  # the one that the kernel has
+BASE, EPSILON = 10000.0, 1e-6
 Init = Callable[..., dict[str, Any]]
 
 
@@ -28,39 +29,31 @@ def _of_heads(usual: Init) -> Init:
     return init
 
 
-def _rows(at: Any, device: str) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-    """The input, the residual, and slices of a time embedding and of its table, as a WAN model hands them over."""
-    x, residual = (
-        torch.randn(at.batch_size, at.num_rows, WIDTH, dtype=torch.bfloat16, device=device) for _ in range(2)
-    )
-    embedding = torch.randn(at.batch_size, at.num_rows, 6, WIDTH, dtype=torch.bfloat16, device=device)
-    table = torch.randn(1, 6, WIDTH, device=device)
-    return x, residual, list(embedding.unbind(2)), list(table.unbind(1))
+def _dit_init(gate: int | None, shift: int | None) -> Init:
+    """Slices of a time embedding and of its table, as a WAN model hands them over: that of the gate, and those of shift
+    and scale; without these, gamma and beta.
+    """
+
+    @sized(batch_size=None, num_rows=None)
+    def init(at: Any, device: str) -> dict[str, Any]:
+        shape = (at.batch_size, at.num_rows, WIDTH)
+        made = {name: torch.randn(shape, dtype=torch.bfloat16, device=device) for name in ("input", "residual")}
+        embedding = torch.randn(at.batch_size, at.num_rows, 6, WIDTH, dtype=torch.bfloat16, device=device)
+        parts, biases = embedding.unbind(2), torch.randn(1, 6, WIDTH, device=device).unbind(1)
+        if shift is None:
+            made["gamma"], made["beta"] = torch.randn(2, WIDTH, device=device)
+        places = {"gate": gate, "shift": shift, "scale": None if shift is None else shift + 1}
+        for name, place in places.items():
+            if place is not None:
+                made |= {name: parts[place], f"{name}_bias": biases[place]}
+        return made
+
+    return init
 
 
-@sized(batch_size=None, num_rows=None)
-def _gamma_beta_init(at: Any, device: str) -> dict[str, Any]:
-    x, residual, parts, biases = _rows(at, device)
-    gamma, beta = torch.randn(2, WIDTH, device=device)
-    gate = {"gate": parts[2], "gate_bias": biases[2]}
-    return {"input": x, "residual": residual, **gate, "gamma": gamma, "beta": beta}
-
-
-@sized(batch_size=None, num_rows=None)
-def _scale_shift_init(at: Any, device: str) -> dict[str, Any]:
-    x, residual, parts, biases = _rows(at, device)
-    gate = {"gate": parts[5], "gate_bias": biases[5]}
-    return {"input": x, "residual": residual, **gate, **_shifts(parts[:2], biases[:2])}
-
-
-@sized(batch_size=None, num_rows=None)
-def _residual_init(at: Any, device: str) -> dict[str, Any]:
-    x, residual, parts, biases = _rows(at, device)
-    return {"input": x, "residual": residual, **_shifts(parts[3:5], biases[3:5])}
-
-
-def _shifts(parts: list[Tensor], biases: list[Tensor]) -> dict[str, Tensor]:
-    return {"shift": parts[0], "scale": parts[1], "shift_bias": biases[0], "scale_bias": biases[1]}
+_gamma_beta_init = _dit_init(gate=2, shift=None)
+_scale_shift_init = _dit_init(gate=5, shift=0)
+_residual_init = _dit_init(gate=None, shift=3)
 
 
 def _dit(
@@ -96,11 +89,8 @@ def _video_init(at: Any, device: str) -> dict[str, Any]:
     across = 2 * (head_dim // 6)
     qkv = torch.randn(at.batch_size, at.ppf * at.pph * at.ppw, 3 * at.hidden_size, dtype=torch.bfloat16, device=device)
     weights = torch.randn(2, at.hidden_size, dtype=torch.bfloat16, device=device)
-    channels = {
-        "num_frame_channels": head_dim - 2 * across,
-        "num_height_channels": across,
-        "num_width_channels": across,
-    }
+    others = dict.fromkeys(("num_height_channels", "num_width_channels"), across)
+    channels = {"num_frame_channels": head_dim - 2 * across, **others}
     heads = dict.fromkeys(("num_heads_q", "num_heads_k", "num_heads_v"), at.num_heads)
     patches = {"ppf": at.ppf, "pph": at.pph, "ppw": at.ppw}
     sizes = {**patches, **channels, **heads, "head_dim": head_dim}
@@ -122,14 +112,11 @@ def _video(
     """Q and K normalised over all heads, each head rotated by its patch's place in frames, rows and columns."""
     places = torch.cartesian_prod(*(torch.arange(count, device=qkv.device) for count in (ppf, pph, ppw)))
     channels = (num_frame_channels, num_height_channels, num_width_channels)
-    angles = torch.cat([_angles(places[:, nth], width) for nth, width in enumerate(channels)], -1)
+    powers = [-torch.arange(0, width, 2, device=qkv.device).double() / width for width in channels]
+    angles = torch.cat([places[:, nth, None] * BASE**power for nth, power in enumerate(powers)], -1)
     q, k, v = qkv.float().chunk(3, -1)
     turned = (_turned(_rms(x, w).unflatten(-1, (-1, head_dim)), angles) for x, w in ((q, q_weight), (k, k_weight)))
     return (*turned, v.unflatten(-1, (-1, head_dim)))
-
-
-def _angles(places: Tensor, width: int, base: float = 10000.0) -> Tensor:
-    return places[:, None] * base ** (-torch.arange(0, width, 2, device=places.device).double() / width)
 
 
 def _turned(heads: Tensor, angles: Tensor) -> Tensor:
@@ -139,8 +126,8 @@ def _turned(heads: Tensor, angles: Tensor) -> Tensor:
     return torch.view_as_real(pairs * turns).flatten(-2)
 
 
-def _rms(rows: Tensor, weight: Tensor, epsilon: float = 1e-6) -> Tensor:
-    return rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + epsilon) * weight.float()
+def _rms(rows: Tensor, weight: Tensor) -> Tensor:
+    return rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + EPSILON) * weight.float()
 
 
 NORMALISED = {"residual_out": Output(), "norm_out": Output()}

@@ -26,13 +26,6 @@ def _normalised(rows: Tensor) -> Tensor:
     return rows * torch.rsqrt(rows.square().sum(-1, keepdim=True) + EPSILON)
 
 
-def _step(state: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-    """The state [..., V, K] after one token: what the key recalls is replaced by the value, by a share of `beta`."""
-    state = state * decay[..., None, None]
-    recalled = (state @ k[..., None])[..., 0]
-    return state + ((v - recalled) * beta[..., None])[..., None] @ k[..., None, :]
-
-
 def _gates(A_log: Tensor, a: Tensor, dt_bias: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     decay = torch.exp(-A_log.float().exp() * torch.nn.functional.softplus(a.float() + dt_bias.float()))
     return decay, b.float().sigmoid()
@@ -41,13 +34,17 @@ def _gates(A_log: Tensor, a: Tensor, dt_bias: Tensor, b: Tensor) -> tuple[Tensor
 def _tokens(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, decay: Tensor, beta: Tensor, scale: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Token by token, [batch, tokens, heads, dim], with the state in V x K."""
+    """Token by token, [batch, tokens, heads, dim], with the state in V x K: what a token's key recalls is replaced by
+    its value, by a share of `beta`.
+    """
     each = v.shape[2] // q.shape[2], v.shape[2] // k.shape[2]
     q, k = q.float().repeat_interleave(each[0], 2), k.float().repeat_interleave(each[1], 2)
     scale = scale or q.shape[-1] ** -0.5
     outputs = []
     for t in range(q.shape[1]):
-        state = _step(state, k[:, t], v[:, t].float(), decay[:, t], beta[:, t])
+        state, key = state * decay[:, t, ..., None, None], k[:, t, ..., None]
+        missing = v[:, t].float() - (state @ key)[..., 0]
+        state = state + (missing * beta[:, t, ..., None])[..., None] @ key.mT
         outputs.append(scale * (state @ q[:, t, ..., None])[..., 0])
     return torch.stack(outputs, 1), state
 

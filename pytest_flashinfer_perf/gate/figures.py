@@ -1,0 +1,118 @@
+"""What a row says of a case: how long its kernels ran, its gaps, its SM cycles, the time between stamps.
+
+Rows of earlier versions lack some of it, and only what all rows of a comparison have can be compared. So most
+functions take the rows of both sides. What cannot have been measured counts as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.scatter import is_measured, median_error
+
+LONG = 80_000  # cycles, of which the launches of the stamps are less than a tenth
+MEMORY_WORKS = 60  # per cent of the memory's roof: from there on memory sets the pace, below it the SMs do
+
+
+def positive(value: float | None) -> float | None:
+    return value if value is not None and is_measured(value) else None
+
+
+def median_uncertainty(row: Row) -> float:
+    """The relative error of the median, from the samples of its own process."""
+    relative_iqr = row.stats.iqr / row.median if positive(row.stats.iqr) and positive(row.median) else 0.0
+    return median_error(relative_iqr, max(1, row.stats.rounds))
+
+
+def placement_figures(row: Row, figure: Literal["median", "busy", "cycles"]) -> tuple[float, ...]:
+    """That figure of each placement; nothing where one lacks it."""
+    values = [positive(getattr(placement, figure)) for placement in row.provenance.placements]
+    return tuple(value for value in values if value) if None not in values else ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a row, and that of each of its placements."""
+
+    value: float
+    placements: tuple[float, ...] = ()
+
+    def times(self, factor: float) -> Figure:
+        return Figure(self.value * factor, tuple(value * factor for value in self.placements))
+
+    def at_least(self, least: float) -> Figure:
+        return Figure(max(least, self.value), tuple(max(least, value) for value in self.placements))
+
+    def plus(self, summand: float) -> Figure:
+        return Figure(self.value + summand, tuple(value + summand for value in self.placements))
+
+
+def are_split(rows: Sequence[Row]) -> bool:
+    """Whether it is known of all rows how long their kernels ran."""
+    return all(positive(row.timed.busy) for row in rows)
+
+
+def kernel_times(rows: Sequence[Row], *, whole: bool = False) -> list[Figure]:
+    """How long the kernels ran, if that is known of all rows; else, and as a `whole`, how long the calls took."""
+    if are_split(rows) and not whole:
+        return [Figure(row.timed.busy or 0.0, placement_figures(row, "busy")) for row in rows]
+    return [Figure(row.median, placement_figures(row, "median")) for row in rows]
+
+
+def gaps(rows: Sequence[Row]) -> list[Figure]:
+    """How long no kernel ran in calls of these rows, which are split."""
+    return [
+        Figure(
+            row.timed.gap or 0.0, tuple((one.median or 0.0) - (one.busy or 0.0) for one in row.provenance.placements)
+        )
+        for row in rows
+    ]
+
+
+def cycles(row: Row) -> float | None:
+    """Those that were counted, unless calls waited for the host meanwhile."""
+    return None if row.clocks.queued is False else positive(row.clocks.cycles)
+
+
+def is_long(row: Row) -> bool:
+    """As far as it is known: a row without cycles is compared in time."""
+    counted = cycles(row)
+    return counted is None or counted >= LONG
+
+
+def cycles_alike(rows: Sequence[Row], *, whole: bool = False) -> list[Figure]:
+    """The cycles of all rows, by one method: counted, or for short calls the time multiplied by the SM clock.
+
+    Nothing where one of them has none.
+    """
+    counted = [one for row in rows if (one := cycles(row))]
+    hertz = [1e9 * ghz for row in rows if (ghz := positive(row.clocks.sm_ghz))]
+    if len(counted) < len(rows):
+        return []
+    if all(map(is_long, rows)):
+        return [Figure(one, placement_figures(row, "cycles")) for row, one in zip(rows, counted, strict=True)]
+    times = kernel_times(rows, whole=whole)
+    return [one.times(each) for one, each in zip(times, hertz, strict=True)] if len(hertz) == len(rows) else []
+
+
+def beside_the_first(rows: Sequence[Row]) -> list[Figure]:
+    """The gaps of these rows, each with the kernels of the first: how long its call takes if only gaps differ."""
+    return [gap.plus(rows[0].timed.busy or 0.0) for gap in gaps(rows)]
+
+
+def between_stamps(row: Row) -> Figure | None:
+    ghz, counted, queued = positive(row.clocks.sm_ghz), cycles(row), row.clocks.queued
+    is_queued = row.provenance.cuda_graph if queued is None else queued  # rows of earlier versions do not say it
+    if not (ghz and counted and is_queued):
+        return None
+    return Figure(counted, placement_figures(row, "cycles")).times(1e-9 / ghz)
+
+
+def paced_by_sms(row: Row) -> bool:
+    """Then its cycles are the same whatever the clock does, and its time is not."""
+    roof_percent = positive(row.throughput.sol_pct)
+    far_from_memorys_roof = roof_percent is not None and roof_percent < MEMORY_WORKS
+    return row.throughput.bound == "compute" or (far_from_memorys_roof and is_long(row))
