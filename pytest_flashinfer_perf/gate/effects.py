@@ -47,6 +47,7 @@ def compared_by(rows: Sequence[Row], domain: Domain) -> list[float]:
 # The figures of both sides.
 
 MOSTLY_WORKS = 0.2  # a larger share of a call without a kernel, and its time is that of launches
+ENOUGH = 4  # degrees of freedom, as of five pairs or of three processes a side
 LEAST_LEFT = 0.1  # of a time that is a difference of two
 PAIR = 2.0  # the variance of a difference, in variances of one process
 
@@ -63,6 +64,7 @@ class Replicates:
     within: float = 0.0
     placements: tuple[tuple[float, ...], ...] = ()  # of each process, where all have some
     tick: float = 0.0  # of the clock, relative to the figure
+    load: float = 0.0  # by what others had of the machine it may be longer, where that counts
     share: float = 1.0  # of the figure, that the noise of its kind is of
 
     @property
@@ -118,6 +120,7 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
         within=max(map(figures.median_uncertainty, both)),
         tick=tick,
     )
+    in_time = replace(in_time, load=_load(before, after, several=in_time.df >= ENOUGH))
     counted = figures.cycles_alike(both, whole=whole)
     if not counted:
         return [in_time]
@@ -158,6 +161,16 @@ def stamped_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: b
     own = statistics.fmean(one.value for one in stamped[: len(before)]) - kernels
     left = [one.plus(-own).at_least(LEAST_LEFT * kernels) for one in stamped]
     return _sides(Domain.STAMPS, "stamps", left, len(before), paired=paired, tick=noise.STAMPS_S / kernels)
+
+
+def _load(before: Sequence[Row], after: Sequence[Row], *, several: bool) -> float:
+    """The largest share that others had of the machine; of several processes what the sides differ by on average.
+
+    What both sides had to bear shows in the scatter of several processes.
+    """
+    shares = [[seen.share if (seen := row.execution.contention) else 0.0 for row in side] for side in (before, after)]
+    first, second = map(statistics.fmean, shares)
+    return abs(second - first) if several else max(map(max, shares))
 
 
 def host_replicates(domain: Domain, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
@@ -230,9 +243,18 @@ def effects(all_seen: Sequence[Replicates], expected: Noise | None = None) -> li
     pools = {kind: _pool(all_seen, kind) for kind in {seen.kind for seen in all_seen}}
     made = []
     for seen in all_seen:
-        prior = expected or _prior(seen, pools[seen.kind])
-        made.append(Effect(seen, prior.blended(seen.variance, seen.df) if seen.df else prior))
+        shared = noise.BETWEEN_SIDES.get(seen.kind, 0.0) ** 2 + seen.load**2
+        made.append(Effect(seen, _noise(seen, expected, pools[seen.kind]).widened(shared / seen.processes)))
     return made
+
+
+def _noise(seen: Replicates, expected: Noise | None, pool: Noise | None) -> Noise:
+    """By the host's clock several processes say it themselves: no two machines are alike, and placements say little."""
+    if seen.kind == "wall" and seen.df >= ENOUGH and not expected:
+        prior = pool or Noise(0.0, 0.0, "processes")
+    else:
+        prior = expected or _prior(seen, pool)
+    return prior.blended(seen.variance, seen.df) if seen.df else prior
 
 
 def _prior(seen: Replicates, pool: Noise | None) -> Noise:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from pytest_flashinfer_perf.gate import effects, match
+from pytest_flashinfer_perf.gate import calm, effects, match
 from pytest_flashinfer_perf.gate.effects import Domain, Replicates
 from pytest_flashinfer_perf.gate.match import NEVER_ALLOWED
 from pytest_flashinfer_perf.gate.noise import QUIETEST
@@ -50,7 +50,7 @@ def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
     points: dict[tuple[str, ...], list[Point]] = {}
     for run in sorted(runs, key=lambda run: run.when):
         for row in run.by_case.values():
-            if is_measured(row.median):
+            if is_measured(row.median) and not calm.is_busy(row):
                 how = (row.provenance.instrument, row.provenance.cold_l2, row.provenance.cuda_graph)
                 like = (row.case, str(row.identity.gpu_uuid), run.model(row), *map(str, how))
                 points.setdefault(like, []).append((run, row))

@@ -15,9 +15,9 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from pytest_flashinfer_perf.gate import effects, figures, match, noise, thresholds
+from pytest_flashinfer_perf.gate import calm, effects, figures, match, noise, thresholds
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import ComparedCase, Reason, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
@@ -39,8 +39,11 @@ def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
     cases = match.cases(base, head, paired=rules.paired)
     judged = {case.name: _screened(case, base, head, rules) for case in cases}
     sound = [one.case for one in judged.values() if one.verdict is Verdict.SAME]
-    for name, of_case in _families(sound, paired=rules.paired).items():
-        judged[name] = _witnessed(_compared(judged[name], of_case, rules.allowed, len(sound)), paired=rules.paired)
+    for decided in (True, False):  # what a busy machine shows is no evidence about the others
+        family = [case for case in sound if (calm.obstacle(case) is None) is decided]
+        for name, of_case in _families(family, paired=rules.paired).items():
+            compared = _compared(judged[name], of_case, rules.allowed, len(family))
+            judged[name] = _witnessed(compared, paired=rules.paired)
     judged |= _with_gaps([judged[case.name] for case in sound], paired=rules.paired)
     judged |= _with_host_time([judged[case.name] for case in sound], paired=rules.paired)
     if rules.quantity:
@@ -63,7 +66,8 @@ def _screened(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rule
         return Judged(case, verdict, found.reason, found.sentence, asked, broken=broken, admitted=admitted)
     if not case.base:
         return Judged(case, Verdict.NEW, Reason.NEW, "not in the baseline", asked, broken=broken)
-    return Judged(case, Verdict.SAME, Reason.WITHIN_THRESHOLD, "", asked, broken=broken)
+    decisive = calm.rows(case, paired=rules.paired)
+    return Judged(decisive, Verdict.SAME, Reason.WITHIN_THRESHOLD, "", asked, broken=broken)
 
 
 def _families(sound: Sequence[ComparedCase], *, paired: bool) -> Mapping[str, tuple[Effect, ...]]:
@@ -85,7 +89,7 @@ def _compared(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[st
     admitted = match.differences(judged.case, same_library=judged.asked.same_library)
     cost = sum(one.facet.cost for one in admitted if one.facet.reason in allowed)
     threshold = judged.asked.in_log(min(one.value for one in figures.kernel_times(judged.case.before))) + cost
-    return _settled(judged, decide(of_case, threshold), of_case, threshold, cases)
+    return _settled(judged, _decided(judged.case, of_case, threshold), of_case, threshold, cases)
 
 
 def _settled(judged: Judged, decision: Decision, of_case: tuple[Effect, ...], threshold: float, cases: int) -> Judged:
@@ -99,6 +103,12 @@ def _settled(judged: Judged, decision: Decision, of_case: tuple[Effect, ...], th
         effects=of_case,
         detectable=of_case[0].detectable(threshold, cases),
     )
+
+
+def _decided(case: ComparedCase, of_case: Sequence[Effect], threshold: float) -> Decision:
+    """AMBIGUOUS where these rows cannot decide it, whatever they show."""
+    obstacle = calm.obstacle(case, of_case[0].seen.domain)
+    return (Verdict.AMBIGUOUS, *obstacle) if obstacle else decide(of_case, threshold)
 
 
 def decide(of_case: Sequence[Effect], threshold: float) -> Decision:
@@ -240,7 +250,7 @@ def _by_host_alone(judged: Judged, quantity: Domain, cases: int) -> Judged:
 
 
 def _by_host(threshold: float, judged: Judged, effect: Effect, cases: int) -> Judged:
-    verdict, reason, sentence = decide([effect], threshold)
+    verdict, reason, sentence = _decided(judged.case, [effect], threshold)
     domain = effect.seen.domain
     what = QUANTITIES[domain]
     if verdict in (Verdict.SLOWER, Verdict.FASTER):
@@ -280,20 +290,31 @@ def _unsure(one: Judged) -> float | None:
 # What suspects showed when they were measured again.
 
 
-def confirm(judgement: Judgement, again: Mapping[str, Sequence[float]], why_not: str = "") -> Judgement:
-    """Suspects, with the changes that other processes saw since; `why_not` where there are none of those."""
-    cases = tuple(_confirmed(judged, again.get(judged.name, ()), why_not) for judged in judgement.cases)
+@dataclass(frozen=True)
+class Again:
+    """The changes that other processes saw since; `busy` is said of the machine where it was too busy for one."""
+
+    changes: tuple[float, ...] = ()
+    busy: str = ""
+
+
+def confirm(judgement: Judgement, again: Mapping[str, Again], why_not: str = "") -> Judgement:
+    """Suspects, with what they showed when they were measured again; `why_not` where they were not."""
+    cases = tuple(_confirmed(judged, again.get(judged.name, Again()), why_not) for judged in judgement.cases)
     return replace(judgement, cases=cases)
 
 
-def _confirmed(judged: Judged, again: Sequence[float], why_not: str) -> Judged:
+def _confirmed(judged: Judged, again: Again, why_not: str) -> Judged:
     """Whether the second measurement shows a change like the first one."""
     if judged.verdict is not Verdict.SLOWER or judged.threshold is None or judged.primary is None:
         return judged
-    if not again:
+    if not again.changes and again.busy:
+        sentence = f"not confirmed, measured again while {again.busy}"
+        return replace(judged, verdict=Verdict.AMBIGUOUS, reason=Reason.BUSY, sentence=sentence)
+    if not again.changes:
         return replace(judged, sentence=f"{judged.sentence}; {why_not}") if why_not else judged
-    seen = f"measured again: {', '.join(map(_percent, again))}"
-    if statistics.fmean(again) >= ALIKE * judged.primary.change:
+    seen = f"measured again: {', '.join(map(_percent, again.changes))}"
+    if statistics.fmean(again.changes) >= ALIKE * judged.primary.change:
         return replace(judged, sentence=f"{judged.sentence}; {seen}")
     return replace(judged, verdict=Verdict.AMBIGUOUS, reason=Reason.NOT_CONFIRMED, sentence=f"not confirmed, {seen}")
 

@@ -69,6 +69,8 @@ class Reason(str, Enum):
     CANNOT_SEE = "cannot-see"
     TIME_ONLY = "time-only"
     CYCLES_ONLY = "cycles-only"
+    BUSY = "busy"
+    FEW_CALLS = "few-calls"
 
     __str__ = str.__str__
 
@@ -83,12 +85,14 @@ class ComparedCase:
     """The rows of one case on both sides. If paired, the n-th of both sides belong together.
 
     `torn`: one side of a pair lacks the case. A case that failed, and that neither side measured, has no rows.
+    `left_out`: so many rows, or pairs of rows, are not here since a busy machine measured them.
     """
 
     name: str
     base: tuple[RunRow, ...]
     head: tuple[RunRow, ...]
     torn: bool = False
+    left_out: int = 0
 
     @property
     def before(self) -> tuple[Row, ...]:

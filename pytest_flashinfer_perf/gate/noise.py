@@ -52,6 +52,8 @@ UNSEEN = {
     "stamps": 0.015,
     "wall": 0.10,
 }
+# What all processes of a side share and the other side's need not, by the host's clock: evidence/busy-cpu.md.
+BETWEEN_SIDES = {"wall": 0.0125}
 TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what is rounded to that
 STAMPS_S = 0.1e-6  # what the launches of stamps differ by between processes: 0.01 to 0.2 us on an H200
 
@@ -72,6 +74,10 @@ class Noise:
         """With what `df` degrees of freedom of this very comparison say."""
         total = self.df + df
         return Noise((self.df * self.variance + df * variance) / total, total, self.source)
+
+    def widened(self, variance: float) -> Noise:
+        """By what more processes would not show."""
+        return Noise(self.variance + variance, self.df, self.source)
 
 
 def assumed(kind: str, within: float = 0.0, share: float = 1.0) -> Noise:

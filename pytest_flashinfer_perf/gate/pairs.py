@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_flashinfer_perf.gate.effects import Q_FASTER, Q_SLOWER
-from pytest_flashinfer_perf.gate.judge import confirm, judge
+from pytest_flashinfer_perf.gate.judge import Again, confirm, judge
 from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.rows.run_file import Run
@@ -15,7 +15,7 @@ FEWEST = 3  # pairs before anything is certain
 AGAIN = 2  # pairs that a suspect is confirmed by
 CERTAIN = 0.001  # the risk at which SAME needs no more pairs
 LOOKS = 10  # early verdicts are made at a tenth of the error rate: each look is a chance to err
-HELPED_BY_MORE = (Reason.NOT_SIGNIFICANT, Reason.CANNOT_SEE)
+HELPED_BY_MORE = (Reason.NOT_SIGNIFICANT, Reason.CANNOT_SEE, Reason.BUSY, Reason.FEW_CALLS)
 
 # Measures the n-th pair, of these cases or of all, and gives base and head.
 MeasurePair = Callable[[int, "frozenset[str] | None"], tuple[Run, Run]]
@@ -62,19 +62,20 @@ class PairPlan:
         return frozenset(judged.name for judged in compared if self._worth_more(judged))
 
     def _worth_more(self, judged: Judged) -> bool:
-        done = _pairs(judged)
+        done = len(judged.case.base)  # and `left_out` more that do not count
+        made = done + judged.case.left_out
         if judged.verdict is Verdict.SLOWER:
-            return done < self.suspected.setdefault(judged.name, done) + AGAIN
-        return judged.reason in HELPED_BY_MORE and done < self.most
+            return done < self.suspected.setdefault(judged.name, done) + AGAIN and made < self.most + AGAIN
+        return judged.reason in HELPED_BY_MORE and made < self.most
 
-    def _again(self, judgement: Judgement) -> dict[str, Sequence[float]]:
+    def _again(self, judgement: Judgement) -> dict[str, Again]:
         """The change in the pairs that came after the suspicion."""
-        seen = {judged.name: judged.effects[0].seen.changes for judged in judgement.having(Verdict.SLOWER)}
-        return {name: changes[self.suspected.get(name, len(changes)) :] for name, changes in seen.items()}
+        return {judged.name: self._since_suspected(judged) for judged in judgement.having(Verdict.SLOWER)}
 
-
-def _pairs(judged: Judged) -> int:
-    return len(judged.case.base)
+    def _since_suspected(self, judged: Judged) -> Again:
+        changes = judged.effects[0].seen.changes
+        since = changes[self.suspected.get(judged.name, len(changes)) :]
+        return Again(since, "this machine was busy" if judged.case.left_out else "")
 
 
 def _certain(judged: Judged, cases: int) -> bool:

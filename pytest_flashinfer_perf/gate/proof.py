@@ -17,6 +17,7 @@ from typing import Any
 from pytest_flashinfer_perf.gate import effects, noise, words
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.rows.formatting import as_markdown, counted, markdown_table, wrapped
 from pytest_flashinfer_perf.rows.row import Row
@@ -161,10 +162,15 @@ def prove(plain: Sequence[Run], planted: Sequence[Run], rules: Rules) -> Proof:
     cases = tuple(
         Proved(name, _rows(name, plain), _rows(name, planted), tuple(same[name]), tuple(more[name]))
         for name in plain[0].by_case
-        if all(one.compared for one in (*same[name], *more[name]))
+        if all(map(_is_judged, (*same[name], *more[name])))
     )
     failed = Frequency(sum(one.exit_code == WORSE for one in identical), len(identical), len(plain) // 2)
     return Proof(cases, failed, tuple(_troubles((*identical, *extended), cases)))
+
+
+def _is_judged(one: Judged) -> bool:
+    """What a busy machine measured is neither an error of the gate nor a miss."""
+    return one.compared and one.reason is not Reason.BUSY
 
 
 def _rows(name: str, runs: Sequence[Run]) -> tuple[Row, ...]:
@@ -181,7 +187,7 @@ def _by_case(judgements: Sequence[Judgement]) -> dict[str, list[Judged]]:
 
 def _troubles(judgements: Sequence[Judgement], cases: Sequence[Proved]) -> Iterator[str]:
     yield from dict.fromkeys(refusal for judgement in judgements for refusal in judgement.refusals)
-    unjudged = [judged for judgement in judgements for judged in judgement.cases if not judged.compared]
+    unjudged = [judged for judgement in judgements for judged in judgement.cases if not _is_judged(judged)]
     worst_last = sorted(unjudged, key=lambda judged: judged.verdict.rank, reverse=True)
     for name, judged in {judged.name: judged for judged in worst_last}.items():
         yield f"{name}: {judged.verdict.value}: {judged.sentence}"

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.gate.noise import FEWEST_PLACEMENTS
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Verdict
 from pytest_flashinfer_perf.machine import implementations
 from pytest_flashinfer_perf.machine.implementations import UNKNOWN
-from pytest_flashinfer_perf.rows.formatting import duration
+from pytest_flashinfer_perf.rows.formatting import counted, duration
 from pytest_flashinfer_perf.rows.host_time import COUNTED, places
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
@@ -88,8 +88,10 @@ def remarks(judged: Judged) -> Iterator[str]:
         yield from _asked_of_the_host(judged.case)
         yield from _kernels(judged.case)
         yield from _clock(judged.case)
-    noisy = dict.fromkeys(noise(row.provenance.instrument) for row in judged.case.after if row.status == "noisy")
-    yield from (f"noisy: {how}" for how in noisy)
+    noisy = [row for row in judged.case.after if row.status == "noisy"]
+    yield from dict.fromkeys(f"noisy: {noise(row.provenance.instrument, row.execution.contention)}" for row in noisy)
+    if judged.case.left_out:
+        yield f"{counted(judged.case.left_out, 'measurement')} left out: this machine was busy"
     if judged.admitted:
         yield "allowed"
 

@@ -25,6 +25,7 @@ from pytest_flashinfer_perf.kernel_timing import host_calls
 from pytest_flashinfer_perf.kernel_timing.host_calls import Counts, counted
 from pytest_flashinfer_perf.kernel_timing.instruments import Call, without_gc
 from pytest_flashinfer_perf.kernel_timing.target import Target
+from pytest_flashinfer_perf.machine import load
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.rows.host_time import HostTime
 
@@ -192,13 +193,14 @@ def measured(target: Target, device: Device, on_device: float, calls: Counts) ->
     """
     if not device.is_gpu:
         return None, ""
-    start = time.perf_counter()
-    with without_gc(), _one_thread(), moving_over_cores() as move:
+    start, watch = time.perf_counter(), load.Watch()
+    with watch.watched(), without_gc(), _one_thread(), moving_over_cores() as move:
         launches = calls.fields.get("launches", UNKNOWN_LAUNCHES)
         timed = _timed(Timer(Stream(device), move=move), target, on_device, launches)
     counts = calls + counted("torch's allocator", lambda: host_calls.allocations_of(target, device.torch))
     pass_s = time.perf_counter() - start + calls.seconds
-    return replace(timed, **counts.fields, lines=counts.lines, pass_s=pass_s), counts.why_not
+    known = {**counts.fields, "lines": counts.lines, "contention": load.during([watch])}
+    return replace(timed, **known, pass_s=pass_s), counts.why_not
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.kernel_timing import tracebacks
 from pytest_flashinfer_perf.kernel_timing.cupti import TimedCalls, read_together
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.load import Watch
 
 Call = Callable[[], object]
 CUPTI_INSTALL = "pip install 'cupti-python>=13'"
@@ -48,6 +49,7 @@ class Work:
     device: Device
     graph_of: int = 0
     last: Last = field(default_factory=Last, compare=False)
+    watch: Watch = field(default_factory=Watch, compare=False)  # of what else the host did, where its clock is read
 
     @functools.cached_property
     def _turn(self) -> Iterator[Call]:
@@ -212,7 +214,7 @@ class Wall:
     def sample(self, work: Work, count: int, warmup: int) -> list[Sample]:
         for _ in range(warmup):
             work()
-        with without_gc():
+        with work.watch.watched(), without_gc():
             return [Sample(self._once(work)) for _ in range(count)]
 
     def _once(self, work: Work) -> float:

@@ -30,8 +30,9 @@ from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
 from pytest_flashinfer_perf.kernel_timing.stopping import Sampling
 from pytest_flashinfer_perf.kernel_timing.target import Restore, Target, of
 from pytest_flashinfer_perf.kernel_timing.trace import Trace, trace
-from pytest_flashinfer_perf.machine import nvrtc, provenance
+from pytest_flashinfer_perf.machine import load, nvrtc, provenance
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.machine.provenance import Telemetry
 from pytest_flashinfer_perf.rows import scatter
 from pytest_flashinfer_perf.rows.host_time import HostTime
@@ -67,6 +68,7 @@ class Timing:
     fallback: str = ""
     seen: Observations = field(default_factory=Observations)
     placements: tuple[PlacedSamples, ...] = ()
+    contention: Contention | None = None  # by the host's clock
 
     @property
     def median(self) -> float:
@@ -90,7 +92,8 @@ class Timing:
 
     @property
     def noisy(self) -> bool:
-        return scatter.is_noisy(self.samples, self.instrument)
+        busy = self.contention is not None and self.contention.is_busy
+        return busy or scatter.is_noisy(self.samples, self.instrument)
 
     @property
     def host_bound(self) -> bool | None:
@@ -198,8 +201,10 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
     placed = _placed(bench, target, sampling, verify, first)
     last, timed = placed[-1], tuple(one.placement for one in placed)
     seen = (conditions.observed or _observed)(last, timed)
+    samples = tuple(sample for placement in timed for sample in placement.samples)
+    contention = load.during([one.work.watch for one in placed], samples)
     return Timing(
-        samples=tuple(sample for placement in timed for sample in placement.samples),
+        samples=samples,
         instrument=chosen.instrument.name,
         cold_l2=last.sets.mode,
         rotations=len(last.sets.sets),
@@ -207,9 +212,10 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
         warmups=_untimed(bench, placed),
         stopped=sampling.stopped([placement.kernels for placement in timed[:-1]]),
         fallback=chosen.fallback,
-        notes=tuple(note for note in (last.sets.note, *seen.notes) if note),
+        notes=tuple(note for note in (last.sets.note, *seen.notes, contention and contention.unknown) if note),
         seen=seen,
         placements=timed,
+        contention=contention,
     )
 
 

@@ -71,6 +71,7 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         peak_memory_bytes=m.peak_memory_bytes,
         planted_us=m.planted * 1e6 or None,
         host=m.timing.seen.host,
+        contention=m.timing.contention,
     )
     return Row(
         name=identity.case,

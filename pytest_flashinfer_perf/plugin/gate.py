@@ -6,7 +6,7 @@ import functools
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,7 +14,8 @@ import pytest
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.gate import markdown, match, read, terminal, thresholds
-from pytest_flashinfer_perf.gate.judge import confirm, judge
+from pytest_flashinfer_perf.gate.judge import Again, confirm, judge
+from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment
@@ -129,15 +130,18 @@ class Gate:
             session.exitstatus = code
 
     def _judge(self) -> int:
-        """Judge with the changes of each suspect in the measurements that made it one."""
+        """Judge with what each suspect showed when it was measured again; a busy machine's changes show nothing."""
         domains = {one.name: one.primary.seen.domain for one in self.judgement.cases if one.primary}
-        changes: dict[str, list[float]] = {}
+        seen: dict[str, Again] = {}
         for run in self.again:
             for judged in judge(self.base, [run], self.rules).cases:
                 effect = judged.effect_in(domains[judged.name]) if judged.name in domains else None
-                if effect:
-                    changes.setdefault(judged.name, []).append(effect.change)
-        judgement = confirm(self.judgement, changes, self.not_again)
+                before = seen.get(judged.name, Again())
+                if judged.reason is Reason.BUSY:
+                    seen[judged.name] = replace(before, busy=judged.sentence)
+                elif effect:
+                    seen[judged.name] = replace(before, changes=(*before.changes, effect.change))
+        judgement = confirm(self.judgement, seen, self.not_again)
         self.lines += terminal.lines(judgement)
         self.annotations += markdown.publish(judgement)
         return judgement.exit_code

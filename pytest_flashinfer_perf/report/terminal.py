@@ -116,8 +116,9 @@ def _numbered(reasons: Counter[str]) -> Iterator[str]:
 def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     for sentence in dict.fromkeys(row.provenance.fallback for row in rows if row.provenance.fallback):
         yield from wrapped(f"WARNING: {sentence}")
-    for how, noisy in Counter(noise(row.provenance.instrument) for row in rows if row.status == "noisy").items():
-        yield from wrapped(f"{noisy} noisy: {how}; {CURE}")
+    noisy = Counter(noise(row.provenance.instrument, row.execution.contention) for row in rows if row.status == "noisy")
+    for how, count in noisy.items():
+        yield from wrapped(f"{count} noisy: {how}; {CURE}")
     early = [row.stats.rounds for row in rows if _stopped_early(row)]
     if early:
         few = "" if min(early) == max(early) else f"{min(early)} to "

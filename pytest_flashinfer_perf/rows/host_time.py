@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.rows.scatter import is_measured
 
 ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
@@ -45,6 +46,7 @@ class HostTime:
     pass_s: float = 0.0
     references_us: tuple[float, ...] = ()
     plan_references_us: tuple[float, ...] = ()
+    contention: Contention | None = None
 
     @property
     def comparable_us(self) -> float | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.host_time import HostTime
@@ -243,6 +244,9 @@ class Execution:
     ] = None
     host: Annotated[
         HostTime | None, "what a call [costs the host](host.md#what-is-written): an object; `null` on a CPU"
+    ] = None
+    contention: Annotated[
+        Contention | None, "[what else ran](row.md#a-busy-machine) beside calls on the host's clock; `null` on a GPU's"
     ] = None
     worker: Annotated[str | None, "xdist's name of the process, `null` without"] = None
     case_s: Annotated[float | None, "seconds that the whole case took, inputs, building and checking included"] = None

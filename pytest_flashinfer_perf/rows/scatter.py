@@ -1,10 +1,12 @@
-"""The spread of samples, the precision of their median, and when a case counts as noisy."""
+"""The spread of samples, the precision of their median, and why a case counts as noisy."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
+
+from pytest_flashinfer_perf.machine.load import Contention
 
 MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349  # of a median of one sample, in interquartile ranges
 NOISY = 0.05
@@ -35,7 +37,10 @@ def is_noisy(samples: Sequence[float], instrument: str) -> bool:
     return (by_wall if instrument == "wall" else spread(samples) or 0.0) > NOISY
 
 
-def noise(instrument: str) -> str:
+def noise(instrument: str, contention: Contention | None = None) -> str:
+    """Why the samples are not trusted."""
+    if contention is not None and contention.is_busy:
+        return contention.sentence
     if instrument == "wall":
         return f"by the host's clock the median is not known to {100 * NOISY:g} %"
     return f"the spread stayed above {100 * NOISY:g} %"

@@ -86,6 +86,18 @@ def test_history_says_when_by_how_much_and_what_else_changed(capsys):
     assert told.endswith("4 series from 20 runs, 1 of them changed")
 
 
+def test_what_a_busy_machine_measured_is_no_level(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for busy, code in (({"seconds": 1.0, "cores": 2, "waited": 0.9}, 0), (None, 1)):
+        for day in range(1, 21):
+            slow = {"us": 900.0 + day, "contention": busy} if day > 12 else {"us": 100.0 + day / 10}
+            saved(
+                tmp_path / f"{day}.json", row("own", instrument="wall", **slow), when=f"2026-11-{day:02}T03:00:00+00:00"
+            )
+        assert cli.main(["history", "."]) == 0
+        assert f"{code} of them changed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("cuda_graph", "told"), [(True, "+50.00 % in gaps"), (False, "none of them changed")])
 def test_gaps_between_the_kernels_of_a_graph_have_a_level_too(cuda_graph, told, tmp_path, capsys):
     """Those of launches are the host's, and change with its load."""

@@ -10,7 +10,7 @@ from made import document, row, run, saved
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.judge import confirm, judge
+from pytest_flashinfer_perf.gate.judge import Again, confirm, judge
 from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
@@ -133,7 +133,7 @@ def test_a_plan_that_one_side_lacks_is_no_pass():
 def test_a_suspect_of_the_host_is_confirmed_on_the_host():
     judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(**ASKED))
     for again, verdict in (([0.25, 0.27], "SLOWER"), ([0.0, 0.01], "AMBIGUOUS")):
-        [one] = confirm(judgement, {"decode/b16-fa3": again}).cases
+        [one] = confirm(judgement, {"decode/b16-fa3": Again(tuple(again))}).cases
         assert one.verdict.value == verdict
 
 

@@ -11,7 +11,7 @@ from made import document, plain, row, run
 from verdicts import CASE, rules, verdict
 
 from pytest_flashinfer_perf.gate import read
-from pytest_flashinfer_perf.gate.judge import confirm, judge
+from pytest_flashinfer_perf.gate.judge import Again, confirm, judge
 from pytest_flashinfer_perf.gate.thresholds import Rival
 from pytest_flashinfer_perf.gate.verdict import Verdict
 
@@ -162,7 +162,13 @@ def test_a_rival_that_was_not_measured_is_no_pass():
 
 @pytest.mark.parametrize(
     ("again", "word", "code"),
-    [({CASE: (0.09, 0.08)}, "SLOWER", 1), ({CASE: (0.001,)}, "AMBIGUOUS", 0), ({}, "SLOWER", 1)],
+    [
+        ({CASE: Again((0.09, 0.08))}, "SLOWER", 1),
+        ({CASE: Again((0.001,))}, "AMBIGUOUS", 0),
+        ({}, "SLOWER", 1),
+        ({CASE: Again((0.09,), "this machine was busy")}, "SLOWER", 1),
+        ({CASE: Again((), "this machine was busy")}, "AMBIGUOUS", 0),
+    ],
 )
 def test_a_suspect_stays_one_when_it_is_slow_again(again, word, code):
     judgement = confirm(judge([run(row())], [run(row(us=110.0))], rules()), again)

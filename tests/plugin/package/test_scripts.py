@@ -75,6 +75,14 @@ def test_what_other_tools_would_read():
     assert re.search(r"run\.csv: \d\d+ lines", started("consumers.py", "--dry-run"))
 
 
+def test_a_program_beside_busy_neighbours(tmp_path):
+    quickly = ("--kinds", "sleeping", "--loads", "1", "--runs", "1", "--processes", "1", "--patience", "0")
+    said = started("busy_cpu.py", tmp_path, *quickly)
+    assert "| sleeping | 1 | identical | 0 of 1 | " in said
+    assert "| sleeping | 1 | +100 % | " in said
+    assert "planted: " in said
+
+
 def test_a_newcomers_steps_in_this_environment():
     said = started("empty_environment.py", "--here")
     assert "run the shipped suite, without a checkout" in said

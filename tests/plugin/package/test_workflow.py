@@ -18,7 +18,7 @@ PROGRAM = f"""{CLOCKED}
 @pytest.mark.benchmark(timer=CLOCK)
 def test_it(benchmark, name):
     CLOCK.step = 1e-4 * float(os.environ.get("TIMES", "1")) * (1 + RNG.gauss(0, 1e-3))
-    benchmark.pedantic(lambda: None, rounds=3)
+    benchmark.pedantic(lambda: None, rounds=5)
 """
 ON_THE_CPU = "--perf-device=cpu"  # no process has to import torch, to look for a GPU to lock
 # Stands for an environment's command; `bench` runs the tests above instead of the suite.

@@ -1,16 +1,17 @@
 """The gate in a run of pytest: baselines saved and judged, suspects measured again, exit codes."""
 
+import fnmatch
 import json
 
 import pytest
-from gate_sessions import HOSTS, PROGRAM, TOLD, as_told
+from gate_sessions import BUSY, HOSTS, PROGRAM, TOLD, as_told
 from made import plain, row, saved
 
 from pytest_flashinfer_perf.kernel_timing import host, instruments
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.host_time import HostTime
 
-QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=3", "--perf-device=cpu")
+QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=5", "--perf-device=cpu")
 
 
 @pytest.fixture
@@ -110,6 +111,25 @@ def test_only_a_change_like_the_first_one_is_confirmed_where_it_is_measured_agai
     assert done.ret == 0, "six tenths slower, and not ten times"
     done.stdout.fnmatch_lines(["1 AMBIGUOUS, 1 SAME: no slowdown was found, 1 too noisy to judge"])
     assert "not confirmed, measured again: +60.00 %" in " ".join(done.stdout.str().split())
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ((0.0, 0.0), 1, "*measured again: +200.00 %, +200.00 %"),
+        ((0.9, 0.0), 0, "*busy: this machine was busy: load 6 on * cores, in this run of *"),
+        ((0.0, 0.9), 0, "*busy: not confirmed, measured again while this machine was busy: load 6 on * cores, *"),
+    ],
+)
+def test_a_busy_machine_neither_accuses_nor_confirms(session, baseline, pytester, case):
+    waited, code, line = case
+    pytester.makeconftest(TOLD + BUSY)
+    (pytester.path / "waited.json").write_text(json.dumps(waited))
+    done = session(baseline, "--benchmark-json=run.json", a=300, b=200)
+    assert done.ret == code
+    assert fnmatch.fnmatch(" ".join(done.stdout.str().split()), f"{line}*")
+    written = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+    assert [one["extra_info"]["status"] for one in written] == ["noisy" if waited[0] else "ok"] * 2
 
 
 def test_what_is_ambiguous_when_it_is_measured_again_fails_a_strict_run(session, baseline):

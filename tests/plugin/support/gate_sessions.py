@@ -53,6 +53,29 @@ instruments.INSTRUMENTS["wall"] = Told()
 """
 
 
+BUSY = """
+import json
+import os
+import pathlib
+
+from pytest_flashinfer_perf.kernel_timing import instruments
+from pytest_flashinfer_perf.machine.load import Reading
+
+
+class Busy(Told):
+    '''The same beside processes that take the share of a core that is said.'''
+
+    def sample(self, work, count, warmup):
+        waited = json.loads(pathlib.Path("waited.json").read_text())["FLASHINFER_PERF_CONFIRMS" in os.environ]
+        start, end = (Reading(at, 0.0, 2, waited={"1": at * waited}, others=6) for at in (0.0, 1.0))
+        work.watch.spans.append((start, end))
+        return super().sample(work, count, warmup)
+
+
+instruments.INSTRUMENTS["wall"] = Busy()
+"""
+
+
 HOSTS = """
 import json
 import os

@@ -1,0 +1,70 @@
+"""Which rows may decide: those of a machine that was not busy, and of enough calls. Of the host's clock only.
+
+Rows of a busy machine are left out where others of their side remain. Where a side has no others, or too few calls,
+the case is AMBIGUOUS, whatever its change. A load too small for that widens the noise of the case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pytest_flashinfer_perf.gate.effects import Domain
+from pytest_flashinfer_perf.gate.match import ComparedCase, Reason, RunRow
+from pytest_flashinfer_perf.machine.load import Contention
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.rows.row import Row
+
+FEWEST_CALLS = 5
+REMEDY = "measure again when nothing else runs"
+SIDES = ("the baseline", "this run")
+
+
+def contention(row: Row, domain: Domain = Domain.TIME) -> Contention | None:
+    """What else ran while this figure of the row was measured; None of a figure that a GPU's instrument measured."""
+    if domain in (Domain.HOST, Domain.PLAN):
+        return row.host.contention if row.host else None
+    return row.execution.contention
+
+
+def is_busy(row: Row, domain: Domain = Domain.TIME) -> bool:
+    seen = contention(row, domain)
+    return seen is not None and seen.is_busy
+
+
+def rows(case: ComparedCase, *, paired: bool) -> ComparedCase:
+    """The case without what a busy machine measured; the whole case where nothing of a side would be left."""
+    if paired:
+        calm = [pair for pair in zip(case.base, case.head, strict=True) if not any(is_busy(row) for _, row in pair)]
+        base, head = zip(*calm, strict=True) if calm else ((), ())
+    else:
+        base, head = (tuple(one for one in side if not is_busy(one[1])) for side in (case.base, case.head))
+    kept = replace(case, base=base or case.base, head=head or case.head)
+    left_out = len(case.base) - len(kept.base) + (not paired) * (len(case.head) - len(kept.head))
+    return replace(kept, left_out=left_out)
+
+
+def obstacle(case: ComparedCase, domain: Domain = Domain.TIME) -> tuple[Reason, str] | None:
+    """Why these rows decide nothing."""
+    for name, side in zip(SIDES, (case.base, case.head), strict=True):
+        busy = [one for one in side if is_busy(one[1], domain)]
+        if busy:
+            return Reason.BUSY, f"{_busiest(busy, domain)}, in {name} of {_when(busy)}; {REMEDY}"
+    few = "; ".join(_few(case)) if domain is Domain.TIME else ""
+    return (Reason.FEW_CALLS, few) if few else None
+
+
+def _busiest(busy: Sequence[RunRow], domain: Domain) -> str:
+    seen = [one for _, row in busy if (one := contention(row, domain))]
+    return max(seen, key=lambda one: one.share).sentence
+
+
+def _when(busy: Sequence[RunRow]) -> str:
+    return f"{max(run.when for run, _ in busy):%Y-%m-%d %H:%M} UTC"
+
+
+def _few(case: ComparedCase) -> Iterator[str]:
+    for name, side in zip(SIDES, (case.before, case.after), strict=True):
+        calls = sum(row.stats.rounds for row in side)
+        if all(row.provenance.instrument == "wall" for row in side) and calls < FEWEST_CALLS:
+            yield f"{name} has {counted(calls, 'timed call')}, and fewer than {FEWEST_CALLS} decide nothing"

@@ -1,0 +1,142 @@
+"""What else a machine did while calls were timed: the counters of Linux, and times that come in steps."""
+
+import multiprocessing
+import os
+import random
+import sys
+import time
+
+import pytest
+
+from pytest_flashinfer_perf.machine import load
+from pytest_flashinfer_perf.machine.load import Contention, Reading, Watch
+
+# Milliseconds of a product of 512 beside busy processes on two cores, whose kernel has 250 ticks a second.
+STEPS = """7.58 7.27 3.36 3.15 7.31 7.25 3.11 7.94 2.95 7.08 7.11 2.92 7.03 2.94 6.94 7.1 2.94 4.38 3.06 7.16 9.28 7.28
+9.63 7.84 3.1 7.5 3.05 7.17 7.17 3.13 7.19 3.05 3.04 7.09 3.09 7.16 7.18 2.98 7.12 3.0 3.0 7.03 7.2 2.94 7.04 7.01 2.94
+7.06 7.04 7.05"""
+
+
+def reading(at, **known):
+    counted = {"cores": 2, "waited": {"1": 0.0, "2": 0.0}, "used": 0.0, "stolen": 0.0, "stalled": 0.0, "others": 0}
+    return Reading(at, **{"used_by_process": 0.0, "preempted": 0, **counted, **known})
+
+
+def seen(*spans, samples=()):
+    return load.during([Watch([span]) for span in spans], samples)
+
+
+def after(**known):
+    return seen((reading(10.0), reading(12.0, **known)))
+
+
+@pytest.mark.parametrize(
+    ("known", "field", "expected"),
+    [
+        ({"waited": {"1": 0.1, "2": 0.5}}, "waited", 0.25),
+        ({"waited": {"1": 0.1, "3": 0.4}}, "waited", 0.2),  # a thread that was not there before
+        ({"waited": {}}, "waited", None),
+        ({"used": 3.0, "used_by_process": 2.0}, "taken", 0.25),
+        ({"used": 1.9, "used_by_process": 2.0}, "taken", 0.0),  # counted in ticks
+        ({"used": None}, "taken", None),
+        ({"stolen": 1.0, "used": 1.0}, "stolen", 0.25),
+        ({"stalled": 1.0}, "stalled", 0.5),
+        ({"preempted": 7}, "preempted", 7),
+        ({"others": 6}, "load", 3.0),
+    ],
+)
+def test_shares_are_of_the_time_that_was_watched(known, field, expected):
+    assert getattr(after(**known), field) == pytest.approx(expected)
+
+
+def test_all_spans_count_together():
+    busy, idle = ((reading(0.0), reading(1.0, waited={"1": waited})) for waited in (0.8, 0.0))
+    assert seen(busy, idle).waited == pytest.approx(0.4)
+    short = (reading(0.0), reading(0.01))
+    assert seen(short).taken is None, "too short for hundredths of a second"
+    assert seen(short, (reading(0.99), reading(1.0, used=1.0))).taken == pytest.approx(0.5), "and between the two"
+    assert load.during([]) is None
+    assert load.during([Watch()], [1.0]) is None, "an instrument of the GPU"
+
+
+@pytest.mark.parametrize(
+    ("known", "share"),
+    [
+        ({"waited": 0.1, "taken": 0.3}, 0.3),
+        ({"waited": 0.4, "taken": 0.3, "stalled": 1.0}, 0.4),
+        ({"stalled": 0.6, "preempted": 1}, 0.6),
+        ({"preempted": 100}, 0.3),
+        ({}, 0.0),
+    ],
+)
+def test_the_larger_share_counts_and_the_best_counter_says_what_was_waited(known, share):
+    seen = Contention(seconds=1.0, cores=2, **known)
+    assert seen.share == pytest.approx(share)
+    assert seen.is_busy is (share > load.TOO_BUSY)
+
+
+@pytest.mark.parametrize(
+    ("known", "sentence"),
+    [
+        ({"waited": 0.9, "load": 5.8}, "this machine was busy: load 6 on 2 cores"),
+        ({"taken": 0.9, "load": 1.0, "cores": 1}, "this machine was busy: load 1 on 1 core"),
+        ({"stolen": 0.4, "taken": 0.4}, "this machine was busy: 40 % of the time of 2 cores was not this process's"),
+        ({"in_steps": True}, "this machine was busy: the times come in steps of its scheduler's tick"),
+    ],
+)
+def test_a_busy_machine_is_a_sentence(known, sentence):
+    seen = Contention(**{"seconds": 1.0, "cores": 2, **known})
+    assert (seen.is_busy, seen.sentence) == (True, sentence)
+
+
+def test_times_in_steps_of_a_tick_are_recognised():
+    assert load.in_steps([1e-3 * float(ms) for ms in STEPS.split()])
+    assert load.in_steps([55e-6, *(16e-3 + 20e-6 * n for n in range(5)), *(12e-3 - 20e-6 * n for n in range(5))])
+
+
+def test_other_times_are_not_taken_for_steps():
+    rng = random.Random(1)
+    assert not load.in_steps([])
+    assert not load.in_steps([16e-3 + rng.gauss(0, 1e-4) for _ in range(50)]), "long, and always alike"
+    scattered = [[rng.uniform(10e-3, 60e-3) for _ in range(50)] for _ in range(500)]
+    few = [[rng.uniform(10e-3, 60e-3) for _ in range(11)] for _ in range(500)]
+    assert sum(map(load.in_steps, scattered)) == 0
+    assert sum(map(load.in_steps, few)) <= 5
+
+
+def _spin():
+    while True:
+        pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts it")
+def test_a_process_on_the_same_core_is_seen():
+    allowed = os.sched_getaffinity(0)
+    other = multiprocessing.get_context("fork").Process(target=_spin, daemon=True)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        other.start()
+        watch, end = Watch(), time.perf_counter() + 0.5
+        with watch.watched():
+            while time.perf_counter() < end:
+                pass
+    finally:
+        other.kill()
+        os.sched_setaffinity(0, allowed)
+    seen = load.during([watch])
+    assert seen.is_busy
+    assert seen.waited > load.TOO_BUSY
+    assert seen.taken > load.TOO_BUSY
+    assert seen.preempted > 0
+    assert seen.cores == 1, "of the one that it may use"
+    assert "of the time of 1 core was not this process's" in seen.sentence
+
+
+def test_a_system_without_counters_says_that_it_does_not_know(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    watch = Watch()
+    with watch.watched():
+        time.sleep(0.001)
+    seen = load.during([watch], [1e-3] * 5)
+    assert (seen.unknown, seen.share, seen.is_busy) == (load.NOT_KNOWN, 0.0, False)
+    assert Contention(seconds=1.0, cores=2, waited=0.0).unknown == ""
