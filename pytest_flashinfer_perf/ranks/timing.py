@@ -89,9 +89,7 @@ class Together:
     def __post_init__(self) -> None:
         tiny = torch.ones(1, device=self.ranks.device.torch)
         work = Work((functools.partial(dist.all_reduce, tiny),), flush=False, device=self.ranks.device)
-        for _ in range(3):
-            work()
-        self.proof = self._spans(work, PROOF_CALLS)
+        self.proof = self._spans(work, PROOF_CALLS, warmup=3)
 
     @property
     def name(self) -> str:
@@ -105,20 +103,20 @@ class Together:
         return None
 
     def sample(self, work: Work, count: int, warmup: int) -> list[Sample]:
-        for _ in range(warmup):
-            work()
-        self.timed.append(self._spans(work, count))
+        """Untimed calls are made as timed ones are, right before them: after idling a call takes 100 us more."""
+        self.timed.append(self._spans(work, count, warmup))
         return list(map(Sample, self.figures(self.timed[-1])))
 
     def figures(self, seen: Spans) -> list[float]:
         return seen.longest if self.proof.violations else seen.last_to_last
 
-    def _spans(self, work: Work, count: int, late_s: float = 0.0) -> Spans:
-        return Spans.of(self.ranks.everybodys(self.clock.spans(work, count, late_s)))
+    def _spans(self, work: Work, count: int, warmup: int = 1, late_s: float = 0.0) -> Spans:
+        return Spans.of(self.ranks.everybodys(self.clock.spans(work, warmup + count, late_s)[warmup:]))
 
     def described(self, work: Work) -> RankTimes:
         """What the row says; the last rank comes late to a few more calls first."""
-        late = self._spans(work, LATE_CALLS, LATE_S if self.ranks.rank == self.ranks.size - 1 else 0.0)
+        late_s = LATE_S if self.ranks.rank == self.ranks.size - 1 else 0.0
+        late = self._spans(work, LATE_CALLS, late_s=late_s)
         seen = functools.reduce(Spans.__add__, self.timed)
         differs = self.proof.violations > 0
         raw = seen.each_from_its_own_start if differs else seen.each_from_the_first_arrival

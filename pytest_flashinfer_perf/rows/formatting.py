@@ -42,8 +42,8 @@ def counted(number: int, what: str) -> str:
 
 
 def rate(value: float | None) -> str:
-    """A rate in at most 6 characters."""
-    if value is None:
+    """A rate in at most 6 characters; none of work that there is none of, as the operations of a copy."""
+    if not value:
         return "-"
     if value >= 99999.5:
         return f"{value:.0e}"

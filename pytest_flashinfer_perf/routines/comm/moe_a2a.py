@@ -257,12 +257,20 @@ def _trtllm(p: Exchange, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
         return Built(in_turn, options.backend, _own(x, x.input.clone()))
     if p.phase == DISPATCH:
         return Built(lambda x: tuple(dispatched(x)[0][:-1]), options.backend, _own(x, x.input.clone()))
-    got, offset = dispatched(x)
+    if p not in _COMBINED:
+        got, offset = dispatched(x)
+        _COMBINED[p] = made(got).to(p.dtype), offset
+    rows, offset = _COMBINED[p]
     return Built(
         lambda x: comm.moe_a2a_combine(x.input, tokens, *where, offset, output=x.out),
         options.backend,
-        _own(x, made(got).to(p.dtype)),
+        _own(x, rows.clone()),
     )
+
+
+# What combine alone sends back, in the order of the only dispatch: each leaves rows in an order of its own in the
+# memory that all calls of a process share, and a combine reads them in that of the last one.
+_COMBINED: dict[Exchange, tuple[Tensor, int]] = {}
 
 
 @functools.cache

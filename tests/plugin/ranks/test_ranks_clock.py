@@ -69,24 +69,35 @@ def test_own_spans_need_no_common_clock(drawn):
     assert read_by(clocks, true).each_from_its_own_start == true.each_from_its_own_start
 
 
+class SlowAfterIdling:
+    """A clock of which the first call of several takes longer than the next, as links do that have slept."""
+
+    name, trace = "slow after idling", None
+
+    def spans(self, _work, count, _late_s):
+        return [(0, 109_000), *[(0, 12_000)] * (count - 1)]
+
+
 def _in_a_rank(rank, folder):
     """One clock and a late rank, then clocks that are a second apart; what is seen is left in a file."""
     group = joined.join(rank, 2, Path(folder, "store"), devices.find("cpu"))
     work = Work((partial(dist.all_reduce, torch.ones(64)),), flush=False, device=group.device)
     together = Together(group, HostClock(group))
-    late = together._spans(work, 15, 0.02 if rank == 1 else 0.0)
+    late = together._spans(work, 15, late_s=0.02 if rank == 1 else 0.0)
     known = together.sample(work, 5, 1)
     one = together.described(work)
     apart = HostClock(group, now=lambda: HostClock.now() + rank * 10**9)
     differs = Together(group, apart)
     own = differs.sample(work, 5, 0)
-    torch.save([late, known, one, own, differs.described(work)], Path(folder, f"seen-{rank}"))
+    idle = Together(group, SlowAfterIdling())
+    slow = (idle.sample(work, 5, 2), idle.sample(work, 5, 2), idle.described(work))
+    torch.save([late, known, one, own, differs.described(work), slow], Path(folder, f"seen-{rank}"))
     joined.leave()
 
 
 def test_ranks_prove_their_clock_or_fall_back_to_own_spans(tmp_path):
     processes.spawn(_in_a_rank, (str(tmp_path),), 2)
-    (late, known, one, own, differs), other = (
+    (late, known, one, own, differs, slow), other = (
         torch.load(tmp_path / f"seen-{rank}", weights_only=False) for rank in range(2)
     )
     assert (known, own) == (other[1], other[3]), "every rank has the same samples"
@@ -97,3 +108,7 @@ def test_ranks_prove_their_clock_or_fall_back_to_own_spans(tmp_path):
     assert differs.clock_violations == differs.clock_calls
     assert 0 < statistics.median(one.seconds for one in own) < 0.5
     assert one.conditions != differs.conditions
+    *placements, described = slow
+    assert [[one.seconds for one in samples] for samples in placements] == [[12e-6] * 5] * 2
+    assert described.late_figure_s == 12e-6
+    assert max(map(max, described.ends_s)) == 12e-6

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import exchanges
 import pytest
 import torch
 import torch.multiprocessing as processes
@@ -74,8 +75,22 @@ def _in_a_rank(rank, folder):
             case = Case(faulty(routine, fault), Shape(params), "torch")
             seen = run_case(case, Measuring(), ALL, devices.find("cpu")).measurement.verdict.faults
             found[name, fault] = "; ".join(seen) or "right"
+    exchanges.install()
+    for phase in (BOTH, DISPATCH, COMBINE):
+        found["as FlashInfer's", phase] = _timed_elsewhere(BETWEEN["moe_a2a_dispatch_combine"], phase)
     torch.save(found, Path(folder, f"found-{rank}"))
     joined.leave()
+
+
+def _timed_elsewhere(routine, phase):
+    """What is said of the answers at two placements: the call of the first is built before that of the second."""
+    [first, *_] = routine.tiers["smoke"]()
+    backends = {"torch": Backend("torch", routine.backends["trtllm"].build)}
+    shape = Shape(dataclasses.replace(first.params, quant_dtype=None, phase=phase))
+    case = Case(dataclasses.replace(routine, backends=backends), shape, "torch")
+    on = Checking(allow_output_mismatch=True)
+    seen = run_case(case, Measuring(iters=2, cold_l2="none"), on, devices.find("cpu")).measurement
+    return len(seen.timing.placements), "; ".join(seen.verdict.faults) or "right"
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +105,12 @@ def test_every_routine_is_right_on_each_rank(found):
     assert len(right) >= 15
     for of_rank in found:
         assert {name for (name, fault), said in of_rank.items() if fault == "none" and said == "right"} == right
+
+
+def test_a_phase_that_is_called_again_finds_rows_where_they_are(found):
+    """A second dispatch leaves them in another order, in which what was combined before would be looked up."""
+    for of_rank in found:
+        assert {of_rank["as FlashInfer's", phase] for phase in (BOTH, DISPATCH, COMBINE)} == {(2, "right")}
 
 
 @pytest.mark.parametrize("fault", FAULTS[1:])

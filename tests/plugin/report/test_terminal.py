@@ -57,7 +57,11 @@ def test_a_row_fits_in_80_columns(drawn):
     assert all(len(line) <= 80 for line in shown(row, ROW))
 
 
-@given(st.floats(0, 1e308))
+def test_of_no_operations_there_is_no_rate():
+    assert [formatting.rate(value) for value in (None, 0.0, 0.01)] == ["-", "-", "0.010"]
+
+
+@given(st.floats(0, 1e308, exclude_min=True))
 def test_a_rate_of_any_size_leaves_room_beside_it(value):
     assert len(formatting.rate(value)) <= 6
     assert float(formatting.rate(value)) == pytest.approx(value, rel=0.5, abs=1e-4)
