@@ -164,7 +164,8 @@ def run(ranks: Ranks, target: Target, measuring: Measuring, *, cuda_graph: bool,
     together, fallback = chosen(ranks, measuring.instrument)
 
     def observed(last: Placed, _timed: object) -> Observations:
-        return Observations(ranks=together.described(last.work), trace=together.clock.trace)
+        timed = together.clock.trace  # before a rank comes late, which the others' kernels wait for
+        return Observations(ranks=together.described(last.work), trace=timed)
 
     conditions = alone.Conditions(lambda *_: ChosenInstrument(together, fallback), ranks.clock, observed, cycles=False)
     device = ranks.shared_device

@@ -129,21 +129,6 @@ def test_alone_a_call_is_refused_with_what_to_do():
             check_answer(routine, "torch", first.params, device="cpu")
 
 
-def test_a_line_of_upstreams_is_a_case_of_its_backend(pytester):
-    lines = (
-        "--routine allreduce_fusion --num_tokens 16 --hidden_size 512 --ar_backend torch --validate --num_gpus 2",
-        "--routine allreduce_fusion --num_tokens 16 --hidden_size 512 --ar_backend mnnvl",
-        "--routine mixed_comm --mode autotune",
-    )
-    Path("lines.txt").write_text("\n".join(lines))
-    how = ("--perf-iters=5", "--perf-cold-l2=none", "-p", "no:cacheprovider", "--perf-device=cpu", "-rs")
-    result = pytester.runpytest_subprocess("lines.txt", *how, "--benchmark-json=run.json")
-    result.assert_outcomes(passed=1, skipped=2)
-    result.stdout.fnmatch_lines(["*mixed_comm needs NVLink multicast, which can put GPUs out of*"])
-    result.stdout.fnmatch_lines(["*mnnvl needs NVLink multicast, which can put GPUs out of*"])
-    result.stdout.fnmatch_lines(["*t16-h512-g2*", "*torch*"])
-
-
 def test_a_models_step_has_its_all_reduce_measured_and_counted_per_layer(pytester, pytestconfig, capsys):
     Path("tiny").mkdir()
     Path("tiny/config.json").write_text(json.dumps(TINY))
