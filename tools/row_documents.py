@@ -1,6 +1,7 @@
-"""What is generated from the type of a row: python tools/row_documents.py
+"""What is generated from the types of a row and of a report of the tuner: python tools/row_documents.py
 
-It writes the JSON Schema of `extra_info` into the package, and the table of fields into docs/row.md.
+It writes the JSON Schemas of `extra_info` and of `tune-report --json` into the package, and the table of fields into
+docs/row.md.
 """
 
 import collections.abc
@@ -16,10 +17,14 @@ from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.rows.fields import LARGEST, types_of
 from pytest_flashinfer_perf.rows.row import PARTS
 from pytest_flashinfer_perf.rows.run_file import SCHEMA
+from pytest_flashinfer_perf.tuner import found
+from pytest_flashinfer_perf.tuner.found import Report
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "row.md"
 FILE = ROOT / "pytest_flashinfer_perf" / "rows" / "extra_info.schema.json"
+TUNE_REPORT = Path(found.__file__).with_name("tune_report.schema.json")
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 BEGIN, END = "<!-- fields -->\n", "<!-- end of fields -->\n"
 NAMES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", types.NoneType: "null"}
 
@@ -27,13 +32,17 @@ NAMES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: 
 def schema() -> dict[str, Any]:
     properties = {name: of_type(kind) for part in PARTS.values() for name, kind in types_of(part).items()}
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": DIALECT,
         "title": f"extra_info of a row of pytest-flashinfer-perf, schema {SCHEMA}",
         "description": "A routine, a data set or a test may add fields of its own.",
         "type": "object",
         "properties": properties,
         "required": sorted(properties),
     }
+
+
+def tune_report() -> dict[str, Any]:
+    return {"$schema": DIALECT, "title": found.FORMAT, **of_dataclass(Report)}
 
 
 def of_type(kind: Any) -> dict[str, Any]:
@@ -86,4 +95,5 @@ def page(text: str) -> str:
 
 if __name__ == "__main__":
     write_whole(FILE, json.dumps(schema(), indent=1) + "\n")
+    write_whole(TUNE_REPORT, json.dumps(tune_report(), indent=1) + "\n")
     write_whole(PAGE, page(PAGE.read_text(encoding="utf-8")))

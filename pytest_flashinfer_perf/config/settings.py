@@ -139,6 +139,7 @@ class Settings:
     seed: int | None = None
     case_tag: str | None = None
     autotune_cache: str | None = None
+    tactics: float | None = None  # seconds to race what could be chosen for a case
     strict_skips: tuple[str, ...] = ()
     project: ProjectFile = field(default_factory=_no_file)
     measuring: Measuring = Measuring()

@@ -79,6 +79,8 @@ class Threshold:
     max_plan_us: Annotated[float | None, number] = None
     max_launches: Annotated[float | None, number] = None
     no_sync: Annotated[bool, _switch] = False
+    max_regret: Annotated[float | None, share] = None  # of the tuner's choices, which `tune-report` judges
+    max_flips: Annotated[float | None, number] = None
 
     def in_log(self, median: float) -> float:
         """The least logarithm of a ratio that counts, of a case that takes `median` seconds."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 Function = Callable[..., Any]
@@ -28,8 +28,8 @@ def wrap_builds(wrapped: Callable[[Function], Function]) -> None:
 
 
 @contextmanager
-def tuner_choices(seen: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Pass on each runner and tactic that FlashInfer's `AutoTuner.choose_one` answers with.
+def tuner_wrapped(method: str, wrapped: Callable[[Function], Function]) -> Iterator[None]:
+    """Wrap a method of FlashInfer's `AutoTuner`: `choose_one`, which a call asks, or `search_cache`, which that asks.
 
     Only the one tuner of the process is changed, not its class. FlashInfer 0.6.18 and 0.7.2 have it. Without it a case
     that is tuned ends with an AttributeError: its row could not say which kernel was timed.
@@ -37,18 +37,25 @@ def tuner_choices(seen: Callable[[Any, Any], None]) -> Iterator[None]:
     from flashinfer.autotuner import AutoTuner
 
     tuner: Any = AutoTuner.get()
-    ask = tuner.choose_one
-
-    def choose_one(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        runner, tactic = ask(*args, **kwargs)
-        seen(runner, tactic)
-        return runner, tactic
-
-    tuner.choose_one = choose_one
+    setattr(tuner, method, wrapped(getattr(tuner, method)))
     try:
         yield
     finally:
-        del tuner.choose_one
+        delattr(tuner, method)
+
+
+def tuner_choices(seen: Callable[[str, Any, Any], None]) -> AbstractContextManager[None]:
+    """Pass on each runner and tactic that the tuner answers with, and the operation that asked."""
+
+    def wrapped(ask: Function) -> Function:
+        def choose_one(custom_op: str, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            runner, tactic = ask(custom_op, *args, **kwargs)
+            seen(custom_op, runner, tactic)
+            return runner, tactic
+
+        return choose_one
+
+    return tuner_wrapped("choose_one", wrapped)
 
 
 @contextmanager

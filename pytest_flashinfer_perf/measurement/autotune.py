@@ -38,29 +38,38 @@ class Choice:
 
 def choose_kernel(call: Callable[[], object], *, tune: bool, cache: str | None) -> Choice | None:
     """Tune the call, or load the cache file, or forget earlier cases; returns the choice for the calls that follow."""
+    prepare(call, tune=tune, cache=cache)
+    choices: list[Choice] = []
+    with patches.tuner_choices(lambda _, runner, tactic: choices.append(Choice(type(runner).__name__, tactic))):
+        call()
+    return choices[-1] if choices else None
+
+
+def prepare(call: Callable[[], object], *, tune: bool, cache: str | None) -> None:
+    """Tune the call, or load the cache file, or forget earlier cases."""
     library = importlib.import_module("flashinfer.autotuner")
     library.AutoTuner.get().clear_cache()
     if tune or cache:
         with library.autotune(tune, cache=cache):
             call()
-    choices: list[Choice] = []
-    with patches.tuner_choices(lambda runner, tactic: choices.append(Choice(type(runner).__name__, tactic))):
-        call()
-    return choices[-1] if choices else None
 
 
 def verify(cache: str, *, tune: bool) -> None:
-    """Raise CacheError if the file cannot be read; a case that tunes may write a new one."""
+    """Raise CacheError if the file cannot be read, or if FlashInfer would not use it; one that tunes may write it."""
     path = Path(cache)
     try:
         if tune and path.parent.is_dir():
             verify_writable(path)
             if not path.exists():
                 return
-        json.loads(path.read_text())
+        written = json.loads(path.read_text())
     except OSError as error:
         raise CacheError(f"{cache}: {error.strerror}; a case with --autotune writes it") from error
     except ValueError as error:
         raise CacheError(
             f"{cache} is not an autotuner cache file: {error}; a case with --autotune writes one"
         ) from error
+    if not tune and not importlib.import_module("flashinfer.autotuner").AutoTuner.get().load_configs(cache):
+        environment = written.get("_metadata", {})
+        of = ", ".join(f"{name} {environment.get(name)}" for name in ("gpu", "flashinfer_version", "cudnn_version"))
+        raise CacheError(f"{cache}: FlashInfer does not use it here, as it is of another environment: {of}")

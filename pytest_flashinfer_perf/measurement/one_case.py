@@ -128,24 +128,45 @@ def run_case(
 
 
 def _measured(case: Case, measuring: Measuring, checking: Checking, device: Device) -> CaseResult:
-    routine, p = case.routine, case.params
     if device.is_gpu:
         torch.cuda.reset_peak_memory_stats(device.torch)
+    made = prepared(case, measuring, checking, device)
+    measurement = measure_target(made.target, made.expected, measuring, checking, device, cuda_graph=made.cuda_graph)
+    choice, resolved = made.choice, made.resolved
+    if choice and resolved == "auto":
+        resolved = choice.backend(case.routine.backends)
+    inputs = tuple(_described(made.x)) if case.options.verbose > 1 else None
+    measurement = replace(measurement, flops=made.cost.flops, bytes=made.cost.bytes)
+    facts = case.routine.described(case.params, made.x, made.expected.tolerances)
+    return CaseResult(measurement, made.cost, resolved, choice, facts, inputs)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A case that is built and not timed: its inputs and call, the answer to expect, and the tuner's choice, if any."""
+
+    x: Any
+    target: Target
+    resolved: str
+    cuda_graph: bool
+    choice: Choice | None
+    cost: Cost
+    expected: Expected
+
+
+def prepared(case: Case, measuring: Measuring, checking: Checking, device: Device, *, tuned: bool = True) -> Prepared:
+    """Build a case, let the tuner choose unless it is not to be asked, and compute the answer."""
+    routine, p = case.routine, case.params
     x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
     graph = uses_graph(measuring, device, routine.cuda_graph)
     target, resolved, takes = _built(case, x, graph)
     graph = graph and not (routine.graph_if_possible and graphs.refusal(target))
-    choice = _tune(case, target)
+    choice = _tune(case, target) if tuned else None
     cost = routine.cost(p, x)
     if too_long := _too_long(case, device, cost.flops):
         raise CannotRunError(too_long)
     expected = Expected(()) if checking.off else _Expectation(case, x, cost, checking).expected(takes, device)
-    measurement = measure_target(target, expected, measuring, checking, device, cuda_graph=graph)
-    if choice and resolved == "auto":
-        resolved = choice.backend(routine.backends)
-    inputs = tuple(_described(x)) if case.options.verbose > 1 else None
-    measurement = replace(measurement, flops=cost.flops, bytes=cost.bytes)
-    return CaseResult(measurement, cost, resolved, choice, routine.described(p, x, expected.tolerances), inputs)
+    return Prepared(x, target, resolved, graph, choice, cost, expected)
 
 
 def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -123,8 +123,21 @@ class Perf:
             self._checked(result.measurement)
         else:
             self._benchmark.params = case.json_params
-            self._record(result.measurement, row.of_case(case, result, self._measuring.peaks))
+            made = row.of_case(case, result, self._measuring.peaks)
+            self._record(result.measurement, self._with_tactics(case, made))
         return result.measurement
+
+    def _with_tactics(self, case: Case, made: Row) -> Row:
+        """The row with everything that could have been chosen, if --perf-tactics asks for it."""
+        if self._settings.tactics is None:
+            return made
+        from pytest_flashinfer_perf.tuner import report, search
+
+        found = search.look_at(case, self._settings, self._device, search.Job(budget=self._settings.tactics))
+        if found is None:
+            return made
+        execution = replace(made.execution, notes=(*made.execution.notes, report.summary(found)))
+        return replace(made, execution=execution, facts={**made.facts, "tactics": list(map(asdict, found.tactics))})
 
     def _checked(self, seen: Measurement) -> None:
         """Record the result of the check; without a time there is no row."""

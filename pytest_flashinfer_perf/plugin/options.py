@@ -205,6 +205,13 @@ TIMING = (
         help="Cache file of FlashInfer's autotuner. Cases with --autotune write it, other cases read it. "
         "Default: no file.",
     ),
+    option(
+        "--perf-tactics",
+        metavar="SECONDS",
+        type=BOUNDS["max_time"],
+        help="Race all that FlashInfer's tuner, or the heuristic behind auto, could choose for a case, for so long, "
+        "after it was timed. Its row gets `tactics`. Default: do not.",
+    ),
     option("--perf-case-tag", metavar="TAG", help="Text to record in every row, such as nightly."),
 )
 CHECKING = (

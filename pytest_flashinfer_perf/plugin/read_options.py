@@ -46,6 +46,7 @@ def read(config: pytest.Config) -> Settings:
         seed=config.getoption("perf_seed"),
         case_tag=config.getoption("perf_case_tag"),
         autotune_cache=config.getoption("perf_autotune_cache"),
+        tactics=config.getoption("perf_tactics"),
         strict_skips=tuple(config.getoption("perf_strict_skips")),
         trace=_trace(config),
         project=project,

@@ -28,6 +28,7 @@ HELP = {
     "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",
     "history": "Find the runs in which cases became slower or faster, in a folder of many runs.",
     "prove": "Test the gate itself: its false alarms and the slowdowns that it misses on this machine.",
+    "tune-report": "Time every tactic of FlashInfer's tuner, and show what its choices cost.",
     "merge": "Join the JSON files of shards into the file of one run.",
     "model": "Show the GPU time of one step of a model, kernel by kernel.",
 }
@@ -35,7 +36,7 @@ HELP = {
 
 def main(name: str, arguments: Sequence[str]) -> int:
     """The exit code. That of an error is never 1, which is a verdict: something is worse."""
-    module = importlib.import_module(f"{__name__}.{SHARED.get(name, name)}")
+    module = importlib.import_module(f"{__name__}.{SHARED.get(name, name.replace('-', '_'))}")
     command = getattr(module, name if name in SHARED else "main")
     try:
         return int(command(arguments))

@@ -29,7 +29,7 @@ from pytest_flashinfer_perf.rows.run_file import Run, Unmeasured
 
 SECTIONS = ("answer", "trend", "step", "roofline", "backends", "host", "cases", "support")
 # Shown elsewhere, or too long for a list of facts.
-NOT_A_FACT = ("case", "kernels", "cycles_per_call", "sm_ghz_per_call", "host", "repro", "repro_upstream")
+NOT_A_FACT = ("case", "kernels", "tactics", "cycles_per_call", "sm_ghz_per_call", "host", "repro", "repro_upstream")
 FACTS_OF_HOST = ("host_us", "plan_us", "waits", "allocations", "synchronisations", "copies_to_host")
 
 

@@ -38,6 +38,7 @@ def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, py
     assert done.returncode == 0, done.stdout + done.stderr
     root, *lines = done.stdout.splitlines()
     assert (unpacked / "pytest_flashinfer_perf" / "rows" / "extra_info.schema.json").is_file()
+    assert (unpacked / "pytest_flashinfer_perf" / "tuner" / "tune_report.schema.json").is_file()
     assert root == str(unpacked / "pytest_flashinfer_perf" / "suite")
     assert "PytestAssertRewriteWarning" not in done.stdout
     monkeypatch.chdir(pytestconfig.rootpath)

@@ -1,6 +1,7 @@
 """Autotuning with the library's own tuner, whose stopwatch alone is replaced: there is no GPU to time."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -163,3 +164,16 @@ def test_a_cache_is_an_error_until_a_tuned_case_wrote_it(run):
     row = rows["bmm_fp8/m8-n16-k32-auto"]
     assert (row["autotuned"], row["tactic"], row["autotune_cache"]) == (False, "CublasFp8GemmRunner 1", "kept.json")
     assert "--autotune_cache kept.json" in row["repro"]
+
+
+def test_a_cache_of_another_environment_is_an_error(run):
+    run("--perf-backends=auto", "--perf-autotune-cache=kept.json")
+    kept = Path("kept.json")
+    document = json.loads(kept.read_text())
+    document["_metadata"]["gpu"] = "Another GPU"
+    kept.write_text(json.dumps(document))
+    result, _ = run("--perf-backends=auto", "--perf-autotune-cache=kept.json", "-k", "m8")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*kept.json: FlashInfer does not use it here, as it is of another environment: gpu A*"]
+    )

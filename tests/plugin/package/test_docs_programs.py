@@ -124,7 +124,7 @@ def test_the_step_of_the_examples_model_is_planned(capsys):
 
 def test_the_function_of_a_routines_file_is_as_it_stands_there():
     shown = blocks(DOCS / "add-a-backend.md", "python")[1]
-    assert shown in (ROOT / "pytest_flashinfer_perf" / "routines" / "gemm" / "bmm_bf16.py").read_text()
+    assert shown in (ROOT / "pytest_flashinfer_perf" / "routines" / "gemm" / "bmm.py").read_text()
 
 
 def test_the_proof_of_the_document_is_of_its_program_and_says_what_is_allowed(pytester):

@@ -69,7 +69,7 @@ OF_A_RUN = (
         "status",
         "peak_memory_bytes",
     ),
-    *("placements", "placement_spread", "stopped"),
+    *("placements", "placement_spread", "stopped", "contention"),
 )
 
 

@@ -1,0 +1,155 @@
+"""The contest of one case: whatever could be chosen for it is checked, and then timed in the rounds of a race.
+
+An entrant is a tactic of FlashInfer's tuner, or what a heuristic chooses among: backends, or an algorithm. Tactics
+share one call, each backend has its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.gate import noise
+from pytest_flashinfer_perf.kernel_timing import graphs, instruments, placements, stopping
+from pytest_flashinfer_perf.kernel_timing.cupti import attached
+from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS
+from pytest_flashinfer_perf.kernel_timing.run import Bench
+from pytest_flashinfer_perf.kernel_timing.target import Restore, Target
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measurement.fingerprint import Fingerprint
+from pytest_flashinfer_perf.measurement.one_case import Prepared
+from pytest_flashinfer_perf.measurement.verification import NOT_KEPT, CheckResult, Examination
+from pytest_flashinfer_perf.tuner.race import Lap, Timed, UnfitError
+
+
+class DeviceLostError(FlashinferPerfError):
+    """A tactic left the GPU unusable for this process."""
+
+
+@dataclass
+class CheckedCall:
+    """A call with the answer to expect, and its placements: the same ones for all that are chosen in it."""
+
+    prepared: Prepared
+    bench: Bench
+    placed: list[Target] = field(init=False)
+    examination: Examination = field(init=False)
+    restore: Restore = field(init=False)
+    free_at_first: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        target, device = self.target, self.bench.device
+        self.placed, self.free_at_first = [target], device.free_bytes()
+        self.restore = Restore(tuple((one, one.clone()) for one in target.changed(target.args)), 1)
+        self.examination = Examination(target, self.prepared.expected, device, Fingerprint(target))
+
+    @property
+    def target(self) -> Target:
+        return self.prepared.target
+
+    def first(self) -> None:
+        self.restore()
+        verify(self.examination.first())
+        self.restore()
+
+    def timed(self, nth: int) -> Lap:
+        """The time in the n-th round, at addresses of its own as long as there is memory for them."""
+        if nth >= len(self.placed) and self._fits():
+            self.placed.append(self.target.elsewhere())
+        placed = self.placed[min(nth, len(self.placed) - 1)]
+        timed = self.bench.timed(placed, stopping.CALLS, stopping.WARMUP)
+        verify(self.examination.last(placed, NOT_KEPT if self.bench.cuda_graph else timed.work.last.returned))
+        clocks = timed.placement.clocks
+        return Lap(timed.placement.median, clocks.median_ghz if clocks else None)
+
+    def _fits(self) -> bool:
+        return placements.fits(self.target, self.free_at_first, self.bench.device.free_bytes(), len(self.placed) - 1)
+
+
+def verify(result: CheckResult) -> None:
+    if result.faults:
+        raise UnfitError("wrong", result.faults[0].partition("\n")[0])
+
+
+def bench_of(prepared: Prepared, measuring: Measuring, device: Device) -> Bench:
+    chosen = instruments.choose(measuring.instrument, device)
+    return Bench(chosen.instrument, measuring, device, prepared.cuda_graph)
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """Something that could be chosen: a call, and what makes FlashInfer choose this for it."""
+
+    name: str
+    call: CheckedCall
+    chosen: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+@dataclass
+class Contest:
+    """Entrants by name; `starts` is told whose turn it is, `crashed` has those that ended an earlier process."""
+
+    bench: Bench
+    starts: Callable[[str], None]
+    crashed: Mapping[str, str]
+    entrants: dict[str, Entrant] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set)
+
+    @property
+    def tick_s(self) -> float:
+        return noise.TICK_S if self.bench.instrument.name == "cupti" else 0.0
+
+    def enter(self, more: Iterable[Entrant]) -> list[str]:
+        names = {one.name: one for one in more}
+        self.entrants |= {name: one for name, one in names.items() if name not in self.entrants}
+        return list(names)
+
+    def rounds(self) -> Iterator[Timed]:
+        """Before each garbage is collected, as captures need it: see `graphs.capture`."""
+        for nth in itertools.count(1):
+            if self.bench.device.is_gpu:
+                gc.collect()
+            yield partial(self._timed, nth)
+
+    def _timed(self, nth: int, name: str) -> Lap:
+        if name in self.crashed:
+            raise UnfitError("fails", self.crashed[name])
+        self.starts(name)
+        entrant = self.entrants[name]
+        try:
+            with entrant.chosen():
+                if name not in self.checked:
+                    entrant.call.first()
+                    self.checked.add(name)
+                return entrant.call.timed(nth)
+        except UnfitError:
+            raise
+        except Exception as error:
+            self._verify_alive(error)
+            first = str(error).partition("\n")[0]
+            raise UnfitError("fails", f"{type(error).__name__}: {first}") from error
+
+    def _verify_alive(self, error: Exception) -> None:
+        try:
+            self.bench.device.synchronize()
+        except RuntimeError:
+            raise DeviceLostError(str(error)) from error
+
+    def kernels(self, call: Callable[[], object]) -> tuple[str, ...] | None:
+        """The kernels that a call launches, in their order; None where CUPTI cannot see them."""
+        device = self.bench.device
+        if not device.is_gpu or INSTRUMENTS["cupti"].missing(device):
+            return None
+        from cupti import cupti
+
+        with attached(cupti, device.synchronize) as recorder:
+            return tuple(one.name for one in sorted(recorder.of(call), key=lambda one: one.start))
+
+    def kernels_in_graph(self, call: Callable[[], object]) -> tuple[str, ...] | None:
+        return self.kernels(graphs.capture((call,))[0]) if self.bench.cuda_graph else None

@@ -1,0 +1,58 @@
+"""Choices that FlashInfer makes by a heuristic, without its tuner: what else it could have chosen.
+
+`auto` stands for one of the backends of its routine: it is raced against each of them that can run here. An API whose
+algorithm a variable of the environment sets is raced against each of its values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.measurement import one_case
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.tuner.contest import CheckedCall, Entrant
+
+AUTO = "auto"
+# FlashInfer reads it at each call. `clusters` exists on SM100 alone, elsewhere it is the same as `default`.
+TOPK = ("FLASHINFER_TOPK_ALGO", ("default", "clusters", "cub"))
+ALGORITHMS = {"top_k": TOPK, "top_k_page_table_transform": TOPK, "top_k_ragged_transform": TOPK}
+
+
+def rivals(case: Case, call: CheckedCall, settings: Settings) -> list[Entrant]:
+    """What the heuristic chose first, then the others; this alone where none chooses."""
+    chosen = Entrant(case.backend_name, call)
+    if case.backend_name == AUTO:
+        return [chosen, *_backends(case, call, settings)]
+    known = ALGORITHMS if case.backend.api else {}
+    variable, values = known.get(case.routine.name.rpartition(".")[2], ("", ()))
+    return [chosen, *(Entrant(value, call, partial(_set, variable, value)) for value in values)]
+
+
+def _backends(case: Case, call: CheckedCall, settings: Settings) -> Iterator[Entrant]:
+    """The other backends that can run here, of those that `--perf-backends` has beside `auto`, or of all.
+
+    The one that stands in where there is no GPU is none of them there.
+    """
+    device, asked = call.bench.device, set(settings.backends) - {AUTO}
+    for name, backend in case.routine.backends.items():
+        is_rival = name != AUTO and (not asked or name in asked) and (backend.api or not device.is_gpu)
+        other = Case(case.routine, case.shape, name, case.seed)
+        if is_rival and one_case.obstacle(other, device, settings.max_memory) is None:
+            made = one_case.prepared(other, call.bench.how, settings.checking, device, tuned=False)
+            yield Entrant(name, CheckedCall(made, call.bench))
+
+
+@contextmanager
+def _set(variable: str, value: str) -> Iterator[None]:
+    before = os.environ.get(variable)
+    os.environ[variable] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(variable)
+        if before is not None:
+            os.environ[variable] = before

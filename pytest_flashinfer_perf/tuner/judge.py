@@ -1,0 +1,150 @@
+"""What a report finds: choices that break a limit or cannot be used, and what became worse since an earlier report."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.tuner.found import DEFAULT, TUNE, CaseFound, Finding, LeftOut, TacticFound, Transfer
+
+FINE, FOUND, INCOMPLETE = 0, 1, 2
+AS_FAST = 1.02  # of the best before: then it is the default that became worse
+OTHERWISE = {
+    "answer": "the tuner answers with another tactic",
+    "eager": "other kernels",
+    "graph": "other kernels in a graph",
+}
+
+
+def findings(cases: Iterable[CaseFound], limits: Thresholds) -> Iterator[Finding]:
+    for case in cases:
+        asked = limits.fields([case.case, f"{case.family}/{case.case}"])
+        for way, name in grouped(case):
+            yield from _of_way(case, way, name, asked.get("max_regret"))
+        most = asked.get("max_flips")
+        if most is not None and case.flips > most:
+            sentence = f"max_flips = {most:g}: fresh tunes land in {case.flips + 1} sets that can be told apart"
+            yield Finding("FAIL", case.case, sentence)
+        yield from _of_replays(case)
+        yield from _of_questions(case)
+
+
+def grouped(case: CaseFound) -> list[tuple[str, str]]:
+    """Ways with the tactic of each; fresh tunes that took the same one are told together."""
+    others = [(way, name) for way, name in case.ways.items() if not way.startswith(TUNE)]
+    each = Counter(case.tunes).most_common()
+    return [*others, *((f"tuned, {number} of {len(case.tunes)}", name) for name, number in each)]
+
+
+def outside(case: CaseFound) -> int:
+    """How many fresh tunes took a tactic that is not among the best."""
+    return sum(name not in case.best for name in case.tunes)
+
+
+def _of_way(case: CaseFound, way: str, name: str, most: float | None) -> Iterator[Finding]:
+    seen = case.tactic(name)
+    if seen is None:
+        yield Finding("NOTE", case.case, f"{way} takes {name}, which no runner lists")
+    elif seen.is_unfit:
+        yield Finding("FAIL", case.case, f"{way} takes {name}, which is {seen.state}: {seen.why}")
+    elif most is not None and seen.regret is not None and seen.regret.high > most:
+        sentence = f"max_regret = {100 * most:g}%: {way} takes {name}, {seen.regret.sentence}"
+        why_not = _why_not_sure(seen, most)
+        yield Finding("NOTE" if why_not else "FAIL", case.case, f"{sentence}{why_not}")
+
+
+def _why_not_sure(seen: TacticFound, most: float) -> str:
+    """Why a limit is not surely broken: by the lower bound, or as the SM clock was lower while this one was timed."""
+    if seen.regret is not None and seen.regret.low <= most:
+        return ", which may be less"
+    if seen.regret_in_cycles is not None and seen.regret_in_cycles.seen <= most:
+        return f", but {seen.regret_in_cycles.sentence} in SM cycles: the clock was lower meanwhile"
+    return ""
+
+
+def _of_replays(case: CaseFound) -> Iterator[Finding]:
+    for way, seen in case.replayed.items():
+        for name, sentence in OTHERWISE.items():
+            if getattr(seen, name) is False:
+                yield Finding("FAIL", case.case, f"{way}, replayed: {sentence} than was timed")
+    if case.written is False:
+        yield Finding("FAIL", case.case, "the cache file that was written leads to none of its best tactics")
+
+
+def _of_questions(case: CaseFound) -> Iterator[Finding]:
+    if case.untuned:
+        yield Finding("NOTE", case.case, f"{', '.join(case.untuned)}: no entry covers it, the default is taken")
+    for question in case.questions:
+        for rounded in question.rounded:
+            yield Finding("NOTE", case.case, f"{question.op}: {rounded}")
+        for broken in question.broken:
+            yield Finding("NOTE", case.case, f"{question.op}: lists no tactics, {broken}")
+
+
+def exit_code(cases: Sequence[CaseFound], left_out: Sequence[LeftOut], found: Iterable[Finding]) -> int:
+    """1 if a way to choose is too slow or wrong, 2 if a case failed or there was nothing to look at."""
+    if any(one.fails for one in found):
+        return FOUND
+    return FINE if cases and not any(one.outcome == "failed" for one in left_out) else INCOMPLETE
+
+
+def grown(cases: Iterable[CaseFound], before: Iterable[CaseFound]) -> Iterator[Finding]:
+    """Against an earlier report: defaults whose regret surely grew, and runners and tactics that vanished."""
+    earlier = {case.case: case for case in before}
+    for case in cases:
+        old = earlier.get(case.case)
+        if old is None:
+            continue
+        now, then = (one.regret(one.ways[DEFAULT]) for one in (case, old))
+        if now and then and now.low > then.high:
+            best = "though the best is as fast" if best_s(case) <= AS_FAST * best_s(old) else "of another best"
+            sentence = f"the default's regret grew from {then.sentence} to {now.sentence}, {best}"
+            yield Finding("SLOWER", case.case, sentence)
+        yield from _vanished(case, old)
+
+
+def _vanished(case: CaseFound, old: CaseFound) -> Iterator[Finding]:
+    for what, names in (("runner", _runners), ("tactic", _offered)):
+        gone = sorted(names(old) - names(case))
+        if gone:
+            more = f" and {len(gone) - 3} more" * (len(gone) > 3)
+            sentence = f"vanished since: {counted(len(gone), what)}, {', '.join(gone[:3])}{more}"
+            yield Finding("NOTE", case.case, sentence)
+
+
+def _runners(case: CaseFound) -> set[str]:
+    return {runner for question in case.questions for runner in question.runners}
+
+
+def _offered(case: CaseFound) -> set[str]:
+    return {one.tactic for one in case.tactics}
+
+
+def best_s(case: CaseFound) -> float:
+    """The median of the fastest, in seconds; infinite where nothing could be timed."""
+    best = case.tactic(case.best[0]) if case.best else None
+    return statistics.median(best.seconds) if best else float("inf")
+
+
+def transfers(cases: Sequence[CaseFound]) -> list[Transfer]:
+    """What one case's best tactic costs in another that differs in one parameter: a size, or how tokens are routed."""
+    made = []
+    for here in cases:
+        for there in cases:
+            flag = _differing(here, there)
+            regret = there.regret(here.best[0]) if flag and here.best else None
+            if flag and regret and regret.low > 0:
+                made.append(Transfer(here.case, there.case, flag, regret))
+    return sorted(made, key=lambda one: -one.regret.seen)
+
+
+def _differing(here: CaseFound, there: CaseFound) -> str | None:
+    """The one parameter in which two cases of a routine and backend differ."""
+    if (here.routine, here.backend) != (there.routine, there.backend):
+        return None
+    both = here.params.keys() | there.params.keys()
+    differing = [name for name in both if here.params.get(name) != there.params.get(name)]
+    return differing[0] if len(differing) == 1 else None

@@ -1,0 +1,103 @@
+"""The pytest plugin of a process that tunes or races (`-p`): cases are selected as usual, and looked at one by one.
+
+What it finds is written line by line, so that a tactic that kills the process costs no more than itself: whoever
+started the process starts it again, and says which tactic to leave out.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import read_json
+from pytest_flashinfer_perf.machine import devices, provenance
+from pytest_flashinfer_perf.measurement import autotune, one_case
+from pytest_flashinfer_perf.session import time_limit
+from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, case_of
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.tuner import search, tactics
+from pytest_flashinfer_perf.tuner.contest import DeviceLostError
+from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, Job
+
+PLUGIN = __name__
+LOST = 86  # the exit code of a process whose GPU a tactic made unusable
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tuner-job", metavar="FILE", type=Path)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    job = Job(**read_json(config.getoption("tuner_job")))
+    config.pluginmanager.register(TunerLoop(config, job), "flashinfer-perf-tuner-loop")
+
+
+class TunerLoop:
+    """Replaces pytest's loop over tests; the device is found before, by the hooks of the plugin itself."""
+
+    def __init__(self, config: pytest.Config, job: Job) -> None:
+        self._config = config
+        self._job = job
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed:  # pytest itself reports collection errors
+            return None
+        cases = list({_untuned(case): case for item in session.items if (case := case_of(item)) is not None}.values())
+        if not cases:
+            raise pytest.UsageError("no tuner to look at: these arguments select no test with a case")
+        self._verify()
+        self._job.say("begins", versions={name: v and str(v) for name, v in provenance.versions().items()})
+        for case in cases:
+            if case.identity.case not in self._job.done:
+                self._one(case)
+        self._job.say("end")
+        return True
+
+    def _verify(self) -> None:
+        """What would be no answer of any case."""
+        try:
+            if self._job.tune == tactics.V2:
+                tactics.autotune_v2()
+            if self._job.cache and not self._job.tune:
+                autotune.verify(self._job.cache, tune=False)
+        except FlashinferPerfError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def _one(self, case: Case) -> None:
+        """A case ends with a line, whatever happens to it."""
+        job, name = self._job, case.identity.case
+        job.say("starts", case=name)
+        try:
+            found = self._looked_at(case)
+        except DeviceLostError:
+            os._exit(LOST)
+        except Exception as error:  # noqa: BLE001 - the other cases have tactics too
+            found = {"failed": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+        finally:
+            self._config.stash[DEVICE].give_back_memory()
+        job.say("case", case=name, **found)
+
+    def _looked_at(self, case: Case) -> dict[str, Any]:
+        settings, device = self._config.stash[SETTINGS], self._config.stash[DEVICE]
+        reason = one_case.obstacle(case, device, settings.max_memory)
+        if reason:
+            return {"skipped": reason}
+        time_limit.watch()
+        if device.is_gpu:
+            devices.freeze_imports()
+        if self._job.tune:
+            target = one_case.prepared(case, settings.measuring, settings.checking, device, tuned=False).target
+            return {"picked": tactics.tuned(target, self._job.tune, str(self._job.cache)).as_json}
+        found = search.look_at(case, settings, device, self._job)
+        return {"skipped": NOTHING_TO_CHOOSE} if found is None else {"found": asdict(found)}
+
+
+def _untuned(case: Case) -> tuple[Any, ...]:
+    """What a case and the same one with --autotune have in common: here both are asked untuned."""
+    params = {name: value for name, value in case.params.as_json().items() if name != "autotune"}
+    return case.routine.name, case.backend_name, repr(params), case.seed

@@ -1,0 +1,110 @@
+"""The processes of a report: fresh ones that tune, then one that races, started again after a tactic that ended it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import write_json
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import LINES_OF_LOG, Environment
+from pytest_flashinfer_perf.printing import say
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.tuner.found import TUNE, CaseFound, LeftOut
+from pytest_flashinfer_perf.tuner.loop import LOST, PLUGIN
+from pytest_flashinfer_perf.tuner.search import Job
+
+MOST_RESTARTS = 50
+ENDED = {LOST: "it left the GPU unusable"}
+
+
+class TunerRunError(FlashinferPerfError):
+    """A process of the report ended without a tactic to blame."""
+
+
+@dataclass
+class Runs:
+    """The processes for pytest's arguments, with all that they said, in a folder with their logs."""
+
+    arguments: Sequence[str]
+    tunes: int
+    tuner: str
+    job: Job
+    folder: Path
+    picks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str | None] = field(default_factory=dict)
+
+    def cases(self) -> tuple[list[CaseFound], list[LeftOut]]:
+        """Tune as often as asked, then race: the cases with what was found, and those that were left out."""
+        for nth in range(1, self.tunes + 1):
+            self._tune(f"{TUNE}{nth}", self.folder / f"tune-{nth}")
+        where = str(self.folder / "race.jsonl")
+        events = self._ran(replace(self.job, output=where, picks=self.picks, files=self.files), "race")
+        cases = [fields.read(CaseFound, event["found"], where) for event in events if "found" in event]
+        return cases, [left for event in events for left in _left_out(event)]
+
+    def _tune(self, way: str, stem: Path) -> None:
+        cache = str(stem.with_suffix(".cache.json").resolve())
+        found = self._ran(Job(str(stem.with_suffix(".jsonl")), tune=self.tuner, cache=cache), way)
+        for case in found:
+            if "failed" in case:
+                say(f"{way}: {case['case']}: {case['failed']}")
+            if case.get("picked"):
+                self.picks.setdefault(case["case"], {})[way] = case["picked"]
+        if Path(cache).exists():
+            self.files[way] = cache
+
+    def _ran(self, job: Job, title: str) -> list[dict[str, Any]]:
+        """Run the process to its end, and again without the tactic that it ended with."""
+        found: dict[str, dict[str, Any]] = {}
+        for _ in range(MOST_RESTARTS):
+            code, log = self._process(job)
+            events = _read(Path(job.output))
+            self.versions = next((event["versions"] for event in events if event["event"] == "begins"), self.versions)
+            found |= {event["case"]: event for event in events if event["event"] == "case"}
+            if events and events[-1]["event"] == "end":
+                say(f"{title}: {counted(len(found), 'case')}")
+                return list(found.values())
+            last, why = events[-1] if events else {}, ENDED.get(code, f"it ended its process with code {code}")
+            if last.get("event") not in ("tactic", "starts", "replays"):
+                raise TunerRunError(f"{title}: exit code {code}, full log: {log}\n{processes.end(log, LINES_OF_LOG)}")
+            if last["event"] != "tactic":
+                found[last["case"]] = {"case": last["case"], "failed": why}
+            job = replace(job, done=tuple(found), crashed=_blamed(job.crashed, last, why))
+        raise TunerRunError(f"{title}: {MOST_RESTARTS} processes ended before their end, the last log: {log}")
+
+    def _process(self, job: Job) -> tuple[int, Path]:
+        log = Path(job.output).with_suffix(".log")
+        with tempfile.TemporaryDirectory() as folder:
+            told = Path(folder, "job.json")
+            write_json(told, asdict(job))
+            words = (sys.executable, "-m", "pytest", "-p", PLUGIN, f"--tuner-job={told}")
+            return processes.started(Environment("tuner", words), self.arguments, log), log
+
+
+def _left_out(event: Mapping[str, Any]) -> Iterator[LeftOut]:
+    outcomes: tuple[Literal["skipped", "failed"], ...] = ("skipped", "failed")
+    for outcome in outcomes:
+        if outcome in event:
+            yield LeftOut(event["case"], outcome, event[outcome])
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def _blamed(known: Mapping[str, Mapping[str, str]], last: Mapping[str, Any], why: str) -> dict[str, dict[str, str]]:
+    """With the tactic whose turn it was when the process ended."""
+    made = {case: dict(reasons) for case, reasons in known.items()}
+    if last["event"] == "tactic":
+        made.setdefault(last["case"], {})[last["tactic"]] = why
+    return made

@@ -1,0 +1,218 @@
+"""Find the best of what could be chosen for a case, and what each way to choose costs.
+
+A way is how something comes to be chosen: FlashInfer's default, a fresh tune in a process of its own, a cache file, or
+the heuristic behind `auto`. What a way chooses stays in the race to its end, so that its regret is known.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.files import append_whole, as_json
+from pytest_flashinfer_perf.kernel_timing.target import Target
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.measurement import one_case
+from pytest_flashinfer_perf.measurement.autotune import Choice
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.tuner import contest, heuristics, sets, tactics
+from pytest_flashinfer_perf.tuner.contest import CheckedCall, Contest, Entrant
+from pytest_flashinfer_perf.tuner.found import DEFAULT, TUNE, CaseFound, QuestionFound, Replayed, TacticFound
+from pytest_flashinfer_perf.tuner.race import Race
+from pytest_flashinfer_perf.tuner.tactics import Chosen, Question, Tactic
+
+MOST_OF_ONE = 8  # of the best answers to one question that are combined with those to another
+NOTHING_TO_CHOOSE = "it asks FlashInfer's tuner nothing, and no heuristic chooses its kernel"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do with each case: tune it into `cache` with `tune`, or race what could be chosen, `budget` seconds long.
+
+    A race judges `cache`, and adds the best to `write`. `picks` are what earlier processes chose, by case and way;
+    `files` their cache files by way; `crashed` the reasons by case and tactic of those that ended a process; `done` are
+    cases that are finished. What happens is written to `output`, a line for each event.
+    """
+
+    output: str = ""
+    tune: str | None = None
+    budget: float = 0.0
+    cache: str | None = None
+    write: str | None = None
+    picks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    crashed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    done: tuple[str, ...] = ()
+
+    def say(self, event: str, **more: Any) -> None:
+        if self.output:
+            append_whole(Path(self.output), f"{as_json({'event': event, **more})}\n")
+
+
+def look_at(case: Case, settings: Settings, device: Device, job: Job) -> CaseFound | None:
+    """Race all that could be chosen; None where there is nothing to choose."""
+    start, measuring = time.monotonic(), case.options.applied_to(settings.measuring, device)
+    made = one_case.prepared(case, measuring, settings.checking, device, tuned=False)
+    bench = contest.bench_of(made, measuring, device)
+    name = case.identity.case
+    held = Contest(bench, lambda tactic: job.say("tactic", case=name, tactic=tactic), job.crashed.get(name, {}))
+    questions = tactics.questions(made.target)
+    call = CheckedCall(made, bench)
+    if any(question.listed for question in questions):
+        found = _tactics(case, held, call, questions, job)
+    elif len(rivals := heuristics.rivals(case, call, settings)) > 1:
+        found = _heuristic(case, held, rivals, job.budget)
+    else:
+        return None
+    return replace(found, took_s=round(time.monotonic() - start, 2))
+
+
+def _heuristic(case: Case, held: Contest, rivals: Sequence[Entrant], budget: float) -> CaseFound:
+    """What a heuristic chose, which is the first of them, against the others."""
+    race, names = _race(held, rivals[:1]), held.enter(rivals)
+    race.run(names, _until(time.monotonic() + budget))
+    return _found(case, held, race, f"{names[0]} against {counted(len(names) - 1, 'other')}", {DEFAULT: names[0]})
+
+
+def _tactics(case: Case, held: Contest, call: CheckedCall, questions: Sequence[Question], job: Job) -> CaseFound:
+    """Every tactic of the tuner, then what each way replays."""
+    chosen = {way: Chosen.from_json(picked) for way, picked in job.picks.get(case.identity.case, {}).items()}
+    files = {way: job.files[way] for way in chosen if way in job.files}
+    if job.cache:
+        chosen["cache"], files["cache"] = tactics.chosen(call.target, cache=job.cache), job.cache
+    ways = {DEFAULT: tactics.default(questions), **{way: one.tactic for way, one in chosen.items()}}
+    race, sentence = _searched(held, call, questions, list(ways.values()), job.budget)
+    job.say("replays", case=case.identity.case)
+    replayed = {
+        way: _replayed(held, call.target, ways[way], files.get(way)) for way in ways if way in {DEFAULT, *files}
+    }
+    return _found(
+        case,
+        held,
+        race,
+        sentence,
+        {way: tactic.name for way, tactic in ways.items()},
+        untuned=tuple(way for way, one in chosen.items() if not one.is_covered),
+        questions=tuple(map(_question, questions)),
+        replayed=replayed,
+        written=_written(race, call.target, questions, ways, job.write),
+    )
+
+
+def _race(held: Contest, kept: Sequence[Entrant]) -> Race:
+    return Race(held.enter(kept), held.rounds(), lambda: True, held.tick_s)
+
+
+def _until(end: float) -> Callable[[], bool]:
+    return lambda: time.monotonic() < end
+
+
+def _searched(
+    held: Contest, call: CheckedCall, questions: Sequence[Question], kept: Sequence[Tactic], budget: float
+) -> tuple[Race, str]:
+    """Race all answers to one question. To several: those to each with the others' defaults, then the best combined."""
+
+    def entrants(of: Sequence[Tactic]) -> list[Entrant]:
+        return [Entrant(tactic.name, call, partial(tactics.using, tactic)) for tactic in of]
+
+    start, base, race = time.monotonic(), tactics.default(questions), _race(held, entrants(kept))
+    each = budget / (len(questions) + (len(questions) > 1))
+    best: dict[str, Sequence[Choice]] = {}
+    for nth, question in enumerate(questions, start=1):
+        offered = tactics.product(base, {question.op: question.choices})
+        race.run(held.enter(entrants(offered)), _until(start + each * nth))
+        best[question.op] = _best_of(race, question, offered)
+    if len(questions) > 1:
+        race.run(held.enter(entrants(tactics.product(base, best))), _until(start + budget))
+    return race, _sentence(questions, best)
+
+
+def _best_of(race: Race, question: Question, offered: Sequence[Tactic]) -> list[Choice]:
+    """The answers that are left, the fastest first."""
+    left = [one for one in offered if race.lanes[one.name].laps and not race.lanes[one.name].state]
+    left.sort(key=lambda one: statistics.median(race.lanes[one.name].times.values()))
+    return [dict(one.answers)[question.op] for one in left[:MOST_OF_ONE]] or [question.default]
+
+
+def _sentence(questions: Sequence[Question], best: Mapping[str, Sequence[Choice]]) -> str:
+    if len(questions) == 1:
+        return f"all {len(questions[0].choices)} tactics"
+    each = ", then ".join(f"{len(one.choices)} of {one.op} with the others' defaults" for one in questions)
+    combined = " x ".join(str(len(choices)) for choices in best.values())
+    return f"{each}, then the best of each combined ({combined}): each is taken to cost the same beside any other"
+
+
+def _replayed(held: Contest, call: Target, tactic: Tactic, cache: str | None) -> Replayed:
+    """Whether FlashInfer chooses that tactic again, by its answer, by its kernels, and in a graph."""
+    answer = tactics.chosen(call, cache=cache).tactic
+    gc.collect()  # of the graphs that the tuner left behind
+    eager, graph = held.kernels(call), held.kernels_in_graph(call)
+    with tactics.using(tactic):
+        timed = held.kernels(call)
+    return Replayed(answer.name == tactic.name, *(None if seen is None else seen == timed for seen in (eager, graph)))
+
+
+def _written(
+    race: Race, call: Target, questions: Sequence[Question], ways: Mapping[str, Tactic], cache: str | None
+) -> bool | None:
+    """Whether a cache file with the best tactic covers the call and leads to a best one; None if none is asked for."""
+    if cache is None or not race.field.times:
+        return None
+    name = race.field.fastest
+    offered = tactics.product(tactics.default(questions), {question.op: question.choices for question in questions})
+    tactics.write(call, next(one for one in (*ways.values(), *offered) if one.name == name), cache)
+    taken = tactics.chosen(call, cache=cache)
+    return taken.is_covered and taken.tactic.name in race.field.best
+
+
+def _found(case: Case, held: Contest, race: Race, search: str, ways: Mapping[str, str], **more: Any) -> CaseFound:
+    picks = [name for way, name in ways.items() if way.startswith(TUNE)]
+    return CaseFound(
+        case=case.identity.case,
+        routine=case.routine.name,
+        family=case.routine.family,
+        backend=case.backend_name,
+        params={key: str(value) for key, value in case.params.as_dict().items()},
+        instrument=held.bench.instrument.name,
+        cuda_graph=held.bench.cuda_graph,
+        device=held.bench.device.name,
+        search=search,
+        rounds=race.round,
+        tactics=tuple(entries(race)),
+        best=race.field.best if race.field.times else (),
+        ways=ways,
+        flips=sets.flips(race.field, picks),
+        **more,
+    )
+
+
+def _question(question: Question) -> QuestionFound:
+    runners = sorted({choice.runner for choice in question.choices})
+    return QuestionFound(question.op, tuple(runners), question.broken, question.rounded)
+
+
+def entries(race: Race) -> list[TacticFound]:
+    """Everything that had a turn, or should have had one."""
+    field, in_cycles, made = race.field, race.field_in_cycles, []
+    best = set(field.best) if field.times else set()
+    for name, lane in race.lanes.items():
+        ran = bool(lane.laps)
+        made.append(
+            TacticFound(
+                name,
+                "best" if name in best else lane.state or "slower",
+                lane.why,
+                tuple(lane.times[nth] for nth in sorted(lane.laps)),
+                field.regret(name) if ran else None,
+                in_cycles.regret(name) if ran and in_cycles else None,
+            )
+        )
+    return made

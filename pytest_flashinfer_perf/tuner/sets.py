@@ -1,0 +1,132 @@
+"""The set of the best tactics, and what any other one costs: regret, with an interval.
+
+Tactics run in rounds, each once in a round at the same addresses, so they are compared by differences within rounds.
+The best are all that are not surely slower than another one: multiple comparisons with the best, after Hsu, with
+Bonferroni's bound. Noise is the gate's: what the rounds of one pair say, blended with what all pairs say.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_flashinfer_perf.gate import noise
+from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
+from pytest_flashinfer_perf.gate.noise import Noise
+
+FEWEST_ROUNDS = 2  # a single one says nothing of its noise
+
+Rounds = Mapping[int, float]  # seconds by the number of the round
+
+
+@dataclass(frozen=True)
+class Regret:
+    """How much slower than the best tactic, as a share of its time, with its bounds."""
+
+    low: float
+    seen: float
+    high: float
+
+    @property
+    def sentence(self) -> str:
+        low, seen, high = (100 * share for share in (self.low, self.seen, self.high))
+        return f"+{seen:.1f} % ({low:.1f} to {high:.1f})"
+
+
+@dataclass(frozen=True)
+class Field:
+    """Tactics that ran, with the seconds of each in its rounds; `out` were dropped as surely slower than others.
+
+    `tick_s` is what the clock rounds by: rounds agree in that, so that more of them do not lessen it.
+    """
+
+    times: Mapping[str, Rounds]
+    out: frozenset[str] = frozenset()
+    tick_s: float = 0.0
+
+    @functools.cached_property
+    def fastest(self) -> str:
+        """The fastest by the mean over the rounds that all who are left have in common."""
+        left = [name for name in self.times if name not in self.out]
+        common = frozenset.intersection(*(frozenset(self.times[name]) for name in left))
+        if not common:
+            return min(left, key=lambda name: statistics.median(self.times[name].values()))
+        return min(left, key=lambda name: statistics.fmean(math.log(self.times[name][n]) for n in common))
+
+    @functools.cached_property
+    def best(self) -> tuple[str, ...]:
+        """All that cannot be told from the fastest, this one first; what ran in another stage was combined into it."""
+        left = (name for name in self.times if name not in self.out and name != self.fastest)
+        met = (name for name in left if self.times[name].keys() & self.times[self.fastest].keys())
+        near = (self.fastest, *(name for name in met if not self.is_slower(name)))
+        beaten = {name for name in near[1:] if any(self.is_slower(name, than=other) for other in near)}
+        return tuple(name for name in near if name not in beaten)
+
+    def is_slower(self, name: str, looks: int = 1, than: str | None = None) -> bool:
+        """Whether it is surely slower than the fastest or another, when all are compared, in each of so many looks."""
+        seen = self.effect(than or self.fastest, name)
+        return seen is not None and seen.bound(-1, self._risk / looks) > 0
+
+    def is_told_from(self, one: str, other: str) -> bool:
+        seen = self.effect(one, other)
+        return seen is not None and abs(seen.change) > seen.bound(1, self._risk) - seen.change
+
+    def regret(self, name: str) -> Regret | None:
+        """Its regret; None where it ran in no rounds with the best."""
+        effects = [self.effect(other, name) for other in self.best if other != name]
+        seen = [effect for effect in effects if effect is not None]
+        if name == self.fastest and not effects:
+            return Regret(0.0, 0.0, 0.0)
+        if not seen:
+            return None
+        low = 0.0 if name in self.best else max(effect.bound(-1, self._risk) for effect in seen)
+        high = max(effect.bound(1) for effect in seen)
+        middle = max((effect.change for effect in seen), default=0.0)
+        shown = 0.0 if name == self.fastest else middle
+        return Regret(*(math.expm1(max(0.0, share)) for share in (low, shown, high)))
+
+    @property
+    def _risk(self) -> float:
+        """Of one pair: half of the risk is for the set at the end, the other half for what is dropped on the way."""
+        return RISK / 2 / max(1, len(self.times) - 1)
+
+    def effect(self, before: str, after: str) -> Effect | None:
+        """How much slower `after` is than `before`, of the rounds that both ran in."""
+        seen = self._seen(before, after)
+        if seen is None:
+            return None
+        prior, own = self._pool, Noise(seen.variance, seen.df, "rounds")
+        blended = prior.blended(own.variance, own.df) if prior else own
+        unseen = noise.UNSEEN["cycles"] ** 2 + (self.tick_s / seen.before[0]) ** 2
+        rounds = len(seen.before)  # an effect's error becomes less with each of them, and what is unseen does not
+        return Effect(seen, replace(blended, variance=blended.variance + rounds * unseen))
+
+    @functools.cached_property
+    def _pool(self) -> Noise | None:
+        """The noise of all pairs with the fastest together."""
+        seen = [self._seen(self.fastest, name) for name in self.times if name != self.fastest]
+        return noise.pooled([(one.variance, one.df) for one in seen if one is not None])
+
+    def _seen(self, before: str, after: str) -> Replicates | None:
+        shared = sorted(self.times[before].keys() & self.times[after].keys())
+        if len(shared) < FEWEST_ROUNDS:
+            return None
+        sides = [tuple(self.times[name][n] for n in shared) for name in (before, after)]
+        return Replicates(Domain.TIME, "cycles", sides[0], sides[1], paired=True)
+
+
+def flips(field: Field, picks: Sequence[str]) -> int:
+    """How many more sets than one these tactics fall into: tactics that cannot be told apart are one set.
+
+    One that has no time, as its answer is wrong or it fails, is a set of its own.
+    """
+    timed = {name for name in picks if name in field.times}
+    by_time = sorted(timed, key=lambda name: statistics.median(field.times[name].values()))
+    sets, first = len(set(picks) - timed), None
+    for name in by_time:
+        if first is None or field.is_told_from(first, name):
+            sets, first = sets + 1, name
+    return max(0, sets - 1)

@@ -1,0 +1,305 @@
+"""The tactics among which FlashInfer's tuner chooses for a call: list them, and have the call use one of them.
+
+A call asks the tuner once or several times (`cutlass_fused_moe` asks for each of its two products). What is known of a
+question comes from FlashInfer's public hooks: `choose_one` asks, `get_valid_tactics` lists, `autotune` tunes and loads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.machine import capability, patches
+from pytest_flashinfer_perf.machine.patches import Function
+from pytest_flashinfer_perf.measurement import autotune
+from pytest_flashinfer_perf.measurement.autotune import Choice
+from pytest_flashinfer_perf.tuner.found import TUNERS
+
+V1, V2 = TUNERS
+
+
+class TacticError(FlashinferPerfError):
+    """A call does not offer the tactic that it was to use."""
+
+
+@dataclass(frozen=True)
+class Tactic:
+    """An answer to each question of a call, by the name of the operation that asks."""
+
+    answers: tuple[tuple[str, Choice], ...]
+
+    @property
+    def name(self) -> str:
+        """Runner and tactic, with the operation in front where a call asks more than once."""
+        if len(self.answers) == 1:
+            return self.answers[0][1].sentence
+        return "; ".join(f"{op.rpartition('::')[2]}: {choice.sentence}" for op, choice in self.answers)
+
+    def changed(self, op: str, choice: Choice) -> Tactic:
+        return Tactic(tuple((name, choice if name == op else old) for name, old in self.answers))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the tuner answers to a call; without an entry for each question, which covers the call, by default."""
+
+    tactic: Tactic
+    is_covered: bool
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        answers = [[op, choice.runner, choice.tactic] for op, choice in self.tactic.answers]
+        return {"answers": answers, "covered": self.is_covered}
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> Chosen:
+        answers = ((op, Choice(runner, _frozen(tactic))) for op, runner, tactic in written["answers"])
+        return cls(Tactic(tuple(answers)), written["covered"])
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a call asks the tuner: an operation, the answer without tuning, and the answers that runners list.
+
+    `broken` has a sentence for each runner that fails to list; `rounded` says which sizes are tuned as other ones.
+    """
+
+    op: str
+    default: Choice
+    listed: tuple[Choice, ...]
+    broken: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The listed ones and the default, which a runner need not list."""
+        return tuple(dict.fromkeys((self.default, *self.listed)))
+
+
+def questions(call: Callable[[], object]) -> tuple[Question, ...]:
+    """What the call asks the tuner when nothing is tuned. An operation that asks again is listed once."""
+    tuner = _tuner()
+    tuner.clear_cache()
+    seen: dict[str, Question] = {}
+
+    def wrapped(ask: Function) -> Function:
+        def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+            runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
+            listed, broken = _listed(runners, inputs)
+            rounded = tuple(_rounded(_specs(tuner, tuning_config, inputs), runners, inputs))
+            seen.setdefault(op, Question(op, _choice(runner, tactic), listed, broken, rounded))
+            return runner, tactic
+
+        return choose_one
+
+    with patches.tuner_wrapped("choose_one", wrapped):
+        call()
+    return tuple(seen.values())
+
+
+def _tuner() -> Any:
+    return importlib.import_module("flashinfer.autotuner").AutoTuner.get()
+
+
+def default(asked: Sequence[Question]) -> Tactic:
+    return Tactic(tuple((question.op, question.default) for question in asked))
+
+
+def _choice(runner: Any, tactic: Any) -> Choice:
+    return Choice(type(runner).__name__, _frozen(tactic))
+
+
+def _frozen(tactic: Any) -> Any:
+    """As the tuner has it: lists, which JSON knows, are tuples."""
+    return tuple(map(_frozen, tactic)) if isinstance(tactic, list | tuple) else tactic
+
+
+def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice, ...], tuple[str, ...]]:
+    """What each runner lists for inputs of just this size; a runner that raises is named, not lost."""
+    answers = [_of_runner(runner, inputs, _profile(inputs)) for runner in runners]
+    found = (choice for choices in answers if not isinstance(choices, str) for choice in choices)
+    return tuple(dict.fromkeys(found)), tuple(sentence for sentence in answers if isinstance(sentence, str))
+
+
+def _of_runner(runner: Any, inputs: Sequence[Any], profile: Any) -> list[Choice] | str:
+    try:
+        return [_choice(runner, tactic) for tactic in runner.get_valid_tactics(inputs, profile)]
+    except Exception as error:  # noqa: BLE001 - whatever it raises
+        return f"{type(runner).__name__}: {type(error).__name__}: {error}"
+
+
+def _profile(inputs: Sequence[Any]) -> Any:
+    library = importlib.import_module("flashinfer.autotuner")
+    shapes = [[library.StaticDim(size) for size in shape] for shape in _shapes(inputs)]
+    return library.OptimizationProfile(shapes, [None] * len(shapes))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A dimension that the tuner rounds, of one or several inputs; `bucket` says what a size is tuned as."""
+
+    inputs: Sequence[int]
+    dimensions: Sequence[int]
+    bucket: Callable[[int], int]
+
+    def size(self, shapes: Sequence[Any]) -> int:
+        return int(shapes[self.inputs[0]][self.dimensions[0]])
+
+
+def _specs(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> list[Spec]:
+    """Those of inputs that are there, as some are optional."""
+    return [
+        Spec(spec.input_idx, spec.dim_idx, tuner.get_effective_map_to_tuning_buckets(tuning_config, nth))
+        for nth, spec in enumerate(tuning_config.dynamic_tensor_specs)
+        if inputs[spec.input_idx[0]] is not None
+    ]
+
+
+def _shapes(inputs: Sequence[Any]) -> list[Any]:
+    return [getattr(tensor, "shape", ()) for tensor in inputs]
+
+
+def _rounded(specs: Sequence[Spec], runners: Sequence[Any], inputs: Sequence[Any]) -> Iterator[str]:
+    """Sizes that the tuner takes for others, and whether what was tuned for that bucket serves them."""
+    for spec in specs:
+        size = spec.size(_shapes(inputs))
+        bucket = spec.bucket(size)
+        if bucket != size:
+            where = f"input {spec.inputs[0]} dimension {spec.dimensions[0]}"
+            yield f"{where}: {size} is tuned as {bucket}"
+            for runner in runners:
+                if _is_kept_by_size(runner, inputs, spec, bucket):
+                    name = type(runner).__name__
+                    yield f"{where}: {name} keeps entries by size, so that one of {bucket} does not serve {size}"
+
+
+def _is_kept_by_size(runner: Any, inputs: Sequence[Any], spec: Spec, bucket: int) -> bool:
+    """Whether a runner's own part of an entry's key would be another one at the bucket's size.
+
+    FlashInfer wants it to be the same. It is not for cuBLASLt's BF16 runner: see evidence/tuner-h200-0.7.2.md.
+    """
+    resized = list(inputs)
+    for nth, dim in zip(spec.inputs, spec.dimensions, strict=True):
+        if inputs[nth] is not None:
+            shape = list(inputs[nth].shape)
+            shape[dim] = bucket
+            resized[nth] = inputs[nth].new_empty(shape)
+    return bool(runner.get_cache_key_extras(inputs) != runner.get_cache_key_extras(resized))
+
+
+@contextmanager
+def using(tactic: Tactic) -> Iterator[None]:
+    """Calls use this tactic, as they would if the tuner had chosen it. Raises TacticError if they do not offer it."""
+    wanted = dict(tactic.answers)
+
+    def choose_one(op: str, runners: Any, *_others: Any, **_kwargs: Any) -> tuple[Any, Any]:
+        choice = wanted.get(op)
+        offered = (runner for runner in runners if choice and type(runner).__name__ == choice.runner)
+        runner = next(offered, None)
+        if choice is None or runner is None:
+            raise TacticError(f"{op} does not offer {choice.sentence if choice else 'a tactic that was listed'}")
+        return runner, choice.tactic
+
+    with patches.tuner_wrapped("choose_one", lambda _: choose_one):
+        yield
+
+
+def chosen(call: Callable[[], object], *, cache: str | None = None) -> Chosen:
+    """What the tuner answers to the call by itself: untuned, or with a cache file loaded.
+
+    The tuner keeps what it loaded, so that calls that follow are replays.
+    """
+    autotune.prepare(call, tune=False, cache=cache)
+    return _answers(call)
+
+
+def tuned(call: Callable[[], object], tuner: str, cache: str) -> Chosen:
+    """What the tuner answers after it has tuned the call afresh; `autotune` writes the cache file."""
+    if tuner == V1:
+        autotune.prepare(call, tune=True, cache=cache)
+    else:
+        _tuner().clear_cache()
+        with autotune_v2()(mode="tune", persistent_cache=False):
+            call()
+    return _answers(call)
+
+
+def autotune_v2() -> Callable[..., AbstractContextManager[None]]:
+    """FlashInfer's second tuner, which 0.7 has as an experiment. Its files are left alone: they stay attached."""
+    found: Any = getattr(importlib.import_module("flashinfer"), V2, None)
+    if found is None or not capability.accepts(found, "persistent_cache"):
+        raise TacticError(f"this flashinfer has no {V2}: use --tuner={V1}, or flashinfer 0.7.2")
+    return found  # type: ignore[no-any-return]
+
+
+def _answers(call: Callable[[], object]) -> Chosen:
+    seen: dict[str, Choice] = {}
+    hits: list[bool] = []
+
+    def wrapped(search: Function) -> Function:
+        def search_cache(*args: Any, **kwargs: Any) -> Any:
+            found = search(*args, **kwargs)
+            hits.append(bool(found[0]))
+            return found
+
+        return search_cache
+
+    with (
+        patches.tuner_choices(lambda op, runner, tactic: seen.update({op: _choice(runner, tactic)})),
+        patches.tuner_wrapped("search_cache", wrapped),
+    ):
+        call()
+    return Chosen(Tactic(tuple(seen.items())), bool(hits) and all(hits))
+
+
+def product(base: Tactic, among: dict[str, Sequence[Choice]]) -> list[Tactic]:
+    """Every combination of these answers, with the base's answers to other questions."""
+    made = []
+    for combination in itertools.product(*among.values()):
+        tactic = base
+        for op, choice in zip(among, combination, strict=True):
+            tactic = tactic.changed(op, choice)
+        made.append(tactic)
+    return made
+
+
+def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
+    """Add the tactic to a cache file, as FlashInfer writes it: its tuner runs, and is offered no other tactic.
+
+    Other buckets than the one of this call are offered none, and so get no entry.
+    """
+    tuner, wanted = _tuner(), dict(best.answers)
+    tuner.clear_cache()
+
+    def wrapped(ask: Function) -> Function:
+        def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+            specs = _specs(tuner, tuning_config, inputs)
+            here = [spec.bucket(spec.size(_shapes(inputs))) for spec in specs]
+            for runner in runners:
+                runner.get_valid_tactics = _offer(runner, wanted[op], specs, here)
+            try:
+                runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
+                return runner, tactic
+            finally:
+                for runner in runners:
+                    runner.__dict__.pop("get_valid_tactics", None)
+
+        return choose_one
+
+    autotune_here = importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache)
+    with autotune_here, patches.tuner_wrapped("choose_one", wrapped):
+        call()
+
+
+def _offer(runner: Any, wanted: Choice, specs: Sequence[Spec], here: Sequence[int]) -> Callable[[Any, Any], list[Any]]:
+    def get_valid_tactics(_inputs: Any, profile: Any) -> list[Any]:
+        """The last profile has the call's own size, and is kept as the bucket that this one is rounded to."""
+        is_here = [spec.bucket(spec.size(profile.get_opt_shapes())) for spec in specs] == here
+        return [wanted.tactic] if is_here and type(runner).__name__ == wanted.runner else []
+
+    return get_valid_tactics

@@ -1,0 +1,141 @@
+"""Test files for whole sessions, whose work takes its time on a clock of its own, however busy the machine is."""
+
+CLOCK = """
+    import random
+
+    from pytest_flashinfer_perf.kernel_timing import instruments
+
+    class Clock:
+        now, noise = 0.0, random.Random(0)
+
+        def perf_counter(self):
+            self.now += 1e-6
+            return self.now
+
+        def works(self, milliseconds):
+            self.now += milliseconds * 1e-3 * self.noise.gauss(1, 0.005)
+
+    instruments.time = clock = Clock()
+"""
+# A product whose runner has eight tactics of known cost, and a tuner's stopwatch. Entries are kept by bucket and by
+# size, as cuBLASLt's BF16 runner keeps them.
+FILE = f"""{CLOCK}
+    import glob
+    import os
+
+    import pytest
+    import torch
+    from flashinfer.autotuner import AutoTuner, DynamicTensorSpec, TunableRunner, TuningConfig
+    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
+    from pytest_flashinfer_perf.spec.routine import Built
+
+    MS = dict(zip(range(-1, 8), (6.0, 2.0, 2.0, 4.0, 6.0, 16.0, 8.0, 1.0, 1.0)))  # 6 is wrong, 7 raises
+    POWERS = DynamicTensorSpec((0, 1), (0, 0), lambda most: (1, 2, most), lambda m: 1 << (m - 1).bit_length())
+    ROUNDED = TuningConfig(dynamic_tensor_specs=(POWERS,))
+    CRASHES = int(os.environ.get("CRASHES", 99))
+    PICKS = os.environ.get("PICKS", "0").split(",")
+
+    class CublasFp8GemmRunner(TunableRunner):
+        def __init__(self, product, out, m):
+            self.product_cache, self.out_cache, self.m = product, out, m
+
+        def get_cache_key_extras(self, inputs):
+            return (inputs[0].shape[0],)
+
+        def get_valid_tactics(self, inputs, profile):
+            return [0, 1, 2, 3, 4, 5, 6, 7]
+
+        def forward(self, inputs, tactic=-1, **more):
+            if tactic == 7:
+                raise RuntimeError("no such kernel")
+            if tactic == CRASHES:
+                os.abort()
+            self.product_cache()
+            if tactic == 6:
+                self.out_cache.zero_()
+            clock.works(0.5 if tactic == 5 and self.m == 3 else MS[tactic])  # fast for one kind of inputs only
+
+    def stopwatch(self, runner, inputs, tactic, *a, **k):
+        if tactic in (6, 7):
+            raise RuntimeError("the tuner sees it fail")
+        nth = len(glob.glob("out/tune-*.log"))
+        wanted = int(PICKS[(nth - 1) % len(PICKS)])
+        return 1.0 if tactic == wanted else 2.0
+
+    AutoTuner._profile_single_kernel = stopwatch
+    torch.cuda.is_current_stream_capturing = lambda: False
+
+    @bmm_fp8.backend("auto", tunes=True)
+    def _planted(p, x, how):
+        plain, always = bmm_fp8.backends["torch"].build(p, x, how).launch, [torch.zeros(p.m, 8), None]
+
+        def launch(x):
+            runner = CublasFp8GemmRunner(lambda: plain(x), bmm_fp8.outputs(x)[0], p.m)
+            runner, tactic = AutoTuner.get().choose_one("a_product", [runner], ROUNDED, always)
+            return runner(inputs=always, tactic=tactic)
+
+        return Built(launch, "auto")
+
+    @pytest.mark.perf_cases(bmm_fp8, *(f"--n 16 --k 32 --m {{m}}" for m in (3, 8)))
+    def test_bmm(perf, case):
+        perf(case)
+"""
+# A call that asks twice, as a layer of experts does: the time is the sum of what both answers cost.
+TWO = f"""{CLOCK}
+    import pytest
+    import torch
+    from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
+    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
+    from pytest_flashinfer_perf.spec.routine import Built
+
+    MS = dict(up=dict(zip((-1, 0, 1, 2), (2.5, 2.5, 0.5, 4.5))), down=dict(zip((-1, 0, 1), (2.0, 0.5, 2.0))))
+
+    class MoERunner(TunableRunner):
+        which = "up"
+
+        def get_valid_tactics(self, inputs, profile):
+            return [tactic for tactic in MS[self.which] if tactic != -1]
+
+        def forward(self, inputs, tactic=-1, **more):
+            clock.works(MS[self.which][tactic])
+
+    @bmm_fp8.backend("auto", tunes=True)
+    def _planted(p, x, how):
+        plain, always, runner = bmm_fp8.backends["torch"].build(p, x, how).launch, [torch.zeros(p.m, 8)], MoERunner()
+
+        def launch(x):
+            plain(x)
+            for runner.which in MS:
+                chosen, tactic = AutoTuner.get().choose_one("moe::" + runner.which, [runner], TuningConfig(), always)
+                chosen(inputs=always, tactic=tactic)
+
+        return Built(launch, "auto")
+
+    @pytest.mark.perf_cases(bmm_fp8, "--n 16 --k 32 --m 8")
+    def test_bmm(perf, case):
+        perf(case)
+"""
+# No tuner: `auto` stands for one of two backends, and takes the slower one.
+HEURISTIC = f"""{CLOCK}
+    import pytest
+    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
+    from pytest_flashinfer_perf.spec.routine import Built
+
+    def planted(name, milliseconds):
+        @bmm_fp8.backend(name)
+        def _planted(p, x, how):
+            plain = bmm_fp8.backends["torch"].build(p, x, how).launch
+
+            def launch(x):
+                plain(x)
+                clock.works(milliseconds)
+
+            return Built(launch, name)
+
+    for name, milliseconds in (("auto", 8.0), ("cublas", 2.0), ("cudnn", 8.0)):
+        planted(name, milliseconds)
+
+    @pytest.mark.perf_cases(bmm_fp8, "--n 16 --k 32 --m 8")
+    def test_bmm(perf, case):
+        perf(case)
+"""

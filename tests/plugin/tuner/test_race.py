@@ -1,0 +1,120 @@
+"""Sets, regret and flips of eight tactics of known cost, over 100 seeds of a simulated stopwatch."""
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tuner_runs import (
+    ALL,
+    ALSO_BEST,
+    BEST,
+    COST_US,
+    ONLY_UNIFORM,
+    RAISES,
+    SECOND,
+    SLOW,
+    SLOWEST,
+    UNIFORM_US,
+    WRONG,
+    rounds,
+)
+
+from pytest_flashinfer_perf.tuner.race import FIRST_LOOK, MOST_ROUNDS, Race
+from pytest_flashinfer_perf.tuner.sets import Field, flips
+
+SEEDS = 100
+
+
+def raced(seed, costs=COST_US, kept=(SLOW, SECOND, SLOWEST), calls=None):
+    race = Race(kept, rounds(random.Random(seed), costs, calls), lambda: True)
+    return race, race.run(ALL)
+
+
+@pytest.fixture(scope="module")
+def races():
+    return [raced(seed) for seed in range(SEEDS)]
+
+
+def test_the_best_set_is_that_of_the_equal_ones(races):
+    """At most 5 of 100 sets may lack one of the best; none holds one that is 25 % slower."""
+    sets = [set(field.best) for _, field in races]
+    assert sum({BEST, ALSO_BEST} <= best for best in sets) >= 95
+    assert sum(best == {BEST, ALSO_BEST} for best in sets) >= 95
+    assert not any({SLOW, SLOWEST, ONLY_UNIFORM, WRONG, RAISES} & best for best in sets)
+
+
+@pytest.mark.parametrize("name", [SECOND, SLOW, SLOWEST])
+def test_regret_lies_within_its_interval(races, name):
+    """Of what a tuner took: the default, the second best, the slowest."""
+    true = COST_US[name] / COST_US[BEST] - 1
+    regrets = [field.regret(name) for _, field in races]
+    assert sum(regret.low <= true for regret in regrets) >= 95
+    assert sum(true <= regret.high for regret in regrets) >= 92  # a one-sided bound of 95 %
+    assert all(regret.low > 0 for regret in regrets)
+    assert sum(abs(regret.seen - true) for regret in regrets) / SEEDS < 0.015 * (1 + true)
+
+
+def test_the_best_has_no_regret_for_sure(races):
+    assert sum(field.regret(BEST).low > 0 for _, field in races) <= 5
+    assert all(field.regret(BEST).high < 0.05 for _, field in races)
+
+
+def test_the_wrong_and_the_failing_are_named_and_never_timed_again(races):
+    for race, field in races:
+        assert (race.lanes[WRONG].state, race.lanes[RAISES].state) == ("wrong", "fails")
+        assert race.lanes[WRONG].why == "output 0: 12 of 16 differ"
+        assert not {WRONG, RAISES} & field.times.keys()
+
+
+def test_hopeless_ones_leave_early_and_say_why():
+    calls = []
+    race, _ = raced(3, kept=(SLOW,), calls=calls)
+    assert race.lanes[SLOWEST].state == "slower"
+    assert race.lanes[SLOWEST].why.startswith(f"dropped after {FIRST_LOOK} rounds: ")
+    assert calls.count(SLOWEST) == FIRST_LOOK < calls.count(SLOW) <= MOST_ROUNDS
+    assert calls.count(WRONG) == calls.count(RAISES) == 1
+
+
+def test_what_is_fast_for_other_inputs_only_is_best_there_alone():
+    uniform = [set(raced(seed, UNIFORM_US)[1].best) for seed in range(SEEDS)]
+    assert sum(best == {ONLY_UNIFORM} for best in uniform) >= 95
+
+
+def test_flips_are_sets_and_not_names(races):
+    told = [flips(field, picks) for _, field in races for picks in ([BEST, ALSO_BEST, BEST],)]
+    assert sum(number == 0 for number in told) >= 95
+    assert all(flips(field, [BEST, SLOW, SLOWEST, SLOW]) == 2 for _, field in races)
+    assert all(flips(field, [BEST, WRONG]) == 1 for _, field in races)
+
+
+def test_without_a_budget_the_first_round_is_the_kept_alone():
+    race = Race((SLOW,), rounds(random.Random(0)), lambda: False)
+    field = race.run(ALL)
+    assert set(field.times) == {SLOW}
+    assert {race.lanes[name].state for name in ALL if name != SLOW} == {"untimed"}
+    assert field.best == (SLOW,)
+
+
+COSTS = st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=6)
+
+
+@given(COSTS, st.integers(0, 2**32))
+def test_a_regret_is_no_less_than_its_lower_bound_whatever_the_times(costs, seed):
+    rng = random.Random(seed)
+    names = list(map(str, range(len(costs))))
+    times = {
+        name: {n: cost * math.exp(rng.gauss(0, 0.01)) for n in range(5)}
+        for name, cost in zip(names, costs, strict=True)
+    }
+    field = Field(times)
+    assert field.fastest == field.best[0]
+    for name in names:
+        regret = field.regret(name)
+        assert 0 <= regret.low <= regret.high
+    assert all(field.regret(name).low == 0 for name in field.best)
+    assert 0 <= flips(field, names) < len(names)
+    for one, other in itertools.combinations(names, 2):
+        assert field.is_told_from(one, other) == field.is_told_from(other, one)

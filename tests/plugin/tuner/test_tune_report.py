@@ -1,0 +1,369 @@
+"""The whole report: a runner of FlashInfer's interface by the wall clock, and the gate over 100 simulated seeds."""
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import xml.etree.ElementTree as ET
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import planted_tactics
+import pytest
+import row_documents
+from schemas import faults
+from tuner_runs import ALL, BEST, COST_US, RAISES, SECOND, SLOW, SLOWEST, WRONG, rounds
+
+from pytest_flashinfer_perf.cli.commands import tune_report
+from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.files import write_json
+from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
+from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.kernel_timing import instruments
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.measurement import autotune
+from pytest_flashinfer_perf.routines.derived import all_apis
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.tuner import found, heuristics, judge, page, report, sets, tactics
+from pytest_flashinfer_perf.tuner.found import FORMAT, TUNERS, CaseFound, LeftOut, QuestionFound, Replayed, Report
+from pytest_flashinfer_perf.tuner.loop import PLUGIN
+from pytest_flashinfer_perf.tuner.race import Race
+from pytest_flashinfer_perf.tuner.runs import Runs
+from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, Job, entries
+
+library = pytest.importorskip("flashinfer.autotuner", exc_type=ImportError)
+SEEDS = 100
+LIMITS = Thresholds((("gemm/mine*", {"max_regret": 0.05, "max_flips": 0}),))
+
+
+def case(seed, tunes, costs=COST_US, *, default=SLOW, name="mine/m4-auto", ghz=None, **more):
+    """A case of the file, with the stopwatch simulated."""
+    race = Race({default, *tunes}, rounds(random.Random(seed), costs, ghz=ghz), lambda: True)
+    race.run(ALL)
+    made = {
+        "case": name,
+        "family": "gemm",
+        "routine": "mine",
+        "backend": "auto",
+        "params": {"m": "4"},
+        "instrument": "wall",
+        "cuda_graph": False,
+        "device": "none",
+        "search": "all 8 tactics",
+        "questions": (QuestionFound("op", ("Runner",)),),
+        "rounds": race.round,
+        "tactics": tuple(entries(race)),
+        "best": race.field.best,
+        "ways": {"default": default, **{f"tune {n}": pick for n, pick in enumerate(tunes, start=1)}},
+        "flips": sets.flips(race.field, tunes),
+    }
+    return CaseFound(**{**made, **more})
+
+
+def written(*cases, found=(), left_out=()):
+    return Report(FORMAT, "autotune", 1.0, {"flashinfer": "0.7.2"}, cases, tuple(left_out), (), tuple(found))
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Tuners that take one of the two best, the second best, and the slowest."""
+    return [case(seed, [BEST, SECOND, SLOWEST]) for seed in range(SEEDS)]
+
+
+def test_a_planted_tuner_is_named_with_its_regret(planted):
+    true = {name: COST_US[name] / COST_US[BEST] - 1 for name in (SECOND, SLOWEST)}
+    for name, regret in true.items():
+        intervals = [one.regret(name) for one in planted]
+        assert sum(seen.low <= regret <= seen.high for seen in intervals) >= 90, name
+    slowest = [
+        [f for f in judge.findings([one], LIMITS) if f.verdict == "FAIL" and f"takes {SLOWEST}," in f.sentence]
+        for one in planted
+    ]
+    assert all(len(found) == 1 for found in slowest)
+
+
+def test_exit_codes_follow_the_limits(planted):
+    for one in planted:
+        found = list(judge.findings([one], LIMITS))
+        assert judge.exit_code([one], [], found) == judge.FOUND
+        assert judge.exit_code([one], [], judge.findings([one], Thresholds())) == judge.FINE
+
+
+def test_a_tuner_that_takes_the_best_breaks_no_limit():
+    codes = []
+    for seed in range(SEEDS):
+        one = case(seed, [BEST, "1", BEST], default="1")
+        codes.append(judge.exit_code([one], [], judge.findings([one], LIMITS)))
+    assert codes.count(judge.FINE) >= 95
+
+
+def test_flips_between_sets_are_counted_and_judged(planted):
+    assert sum(one.flips == 2 for one in planted) >= 95
+    assert all(judge.outside(one) == 2 for one in planted if set(one.best) == {BEST, "1"})
+    assert all(any("max_flips = 0" in f.sentence for f in judge.findings([one], LIMITS)) for one in planted)
+
+
+@pytest.mark.parametrize("pick", [WRONG, RAISES])
+def test_a_choice_that_cannot_be_used_fails_without_any_limit(pick):
+    one = case(0, [pick])
+    [found] = [f for f in judge.findings([one], Thresholds()) if f.fails]
+    assert f"takes {pick}, which is" in found.sentence
+    assert judge.exit_code([one], [], [found]) == judge.FOUND
+
+
+def test_a_default_that_got_worse_is_slower_though_the_best_is_as_fast():
+    worse = {**COST_US, SLOW: 160.0}
+    seen = [list(judge.grown([case(seed, [BEST], worse)], [case(seed + 500, [BEST])])) for seed in range(SEEDS)]
+    assert sum([f.verdict for f in found] == ["SLOWER"] for found in seen) >= 95
+    assert "though the best is as fast" in seen[0][0].sentence
+    same = [list(judge.grown([case(seed, [BEST])], [case(seed + 500, [BEST])])) for seed in range(SEEDS)]
+    assert sum(bool(found) for found in same) <= 5
+
+
+def test_what_vanished_is_named():
+    before = case(0, [BEST])
+    now = replace(before, tactics=before.tactics[:-1], questions=(QuestionFound("op", ()),))
+    sentences = [f.sentence for f in judge.grown([now], [before])]
+    gone = before.tactics[-1].tactic
+    assert sentences == ["vanished since: 1 runner, Runner", f"vanished since: 1 tactic, {gone}"]
+
+
+def test_the_best_of_one_size_is_judged_at_the_other():
+    uniform = {**COST_US, "5": 80.0}
+    here = case(1, [], uniform, name="mine/uniform", params={"load": "uniform"})
+    there = case(2, [], name="mine/zipf", params={"load": "zipf"}, default="5")
+    [one] = [one for one in judge.transfers([here, there]) if one.used_in == "mine/zipf"]
+    assert (one.best_of, one.flag) == ("mine/uniform", "load")
+    assert one.regret.low <= 0.4 <= one.regret.high
+
+
+def test_failed_cases_are_incomplete_and_none_is_too():
+    assert judge.exit_code([case(0, [])], [LeftOut("a", "failed", "x")], []) == judge.INCOMPLETE
+    assert judge.exit_code([], [LeftOut("a", "skipped", "x")], []) == judge.INCOMPLETE
+    assert judge.exit_code([case(0, [])], [LeftOut("a", "skipped", "x")], []) == judge.FINE
+
+
+def test_the_pages_have_each_case_and_each_finding(planted):
+    found = list(judge.findings(planted[:1], LIMITS))
+    made = written(planted[0], found=found, left_out=[LeftOut("<other>", "skipped", "x")])
+    assert report.markdown(made).count("| FAIL |") == len([f for f in found if f.fails]) >= 3
+    shown = "\n".join(report.lines(made))
+    assert "outside the best set: 2, flips between sets: 2" in shown
+    assert f"  wrong            {WRONG}: output 0: 12 of 16 differ" in shown
+
+
+def test_the_strips_have_a_point_for_each_that_was_timed(planted):
+    made = written(planted[0], left_out=[LeftOut("<other>", "skipped", "x")])
+    body = page.html(made).partition("</style>")[2].replace("</html>", "</all>")
+    drawn = ET.fromstring(f"<all>{body}")
+    timed = [one for one in planted[0].tactics if one.seconds]
+    assert len(drawn.findall(".//circle[title]")) == len(timed) == 6
+    assert len(drawn.findall(".//circle[@class='best']")) == len(planted[0].best)
+    assert len(drawn.findall(".//circle[@class='chosen']")) == len(set(planted[0].ways.values()) - {WRONG, RAISES})
+
+
+def test_a_file_is_what_the_schema_says_and_is_read_again(planted, tmp_path):
+    made = written(*planted[:2], found=judge.findings(planted[:2], LIMITS), left_out=(LeftOut("a", "failed", "x"),))
+    path = tmp_path / "r.json"
+    write_json(path, made.as_json)
+    schema = json.loads(Path(found.__file__).with_name("tune_report.schema.json").read_text())
+    assert schema == row_documents.tune_report(), "python tools/row_documents.py writes it"
+    document = json.loads(path.read_text())
+    assert list(faults(schema, document, "report")) == []
+    assert list(faults(schema, {**document, "cases": [{}]}, "report"))
+    assert found.read(path, "--base") == made
+    path.write_text("{}")
+    with pytest.raises(found.ReportError, match="is no file of tune-report"):
+        found.read(path, "--base")
+
+
+def test_a_limit_that_the_clock_broke_is_no_failure():
+    """The slower one ran while the card was slower: in cycles it is as fast as the best."""
+    costs = {**COST_US, "5": 100.0, SLOW: 125.0}
+    seen = [case(seed, [BEST], costs, ghz=lambda name: 1.6 if name == SLOW else 2.0) for seed in range(20)]
+    for one in seen:
+        [note] = [f for f in judge.findings([one], LIMITS) if f"takes {SLOW}" in f.sentence]
+        assert note.verdict == "NOTE"
+        assert note.sentence.endswith("in SM cycles: the clock was lower meanwhile")
+    steady = [case(seed, [BEST], costs, ghz=lambda _: 2.0) for seed in range(20)]
+    assert all(f.verdict == "FAIL" for one in steady for f in judge.findings([one], LIMITS) if SLOW in f.sentence)
+
+
+@pytest.fixture
+def file(pytester, monkeypatch):
+    import torch
+
+    owns = ((library.AutoTuner, "_profile_single_kernel"), (torch.cuda, "is_current_stream_capturing"))
+    for home, name in (*owns, (instruments, "time")):
+        monkeypatch.setattr(home, name, getattr(home, name))  # the file's own ends with the test
+    pytester.makepyfile(test_planted=textwrap.dedent(planted_tactics.FILE))
+    yield pytester
+    library.AutoTuner.get().clear_cache()
+
+
+def ran(pytester, *options, **job):
+    """The cases of one process, which runs in this one."""
+    told, output = pytester.path / "job.json", pytester.path / "said.jsonl"
+    output.unlink(missing_ok=True)
+    write_json(told, asdict(Job(str(output), **job)))
+    words = ("-p", PLUGIN, f"--tuner-job={told}", "--perf-device=cpu", *(options or ("--perf-backends=auto",)))
+    assert pytester.runpytest(*words).ret == 0
+    events = [json.loads(line) for line in output.read_text().splitlines()]
+    assert (events[0]["event"], events[-1]["event"]) == ("begins", "end")
+    ended = {event["case"]: event for event in events if event["event"] == "case"}
+    return {name: fields.read(CaseFound, e["found"], name) if "found" in e else e for name, e in ended.items()}
+
+
+M3, M8 = (f"bmm_fp8/m{m}-n16-k32-auto" for m in (3, 8))
+
+
+def name(tactic):
+    return f"CublasFp8GemmRunner {tactic}"
+
+
+def picked(tactic, *, covered):
+    return {"answers": [["a_product", "CublasFp8GemmRunner", tactic]], "covered": covered}
+
+
+def test_a_race(file):
+    picks = {"tune 1": picked(2, covered=True), "tune 2": picked(4, covered=True), "tune 3": picked(-1, covered=False)}
+    seen = ran(file, budget=60.0, picks={M8: picks})
+    between, other = seen[M3], seen[M8]
+    assert set(other.best) == {name(0), name(1)}
+    assert between.best == (name(5),)
+    assert (other.tactic(name(6)).state, other.tactic(name(7)).state) == ("wrong", "fails")
+    assert 6.5 < other.regret(name(4)).low < 7 < other.regret(name(4)).high < 7.5
+    assert other.ways == {"default": name("default"), "tune 1": name(2), "tune 2": name(4), "tune 3": name("default")}
+    assert (other.flips, other.untuned) == (2, ("tune 3",))
+    assert other.replayed["default"] == Replayed(answer=True)
+    assert other.questions[0].rounded == ()
+    assert between.questions[0].rounded == (
+        "input 0 dimension 0: 3 is tuned as 4",
+        "input 0 dimension 0: CublasFp8GemmRunner keeps entries by size, so that one of 4 does not serve 3",
+    )
+
+
+def test_a_better_cache_is_written_and_flashinfer_loads_it(file):
+    kept = file.path / "best.json"
+    file.path.joinpath("out").mkdir()
+    wrote = ran(file, budget=60.0, write=str(kept))
+    seen = ran(file, budget=60.0, cache=str(kept))
+    for case in (M3, M8):  # the first one is between two buckets
+        assert wrote[case].written is True
+        assert seen[case].ways["cache"] in wrote[case].best
+        assert (seen[case].replayed["cache"].answer, seen[case].untuned) == (True, ())
+    document = json.loads(kept.read_text())
+    [of_3] = [key for key in document if key.endswith("(3,))")]
+    [of_8] = [key for key in document if key.endswith("(8,))")]
+    kept.write_text(json.dumps({**document, of_8: [document[of_8][0], -1, *document[of_8][2:]]}))
+    assert ran(file, budget=0.1, cache=str(kept))[M8].untuned == ()  # its entry is the default
+    kept.write_text(json.dumps({key: entry for key, entry in document.items() if key != of_3}))
+    missed = ran(file, budget=0.1, cache=str(kept))
+    assert (missed[M3].untuned, missed[M8].untuned) == (("cache",), ())
+    assert "cache: no entry covers it, the default is taken" in [
+        f.sentence for f in judge.findings(missed.values(), LIMITS)
+    ]
+    document["_metadata"]["gpu"] = "Another GPU"
+    kept.write_text(json.dumps(document))
+    with pytest.raises(autotune.CacheError, match="another environment: gpu Another GPU"):
+        autotune.verify(str(kept), tune=False)
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_a_fresh_tune_says_what_it_took(file, tuner):
+    kept = file.path / "tuned.json"
+    seen = ran(file, tune=tuner, cache=str(kept))
+    assert seen[M3]["picked"] == seen[M8]["picked"] == picked(0, covered=True)
+    assert kept.exists() is (tuner == "autotune")
+
+
+def test_a_flashinfer_without_the_second_tuner_says_so(monkeypatch):
+    monkeypatch.delattr("flashinfer.autotune_v2")
+    with pytest.raises(tactics.TacticError, match="has no autotune_v2: use --tuner=autotune,"):
+        tactics.autotune_v2()
+
+
+def test_answers_to_two_questions_are_searched_one_by_one_and_then_combined(file):
+    file.makepyfile(test_planted=textwrap.dedent(planted_tactics.TWO))
+    seen = ran(file, budget=60.0)[M8]
+    assert seen.best == ("up: MoERunner 1; down: MoERunner 0",)  # which only the last stage combines
+    assert seen.ways["default"] == "up: MoERunner default; down: MoERunner default"
+    assert seen.regret(seen.ways["default"]).low < 3.5 < seen.regret(seen.ways["default"]).high
+    assert seen.search.startswith("4 of moe::up with the others' defaults, then 3 of moe::down with")
+
+
+def test_a_heuristic_is_judged_by_all_that_it_could_have_chosen(file):
+    """`auto` takes the slower one of two backends; what cannot run here is no rival."""
+    file.makepyfile(test_planted=textwrap.dedent(planted_tactics.HEURISTIC))
+    seen = ran(file, "-k", "auto", budget=60.0)[M8]
+    assert seen.ways == {"default": "auto"}
+    assert {one.tactic for one in seen.tactics} == {"auto", "cublas", "cudnn", "torch"}
+    assert not {"auto", "cudnn"} & set(seen.best)
+    assert seen.search == "auto against 3 others"
+    some = ran(file, "--perf-backends=auto,cublas", budget=1.0)
+    assert {one.tactic for one in some[M8].tactics} == {"auto", "cublas"}
+    assert some[M8.replace("auto", "cublas")]["skipped"] == NOTHING_TO_CHOOSE
+
+
+def test_the_algorithm_of_top_k_is_chosen_by_a_variable(monkeypatch):
+    monkeypatch.setenv("FLASHINFER_TOPK_ALGO", "cub")
+    words = ["--api", "flashinfer.topk.top_k", "--batch_size", "2", "--vocab_size", "64", "--top_k", "4"]
+    flashinfer, torch = cases_of_line(words, all_apis())
+    chosen, *others = heuristics.rivals(flashinfer, None, Settings())
+    assert (chosen.name, [one.name for one in others]) == ("flashinfer", ["default", "clusters", "cub"])
+    for one in others:
+        with one.chosen():
+            assert os.environ["FLASHINFER_TOPK_ALGO"] == one.name
+    assert os.environ["FLASHINFER_TOPK_ALGO"] == "cub"
+    assert [one.name for one in heuristics.rivals(torch, None, Settings())] == ["torch"]
+
+
+def test_any_run_can_have_all_tactics_in_its_rows(file):
+    options = (
+        "--perf-backends=auto",
+        "--perf-device=cpu",
+        "--perf-tactics=15",
+        "-k",
+        "m8",
+        "--benchmark-json=run.json",
+    )
+    file.runpytest(*options).assert_outcomes(passed=1)
+    [row] = json.loads(file.path.joinpath("run.json").read_text())["benchmarks"]
+    states = {one["tactic"]: one["state"] for one in row["extra_info"]["tactics"]}
+    assert {states[name(0)], states[name(1)]} == {"best"}
+    assert (states[name(4)], states[name(6)], states[name(7)]) == ("slower", "wrong", "fails")
+    [note] = [one for one in row["extra_info"]["notes"] if one.startswith("of 9 choices the best: {")]
+    assert "; the default: +" in note
+
+
+def test_a_tactic_that_ends_the_process_costs_no_more_than_itself(file):
+    words = [sys.executable, "-m", "pytest_flashinfer_perf", "tune-report", "--tunes", "1", "--budget", "2"]
+    beside = ["--output", "out", "--json", "r.json", "--markdown", "r.md", "--html", "r.html", "--", "-k", "m8"]
+    options = ["--perf-backends=auto", "--perf-device=cpu", "-p", "no:cacheprovider"]
+    environ = {**os.environ, "CRASHES": "3", "PICKS": "4"}
+    file.path.joinpath("flashinfer-perf.toml").write_text('[thresholds]\n"bmm*" = { max_regret = "40%" }\n')
+    done = subprocess.run(
+        [*words, *beside, *options], capture_output=True, text=True, check=False, cwd=file.path, env=environ
+    )
+    assert done.returncode == judge.FOUND, done.stdout + done.stderr
+    assert f"fails            {name(3)}: it ended its process with code -6" in done.stdout
+    assert f"FAIL {M8}: max_regret = 40%: tuned, 1 of 1 takes {name(4)}, +" in done.stdout
+    made = found.read(file.path / "r.json", "--base")
+    assert made.versions["flashinfer"]
+    assert made.cases[0].case == M8
+    assert "| FAIL |" in file.path.joinpath("r.md").read_text()
+    assert f"<h2>{M8}</h2>" in file.path.joinpath("r.html").read_text()
+
+
+def test_the_wait_for_another_run_is_no_part_of_its_seconds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Runs, "cases", lambda _: ([], []))
+    ends = contextlib.ExitStack()
+    ends.enter_context(processes.alone_on(None))
+    threading.Timer(1.0, ends.close).start()
+    assert tune_report.main(["--json", "r.json", "--", "--perf-device=cpu"]) == judge.INCOMPLETE
+    assert found.read(tmp_path / "r.json", "--base").seconds < 0.5
