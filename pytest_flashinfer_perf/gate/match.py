@@ -48,6 +48,7 @@ class Reason(str, Enum):
     INSTRUMENT = "instrument"
     COLD_L2 = "cold-l2"
     CUDA_GRAPH = "cuda-graph"
+    RANKS = "ranks"
     SEED = "seed"
     REQUIREMENTS = "requirements"
     LIBRARY = "library"
@@ -237,6 +238,11 @@ FACETS = (
     ),
     Facet(Reason.COLD_L2, lambda _, row: row.provenance.cold_l2, "another cold-L2 mode: up to 15 % for a short kernel"),
     Facet(Reason.CUDA_GRAPH, lambda _, row: row.provenance.cuda_graph, "CUDA graphs in one, launches in the other"),
+    Facet(
+        Reason.RANKS,
+        lambda _, row: row.provenance.ranks and row.provenance.ranks.conditions,
+        "another number of processes, another transport, or times that contain how late a process came",
+    ),
     Facet(Reason.SEED, lambda _, row: row.setup.seed, "other inputs"),
     Facet(
         Reason.REQUIREMENTS,

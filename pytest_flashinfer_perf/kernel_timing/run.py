@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.kernel_timing.host_calls import Counts, counted
 from pytest_flashinfer_perf.kernel_timing.instruments import (
     INSTRUMENTS,
     Call,
+    ChosenInstrument,
     Instrument,
     InstrumentError,
     Sample,
@@ -35,6 +36,7 @@ from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.machine.provenance import Telemetry
 from pytest_flashinfer_perf.rows import scatter
 from pytest_flashinfer_perf.rows.host_time import HostTime
+from pytest_flashinfer_perf.rows.ranks import RankTimes
 
 FEW_LAUNCHES, GAPS = 10, 1.5
 FEWEST_CALLS_IN_GRAPH = 10
@@ -48,6 +50,7 @@ class Observations:
     notes: tuple[str, ...] = ()
     calls: Counts = field(default_factory=Counts)
     host: HostTime | None = None
+    ranks: RankTimes | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class Bench:
     how: Measuring
     device: Device
     cuda_graph: bool
+    cycles: bool = True
 
     def timed(self, target: Target, calls: int, warmup: int) -> Placed:
         """Take `calls` samples of a target, with outputs poisoned until a call writes them."""
@@ -148,7 +152,7 @@ class Bench:
         restore(self.device)
         samples = tuple(one.seconds for one in sampled)
         busy = tuple(one.busy for one in sampled if one.busy is not None)
-        clocked = _clocks(work, statistics.median(samples))
+        clocked = _clocks(work, statistics.median(samples)) if self.cycles else None
         known = busy if len(busy) == len(samples) else ()
         return Placed(target, work, sets, warmup, PlacedSamples(samples, known, clocked, placements.addresses(target)))
 
@@ -168,17 +172,35 @@ class Bench:
 Verify = Callable[[Target, Work], object]
 
 
-def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify) -> Timing:
+@dataclass(frozen=True)
+class Conditions:
+    """What differs where a call is made by several processes together: each has to decide as the others do."""
+
+    choose: Callable[[str, Device], ChosenInstrument] = instruments.choose
+    clock: Callable[[], float] = time.perf_counter
+    observed: Callable[[Placed, tuple[PlacedSamples, ...]], Observations] | None = None
+    cycles: bool = True  # they would contain the wait for other processes
+
+
+def run(  # noqa: PLR0913 - one argument per part of a measurement
+    target: Target,
+    measuring: Measuring,
+    device: Device,
+    *,
+    cuda_graph: bool,
+    verify: Verify,
+    conditions: Conditions = Conditions(),
+) -> Timing:
     """Time other placements first, so that the last timed call is the target's; `verify` checks each last answer."""
-    chosen = instruments.choose(measuring.instrument, device)
-    bench = Bench(chosen.instrument, measuring, device, cuda_graph)
+    chosen = conditions.choose(measuring.instrument, device)
+    bench = Bench(chosen.instrument, measuring, device, cuda_graph, conditions.cycles)
     if cuda_graph:
         gc.collect()  # a graph that is freed during a capture ends it; autotuners leave such graphs behind
-    first, each = _tried(bench, target)
-    sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring))
+    first, each = _tried(bench, target, conditions.clock)
+    sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring, conditions.clock))
     placed = _placed(bench, target, sampling, verify, first)
     last, timed = placed[-1], tuple(one.placement for one in placed)
-    seen = _observed(last, timed)
+    seen = (conditions.observed or _observed)(last, timed)
     samples = tuple(sample for placement in timed for sample in placement.samples)
     contention = load.during([one.work.watch for one in placed], samples)
     return Timing(
@@ -197,15 +219,15 @@ def run(target: Target, measuring: Measuring, device: Device, *, cuda_graph: boo
     )
 
 
-def _tried(bench: Bench, target: Target) -> tuple[list[Placed], float]:
+def _tried(bench: Bench, target: Target, clock: Callable[[], float]) -> tuple[list[Placed], float]:
     """The wall-clock seconds of an untimed call, or of a placement with one call if all calls are to be timed."""
-    placed, start = [], time.perf_counter()
+    placed, start = [], clock()
     if stopping.makes_trial(bench.how):
         target()
         bench.device.synchronize()
     elif bench.how.iters is None:
         placed = [bench.timed(target.elsewhere(), 1, 0)]
-    return placed, time.perf_counter() - start
+    return placed, clock() - start
 
 
 def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify, first: list[Placed]) -> list[Placed]:

@@ -47,8 +47,8 @@ class TimeBudget:
         return self.seconds - self.left
 
 
-def budget(how: Measuring) -> TimeBudget:
-    return TimeBudget(WALL_FACTOR * how.max_time)
+def budget(how: Measuring, clock: Callable[[], float] = time.perf_counter) -> TimeBudget:
+    return TimeBudget(WALL_FACTOR * how.max_time, clock)
 
 
 def makes_trial(how: Measuring) -> bool:

@@ -17,13 +17,15 @@ from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring
 from pytest_flashinfer_perf.kernel_timing import host, planted_work
 from pytest_flashinfer_perf.kernel_timing.copies import plain, storage
 from pytest_flashinfer_perf.kernel_timing.instruments import Work
-from pytest_flashinfer_perf.kernel_timing.run import NOT_TIMED, Timing, run, uses_graph
+from pytest_flashinfer_perf.kernel_timing.run import NOT_TIMED, Timing, Verify, run, uses_graph
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import refusals, verification
 from pytest_flashinfer_perf.measurement.fingerprint import Fingerprint
 from pytest_flashinfer_perf.measurement.verification import NOT_KEPT, CheckResult, Examination, Expected, Outputs
+from pytest_flashinfer_perf.ranks import joined
+from pytest_flashinfer_perf.ranks import timing as together
 from pytest_flashinfer_perf.spec import dtypes
 from pytest_flashinfer_perf.spec.nested import tensors
 
@@ -181,7 +183,7 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
         record(examined.once_more(target))
         timing = NOT_TIMED
     else:
-        timing = _on_host(slowed, device, run(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify))
+        timing = _timed(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify)
     return Measurement(
         timing,
         device,
@@ -191,6 +193,14 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
         peak_memory_bytes=_peak_memory(device),
         planted=more.seconds,
     )
+
+
+def _timed(target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify) -> Timing:
+    """By this process alone, or together with the other ranks of its group."""
+    ranks = joined.here()
+    if ranks is not None:
+        return together.run(ranks, target, measuring, cuda_graph=cuda_graph, verify=verify)
+    return _on_host(target, device, run(target, measuring, device, cuda_graph=cuda_graph, verify=verify))
 
 
 def _on_host(target: Target, device: Device, timing: Timing) -> Timing:

@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.measurement.one_case import CaseResult
 from pytest_flashinfer_perf.routines import upstream_command
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.rows.host_time import outlasts
+from pytest_flashinfer_perf.rows.ranks import RankTimes
 from pytest_flashinfer_perf.rows.row import (
     AnswerCheck,
     ClockReadings,
@@ -58,7 +59,11 @@ def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice) -> Row:
 
 
 def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice) -> Row:
-    throughput, limit_pct = _throughput(m, cost, peaks_choice)
+    together = m.timing.seen.ranks and m.timing.seen.ranks.carrying(m.bytes, m.timing.median)
+    if together is None:
+        throughput, limit_pct = _throughput(m, cost, peaks_choice)
+    else:
+        throughput, limit_pct = _on_links(m, together, peaks_choice)
     execution = Execution(
         status="wrong" if m.verdict.faults else _status(m.timing, limit_pct),
         spread=m.timing.spread,
@@ -74,7 +79,7 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         identity=identity,
         stats=benchmark_rows.statistics(m.samples),
         throughput=throughput,
-        provenance=_provenance(m.timing),
+        provenance=_provenance(m.timing, together),
         library=_library(m.timing),
         trace=_trace(m.timing),
         timed=_kernels_and_gaps(m.timing),
@@ -104,13 +109,29 @@ def _throughput(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple
     return throughput, limit.sol_pct if limit else None
 
 
+def _on_links(m: Measurement, together: RankTimes, choice: PeaksChoice) -> tuple[Throughput, float | None]:
+    """Of calls of several processes, whose roof is that of the links; multicast needs fewer bytes on them."""
+    shares = together.shares()
+    source = next(iter(sorted(shares, key=lambda one: one != choice)), None)
+    throughput = Throughput(
+        flops=m.flops,
+        bytes=m.bytes,
+        tflops=m.tflops,
+        tb_per_sec=m.tb_per_sec,
+        sol_pct=None if source is None else shares[source],
+        bound=None if source is None else "link",
+        peaks=source,
+    )
+    return throughput, min(shares.values(), default=None) if together.is_without_multicast else None
+
+
 def _status(timing: Timing, limit_pct: float | None) -> Status:
     if limit_pct is not None and limit_pct > 100.0:
         return "invalid"
     return "noisy" if timing.noisy else "ok"
 
 
-def _provenance(timing: Timing) -> Provenance:
+def _provenance(timing: Timing, together: RankTimes | None) -> Provenance:
     return Provenance(
         instrument=timing.instrument,
         fallback=timing.fallback or None,
@@ -125,6 +146,7 @@ def _provenance(timing: Timing) -> Provenance:
             for one in timing.placements
         ),
         placement_spread=placements.spread(timing.placements),
+        ranks=together,
     )
 
 

@@ -54,13 +54,26 @@ def _all(model: Description, step: Step) -> Iterator[StepKernel]:
         if quantised:
             yield gap("quantising of activations", "no routine measures it").times(count * quantised)
     yield from _around(model, step)
+    yield from _between_gpus(model, step)
+
+
+def _between_gpus(model: Description, step: Step) -> Iterator[StepKernel]:
     mixers = sum(count for layer, count in model.layers if layer.mixer is not None)
     feeds = sum(count for layer, count in model.layers if layer.feed is not None)
-    routed = sum(count for layer, count in model.layers if isinstance(layer.feed, Experts))
+    message = {"hidden_size": model.hidden, **({"input_dtype": "float16"} if model.dtype == "fp16" else {})}
     if step.spread.tp > 1:
-        yield gap("all-reduce", "cases run on one GPU").times(mixers + feeds)
-    if step.spread.ep > 1:
-        yield gap("all-to-all", "cases run on one GPU").times(2 * routed)
+        summed = {"num_tokens": step.tokens, **message, "num_gpus": step.spread.tp}
+        yield called("all-reduce", ({"routine": "allreduce_fusion", **summed},)).times(mixers + feeds)
+    for layer, count in model.layers:
+        if step.spread.ep > 1 and isinstance(layer.feed, Experts):
+            yield _to_experts(layer.feed, message, step).times(count)
+
+
+def _to_experts(layer: Experts, message: Problem, step: Step) -> StepKernel:
+    """There and back; GPUs that share a request's tokens send a part of them each."""
+    sizes = {"num_tokens": -(-step.tokens // step.spread.tp), **message, "num_gpus": step.spread.ep}
+    chosen = {"num_experts": layer.count, "top_k": layer.chosen}
+    return called("all-to-all", ({"routine": "moe_a2a_dispatch_combine", **sizes, **chosen},))
 
 
 def _of_layer(model: Description, layer: Layer, step: Step) -> Iterator[StepKernel]:

@@ -78,6 +78,18 @@ def _completed(kernel: StepKernel, plan: StepPlan, known: Mapping[str, AnyRoutin
     return replace(kernel, problems=tuple(problems), cases=tuple(cases), gap=gap)
 
 
+def within(plan: StepPlan, gpus: int) -> StepPlan:
+    """The plan on a host with so many GPUs: a kernel between more of them is a gap."""
+    return _covered(replace(plan, kernels=tuple(_within(kernel, gpus) for kernel in plan.kernels)))
+
+
+def _within(kernel: StepKernel, gpus: int) -> StepKernel:
+    needs = min((one.get("num_gpus", 1) for one in kernel.problems), default=1)
+    if needs <= gpus:
+        return kernel
+    return replace(kernel, problems=(), cases=(), gap=f"needs {needs} GPUs of one host, {gpus} can be seen")
+
+
 def _params(one: Problem, routine: AnyRoutine | None) -> Params:
     """Which APIs there are, and what their sizes are called, depends on the FlashInfer that is installed."""
     if routine is None:

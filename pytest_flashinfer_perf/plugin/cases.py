@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.flashinfer_benchmark.testlist import TestlistLine
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.models import shipped
 from pytest_flashinfer_perf.models.deployment import parse
+from pytest_flashinfer_perf.ranks import asked
 from pytest_flashinfer_perf.routines import all_backends, all_routines, upstream
 from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.rows.step import StepPlan
@@ -29,7 +30,7 @@ from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import Perf
 
-FAMILIES = ("attention", "gemm", "moe")
+FAMILIES = ("attention", "gemm", "moe", "comm")
 
 
 def root() -> Path:
@@ -131,7 +132,8 @@ def recorded_step(settings: Settings) -> StepPlan | None:
     """The step of the run, as this FlashInfer can measure it, for the file of the run."""
     if not _runs_a_step(settings):
         return None
-    return plans.completed(_planned(settings), {**all_routines(), **all_apis()})
+    step, gpus = plans.completed(_planned(settings), {**all_routines(), **all_apis()}), asked.gpus()
+    return plans.within(step, len(gpus)) if gpus else step
 
 
 def _model_shapes(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,11 +17,14 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import peaks, row
 from pytest_flashinfer_perf.measurement.autotune import CacheError
 from pytest_flashinfer_perf.measurement.measure import Measurement, Reference, measure
-from pytest_flashinfer_perf.measurement.one_case import OutOfMemoryError, run_case
+from pytest_flashinfer_perf.measurement.one_case import OutOfMemoryError, obstacle, run_case
 from pytest_flashinfer_perf.measurement.verification import Outputs
+from pytest_flashinfer_perf.ranks import asked, joined
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.row import Identity, Row
+from pytest_flashinfer_perf.rows.run_file import Roof
 from pytest_flashinfer_perf.session import benchmark_rows, setup, stash, time_limit
+from pytest_flashinfer_perf.session.reports import CaseReport
 from pytest_flashinfer_perf.session.stash import IDENTITY
 from pytest_flashinfer_perf.session.time_limit import CompileError
 from pytest_flashinfer_perf.spec.case import Case, quarantined
@@ -50,7 +54,12 @@ def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
     if "perf" not in request.node.fixturenames:
         raise pytest.UsageError("perf must be an argument of the test itself, not of another fixture")
     settings, device = request.config.stash[stash.SETTINGS], request.config.stash[stash.DEVICE]
-    with setup.turn(request.config, settings, device):
+    number = stash.ranks(request.node)
+    if number is None:
+        turn = setup.turn(request.config, settings, device)
+    else:
+        turn = setup.turn_of_all(request.config, asked.locks(request.node, number))
+    with turn:
         yield Perf(request, benchmark, settings, device)
 
 
@@ -91,6 +100,8 @@ class Perf:
             self._launched_and_checked(case)
 
     def _launched_and_checked(self, case: Case | Search) -> None:
+        if case.routine.ranks is not None:
+            pytest.skip(f"{case.routine.name} is a call of several processes, which a search does not start")
         from pytest_flashinfer_perf.fuzz import as_test
 
         if isinstance(case, Case):
@@ -187,6 +198,46 @@ class Perf:
         return measured
 
     @property
+    def ranks(self) -> joined.Ranks:
+        """The processes that run this test together: `rank`, `size`, and `all(tensor)` for a tensor of each of them."""
+        group = joined.here()
+        if group is None:
+            raise pytest.UsageError(f"{self._node.nodeid}: perf.ranks needs @pytest.mark.perf_ranks(n)")
+        return group
+
+    def skip_what_cannot_run(self) -> None:
+        """Skip a case of several processes that cannot run here before these are started."""
+        case = stash.case_of(self._node)
+        if case is None:
+            return
+        self._node.stash[IDENTITY], self._node.stash[stash.REPEAT] = case.identity.on(self._device), case.repro
+        known = quarantined(case, self._settings.quarantine, all_routines())
+        reason = known.sentence if known else obstacle(case, self._device, self._settings.max_memory)
+        if self._device.is_gpu:
+            without = self._node.config.getoption("perf_no_multicast")
+            reason = reason or asked.undecided(os.environ, no_multicast=without)
+        if reason:
+            self.leave_out()
+            pytest.skip(reason)
+
+    def leave_out(self) -> None:
+        """There is no row of this test, which its ranks could not measure."""
+        self._used = True
+        benchmark_rows.leave_out(self._benchmark)
+
+    def measured_by_ranks(self, carried: CaseReport) -> None:
+        """Record what the ranks of this test measured or checked together."""
+        self._node.stash[IDENTITY] = carried.row.identity if carried.row else self._identity
+        with self._row_or_nothing():
+            if carried.row is None:
+                benchmark_rows.leave_out(self._benchmark)
+                if carried.checked is not None:
+                    self._node.stash[stash.CHECKED] = carried.checked
+                return
+            self._benchmark.params = dict(carried.row.params) or None
+            self._kept(replace(carried.row, stats=benchmark_rows.statistics(carried.row.stats.data)), carried.roofs)
+
+    @property
     def _identity(self) -> Identity:
         """The identity of a test without a case of a routine."""
         return Identity(case=self._node.nodeid, case_tag=self._settings.case_tag).on(self._device)
@@ -199,13 +250,16 @@ class Perf:
         if self._only_once:
             benchmark_rows.leave_out(self._benchmark)
             return
+        self._kept(made, {} if joined.here() else peaks.roofs(measured.device))
+
+    def _kept(self, made: Row, roofs: Mapping[str, Roof]) -> None:
         execution = replace(made.execution, worker=self._worker, case_s=time.monotonic() - self._since)
         made = replace(made, name=self._benchmark.name, fullname=self._benchmark.fullname, execution=execution)
         if self._worker is None:
             benchmark_rows.write(self._benchmark, self._node.get_closest_marker("benchmark").kwargs["timer"], made)
         else:
             benchmark_rows.ship(self._benchmark, made)
-        self._node.stash[stash.ROW], self._node.stash[stash.ROOFS] = made, peaks.roofs(measured.device)
+        self._node.stash[stash.ROW], self._node.stash[stash.ROOFS] = made, roofs
 
     @contextmanager
     def _row_or_nothing(self) -> Iterator[None]:

@@ -174,6 +174,10 @@ def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.
     if config.getoption("perf_only"):
         named_files.keep_only(config, items)
     measured = [item for item in items if measures(item)]
+    if any(stash.ranks(item) for item in items):
+        from pytest_flashinfer_perf.plugin import ranked
+
+        ranked.prepare(items)
     if measured:
         from pytest_flashinfer_perf.plugin import collection
 
@@ -232,6 +236,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = collection.unmet(item, item.config.stash[DEVICE])
         if reason:
             raise pytest.skip.Exception(reason, _use_item_location=True)  # as pytest's own markers do
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that several processes make together in those, instead of this one."""
+    if stash.ranks(pyfuncitem) is None:
+        return None
+    from pytest_flashinfer_perf.plugin import ranked
+
+    ranked.run(pyfuncitem)
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

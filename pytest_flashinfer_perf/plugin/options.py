@@ -192,6 +192,12 @@ TIMING = (
         help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
         "Default: %(default)s.",
     ),
+    option("--perf-ranks", metavar="N", type=whole(1), help="Run tests that are marked by perf_ranks in N processes."),
+    option(
+        "--perf-no-multicast",
+        action="store_true",
+        help="Let such processes do without NVLink multicast, which can put the GPUs of a shared host out of service.",
+    ),
     option("--perf-seed", metavar="N", type=SEED, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."),
     option(
         "--perf-autotune-cache",
@@ -365,11 +371,13 @@ MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
     "perf_apis: parametrize `case` with the cases of all of FlashInfer's APIs that have a trace template",
     "perf_measuring(**how): how this test is timed, by the fields of Measuring, e.g. iters=20, cold_l2='none'",
+    "perf_ranks(n, collective=None): run this test in n processes, with a GPU each; perf.time times them together",
     "api: cases of FlashInfer's APIs that have a trace template",
     "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
     "attention: cases of the attention family",
     "gemm: cases of the GEMM family",
     "moe: cases of the MoE family",
+    "comm: cases of the family between GPUs",
     'requires_sm(*capabilities): skip unless the GPU has one of them, e.g. "90", "100+"; cases carry their backend\'s',
     "requires_backend(name): skip unless this FlashInfer backend can run here; cases carry their own",
     "requires_flashinfer(*names): skip unless flashinfer imports and has these functions; cases carry what they call",
@@ -395,5 +403,6 @@ def are_given(config: pytest.Config) -> bool:
 
 
 def needs_device(item: pytest.Item) -> bool:
-    """Whether a test measures, or is skipped where something cannot run."""
-    return "perf" in getattr(item, "fixturenames", ()) or any(mark.name in REQUIRING for mark in item.iter_markers())
+    """Whether a test measures, runs in several processes, or is skipped where something cannot run."""
+    asking = (*REQUIRING, "perf_ranks")
+    return "perf" in getattr(item, "fixturenames", ()) or any(mark.name in asking for mark in item.iter_markers())

@@ -82,11 +82,21 @@ def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> No
 
 def _called(case: Case, device: Device, settings: Settings) -> None:
     routine, p = case.routine, case.params
+    if routine.ranks is not None:
+        _declared(case.backend.modules)
+        return
     x = routine.inputs(p, torch.Generator().manual_seed(case.seed), patches.PRETENDED)
     built = case.backend.build(
         p, x, LaunchOptions(case.backend_name, uses_graph(settings.measuring, device, routine.cuda_graph))
     )
     built.launch(x if built.takes is None else built.takes)
+
+
+def _declared(functions: tuple[str, ...]) -> None:
+    """Of a call that several processes make, and which one alone would wait for ever to make."""
+    for path in functions:
+        module, _, name = path.rpartition(".")
+        getattr(importlib.import_module(f"flashinfer.{module}"), name)().build_and_load()
 
 
 def _count(reasons: dict[str, int], reason: str) -> None:

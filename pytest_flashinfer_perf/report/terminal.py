@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.rows.scatter import noise
 HEADINGS = f"{'median':>10}{'spread':>7}{'TFLOP/s':>9}{'TB/s':>7}{'%roof':>7} bound"
 BESIDE = 56  # columns of a line that are not a name's: its mark, its figures and its status
 SHOWN = {"ok": "", "noisy": "noisy"}
-BOUND = {"memory": "mem", "memory?": "mem?", "compute": "comp", None: ""}
+BOUND = {"memory": "mem", "memory?": "mem?", "compute": "comp", "link": "link", None: ""}
 GRAPH = "--perf-cuda-graph=on replays them without it"
 CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
 EARLY = f"their wall time was up, {WALL_FACTOR} times --benchmark-max-time"

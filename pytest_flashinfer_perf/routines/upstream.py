@@ -4,6 +4,7 @@ from __future__ import annotations
 
 SCRIPT = "flashinfer_benchmark.py"
 COMMUNICATION = ("moe_a2a_dispatch_combine", "allreduce_fusion", "mixed_comm")  # between several GPUs
+MULTICAST = "{} needs NVLink multicast, which can put GPUs out of service"  # as mixed_comm does
 # Its routines, in 0.6.18 and since, beside those of `RUNS`. Where no routine's file here declares one of a single GPU,
 # it may be an API with a trace template.
 ROUTINES = frozenset(COMMUNICATION) | {

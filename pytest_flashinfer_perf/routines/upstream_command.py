@@ -28,6 +28,8 @@ def command(case: Case) -> str | None:
 def refusal(case: Case) -> str:
     """Why upstream's script cannot run it; nothing where it can."""
     name, backend = case.routine.name, case.backend_name
+    if name in upstream.COMMUNICATION:
+        return f"{upstream.SCRIPT} runs {name} under mpirun"
     if name not in upstream.RUNS:
         return f"{upstream.SCRIPT} has no routine {name}"
     if backend not in upstream.RUNS[name]:

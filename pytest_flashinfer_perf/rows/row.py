@@ -15,13 +15,14 @@ from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.host_time import HostTime
+from pytest_flashinfer_perf.rows.ranks import RankTimes
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
 
 Status = Literal["ok", "noisy", "invalid", "wrong"]
 # "memory?": no peak is known for the type of the FLOPs, so they may bind where the share is that of the memory's roof.
-Bound = Literal["compute", "memory", "memory?"]
+Bound = Literal["compute", "memory", "memory?", "link"]
 GapOf = Literal["host", "graph"]
 Refcheck = Literal["passed", "sampled", "wrong", "off", "not checked"]
 
@@ -130,6 +131,7 @@ class Provenance:
     placement_spread: Annotated[
         float | None, "the standard deviation of those medians over their mean; `null` for a single one"
     ] = None
+    ranks: Annotated[RankTimes | None, "of a case that several processes ran [together](ranks.md#the-row)"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 HOLDS = "FLASHINFER_PERF_HOLDS"  # what a process has locked, for those that it starts: they measure under its lock
@@ -32,6 +32,15 @@ def alone_on(name: str, waits: Callable[[Path], None]) -> Iterator[None]:
     finally:
         os.environ[HOLDS] = " ".join(held for held in _held() if held != hold)
         os.close(holder)
+
+
+@contextmanager
+def alone_on_all(names: Iterable[str], waits: Callable[[Path], None]) -> Iterator[None]:
+    """All of these locks, taken in one order by everybody: nobody waits for one that waits for him."""
+    with ExitStack() as stack:
+        for name in sorted(set(names)):
+            stack.enter_context(alone_on(name, waits))
+        yield
 
 
 def _held() -> list[str]:

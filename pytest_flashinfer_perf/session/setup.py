@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -25,10 +25,10 @@ from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, journal, progress, reports, time_limit
 from pytest_flashinfer_perf.session.journal import Journal, Past, Restorer, SkipFinished
 from pytest_flashinfer_perf.session.shards import Sharding
-from pytest_flashinfer_perf.session.stash import measures
+from pytest_flashinfer_perf.session.stash import is_rank, measures, ranks
 from pytest_flashinfer_perf.session.survival import REMEDY, Beside, Retirement, Survival
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
-from pytest_flashinfer_perf.session.workers import Controller, WorkerBrief, WorkerErrorRelay
+from pytest_flashinfer_perf.session.workers import ALL_GPUS, Controller, WorkerBrief, WorkerErrorRelay
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.config.settings import Settings
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 BRIEF = pytest.StashKey[WorkerBrief]()
 STDERR = pytest.StashKey[IO[str]]()
+BY_CASE = pytest.StashKey[bool]()  # GPUs are locked for a case, since some of this session's cases need several
 
 
 def start(config: pytest.Config, notes: list[str]) -> None:
@@ -87,7 +88,10 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     brief, place = config.stash[BRIEF], _place(config, settings, device)
     if is_timed(config, settings):
         refuse(brief, device)
-        be_alone(config, device)
+        if any(map(ranks, session.items)) and _sees_several():
+            config.stash[BY_CASE] = True
+        else:
+            be_alone(config, device)
     changed = journal.differences(brief.places, place)
     if changed:
         cure = "leave out --perf-resume to measure all of it here"
@@ -95,7 +99,7 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     config.pluginmanager.register(
         Survival(device, _limit(config, settings), _journal(config, brief, place)), "flashinfer-perf-survival"
     )
-    if not hasattr(config, "workerinput") and faulthandler.is_enabled():
+    if not hasattr(config, "workerinput") and not is_rank() and faulthandler.is_enabled():
         beside = Beside(config.stash[STDERR])
         config.add_cleanup(beside.close)
         config.pluginmanager.register(beside, "flashinfer-perf-beside")
@@ -129,25 +133,47 @@ def be_alone(config: pytest.Config, device: Device) -> None:
     """Lock the GPU until the session ends. Workers on a CPU take turns instead, see `turn`."""
     if device.uuid is None:
         return
+    stack = ExitStack()
+    with errors_of_use(OSError):
+        stack.enter_context(gpu_lock.alone_on(device.uuid, _says_so(config, device.name)))
+    config.add_cleanup(stack.close)
+
+
+def _says_so(config: pytest.Config, waits_for: str) -> Callable[[Path], None]:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
 
     def waits(path: Path) -> None:
         if terminal is not None:
-            write_lines(terminal, [f"waiting for {device.name}: another run holds {path}"])
+            write_lines(terminal, [f"waiting for {waits_for}: another run holds {path}"])
 
-    stack = ExitStack()
-    with errors_of_use(OSError):
-        stack.enter_context(gpu_lock.alone_on(device.uuid, waits))
-    config.add_cleanup(stack.close)
+    return waits
+
+
+def _sees_several() -> bool:
+    """Whether a case of this session could need more than the GPU that its process measures on."""
+    import torch
+
+    return "," in os.environ.get(ALL_GPUS, "") or torch.cuda.device_count() > 1
 
 
 @contextmanager
 def turn(config: pytest.Config, settings: Settings, device: Device) -> Iterator[None]:
-    """A CPU is one device, however many workers it has."""
+    """A CPU is one device, however many workers it has; GPUs that cases share with others are locked case by case."""
     with ExitStack() as stack:
+        if BY_CASE in config.stash and device.uuid is not None:
+            stack.enter_context(turn_of_all(config, [device.uuid]))
         if hasattr(config, "workerinput") and device.uuid is None and settings.device != "cpu:any":
             with not_counted():
                 stack.enter_context(gpu_lock.alone_on("cpu", lambda _: None))
+        yield
+
+
+@contextmanager
+def turn_of_all(config: pytest.Config, names: Iterable[str]) -> Iterator[None]:
+    """Wait for all of these devices, and have them for a case."""
+    with ExitStack() as stack:
+        with not_counted():
+            stack.enter_context(gpu_lock.alone_on_all(names, _says_so(config, "its GPUs")))
         yield
 
 

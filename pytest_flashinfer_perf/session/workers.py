@@ -22,6 +22,7 @@ from pytest_flashinfer_perf.session.case_endings import Death
 from pytest_flashinfer_perf.spec import flags
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+ALL_GPUS = "FLASHINFER_PERF_GPUS"  # those of the session, in a worker that sees one of them
 BRIEF, REFUSED = "flashinfer_perf", "flashinfer_perf_refused"
 AS_OFTEN_AS_NEEDED = "1000000"  # each worker that dies has cost a case, and there are no more of them than cases
 MOST_STILLBORN = 3
@@ -87,6 +88,7 @@ def pin(specs: Iterable[Any], names: Sequence[str]) -> None:
     for spec in here:
         if VISIBLE not in spec.env and free:
             spec.env[VISIBLE] = free.pop(0)
+            spec.env[ALL_GPUS] = ",".join(names)
 
 
 def _is_here(spec: Any) -> bool:

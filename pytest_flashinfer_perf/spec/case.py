@@ -213,7 +213,7 @@ NAMING = ("--routine", "-R", "--api")
 # Upstream's flags of any routine, and how argparse reads them.
 GENERAL: dict[tuple[str, ...], dict[str, Any]] = {
     NAMING: {"dest": "routine"},
-    ("--backends",): {"nargs": "+"},
+    ("--backends", "--ar_backend"): {"nargs": "+"},
     ("--random_seed",): {"type": SEED, "default": DEFAULT_SEED},
     ("--num_iters", "-n"): {"type": int},
     ("--dry_run_iters", "-d"): {"type": int},

@@ -85,7 +85,11 @@ def _no_limits(_params: Any, _backend: str, _device: Device) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Backend(Generic[P, X]):
-    """One way to run a routine, the FlashInfer API that it calls, and its requirements."""
+    """One way to run a routine, the FlashInfer API that it calls, and its requirements.
+
+    `modules` are FlashInfer's functions that declare the modules to compile, where a call of several processes cannot
+    be made to find them: `jit.comm.gen_trtllm_comm_module`.
+    """
 
     name: str
     build: Build[P, X]
@@ -94,13 +98,15 @@ class Backend(Generic[P, X]):
     limits: Callable[[P, str, Device], Iterable[str]] = _no_limits
     tunes: bool = False
     runs_as: str = ""
+    modules: tuple[str, ...] = ()
 
 
 @dataclass
 class Routine(Generic[P, X]):
     """An operation under its FlashInfer name, declared in a file of its own.
 
-    The check negates `activations` in place, and verifies that the answer follows.
+    The check negates `activations` in place, and verifies that the answer follows. `ranks` is how many processes make
+    the call together, if it is not one, and `collective` what they do by the names of nccl-tests.
     """
 
     name: str
@@ -117,6 +123,8 @@ class Routine(Generic[P, X]):
     facts: Callable[[P, X], Mapping[str, Any]] | None = None
     rows: Callable[[P, X], Rows] | None = None
     activations: Callable[[X], torch.Tensor] | None = None
+    ranks: Callable[[P], int] | None = None
+    collective: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     backends: dict[str, Backend[P, X]] = field(default_factory=dict)
     tiers: dict[str, Shapes[P]] = field(default_factory=dict)
@@ -153,6 +161,7 @@ class Routine(Generic[P, X]):
         runs_as: str = "",
         limits: Callable[[P, str, Device], Iterable[str]] = _no_limits,
         tunes: bool = False,
+        modules: tuple[str, ...] = (),
     ) -> Callable[[Build[P, X]], Build[P, X]]:
         """Declare one or more backends that the decorated function builds, by calling this FlashInfer API.
 
@@ -164,7 +173,7 @@ class Routine(Generic[P, X]):
             for name in names:
                 known_as = runs_as or name
                 requires = capability.backend(known_as, api) if api else ()
-                self.backends[name] = Backend(name, build, api, requires, limits, tunes, known_as)
+                self.backends[name] = Backend(name, build, api, requires, limits, tunes, known_as, modules)
             return build
 
         return declare

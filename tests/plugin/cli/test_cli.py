@@ -59,7 +59,7 @@ def test_a_case_of_an_api_is_looked_for_among_the_apis(words):
 
 
 def test_bench_in_a_checkout_uses_its_tests():
-    assert [path.name for path in suite.paths()] == ["attention", "gemm", "moe"]
+    assert [path.name for path in suite.paths()] == ["attention", "gemm", "moe", "comm"]
     assert suite.root() / "tests" / "attention" in suite.paths()
 
 
@@ -256,7 +256,7 @@ def test_a_line_without_a_case_has_a_line_too(pytester, capsys):
     (pytester.path / "my.txt").write_text(f"--routine mixed_comm --batch_size 1\n{GEMM} -n 1\n")
     pytester.chdir()
     assert cli.main(shlex.split("run --testlist my.txt -- --perf-device=cpu")) == 0
-    sentence = "my.txt:1: mixed_comm is a routine that this project does not have. Skipping."
+    sentence = "my.txt:1: mixed_comm needs NVLink multicast, which can put GPUs out of service. Skipping."
     assert f"[INFO] line[mixed_comm_--batch_size_1]: {sentence}" in capsys.readouterr().out.splitlines()
 
 
@@ -267,7 +267,7 @@ def test_what_only_upstream_has_is_the_same_skip_without_a_list(pytester, capsys
         == 5
     )
     shown = capsys.readouterr().out.splitlines()
-    sentence = "mixed_comm is a routine that this project does not have"
+    sentence = "mixed_comm needs NVLink multicast, which can put GPUs out of service"
     assert f"[INFO] line[mixed_comm_--batch_size_1]: --perf-case: {sentence}. Skipping." in shown
     assert f"    1  {sentence}" in shown
     [one] = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]

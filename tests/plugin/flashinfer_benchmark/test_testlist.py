@@ -102,7 +102,7 @@ def test_what_only_upstream_has_is_skipped_with_a_sentence(run):
     lines = f"--routine mixed_comm --batch_size 1 --hidden_size 64\n{GEMM} fa2 -n 1\n"
     result = run(lines, "lines.txt", "-rs")
     result.assert_outcomes(passed=1, skipped=2)
-    result.stdout.fnmatch_lines(["*lines.txt:1: mixed_comm is a routine that this project does not have*"])
+    result.stdout.fnmatch_lines(["*lines.txt:1: mixed_comm needs NVLink multicast*"])
     result.stdout.fnmatch_lines(["*lines.txt:2: bmm_fp8 has no backend fa2 in this project*"])
 
 
@@ -120,7 +120,7 @@ def test_lines_without_a_case_are_in_the_summary_and_beside_the_rows(run, pytest
     norm = "--routine mixed_comm --batch_size 1 --hidden_size 64\n"
     result = run(f"{norm}{GEMM} fa2 -n 1\n{norm}{GEMM} --what 1\n", "lines.txt", "--benchmark-json=run.json")
     result.assert_outcomes(passed=1, skipped=3, failed=1)
-    counts = ["    2  mixed_comm is a routine that *", "    1  bmm_fp8 has no backend fa2 in this project"]
+    counts = ["    2  mixed_comm needs NVLink multicast, *", "    1  bmm_fp8 has no backend fa2 in this project"]
     result.stdout.fnmatch_lines(
         ["3 cases skipped", *counts, "1 line not understood", "    1  lines.txt:4: unknown flag*"]
     )
@@ -131,7 +131,7 @@ def test_lines_without_a_case_are_in_the_summary_and_beside_the_rows(run, pytest
         ("3", "skipped"),
         ("4", "failed"),
     ]
-    assert kept[0]["reason"] == "lines.txt:1: mixed_comm is a routine that this project does not have"
+    assert kept[0]["reason"] == "lines.txt:1: mixed_comm needs NVLink multicast, which can put GPUs out of service"
     assert len({one["case"] for one in kept}) == 4
 
 

@@ -1,5 +1,6 @@
 """Cases that have no verdict on a change: missing, failed, wrong, invalid, unlike or new, and what may be allowed."""
 
+import dataclasses
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from pytest_flashinfer_perf.gate import match, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.match import AllowError
 from pytest_flashinfer_perf.gate.verdict import Verdict
+from pytest_flashinfer_perf.rows.ranks import RankTimes
 
 
 def sampled(us):
@@ -159,12 +161,22 @@ def test_two_rows_of_one_name_are_invalid():
     assert (judgement.cases[0].reason, judgement.exit_code) == ("twice", 2)
 
 
+TOGETHER = {field.name: 0 for field in dataclasses.fields(RankTimes)} | {
+    "collective": None,
+    "figure": "last arrival to last end",
+    "backend": "nccl",
+    "transport": "no multicast",
+    "arrivals_s": [],
+    "ends_s": [],
+    "links_gb_per_s": {},
+}
 UNLIKE = [
     ("gpu", {"gpu_uuid": "GPU-1"}, {}),
     ("model", {"device_name": "NVIDIA H100"}, {}),
     ("instrument", {"instrument": "events"}, {}),
     ("cold-l2", {"cold_l2": "flush"}, {}),
     ("cuda-graph", {"cuda_graph": False}, {}),
+    ("ranks", {"ranks": TOGETHER}, {}),
     ("seed", {"seed": 7}, {}),
     ("driver", {}, {"driver": "590"}),
 ]

@@ -111,7 +111,7 @@ def test_llama_3_1_70b_on_8_gpus():
     count, [attention] = found["attention"]
     assert (count, attention["num_qo_heads"], attention["num_kv_heads"], attention["head_dim_qk"]) == (80, 8, 1, 128)
     assert (attention["batch_size"], attention["s_kv"]) == (64, 8192)
-    assert found["all-reduce"] == (160, [])
+    assert found["all-reduce"] == (160, [{"num_tokens": 64, "hidden_size": 8192, "num_gpus": 8}])
 
 
 def test_deepseek_v3_on_8_gpus():
@@ -138,7 +138,8 @@ def test_deepseek_v3_with_experts_on_32_gpus():
     assert sizes(found, "shared-down") == (58, 2, 7168, 2048)
     count, [_, trtllm] = found["experts"]
     assert (count, trtllm["num_tokens"], trtllm["local_num_experts"], trtllm["num_experts"]) == (58, 64, 8, 256)
-    assert found["all-to-all"] == (116, [])
+    count, [there_and_back] = found["all-to-all"]
+    assert (count, there_and_back["num_tokens"], there_and_back["num_gpus"], there_and_back["top_k"]) == (58, 2, 32, 8)
 
 
 def test_qwen3_235b_on_4_gpus():

@@ -27,7 +27,7 @@ def tiny(tmp_path):
 
 
 def collected(pytester, pytestconfig, *arguments):
-    tests = [str(pytestconfig.rootpath / "tests" / family) for family in ("attention", "gemm")]
+    tests = [str(pytestconfig.rootpath / "tests" / family) for family in ("attention", "gemm", "comm")]
     words = ("--collect-only", "-q", "--import-mode=importlib", "--perf-backends=torch")
     result = pytester.runpytest(*tests, *words, *arguments)
     return result, [line.rpartition("::")[2] for line in result.outlines if "::" in line]
@@ -39,12 +39,12 @@ def test_a_config_gives_cases_and_names_what_has_none(pytester, pytestconfig, ti
     assert ids == [
         "test_decode[tiny-tp2-b4-s128-h2-kv1-d64-torch]",
         *(f"test_mm_bf16[tiny-tp2-m4-n{n}-k{k}-torch]" for n, k in ((256, 256), (256, 128), (512, 256), (320, 256))),
+        "test_allreduce_fusion[tiny-tp2-t4-h256-g2-torch]",
     ]
     result.stdout.fnmatch_lines(
         [
             "tiny-tp2: * of the weights and 100.0% of the operations have a case",
             "*without a case: embedding (*% of the weights, 0.00% of the operations): no routine measures the lookup",
-            "*without a case: all-reduce (0.00% of the weights, 0.00% of the operations): cases run on one GPU",
         ]
     )
 
@@ -95,6 +95,14 @@ def test_a_plan_of_the_config_alone_is_what_this_flashinfer_measures(spread, pha
         assert plans.is_of(there, plan)
         for kernel in there.kernels:
             assert bool(kernel.problems) != bool(kernel.gap), kernel
+
+
+def test_a_kernel_between_more_gpus_than_a_host_has_is_a_gap(tiny):
+    plan = plans.of(str(tiny), Step(batch=4, context=128, spread=Spread(2)))
+    assert plans.within(plan, 2).kernels == plan.kernels
+    [between] = [kernel for kernel in plans.within(plan, 1).kernels if kernel.name == "all-reduce"]
+    assert (between.problems, between.gap) == ((), "needs 2 GPUs of one host, 1 can be seen")
+    assert plans.is_of(plans.within(plan, 1), plan)
 
 
 @pytest.fixture

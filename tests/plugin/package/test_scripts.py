@@ -102,6 +102,12 @@ def test_kernels_of_ones_own_and_longer_ones(tmp_path):
     assert [row["extra_info"]["bytes"] for row in grown] == pytest.approx([r["extra_info"]["bytes"] for r in rows])
 
 
+def test_calls_of_two_processes(tmp_path):
+    measured("ranks_kernels.py", "-k", "1MB or well", where=tmp_path)
+    _, _, *lines = started("ranks_table.py", tmp_path / "run.json").splitlines()
+    assert [line.split(" | ")[0] for line in lines] == ["| test_nccl_all_reduce_alone[1MB]", "| test_ends[well]"]
+
+
 def test_calls_of_many_kernels_and_longer_ones(tmp_path):
     chosen = ("-k", "eager and (swiglu or ten_small)")
     rows, grown = (measured("noise_sequences.py", *chosen, where=tmp_path, LONGER=longer) for longer in ("1", "1.5"))

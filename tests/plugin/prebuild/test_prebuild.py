@@ -96,6 +96,19 @@ def test_an_api_whose_inputs_are_too_large_to_be_held_is_followed(toolkit, prebu
     assert "calls that failed" not in done.stdout
 
 
+def test_a_call_that_several_processes_make_is_not_made_to_find_its_modules(toolkit, prebuild, tmp_path):
+    """One process alone would wait for the others for ever."""
+    sizes = "--num_tokens 16 --hidden_size 512"
+    lines = (
+        f"--routine allreduce_fusion --backends trtllm-oneshot trtllm-twoshot vllm nccl torch {sizes}",
+        f"--routine moe_a2a_dispatch_combine --backends trtllm nccl {sizes} --num_experts 16 --top_k 4",
+    )
+    tmp_path.joinpath("lines.txt").write_text("\n".join(lines))
+    done = prebuild("--", "lines.txt", TAKES="0.1")
+    assert (done.returncode, toolkit.modules) == (0, {"trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall"}), done.stderr
+    assert "calls that failed" not in done.stdout
+
+
 def test_what_either_of_two_gpus_needs_is_compiled_and_what_cannot_be_linked_costs_no_other(toolkit, prebuild):
     words = ("--", "lines.txt", "-k", "mm_bf16 or bmm_fp8", "--perf-device=cuda:7", "-v")
     done = prebuild(*words, BROKEN="tinygemm2.so", PYTEST_ADDOPTS="-n 1", FLASHINFER_CUDA_ARCH_LIST="9.0a 10.0a")

@@ -1,0 +1,116 @@
+"""When the kernels of a call ran on this rank's GPU, by CUPTI, whose timestamps are of one clock on a host.
+
+Ranks meet on the GPU: a barrier kernel of torch's symmetric memory right before the call leaves 0.5 us between them,
+where hosts that meet leave tens. A kernel that spins before it lets the host enqueue the call meanwhile, so that the
+call does not wait for its launch. CUPTI stays attached until the process ends: to finalise it while NCCL's watchdog
+asks for events has crashed other benchmarks (flashinfer#5321).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pytest_flashinfer_perf.kernel_timing.cupti import BUFFER_BYTES, Activity, copied
+from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, InstrumentError, Work, without_gc
+from pytest_flashinfer_perf.kernel_timing.trace import Trace, summarise
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.ranks.joined import Ranks
+
+HOLD_CYCLES = 1_000_000  # about 0.5 ms: longer than a call takes to enqueue
+CYCLES_PER_S = 1.98e9  # of an H200 at its highest clock; a lower one makes a planted lateness longer
+NO_SUCH_CALL = "the call launched nothing on the GPU of rank {}: use --perf-instrument=wall for work on the host"
+
+
+def missing(device: Device) -> str | None:
+    """Why a rank's GPU cannot be timed by CUPTI after a barrier on the device."""
+    if not device.is_gpu:
+        return "there is no GPU"
+    return INSTRUMENTS["cupti"].missing(device) or _barrier_error()
+
+
+@functools.cache
+def _barrier_error() -> str | None:
+    try:
+        _barrier()
+    except (ImportError, RuntimeError) as error:
+        return f"torch has no symmetric memory here: {error}"
+    return None
+
+
+@functools.cache
+def _barrier() -> Any:
+    """The kernel on which all ranks wait, made once for a group: a process is a rank of one group in its life."""
+    from torch.distributed import _symmetric_memory as symmetric
+
+    assert dist.group.WORLD is not None
+    held = symmetric.empty(1 << 10, dtype=torch.uint8, device=torch.device("cuda", torch.cuda.current_device()))
+    handle = symmetric.rendezvous(held, dist.group.WORLD)
+    return lambda _held=held: handle.barrier()
+
+
+@dataclass
+class DeviceClock:
+    """Attached when it is made; `_seen` has what was recorded since the last batch of calls."""
+
+    ranks: Ranks
+    name: str = "cupti"
+    trace: Trace | None = None
+    _seen: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        from cupti import cupti
+
+        kinds = cupti.ActivityKind
+        self._cupti: Any = cupti
+        cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), lambda records: self._seen.extend(copied(records)))
+        for kind in (kinds.RUNTIME, kinds.DRIVER, kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET):
+            cupti.activity_enable(kind)
+
+    def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]:
+        self.ranks.meet()
+        work.device.synchronize()
+        self._cupti.activity_flush_all(1)
+        self._seen.clear()
+        with without_gc():
+            launched = [self._once(work, late_s) for _ in range(count)]
+        work.device.synchronize()
+        self._cupti.activity_flush_all(1)
+        calls = _activities(self._seen, launched, self._cupti)
+        if not all(calls):
+            raise InstrumentError(NO_SUCH_CALL.format(self.ranks.rank))
+        self.trace = summarise(calls[-1])
+        return [(min(one.start for one in call), max(one.end for one in call)) for call in calls]
+
+    def _once(self, work: Work, late_s: float) -> tuple[int, int]:
+        """Enqueue a call behind the barrier, and note when this host began and ended to do so."""
+        work.chill()
+        torch.cuda._sleep(HOLD_CYCLES)  # noqa: SLF001 - torch has no public kernel of a chosen time
+        _barrier()()
+        if late_s:
+            torch.cuda._sleep(round(late_s * CYCLES_PER_S))  # noqa: SLF001
+        begun = self._cupti.get_timestamp()
+        work()
+        return begun, self._cupti.get_timestamp()
+
+
+def _activities(records: Sequence[Any], launched: Sequence[tuple[int, int]], cupti: Any) -> list[list[Activity]]:
+    """What ran on the GPU for each call: whatever was launched while the host enqueued it."""
+    kinds = cupti.ActivityKind
+    launches = [one for one in records if one.kind in (kinds.RUNTIME, kinds.DRIVER)]
+    on_device = [one for one in records if one.kind in (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)]
+    found: list[list[Activity]] = []
+    for begun, ended in launched:
+        own = {one.correlation_id for one in launches if begun <= one.start <= ended}
+        found.append([_activity(one, kinds) for one in on_device if one.correlation_id in own])
+    return found
+
+
+def _activity(record: Any, kinds: Any) -> Activity:
+    name = record.name if record.kind == kinds.CONCURRENT_KERNEL else kinds(record.kind).name
+    return Activity(name, record.start, record.end, record.correlation_id)

@@ -1,0 +1,172 @@
+"""Time a call that all ranks make together: from the last arrival to the last end.
+
+Before each timed call the ranks meet. Whoever is late nevertheless makes the others wait inside the call, so that each
+rank's own span contains the lateness of another; the time from the last arrival to the last end does not. To subtract
+times of two processes takes one clock, which is proved first (`clock.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from pytest_flashinfer_perf.config.settings import Measuring
+from pytest_flashinfer_perf.kernel_timing import run as alone
+from pytest_flashinfer_perf.kernel_timing.instruments import (
+    ChosenInstrument,
+    InstrumentError,
+    Sample,
+    Work,
+    without_gc,
+)
+from pytest_flashinfer_perf.kernel_timing.run import Observations, Placed, Timing, Verify
+from pytest_flashinfer_perf.kernel_timing.target import Target
+from pytest_flashinfer_perf.kernel_timing.trace import Trace
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.ranks import asked, device_clock, links
+from pytest_flashinfer_perf.ranks.clock import Spans
+from pytest_flashinfer_perf.ranks.joined import Ranks
+from pytest_flashinfer_perf.rows.ranks import RankTimes
+
+PROOF_CALLS = 100
+LATE_S, LATE_CALLS = 200e-6, 10
+LAST_TO_LAST, LONGEST = "last arrival to last end", "maximum over ranks"
+
+
+class Clock(Protocol):
+    """Notes when this rank arrives at each of some calls and ends it, in nanoseconds; all ranks meet before each."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def trace(self) -> Trace | None: ...
+
+    def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]: ...
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """The host's clock around a call and its completion. On Linux it is one clock for all processes of a host."""
+
+    ranks: Ranks
+    now: Callable[[], int] = time.perf_counter_ns
+    name: str = "wall"
+    trace: None = None
+
+    def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]:
+        with without_gc():
+            return [self._once(work, late_s) for _ in range(count)]
+
+    def _once(self, work: Work, late_s: float) -> tuple[int, int]:
+        work.chill()
+        work.device.synchronize()
+        self.ranks.meet()
+        if late_s:
+            time.sleep(late_s)
+        arrival = self.now()
+        work()
+        work.device.synchronize()
+        return arrival, self.now()
+
+
+@dataclass
+class Together:
+    """An instrument of kernel_timing that answers the same to every rank: one figure for each call of all of them."""
+
+    ranks: Ranks
+    clock: Clock
+    proof: Spans = field(init=False)
+    timed: list[Spans] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        tiny = torch.ones(1, device=self.ranks.device.torch)
+        work = Work((functools.partial(dist.all_reduce, tiny),), flush=False, device=self.ranks.device)
+        self.proof = self._spans(work, PROOF_CALLS, warmup=3)
+
+    @property
+    def name(self) -> str:
+        return self.clock.name
+
+    @property
+    def figure(self) -> str:
+        return LONGEST if self.proof.violations else LAST_TO_LAST
+
+    def missing(self, device: Device) -> str | None:  # noqa: ARG002 - it was chosen for this device
+        return None
+
+    def sample(self, work: Work, count: int, warmup: int) -> list[Sample]:
+        """Untimed calls are made as timed ones are, right before them: after idling a call takes 100 us more."""
+        self.timed.append(self._spans(work, count, warmup))
+        return list(map(Sample, self.figures(self.timed[-1])))
+
+    def figures(self, seen: Spans) -> list[float]:
+        return seen.longest if self.proof.violations else seen.last_to_last
+
+    def _spans(self, work: Work, count: int, warmup: int = 1, late_s: float = 0.0) -> Spans:
+        return Spans.of(self.ranks.everybodys(self.clock.spans(work, warmup + count, late_s)[warmup:]))
+
+    def described(self, work: Work) -> RankTimes:
+        """What the row says; the last rank comes late to a few more calls first."""
+        late_s = LATE_S if self.ranks.rank == self.ranks.size - 1 else 0.0
+        late = self._spans(work, LATE_CALLS, late_s=late_s)
+        seen = functools.reduce(Spans.__add__, self.timed)
+        differs = self.proof.violations > 0
+        raw = seen.each_from_its_own_start if differs else seen.each_from_the_first_arrival
+        return RankTimes(
+            ranks=self.ranks.size,
+            collective=self.ranks.collective,
+            figure=self.figure,
+            backend=str(dist.get_backend()),
+            transport=asked.multicast() if self.ranks.device.is_gpu else "one host",
+            clock_bound_ns=None if differs else self.proof.bound_ns,
+            clock_violations=self.proof.violations,
+            clock_calls=PROOF_CALLS,
+            max_over_ranks_s=statistics.median(seen.longest),
+            arrival_skew_s=raw.skew,
+            end_skew_s=raw.end_skew,
+            late_s=LATE_S,
+            late_figure_s=statistics.median(self.figures(late)),
+            arrivals_s=_seconds(raw.arrivals),
+            ends_s=_seconds(raw.ends),
+            links_gb_per_s={source: rate / 1e9 for source, rate in links.roofs(self.ranks).items()},
+        )
+
+
+def _seconds(times: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(one / 1e9 for one in rank) for rank in times)
+
+
+def chosen(ranks: Ranks, name: str) -> tuple[Together, str]:
+    """The instrument of a group, and why it is not the best; raises InstrumentError in all ranks alike."""
+    why_not = next(filter(None, ranks.everybodys(device_clock.missing(ranks.device))), None)
+    if name == "events":
+        raise InstrumentError(
+            "--perf-instrument=events: events of two processes have no common clock, use cupti or wall"
+        )
+    if name == "cupti" and why_not:
+        raise InstrumentError(f"--perf-instrument=cupti: {why_not}")
+    if name == "wall" or why_not:
+        fallback = f"measured with wall, not cupti: {why_not}" if ranks.device.is_gpu and name == "auto" else ""
+        return Together(ranks, HostClock(ranks)), fallback
+    return Together(ranks, device_clock.DeviceClock(ranks)), ""
+
+
+def run(ranks: Ranks, target: Target, measuring: Measuring, *, cuda_graph: bool, verify: Verify) -> Timing:
+    """Time the target as on one device; all that decides how many calls there are is agreed among the ranks."""
+    together, fallback = chosen(ranks, measuring.instrument)
+
+    def observed(last: Placed, _timed: object) -> Observations:
+        timed = together.clock.trace  # before a rank comes late, which the others' kernels wait for
+        return Observations(ranks=together.described(last.work), trace=timed)
+
+    conditions = alone.Conditions(lambda *_: ChosenInstrument(together, fallback), ranks.clock, observed, cycles=False)
+    device = ranks.shared_device
+    return alone.run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, conditions=conditions)

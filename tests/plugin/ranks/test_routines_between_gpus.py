@@ -1,0 +1,158 @@
+"""The routines between GPUs, by torch over gloo in two processes: right, and no fault in what a rank gives passes."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import exchanges
+import pytest
+import torch
+import torch.multiprocessing as processes
+from hypothesis import given
+from hypothesis import strategies as st
+from step_runs import TINY
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.measurement.one_case import check_answer, run_case
+from pytest_flashinfer_perf.ranks import joined
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines.comm.allreduce_fusion import CODES
+from pytest_flashinfer_perf.routines.comm.moe_a2a import BOTH, COMBINE, DISPATCH
+from pytest_flashinfer_perf.rows.ranks import BUS_FACTORS, RankTimes
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.routine import Backend, CannotRunError, Shape
+
+BETWEEN = {name: routine for name, routine in all_routines().items() if routine.ranks is not None}
+CHANGES = {
+    "allreduce_fusion": [{"pattern": pattern} for pattern in CODES] + [{"input_dtype": "float16", "num_tokens": 1}],
+    "moe_a2a_dispatch_combine": [
+        {"quant_dtype": quantised, "phase": phase}
+        for quantised in (None, "fp8", "fp8_block_scale", "nvfp4")
+        for phase in (BOTH, DISPATCH, COMBINE)
+    ]
+    + [{"expert_load": "one"}, {"expert_load": "zipf", "num_tokens": 3, "phase": DISPATCH}],
+}
+FAULTS = ("none", "lost", "stale")
+ALL = Checking(refcheck="only", allow_output_mismatch=True)  # a rank that stopped would leave the other waiting
+
+
+def cases():
+    """Each routine's smoke tier with each change: patterns, phases, ways to quantise, and experts of one rank alone."""
+    for name, routine in BETWEEN.items():
+        [first, *_] = routine.tiers["smoke"]()
+        for change in CHANGES.get(name, [{}]):
+            params = dataclasses.replace(first.params, **change)
+            yield f"{name}/{params.slug()}", routine, params
+
+
+def faulty(routine, fault):
+    """The routine with a backend that gives something else to the call than this rank's input."""
+
+    def build(p, x, options):
+        built, first = routine.backends["torch"].build(p, x, options), []
+
+        def launch(x):
+            given = x.input.clone()
+            if fault == "lost" and given.shape[0]:
+                given.view(torch.uint8)[-1] = 0
+            if fault == "stale":
+                first[:] = first or [given]
+                given = first[0]
+            return built.launch(x._replace(input=given))
+
+        return dataclasses.replace(built, launch=launch)
+
+    return dataclasses.replace(routine, backends={"torch": Backend("torch", build)})
+
+
+def _in_a_rank(rank, folder):
+    joined.join(rank, 2, Path(folder, "store"), devices.find("cpu"))
+    found = {}
+    for name, routine, params in cases():
+        for fault in FAULTS:
+            case = Case(faulty(routine, fault), Shape(params), "torch")
+            seen = run_case(case, Measuring(), ALL, devices.find("cpu")).measurement.verdict.faults
+            found[name, fault] = "; ".join(seen) or "right"
+    exchanges.install()
+    for phase in (BOTH, DISPATCH, COMBINE):
+        found["as FlashInfer's", phase] = _timed_elsewhere(BETWEEN["moe_a2a_dispatch_combine"], phase)
+    torch.save(found, Path(folder, f"found-{rank}"))
+    joined.leave()
+
+
+def _timed_elsewhere(routine, phase):
+    """What is said of the answers at two placements: the call of the first is built before that of the second."""
+    [first, *_] = routine.tiers["smoke"]()
+    backends = {"torch": Backend("torch", routine.backends["trtllm"].build)}
+    shape = Shape(dataclasses.replace(first.params, quant_dtype=None, phase=phase))
+    case = Case(dataclasses.replace(routine, backends=backends), shape, "torch")
+    on = Checking(allow_output_mismatch=True)
+    seen = run_case(case, Measuring(iters=2, cold_l2="none"), on, devices.find("cpu")).measurement
+    return len(seen.timing.placements), "; ".join(seen.verdict.faults) or "right"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    processes.spawn(_in_a_rank, (str(folder),), 2)
+    return [torch.load(folder / f"found-{rank}") for rank in range(2)]
+
+
+def test_every_routine_is_right_on_each_rank(found):
+    right = {name for name, _, _ in cases()}
+    assert len(right) >= 15
+    for of_rank in found:
+        assert {name for (name, fault), said in of_rank.items() if fault == "none" and said == "right"} == right
+
+
+def test_a_phase_that_is_called_again_finds_rows_where_they_are(found):
+    """A second dispatch leaves them in another order, in which what was combined before would be looked up."""
+    for of_rank in found:
+        assert {of_rank["as FlashInfer's", phase] for phase in (BOTH, DISPATCH, COMBINE)} == {(2, "right")}
+
+
+@pytest.mark.parametrize("fault", FAULTS[1:])
+def test_a_row_that_is_lost_and_a_buffer_that_is_stale_are_wrong_on_some_rank(found, fault):
+    for name, _, _ in cases():
+        said = [of_rank[name, fault] for of_rank in found]
+        assert any(one != "right" for one in said), name
+    stale = [said for of_rank in found for (_, one), said in of_rank.items() if one == "stale" and said != "right"]
+    assert all("of one more call with its activations negated in place" in said for said in stale)
+
+
+def test_alone_a_call_is_refused_with_what_to_do():
+    for routine in BETWEEN.values():
+        [first, *_] = routine.tiers["smoke"]()
+        with pytest.raises(CannotRunError, match="needs 2 processes that make it together"):
+            check_answer(routine, "torch", first.params, device="cpu")
+
+
+def test_a_models_step_has_its_all_reduce_measured_and_counted_per_layer(pytester, pytestconfig, capsys):
+    Path("tiny").mkdir()
+    Path("tiny/config.json").write_text(json.dumps(TINY))
+    step = "--tp 2 --batch 4 --context 128 --page-size 16"
+    asked = ("--perf-model=tiny", f"--perf-step={step}", "--perf-backends=torch", "--import-mode=importlib")
+    how = ("--perf-iters=5", "--perf-cold-l2=none", "-p", "no:cacheprovider", "--perf-device=cpu")
+    suite = pytestconfig.rootpath / "tests" / "comm"
+    pytester.runpytest_subprocess(suite, *asked, *how, "--benchmark-json=run.json").assert_outcomes(passed=1)
+    cli.main(["model", "tiny", *step.split(), "--run", "run.json"])
+    [line] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("all-reduce")]
+    assert line[:4] == ["all-reduce", str(2 * TINY["num_hidden_layers"]), "allreduce_fusion:", "torch"]
+
+
+@given(st.sampled_from(sorted(BUS_FACTORS)), st.integers(2, 8), st.floats(1e3, 1e10), st.floats(1e-6, 1))
+def test_the_share_of_a_link_is_that_of_the_bytes_that_cross_it(collective, ranks, message, seconds):
+    blank = {field.name: 0 for field in dataclasses.fields(RankTimes)} | {"busbw_gb_per_s": None}
+    times = RankTimes(**{**blank, "ranks": ranks, "collective": collective, "links_gb_per_s": {"datasheet": 450.0}})
+    assert times.shares() == {}
+    share = times.carrying(message, seconds).shares()["datasheet"]
+    crossed = BUS_FACTORS[collective](ranks) * message
+    assert share == pytest.approx(100 * (crossed / 450e9) / seconds)
+
+
+def test_shapes_have_as_many_ranks_as_they_say():
+    for routine in BETWEEN.values():
+        for tier in routine.tiers.values():
+            assert {routine.ranks(shape.params) for shape in tier() if isinstance(shape, Shape)} == {2}
