@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from pytest_flashinfer_perf.gate import figures, noise
-from pytest_flashinfer_perf.gate.figures import Figure
+from pytest_flashinfer_perf.gate.figures import RowFigure
 from pytest_flashinfer_perf.gate.noise import Noise, above, beyond
 from pytest_flashinfer_perf.rows.host_time import HostTime
 from pytest_flashinfer_perf.rows.row import Row
@@ -133,7 +133,7 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
     return [in_cycles, in_time] if all(map(figures.paced_by_sms, both)) else [in_time, in_cycles]
 
 
-def _sides(domain: Domain, kind: str, of_both: Sequence[Figure], before: int, **said: Any) -> Replicates:
+def _sides(domain: Domain, kind: str, of_both: Sequence[RowFigure], before: int, **said: Any) -> Replicates:
     """Of the figures of both sides, the first so many of which are those before."""
     values = tuple(one.value for one in of_both)
     placed = tuple(one.placements for one in of_both)

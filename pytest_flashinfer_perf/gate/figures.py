@@ -34,20 +34,20 @@ def placement_figures(row: Row, figure: Literal["median", "busy", "cycles"]) -> 
 
 
 @dataclass(frozen=True)
-class Figure:
+class RowFigure:
     """A figure of a row, and that of each of its placements."""
 
     value: float
     placements: tuple[float, ...] = ()
 
-    def times(self, factor: float) -> Figure:
-        return Figure(self.value * factor, tuple(value * factor for value in self.placements))
+    def times(self, factor: float) -> RowFigure:
+        return RowFigure(self.value * factor, tuple(value * factor for value in self.placements))
 
-    def at_least(self, least: float) -> Figure:
-        return Figure(max(least, self.value), tuple(max(least, value) for value in self.placements))
+    def at_least(self, least: float) -> RowFigure:
+        return RowFigure(max(least, self.value), tuple(max(least, value) for value in self.placements))
 
-    def plus(self, summand: float) -> Figure:
-        return Figure(self.value + summand, tuple(value + summand for value in self.placements))
+    def plus(self, summand: float) -> RowFigure:
+        return RowFigure(self.value + summand, tuple(value + summand for value in self.placements))
 
 
 def are_split(rows: Sequence[Row]) -> bool:
@@ -55,17 +55,17 @@ def are_split(rows: Sequence[Row]) -> bool:
     return all(positive(row.timed.busy) for row in rows)
 
 
-def kernel_times(rows: Sequence[Row], *, whole: bool = False) -> list[Figure]:
+def kernel_times(rows: Sequence[Row], *, whole: bool = False) -> list[RowFigure]:
     """How long the kernels ran, if that is known of all rows; else, and as a `whole`, how long the calls took."""
     if are_split(rows) and not whole:
-        return [Figure(row.timed.busy or 0.0, placement_figures(row, "busy")) for row in rows]
-    return [Figure(row.median, placement_figures(row, "median")) for row in rows]
+        return [RowFigure(row.timed.busy or 0.0, placement_figures(row, "busy")) for row in rows]
+    return [RowFigure(row.median, placement_figures(row, "median")) for row in rows]
 
 
-def gaps(rows: Sequence[Row]) -> list[Figure]:
+def gaps(rows: Sequence[Row]) -> list[RowFigure]:
     """How long no kernel ran in calls of these rows, which are split."""
     return [
-        Figure(
+        RowFigure(
             row.timed.gap or 0.0, tuple((one.median or 0.0) - (one.busy or 0.0) for one in row.provenance.placements)
         )
         for row in rows
@@ -83,7 +83,7 @@ def is_long(row: Row) -> bool:
     return counted is None or counted >= LONG
 
 
-def cycles_alike(rows: Sequence[Row], *, whole: bool = False) -> list[Figure]:
+def cycles_alike(rows: Sequence[Row], *, whole: bool = False) -> list[RowFigure]:
     """The cycles of all rows, by one method: counted, or for short calls the time multiplied by the SM clock.
 
     Nothing where one of them has none.
@@ -93,22 +93,22 @@ def cycles_alike(rows: Sequence[Row], *, whole: bool = False) -> list[Figure]:
     if len(counted) < len(rows):
         return []
     if all(map(is_long, rows)):
-        return [Figure(one, placement_figures(row, "cycles")) for row, one in zip(rows, counted, strict=True)]
+        return [RowFigure(one, placement_figures(row, "cycles")) for row, one in zip(rows, counted, strict=True)]
     times = kernel_times(rows, whole=whole)
     return [one.times(each) for one, each in zip(times, hertz, strict=True)] if len(hertz) == len(rows) else []
 
 
-def beside_the_first(rows: Sequence[Row]) -> list[Figure]:
+def beside_the_first(rows: Sequence[Row]) -> list[RowFigure]:
     """The gaps of these rows, each with the kernels of the first: how long its call takes if only gaps differ."""
     return [gap.plus(rows[0].timed.busy or 0.0) for gap in gaps(rows)]
 
 
-def between_stamps(row: Row) -> Figure | None:
+def between_stamps(row: Row) -> RowFigure | None:
     ghz, counted, queued = positive(row.clocks.sm_ghz), cycles(row), row.clocks.queued
     is_queued = row.provenance.cuda_graph if queued is None else queued  # rows of earlier versions do not say it
     if not (ghz and counted and is_queued):
         return None
-    return Figure(counted, placement_figures(row, "cycles")).times(1e-9 / ghz)
+    return RowFigure(counted, placement_figures(row, "cycles")).times(1e-9 / ghz)
 
 
 def paced_by_sms(row: Row) -> bool:

@@ -194,7 +194,7 @@ def measured(target: Target, device: Device, on_device: float, calls: Counts) ->
     """
     if not device.is_gpu:
         return None, ""
-    start, watch = time.perf_counter(), load.Watch()
+    start, watch = time.perf_counter(), load.LoadWatch()
     with watch.watched(), without_gc(), _one_thread(), moving_over_cores() as move:
         launches = calls.fields.get("launches", UNKNOWN_LAUNCHES)
         timed = _timed(Timer(Stream(device), move=move), target, on_device, launches)

@@ -20,7 +20,7 @@ from pytest_flashinfer_perf.kernel_timing.cupti import TimedCalls, read_together
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.garbage import without_gc
-from pytest_flashinfer_perf.machine.load import Watch
+from pytest_flashinfer_perf.machine.load import LoadWatch
 
 Call = Callable[[], object]
 CUPTI_INSTALL = "pip install 'cupti-python>=13'"
@@ -49,7 +49,7 @@ class Work:
     device: Device
     graph_of: int = 0
     last: Last = field(default_factory=Last, compare=False)
-    watch: Watch = field(default_factory=Watch, compare=False)  # of what else the host did, where its clock is read
+    watch: LoadWatch = field(default_factory=LoadWatch, compare=False)
 
     @functools.cached_property
     def _turn(self) -> Iterator[Call]:
@@ -74,7 +74,7 @@ class Work:
         _twice_the_cache(self.device).sum()
 
 
-class Sample(NamedTuple):
+class CallTime(NamedTuple):
     """The seconds that one call took, and those of them in which a kernel ran, if that is known."""
 
     seconds: float
@@ -89,7 +89,7 @@ class Instrument(Protocol):
 
     def missing(self, device: Device) -> str | None: ...
 
-    def sample(self, work: Work, count: int, warmup: int) -> list[Sample]: ...
+    def sample(self, work: Work, count: int, warmup: int) -> list[CallTime]: ...
 
 
 @dataclass(frozen=True)
@@ -103,16 +103,16 @@ class BenchGpuTime:
         needed = (capability.gpu(self.name), *bench, *((_cupti,) if self.name == "cupti" else ()))
         return capability.missing(needed, device)
 
-    def sample(self, work: Work, count: int, warmup: int) -> list[Sample]:
+    def sample(self, work: Work, count: int, warmup: int) -> list[CallTime]:
         if self.name != "cupti":
-            return [Sample(seconds) for seconds in self._spans(work, work, count, warmup)]
+            return [CallTime(seconds) for seconds in self._spans(work, work, count, warmup)]
         from cupti import cupti
 
         timed = TimedCalls(cupti)
         with read_together(timed.completed):
             spans = self._spans(timed.noted(work), work, count, warmup)
         busy = timed.busy(spans) or itertools.repeat(None)
-        return [Sample(seconds, known) for seconds, known in zip(spans, busy, strict=False)]
+        return [CallTime(seconds, known) for seconds, known in zip(spans, busy, strict=False)]
 
     def _spans(self, call: Call, work: Work, count: int, warmup: int) -> list[float]:
         from flashinfer.testing import bench_gpu_time
@@ -211,11 +211,11 @@ class Wall:
     def missing(self, device: Device) -> str | None:  # noqa: ARG002 - every device has a host
         return None
 
-    def sample(self, work: Work, count: int, warmup: int) -> list[Sample]:
+    def sample(self, work: Work, count: int, warmup: int) -> list[CallTime]:
         for _ in range(warmup):
             work()
         with work.watch.watched(), without_gc():
-            return [Sample(self._once(work)) for _ in range(count)]
+            return [CallTime(self._once(work)) for _ in range(count)]
 
     def _once(self, work: Work) -> float:
         work.chill()

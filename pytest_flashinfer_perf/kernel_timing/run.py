@@ -20,10 +20,10 @@ from pytest_flashinfer_perf.kernel_timing.host_calls import Counts, counted
 from pytest_flashinfer_perf.kernel_timing.instruments import (
     INSTRUMENTS,
     Call,
+    CallTime,
     ChosenInstrument,
     Instrument,
     InstrumentError,
-    Sample,
     Work,
 )
 from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
@@ -156,7 +156,7 @@ class Bench:
         known = busy if len(busy) == len(samples) else ()
         return Placed(target, work, sets, warmup, PlacedSamples(samples, known, clocked, placements.addresses(target)))
 
-    def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[Sample]:
+    def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[CallTime]:
         """Sample the calls, in parts if they change inputs: before each part these are restored, outside the time."""
         if restore is None:
             yield from self.instrument.sample(work, calls, warmup)

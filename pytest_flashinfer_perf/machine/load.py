@@ -170,7 +170,7 @@ def _text(path: Path) -> str:
 
 
 @dataclass
-class Watch:
+class LoadWatch:
     """Reads the counters around timed calls."""
 
     spans: list[tuple[Reading, Reading]] = field(default_factory=list)
@@ -182,7 +182,7 @@ class Watch:
         self.spans.append((before, read()))
 
 
-def during(watches: Sequence[Watch], samples: Sequence[float] = ()) -> Contention | None:
+def during(watches: Sequence[LoadWatch], samples: Sequence[float] = ()) -> Contention | None:
     """What was seen around these samples; None where nobody watched, as an instrument of the GPU does not."""
     spans = [span for watch in watches for span in watch.spans]
     seconds = sum(after.at - before.at for before, after in spans)

@@ -142,7 +142,7 @@ def _measured(case: Case, measuring: Measuring, checking: Checking, device: Devi
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedCase:
     """A case that is built and not timed: its inputs and call, the answer to expect, and the tuner's choice, if any."""
 
     x: Any
@@ -154,7 +154,9 @@ class Prepared:
     expected: Expected
 
 
-def prepared(case: Case, measuring: Measuring, checking: Checking, device: Device, *, tuned: bool = True) -> Prepared:
+def prepared(
+    case: Case, measuring: Measuring, checking: Checking, device: Device, *, tuned: bool = True
+) -> PreparedCase:
     """Build a case, let the tuner choose unless it is not to be asked, and compute the answer."""
     routine, p = case.routine, case.params
     x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
@@ -166,7 +168,7 @@ def prepared(case: Case, measuring: Measuring, checking: Checking, device: Devic
     if too_long := _too_long(case, device, cost.flops):
         raise CannotRunError(too_long)
     expected = Expected(()) if checking.off else _Expectation(case, x, cost, checking).expected(takes, device)
-    return Prepared(x, target, resolved, graph, choice, cost, expected)
+    return PreparedCase(x, target, resolved, graph, choice, cost, expected)
 
 
 def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:

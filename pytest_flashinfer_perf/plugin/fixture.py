@@ -134,7 +134,7 @@ class Perf:
             return made
         from pytest_flashinfer_perf.tuner import report, search
 
-        found = search.look_at(case, self._settings, self._device, search.Job(budget=self._settings.tactics))
+        found = search.look_at(case, self._settings, self._device, search.TuneJob(budget=self._settings.tactics))
         if found is None:
             return made
         execution = replace(made.execution, notes=(*made.execution.notes, report.summary(found)))

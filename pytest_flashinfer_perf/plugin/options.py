@@ -110,11 +110,7 @@ CASES = (
         help="Run every API of FlashInfer that comes with inputs and a reference (a trace template), instead of the "
         "routines of the suite.",
     ),
-    option(
-        "--perf-backends",
-        metavar="A,B",
-        help="Run these backends only. Default: all backends of a routine.",
-    ),
+    option("--perf-backends", metavar="A,B", help="Run these backends only. Default: all backends of a routine."),
     option(
         "--perf-case",
         metavar="FLAGS",
@@ -250,11 +246,7 @@ CHECKING = (
         type=whole(1),
         help="Stop each search after N seconds. Default: after the examples of the hypothesis profile.",
     ),
-    option(
-        "--perf-findings",
-        metavar="DIR",
-        help=f"Folder to write findings of searches to. Default: {FINDINGS}.",
-    ),
+    option("--perf-findings", metavar="DIR", help=f"Folder to write findings of searches to. Default: {FINDINGS}."),
 )
 GATE = (
     option(
@@ -311,9 +303,7 @@ FILES = (
     ),
     option("--perf-html", metavar="FILE", help="Write a report of this run as one HTML page to FILE."),
     option(
-        "--perf-csv",
-        metavar="FILE",
-        help="Write the rows as CSV to FILE, with the columns of flashinfer_benchmark.py.",
+        "--perf-csv", metavar="FILE", help="Write the rows as CSV to FILE, with the columns of flashinfer_benchmark.py."
     ),
     option(
         "--perf-vllm-csv",

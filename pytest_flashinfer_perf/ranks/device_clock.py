@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 
 from pytest_flashinfer_perf.kernel_timing.cupti import BUFFER_BYTES, Activity, copied
-from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, InstrumentError, Work, without_gc
+from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, InstrumentError, Work
 from pytest_flashinfer_perf.kernel_timing.trace import Trace, summarise
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.garbage import without_gc
 from pytest_flashinfer_perf.ranks.joined import Ranks
 
 HOLD_CYCLES = 1_000_000  # about 0.5 ms: longer than a call takes to enqueue

@@ -20,16 +20,16 @@ import torch.distributed as dist
 from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.kernel_timing import run as alone
 from pytest_flashinfer_perf.kernel_timing.instruments import (
+    CallTime,
     ChosenInstrument,
     InstrumentError,
-    Sample,
     Work,
-    without_gc,
 )
 from pytest_flashinfer_perf.kernel_timing.run import Observations, Placed, Timing, Verify
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.kernel_timing.trace import Trace
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.garbage import without_gc
 from pytest_flashinfer_perf.ranks import asked, device_clock, links
 from pytest_flashinfer_perf.ranks.clock import Spans
 from pytest_flashinfer_perf.ranks.joined import Ranks
@@ -102,10 +102,10 @@ class Together:
     def missing(self, device: Device) -> str | None:  # noqa: ARG002 - it was chosen for this device
         return None
 
-    def sample(self, work: Work, count: int, warmup: int) -> list[Sample]:
+    def sample(self, work: Work, count: int, warmup: int) -> list[CallTime]:
         """Untimed calls are made as timed ones are, right before them: after idling a call takes 100 us more."""
         self.timed.append(self._spans(work, count, warmup))
-        return list(map(Sample, self.figures(self.timed[-1])))
+        return list(map(CallTime, self.figures(self.timed[-1])))
 
     def figures(self, seen: Spans) -> list[float]:
         return seen.longest if self.proof.violations else seen.last_to_last

@@ -23,7 +23,7 @@ from pytest_flashinfer_perf.kernel_timing.run import Bench
 from pytest_flashinfer_perf.kernel_timing.target import Restore, Target
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement.fingerprint import Fingerprint
-from pytest_flashinfer_perf.measurement.one_case import Prepared
+from pytest_flashinfer_perf.measurement.one_case import PreparedCase
 from pytest_flashinfer_perf.measurement.verification import NOT_KEPT, CheckResult, Examination
 from pytest_flashinfer_perf.tuner.race import Lap, Timed, UnfitError
 
@@ -36,7 +36,7 @@ class DeviceLostError(FlashinferPerfError):
 class CheckedCall:
     """A call with the answer to expect, and its placements: the same ones for all that are chosen in it."""
 
-    prepared: Prepared
+    prepared: PreparedCase
     bench: Bench
     placed: list[Target] = field(init=False)
     examination: Examination = field(init=False)
@@ -77,7 +77,7 @@ def verify(result: CheckResult) -> None:
         raise UnfitError("wrong", result.faults[0].partition("\n")[0])
 
 
-def bench_of(prepared: Prepared, measuring: Measuring, device: Device) -> Bench:
+def bench_of(prepared: PreparedCase, measuring: Measuring, device: Device) -> Bench:
     chosen = instruments.choose(measuring.instrument, device)
     return Bench(chosen.instrument, measuring, device, prepared.cuda_graph)
 

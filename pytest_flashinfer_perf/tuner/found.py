@@ -118,7 +118,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Finding:
+class TunerFinding:
     """A verdict of a case: FAIL and SLOWER fail the command, NOTE does not."""
 
     verdict: Annotated[Verdict, "`SLOWER`: a default against `--base`"]
@@ -145,7 +145,7 @@ class Report:
     cases: Annotated[tuple[CaseFound, ...], "those with a race"]
     left_out: Annotated[tuple[LeftOut, ...], "the others"] = ()
     transfers: Annotated[tuple[Transfer, ...], "the worst first"] = ()
-    findings: Annotated[tuple[Finding, ...], "in the order of the cases"] = ()
+    findings: Annotated[tuple[TunerFinding, ...], "in the order of the cases"] = ()
 
     @property
     def as_json(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.tuner.found import DEFAULT, TUNE, CaseFound, Finding, LeftOut, TacticFound, Transfer
+from pytest_flashinfer_perf.tuner.found import DEFAULT, TUNE, CaseFound, LeftOut, TacticFound, Transfer, TunerFinding
 
 FINE, FOUND, INCOMPLETE = 0, 1, 2
 AS_FAST = 1.02  # of the best before: then it is the default that became worse
@@ -19,7 +19,7 @@ OTHERWISE = {
 }
 
 
-def findings(cases: Iterable[CaseFound], limits: Thresholds) -> Iterator[Finding]:
+def findings(cases: Iterable[CaseFound], limits: Thresholds) -> Iterator[TunerFinding]:
     for case in cases:
         asked = limits.fields([case.case, f"{case.family}/{case.case}"])
         for way, name in grouped(case):
@@ -27,7 +27,7 @@ def findings(cases: Iterable[CaseFound], limits: Thresholds) -> Iterator[Finding
         most = asked.get("max_flips")
         if most is not None and case.flips > most:
             sentence = f"max_flips = {most:g}: fresh tunes land in {case.flips + 1} sets that can be told apart"
-            yield Finding("FAIL", case.case, sentence)
+            yield TunerFinding("FAIL", case.case, sentence)
         yield from _of_replays(case)
         yield from _of_questions(case)
 
@@ -44,16 +44,16 @@ def outside(case: CaseFound) -> int:
     return sum(name not in case.best for name in case.tunes)
 
 
-def _of_way(case: CaseFound, way: str, name: str, most: float | None) -> Iterator[Finding]:
+def _of_way(case: CaseFound, way: str, name: str, most: float | None) -> Iterator[TunerFinding]:
     seen = case.tactic(name)
     if seen is None:
-        yield Finding("NOTE", case.case, f"{way} takes {name}, which no runner lists")
+        yield TunerFinding("NOTE", case.case, f"{way} takes {name}, which no runner lists")
     elif seen.is_unfit:
-        yield Finding("FAIL", case.case, f"{way} takes {name}, which is {seen.state}: {seen.why}")
+        yield TunerFinding("FAIL", case.case, f"{way} takes {name}, which is {seen.state}: {seen.why}")
     elif most is not None and seen.regret is not None and seen.regret.high > most:
         sentence = f"max_regret = {100 * most:g}%: {way} takes {name}, {seen.regret.sentence}"
         why_not = _why_not_sure(seen, most)
-        yield Finding("NOTE" if why_not else "FAIL", case.case, f"{sentence}{why_not}")
+        yield TunerFinding("NOTE" if why_not else "FAIL", case.case, f"{sentence}{why_not}")
 
 
 def _why_not_sure(seen: TacticFound, most: float) -> str:
@@ -65,33 +65,33 @@ def _why_not_sure(seen: TacticFound, most: float) -> str:
     return ""
 
 
-def _of_replays(case: CaseFound) -> Iterator[Finding]:
+def _of_replays(case: CaseFound) -> Iterator[TunerFinding]:
     for way, seen in case.replayed.items():
         for name, sentence in OTHERWISE.items():
             if getattr(seen, name) is False:
-                yield Finding("FAIL", case.case, f"{way}, replayed: {sentence} than was timed")
+                yield TunerFinding("FAIL", case.case, f"{way}, replayed: {sentence} than was timed")
     if case.written is False:
-        yield Finding("FAIL", case.case, "the cache file that was written leads to none of its best tactics")
+        yield TunerFinding("FAIL", case.case, "the cache file that was written leads to none of its best tactics")
 
 
-def _of_questions(case: CaseFound) -> Iterator[Finding]:
+def _of_questions(case: CaseFound) -> Iterator[TunerFinding]:
     if case.untuned:
-        yield Finding("NOTE", case.case, f"{', '.join(case.untuned)}: no entry covers it, the default is taken")
+        yield TunerFinding("NOTE", case.case, f"{', '.join(case.untuned)}: no entry covers it, the default is taken")
     for question in case.questions:
         for rounded in question.rounded:
-            yield Finding("NOTE", case.case, f"{question.op}: {rounded}")
+            yield TunerFinding("NOTE", case.case, f"{question.op}: {rounded}")
         for broken in question.broken:
-            yield Finding("NOTE", case.case, f"{question.op}: lists no tactics, {broken}")
+            yield TunerFinding("NOTE", case.case, f"{question.op}: lists no tactics, {broken}")
 
 
-def exit_code(cases: Sequence[CaseFound], left_out: Sequence[LeftOut], found: Iterable[Finding]) -> int:
+def exit_code(cases: Sequence[CaseFound], left_out: Sequence[LeftOut], found: Iterable[TunerFinding]) -> int:
     """1 if a way to choose is too slow or wrong, 2 if a case failed or there was nothing to look at."""
     if any(one.fails for one in found):
         return FOUND
     return FINE if cases and not any(one.outcome == "failed" for one in left_out) else INCOMPLETE
 
 
-def grown(cases: Iterable[CaseFound], before: Iterable[CaseFound]) -> Iterator[Finding]:
+def grown(cases: Iterable[CaseFound], before: Iterable[CaseFound]) -> Iterator[TunerFinding]:
     """Against an earlier report: defaults whose regret surely grew, and runners and tactics that vanished."""
     earlier = {case.case: case for case in before}
     for case in cases:
@@ -102,17 +102,17 @@ def grown(cases: Iterable[CaseFound], before: Iterable[CaseFound]) -> Iterator[F
         if now and then and now.low > then.high:
             best = "though the best is as fast" if best_s(case) <= AS_FAST * best_s(old) else "of another best"
             sentence = f"the default's regret grew from {then.sentence} to {now.sentence}, {best}"
-            yield Finding("SLOWER", case.case, sentence)
+            yield TunerFinding("SLOWER", case.case, sentence)
         yield from _vanished(case, old)
 
 
-def _vanished(case: CaseFound, old: CaseFound) -> Iterator[Finding]:
+def _vanished(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
     for what, names in (("runner", _runners), ("tactic", _offered)):
         gone = sorted(names(old) - names(case))
         if gone:
             more = f" and {len(gone) - 3} more" * (len(gone) > 3)
             sentence = f"vanished since: {counted(len(gone), what)}, {', '.join(gone[:3])}{more}"
-            yield Finding("NOTE", case.case, sentence)
+            yield TunerFinding("NOTE", case.case, sentence)
 
 
 def _runners(case: CaseFound) -> set[str]:

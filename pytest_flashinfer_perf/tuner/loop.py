@@ -15,14 +15,14 @@ import pytest
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import read_json
-from pytest_flashinfer_perf.machine import devices, provenance
+from pytest_flashinfer_perf.machine import garbage, provenance
 from pytest_flashinfer_perf.measurement import autotune, one_case
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, case_of
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.tuner import search, tactics
 from pytest_flashinfer_perf.tuner.contest import DeviceLostError
-from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, Job
+from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, TuneJob
 
 PLUGIN = __name__
 LOST = 86  # the exit code of a process whose GPU a tactic made unusable
@@ -33,14 +33,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    job = Job(**read_json(config.getoption("tuner_job")))
+    job = TuneJob(**read_json(config.getoption("tuner_job")))
     config.pluginmanager.register(TunerLoop(config, job), "flashinfer-perf-tuner-loop")
 
 
 class TunerLoop:
     """Replaces pytest's loop over tests; the device is found before, by the hooks of the plugin itself."""
 
-    def __init__(self, config: pytest.Config, job: Job) -> None:
+    def __init__(self, config: pytest.Config, job: TuneJob) -> None:
         self._config = config
         self._job = job
 
@@ -89,7 +89,7 @@ class TunerLoop:
             return {"skipped": reason}
         time_limit.watch()
         if device.is_gpu:
-            devices.freeze_imports()
+            garbage.freeze_imports()
         if self._job.tune:
             target = one_case.prepared(case, settings.measuring, settings.checking, device, tuned=False).target
             return {"picked": tactics.tuned(target, self._job.tune, str(self._job.cache)).as_json}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.tuner.sets import Field
+from pytest_flashinfer_perf.tuner.sets import Contestants
 
 FIRST_LOOK, MOST_ROUNDS = 2, 24
 ENOUGH = 0.005  # all that is left and all that is asked for are known this well: another round changes nothing
@@ -68,7 +68,7 @@ class Race:
     round: int = 0
     order: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311 - only an order
 
-    def run(self, names: Sequence[str], left: Callable[[], bool] | None = None) -> Field:
+    def run(self, names: Sequence[str], left: Callable[[], bool] | None = None) -> Contestants:
         """Race these and the kept ones until enough is known, or until the budget is up; the first round is whole."""
         for name in names:
             self.lanes.setdefault(name, Lane(name))
@@ -121,20 +121,20 @@ class Race:
         regrets = [seen.regret(name) for name in running]
         return all(one is not None and (one.high - one.low) / (1 + one.seen) <= 2 * ENOUGH for one in regrets)
 
-    def _field(self, names: Sequence[str]) -> Field:
-        return Field({name: self.lanes[name].times for name in names}, tick_s=self.tick_s)
+    def _field(self, names: Sequence[str]) -> Contestants:
+        return Contestants({name: self.lanes[name].times for name in names}, tick_s=self.tick_s)
 
     @property
-    def field(self) -> Field:
+    def field(self) -> Contestants:
         """All that ran, with what was dropped."""
         ran = [name for name, lane in self.lanes.items() if lane.times]
         out = frozenset(name for name in ran if self.lanes[name].state == "slower")
-        return Field({name: self.lanes[name].times for name in ran}, out, self.tick_s)
+        return Contestants({name: self.lanes[name].times for name in ran}, out, self.tick_s)
 
     @property
-    def field_in_cycles(self) -> Field | None:
+    def field_in_cycles(self) -> Contestants | None:
         """The same in SM cycles; None where some of them are not known."""
         ran = [lane for lane in self.lanes.values() if lane.laps]
         if not ran or any(len(lane.cycles) < len(lane.laps) for lane in ran):
             return None
-        return Field({lane.name: lane.cycles for lane in ran}, self.field.out)
+        return Contestants({lane.name: lane.cycles for lane in ran}, self.field.out)

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.tuner.found import TUNE, CaseFound, LeftOut
 from pytest_flashinfer_perf.tuner.loop import LOST, PLUGIN
-from pytest_flashinfer_perf.tuner.search import Job
+from pytest_flashinfer_perf.tuner.search import TuneJob
 
 MOST_RESTARTS = 50
 ENDED = {LOST: "it left the GPU unusable"}
@@ -36,7 +36,7 @@ class Runs:
     arguments: Sequence[str]
     tunes: int
     tuner: str
-    job: Job
+    job: TuneJob
     folder: Path
     picks: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Runs:
 
     def _tune(self, way: str, stem: Path) -> None:
         cache = str(stem.with_suffix(".cache.json").resolve())
-        found = self._ran(Job(str(stem.with_suffix(".jsonl")), tune=self.tuner, cache=cache), way)
+        found = self._ran(TuneJob(str(stem.with_suffix(".jsonl")), tune=self.tuner, cache=cache), way)
         for case in found:
             if "failed" in case:
                 say(f"{way}: {case['case']}: {case['failed']}")
@@ -62,7 +62,7 @@ class Runs:
         if Path(cache).exists():
             self.files[way] = cache
 
-    def _ran(self, job: Job, title: str) -> list[dict[str, Any]]:
+    def _ran(self, job: TuneJob, title: str) -> list[dict[str, Any]]:
         """Run the process to its end, and again without the tactic that it ended with."""
         found: dict[str, dict[str, Any]] = {}
         for _ in range(MOST_RESTARTS):
@@ -81,7 +81,7 @@ class Runs:
             job = replace(job, done=tuple(found), crashed=_blamed(job.crashed, last, why))
         raise TunerRunError(f"{title}: {MOST_RESTARTS} processes ended before their end, the last log: {log}")
 
-    def _process(self, job: Job) -> tuple[int, Path]:
+    def _process(self, job: TuneJob) -> tuple[int, Path]:
         log = Path(job.output).with_suffix(".log")
         with tempfile.TemporaryDirectory() as folder:
             told = Path(folder, "job.json")

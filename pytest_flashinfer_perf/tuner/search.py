@@ -27,14 +27,14 @@ from pytest_flashinfer_perf.tuner import contest, heuristics, sets, tactics
 from pytest_flashinfer_perf.tuner.contest import CheckedCall, Contest, Entrant
 from pytest_flashinfer_perf.tuner.found import DEFAULT, TUNE, CaseFound, QuestionFound, Replayed, TacticFound
 from pytest_flashinfer_perf.tuner.race import Race
-from pytest_flashinfer_perf.tuner.tactics import Chosen, Question, Tactic
+from pytest_flashinfer_perf.tuner.tactics import Chosen, Tactic, TunerQuestion
 
 MOST_OF_ONE = 8  # of the best answers to one question that are combined with those to another
 NOTHING_TO_CHOOSE = "it asks FlashInfer's tuner nothing, and no heuristic chooses its kernel"
 
 
 @dataclass(frozen=True)
-class Job:
+class TuneJob:
     """What to do with each case: tune it into `cache` with `tune`, or race what could be chosen, `budget` seconds long.
 
     A race judges `cache`, and adds the best to `write`. `picks` are what earlier processes chose, by case and way;
@@ -57,7 +57,7 @@ class Job:
             append_whole(Path(self.output), f"{as_json({'event': event, **more})}\n")
 
 
-def look_at(case: Case, settings: Settings, device: Device, job: Job) -> CaseFound | None:
+def look_at(case: Case, settings: Settings, device: Device, job: TuneJob) -> CaseFound | None:
     """Race all that could be chosen; None where there is nothing to choose."""
     start, measuring = time.monotonic(), case.options.applied_to(settings.measuring, device)
     made = one_case.prepared(case, measuring, settings.checking, device, tuned=False)
@@ -82,7 +82,9 @@ def _heuristic(case: Case, held: Contest, rivals: Sequence[Entrant], budget: flo
     return _found(case, held, race, f"{names[0]} against {counted(len(names) - 1, 'other')}", {DEFAULT: names[0]})
 
 
-def _tactics(case: Case, held: Contest, call: CheckedCall, questions: Sequence[Question], job: Job) -> CaseFound:
+def _tactics(
+    case: Case, held: Contest, call: CheckedCall, questions: Sequence[TunerQuestion], job: TuneJob
+) -> CaseFound:
     """Every tactic of the tuner, then what each way replays."""
     chosen = {way: Chosen.from_json(picked) for way, picked in job.picks.get(case.identity.case, {}).items()}
     files = {way: job.files[way] for way in chosen if way in job.files}
@@ -116,7 +118,7 @@ def _until(end: float) -> Callable[[], bool]:
 
 
 def _searched(
-    held: Contest, call: CheckedCall, questions: Sequence[Question], kept: Sequence[Tactic], budget: float
+    held: Contest, call: CheckedCall, questions: Sequence[TunerQuestion], kept: Sequence[Tactic], budget: float
 ) -> tuple[Race, str]:
     """Race all answers to one question. To several: those to each with the others' defaults, then the best combined."""
 
@@ -135,14 +137,14 @@ def _searched(
     return race, _sentence(questions, best)
 
 
-def _best_of(race: Race, question: Question, offered: Sequence[Tactic]) -> list[Choice]:
+def _best_of(race: Race, question: TunerQuestion, offered: Sequence[Tactic]) -> list[Choice]:
     """The answers that are left, the fastest first."""
     left = [one for one in offered if race.lanes[one.name].laps and not race.lanes[one.name].state]
     left.sort(key=lambda one: statistics.median(race.lanes[one.name].times.values()))
     return [dict(one.answers)[question.op] for one in left[:MOST_OF_ONE]] or [question.default]
 
 
-def _sentence(questions: Sequence[Question], best: Mapping[str, Sequence[Choice]]) -> str:
+def _sentence(questions: Sequence[TunerQuestion], best: Mapping[str, Sequence[Choice]]) -> str:
     if len(questions) == 1:
         return f"all {len(questions[0].choices)} tactics"
     each = ", then ".join(f"{len(one.choices)} of {one.op} with the others' defaults" for one in questions)
@@ -161,7 +163,7 @@ def _replayed(held: Contest, call: Target, tactic: Tactic, cache: str | None) ->
 
 
 def _written(
-    race: Race, call: Target, questions: Sequence[Question], ways: Mapping[str, Tactic], cache: str | None
+    race: Race, call: Target, questions: Sequence[TunerQuestion], ways: Mapping[str, Tactic], cache: str | None
 ) -> bool | None:
     """Whether a cache file with the best tactic covers the call and leads to a best one; None if none is asked for."""
     if cache is None or not race.field.times:
@@ -194,7 +196,7 @@ def _found(case: Case, held: Contest, race: Race, search: str, ways: Mapping[str
     )
 
 
-def _question(question: Question) -> QuestionFound:
+def _question(question: TunerQuestion) -> QuestionFound:
     runners = sorted({choice.runner for choice in question.choices})
     return QuestionFound(question.op, tuple(runners), question.broken, question.rounded)
 

@@ -37,7 +37,7 @@ class Regret:
 
 
 @dataclass(frozen=True)
-class Field:
+class Contestants:
     """Tactics that ran, with the seconds of each in its rounds; `out` were dropped as surely slower than others.
 
     `tick_s` is what the clock rounds by: rounds agree in that, so that more of them do not lessen it.
@@ -118,7 +118,7 @@ class Field:
         return Replicates(Domain.TIME, "cycles", sides[0], sides[1], paired=True)
 
 
-def flips(field: Field, picks: Sequence[str]) -> int:
+def flips(field: Contestants, picks: Sequence[str]) -> int:
     """How many more sets than one these tactics fall into: tactics that cannot be told apart are one set.
 
     One that has no time, as its answer is wrong or it fails, is a set of its own.

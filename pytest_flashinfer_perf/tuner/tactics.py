@@ -63,7 +63,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Question:
+class TunerQuestion:
     """What a call asks the tuner: an operation, the answer without tuning, and the answers that runners list.
 
     `broken` has a sentence for each runner that fails to list; `rounded` says which sizes are tuned as other ones.
@@ -81,18 +81,18 @@ class Question:
         return tuple(dict.fromkeys((self.default, *self.listed)))
 
 
-def questions(call: Callable[[], object]) -> tuple[Question, ...]:
+def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
     """What the call asks the tuner when nothing is tuned. An operation that asks again is listed once."""
     tuner = _tuner()
     tuner.clear_cache()
-    seen: dict[str, Question] = {}
+    seen: dict[str, TunerQuestion] = {}
 
     def wrapped(ask: Function) -> Function:
         def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
             runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
             listed, broken = _listed(runners, inputs)
             rounded = tuple(_rounded(_specs(tuner, tuning_config, inputs), runners, inputs))
-            seen.setdefault(op, Question(op, _choice(runner, tactic), listed, broken, rounded))
+            seen.setdefault(op, TunerQuestion(op, _choice(runner, tactic), listed, broken, rounded))
             return runner, tactic
 
         return choose_one
@@ -106,7 +106,7 @@ def _tuner() -> Any:
     return importlib.import_module("flashinfer.autotuner").AutoTuner.get()
 
 
-def default(asked: Sequence[Question]) -> Tactic:
+def default(asked: Sequence[TunerQuestion]) -> Tactic:
     return Tactic(tuple((question.op, question.default) for question in asked))
 
 

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.rows.run_file import RunError
 from pytest_flashinfer_perf.tuner import found, judge, page, report
 from pytest_flashinfer_perf.tuner.found import TUNERS, Report
 from pytest_flashinfer_perf.tuner.runs import Runs
-from pytest_flashinfer_perf.tuner.search import Job
+from pytest_flashinfer_perf.tuner.search import TuneJob
 
 EXAMPLE = "example: flashinfer-perf tune-report --tunes 10 -- tests/gemm -k 'mm_bf16 and cublaslt'"
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     before = found.read(args.base, "--base").cases if args.base else ()
     folder, gpu = processes.folder(args.output, "tune-report"), processes.gpu(for_pytest)
     cache, write = (str(path.resolve()) if path else None for path in (args.cache, args.write_cache))
-    runs = Runs(for_pytest, args.tunes, args.tuner, Job(budget=args.budget, cache=cache, write=write), folder)
+    runs = Runs(for_pytest, args.tunes, args.tuner, TuneJob(budget=args.budget, cache=cache, write=write), folder)
     with processes.alone_on(gpu):
         start = time.monotonic()
         cases, left_out = runs.cases()

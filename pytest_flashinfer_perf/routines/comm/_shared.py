@@ -66,14 +66,14 @@ def of_all(p: Between, rand: torch.Generator, device: torch.device, rows: int) -
     return torch.randn(shape, generator=rand, device=device, dtype=torch.float32).to(p.dtype)
 
 
-class Given(Protocol):
+class GivenToRanks(Protocol):
     @property
     def of_all(self) -> Tensor: ...
     @property
     def input(self) -> Tensor: ...
 
 
-def own_or_all(x: Given) -> Tensor:
+def own_or_all(x: GivenToRanks) -> Tensor:
     """What the check negates: all ranks' messages for the reference, this rank's own for its call."""
     return x.of_all if x.of_all.numel() else x.input
 

@@ -49,7 +49,7 @@ class AllReduce(Between):
         return self.pattern in (STATIC, DYNAMIC)
 
 
-class Inputs(NamedTuple):
+class AllReduceInputs(NamedTuple):
     """`of_all` is for the reference; a call is given its own rank's part alone."""
 
     of_all: Tensor  # [ranks, tokens, hidden]
@@ -61,19 +61,19 @@ class Inputs(NamedTuple):
     residual_out: Tensor | None
 
 
-def inputs(p: AllReduce, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: AllReduce, rand: torch.Generator, device: torch.device) -> AllReduceInputs:
     everybodys = _shared.of_all(p, rand, device, p.num_tokens)
     own = everybodys[_shared.rank()]
     if p.pattern == SUM:
-        return Inputs(everybodys, own, None, None, None, torch.empty_like(own), None)
+        return AllReduceInputs(everybodys, own, None, None, None, torch.empty_like(own), None)
     residual = torch.randn(own.shape, generator=rand, device=device).to(p.dtype)
     gamma = (1 + 0.1 * torch.randn(p.hidden_size, generator=rand, device=device)).to(p.dtype)
     scale = {STATIC: torch.full((1,), SCALE, device=device), DYNAMIC: torch.empty(p.num_tokens, 1, device=device)}
     out = torch.empty_like(own, dtype=FP8 if p.is_fp8 else p.dtype)
-    return Inputs(everybodys, own, residual, gamma, scale.get(p.pattern), out, torch.empty_like(own))
+    return AllReduceInputs(everybodys, own, residual, gamma, scale.get(p.pattern), out, torch.empty_like(own))
 
 
-def outputs(x: Inputs) -> tuple[Tensor, ...]:
+def outputs(x: AllReduceInputs) -> tuple[Tensor, ...]:
     scales = (x.scale,) if x.scale is not None and x.scale.dim() == 2 else ()
     return tuple(one for one in (x.out, x.residual_out, *scales) if one is not None)
 
@@ -86,11 +86,11 @@ def decoded(p: AllReduce, written: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return quantised.float() * (scales[0] if scales else SCALE), residual
 
 
-def reference(_p: AllReduce, x: Inputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def reference(_p: AllReduce, x: AllReduceInputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
     return _followed(x.of_all.float().sum(0), x)
 
 
-def _followed(total: Tensor, x: Inputs) -> tuple[Tensor, ...]:
+def _followed(total: Tensor, x: AllReduceInputs) -> tuple[Tensor, ...]:
     """What the pattern makes of the sum, in fp32 and not yet quantised."""
     if x.residual is None or x.gamma is None:
         return (total,)
@@ -107,12 +107,12 @@ def tolerances(p: AllReduce, _backend: str) -> tuple[Tolerance, ...]:
     return (coarse if p.is_fp8 else Tolerance(4 * unit, 2 * p.num_gpus * unit, unit), of_sum)
 
 
-def cost(p: AllReduce, x: Inputs) -> Cost:
+def cost(p: AllReduce, x: AllReduceInputs) -> Cost:
     """Its bytes are the message's, of which the row makes nccl-tests' bandwidths."""
     return Cost((p.num_gpus - 1) * p.elements, p.elements * x.input.itemsize, "float32")
 
 
-allreduce_fusion: Routine[AllReduce, Inputs] = Routine(
+allreduce_fusion: Routine[AllReduce, AllReduceInputs] = Routine(
     name="allreduce_fusion",
     family="comm",
     params=AllReduce,
@@ -130,17 +130,19 @@ allreduce_fusion: Routine[AllReduce, Inputs] = Routine(
 )
 
 
-def _built(x: Inputs, launch: Callable[[Inputs], object], options: LaunchOptions) -> Built[Inputs]:
+def _built(
+    x: AllReduceInputs, launch: Callable[[AllReduceInputs], object], options: LaunchOptions
+) -> Built[AllReduceInputs]:
     """A call that is given this rank's own message, apart from the others'."""
     return Built(launch, options.backend, x._replace(of_all=x.of_all[:0], input=x.input.clone()))
 
 
 @allreduce_fusion.backend("torch")
-def _torch(p: AllReduce, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _torch(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
     """The default group of torch.distributed, in fp32: gloo on a CPU."""
     _shared.group(p)
 
-    def launch(x: Inputs) -> None:
+    def launch(x: AllReduceInputs) -> None:
         total = x.input.float()
         dist.all_reduce(total)
         first, *residual = _followed(total, x)
@@ -161,11 +163,11 @@ def _unfused(p: AllReduce, backend: str, device: Device) -> Iterator[str]:
 
 
 @allreduce_fusion.backend("nccl", limits=_unfused)
-def _nccl(p: AllReduce, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _nccl(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
     """In place on a copy, as torch.distributed has it; a norm is FlashInfer's fused_add_rmsnorm after it."""
     _shared.group(p)
 
-    def launch(x: Inputs) -> None:
+    def launch(x: AllReduceInputs) -> None:
         x.out.copy_(x.input)
         dist.all_reduce(x.out)
         _normed(x)
@@ -173,7 +175,7 @@ def _nccl(p: AllReduce, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     return _built(x, launch, options)
 
 
-def _normed(x: Inputs) -> None:
+def _normed(x: AllReduceInputs) -> None:
     if x.residual is None or x.residual_out is None or x.gamma is None:
         return
     from flashinfer.norm import fused_add_rmsnorm
@@ -183,13 +185,13 @@ def _normed(x: Inputs) -> None:
 
 
 @allreduce_fusion.backend("symm_mem-oneshot", "symm_mem-twoshot", limits=_unfused)
-def _symmetric(p: AllReduce, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _symmetric(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
     """torch's symmetric memory, without multicast."""
     _shared.group(p)
     shared, name = _symmetric_buffer(p, x.input.device), _shared.world()
     one_shot = options.backend.endswith("oneshot")
 
-    def launch(x: Inputs) -> None:
+    def launch(x: AllReduceInputs) -> None:
         if one_shot:
             torch.ops.symm_mem.one_shot_all_reduce_copy_out(shared, x.input, "sum", name, x.out)
         else:
@@ -229,7 +231,7 @@ def _strategy(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
     limits=_strategy,
     modules=("jit.comm.gen_trtllm_comm_module",),
 )
-def _trtllm(p: AllReduce, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _trtllm(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
     """One kernel for the whole pattern; `trtllm` chooses between one-shot and two-shot itself."""
     from flashinfer import comm
 
@@ -239,7 +241,7 @@ def _trtllm(p: AllReduce, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     space = _workspace(p, _shared.group(p).rank)
     strategy = {"trtllm": None, "trtllm-oneshot": True, "trtllm-twoshot": False}[options.backend]
 
-    def launch(x: Inputs) -> None:
+    def launch(x: AllReduceInputs) -> None:
         """Only what the pattern has is passed on."""
         written: dict[str, Any] = {"residual_out": x.residual_out, "residual_in": x.residual, "rms_gamma": x.gamma}
         written["output" if p.pattern == SUM else "quant_out" if p.is_fp8 else "norm_out"] = x.out
@@ -281,13 +283,13 @@ def _only_sums(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
     limits=_only_sums,
     modules=("jit.comm.gen_vllm_comm_module",),
 )
-def _vllm(p: AllReduce, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _vllm(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
     """vLLM's custom all-reduce, which FlashInfer ships; it chooses between one-shot and two-shot itself."""
     from flashinfer import comm
 
     handle, buffer, size = _registered(p, _shared.group(p).rank, x.input.device)
 
-    def launch(x: Inputs) -> None:
+    def launch(x: AllReduceInputs) -> None:
         comm.vllm_all_reduce(handle, x.input, x.out, buffer, size, VLLM_CTAS)
 
     return _built(x, launch, options)
@@ -311,7 +313,7 @@ _kept: list[Tensor] = []
 
 
 @allreduce_fusion.backend("mnnvl", "auto", limits=lambda _p, b, _d: iter([MULTICAST.format(b)]))
-def _mnnvl(_p: AllReduce, _x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _mnnvl(_p: AllReduce, _x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
     """`auto` may take it."""
     raise CannotRunError(MULTICAST.format(options.backend))
 

@@ -50,7 +50,7 @@ class Exchange(Between):
             yield "hidden_size", f"must be in steps of {_narrow.GROUP} for {self.quant_dtype}, got {self.hidden_size}"
 
 
-class Inputs(NamedTuple):
+class AllToAllInputs(NamedTuple):
     """The tokens of all ranks as they are sent, for the reference, and this rank's."""
 
     of_all: Tensor  # [ranks, tokens, hidden]
@@ -64,7 +64,7 @@ class Inputs(NamedTuple):
     out: Tensor | None  # [tokens, hidden]
 
 
-def inputs(p: Exchange, rand: torch.Generator, device: torch.device) -> Inputs:
+def inputs(p: Exchange, rand: torch.Generator, device: torch.device) -> AllToAllInputs:
     tokens = _shared.of_all(p, rand, device, p.num_tokens)
     of_all, scales = _sent(p, tokens)
     popular = _routing.popularity(p.expert_load, p.num_experts, range(p.top_k), rand)
@@ -77,7 +77,7 @@ def inputs(p: Exchange, rand: torch.Generator, device: torch.device) -> Inputs:
     weights = torch.rand(p.num_tokens, p.top_k, generator=rand, device=device)
     own = None if scales is None else scales[rank].clone()
     out = None if p.phase == DISPATCH else torch.empty_like(tokens[rank])
-    return Inputs(of_all, scales, goes, of_all[rank], own, experts[rank].clone(), weights, numbers, out)
+    return AllToAllInputs(of_all, scales, goes, of_all[rank], own, experts[rank].clone(), weights, numbers, out)
 
 
 def _sent(p: Exchange, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -103,7 +103,7 @@ def _numbers_of(sent: Tensor, scales: Tensor | None) -> Tensor:
     return blocks.flatten(-2)
 
 
-def outputs(x: Inputs) -> tuple[Tensor, ...]:
+def outputs(x: AllToAllInputs) -> tuple[Tensor, ...]:
     return () if x.out is None else (x.out,)
 
 
@@ -118,7 +118,7 @@ def decoded(p: Exchange, written: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (table.index_copy_(0, numbers[came, 0].long() - 1, values),)
 
 
-def reference(p: Exchange, x: Inputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def reference(p: Exchange, x: AllToAllInputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
     tokens, rank = _numbers_of(x.of_all, x.scales_of_all), _shared.rank()
     if p.phase == DISPATCH:
         return ((tokens * x.goes[..., rank, None]).flatten(0, 1),)
@@ -130,7 +130,7 @@ def tolerances(p: Exchange, _backend: str) -> tuple[Tolerance, ...]:
     return (EXACT if p.phase == DISPATCH else _shared.of_sums(p),)
 
 
-def cost(p: Exchange, x: Inputs) -> Cost:
+def cost(p: Exchange, x: AllToAllInputs) -> Cost:
     """The bytes of the tokens that this rank sends, its own experts' included, and of what comes back."""
     rows = int(x.goes[_shared.rank()].sum())
     scale = 0 if x.scales is None else x.scales.shape[-1] * x.scales.itemsize
@@ -139,12 +139,12 @@ def cost(p: Exchange, x: Inputs) -> Cost:
     return Cost(0.0, rows * (there * (p.phase != COMBINE) + back * (p.phase != DISPATCH)), "float32")
 
 
-def facts(_p: Exchange, x: Inputs) -> dict[str, Any]:
+def facts(_p: Exchange, x: AllToAllInputs) -> dict[str, Any]:
     got = x.goes.sum((0, 1)).float()
     return {"busiest_rank": float(got.max() / got.mean())}
 
 
-moe_a2a_dispatch_combine: Routine[Exchange, Inputs] = Routine(
+moe_a2a_dispatch_combine: Routine[Exchange, AllToAllInputs] = Routine(
     name="moe_a2a_dispatch_combine",
     family="comm",
     params=Exchange,
@@ -162,7 +162,7 @@ moe_a2a_dispatch_combine: Routine[Exchange, Inputs] = Routine(
 )
 
 
-def _own(x: Inputs, input: Tensor) -> Inputs:  # noqa: A002 - the name of the field
+def _own(x: AllToAllInputs, input: Tensor) -> AllToAllInputs:  # noqa: A002 - the name of the field
     return x._replace(of_all=x.of_all[:0], input=input)
 
 
@@ -177,7 +177,7 @@ class _Parts:
     numbers: Tensor  # of the tokens that come
 
     @classmethod
-    def of(cls, x: Inputs, rank: int) -> _Parts:
+    def of(cls, x: AllToAllInputs, rank: int) -> _Parts:
         here, there = x.goes[rank], x.goes[..., rank]
         numbers = there.flatten().nonzero()[:, 0] + 1
         rows = here.T.nonzero()[:, 1]
@@ -198,19 +198,19 @@ def _exchanged(rows: Tensor, sent: list[int], came: list[int]) -> Tensor:
     return got.view(rows.dtype)
 
 
-def _by_torch(p: Exchange, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _by_torch(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[AllToAllInputs]:
     rank = _shared.group(p).rank
     parts = _Parts.of(x, rank)
 
-    def dispatched(x: Inputs) -> tuple[Tensor, ...]:
+    def dispatched(x: AllToAllInputs) -> tuple[Tensor, ...]:
         scales = () if x.scales is None else (parts.sent_there(x.scales),)
         return (parts.sent_there(x.input), parts.numbers, *scales)
 
-    def made(x: Inputs) -> Tensor:
+    def made(x: AllToAllInputs) -> Tensor:
         tokens, _numbers, *scales = dispatched(x)
         return (_numbers_of(tokens, scales[0] if scales else None) * (rank + 1)).to(p.dtype)
 
-    def combined(rows: Tensor, x: Inputs) -> object:
+    def combined(rows: Tensor, x: AllToAllInputs) -> object:
         return None if x.out is None else parts.sent_back(rows, x.out)
 
     if p.phase == DISPATCH:
@@ -227,7 +227,7 @@ moe_a2a_dispatch_combine.backend("nccl", limits=_shared.on_gpus)(_by_torch)
 @moe_a2a_dispatch_combine.backend(
     "trtllm", api="comm.MoeAlltoAll", runs_as="trtllm-alltoall", modules=("jit.comm.gen_moe_alltoall_module",)
 )
-def _trtllm(p: Exchange, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+def _trtllm(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[AllToAllInputs]:
     """FlashInfer's MoeAlltoAll; a phase alone by the functions that it calls, which may be repeated."""
     from flashinfer import comm
 
@@ -235,7 +235,7 @@ def _trtllm(p: Exchange, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     both = _exchange(p, rank)
     where = (both.workspace, both.metainfo, tokens, rank, p.num_gpus, p.top_k)
 
-    def payloads(x: Inputs) -> list[Tensor]:
+    def payloads(x: AllToAllInputs) -> list[Tensor]:
         """FlashInfer's script sends weights where the number of a token is here, if one phase is timed alone."""
         sent = [x.input, x.weights if p.phase == BOTH else x.numbers]
         return [*sent, *([] if x.scales is None else [x.scales]), x.experts]
@@ -243,11 +243,11 @@ def _trtllm(p: Exchange, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
     def made(got: list[Tensor]) -> Tensor:
         return _numbers_of(got[0], None if x.scales is None else got[2]) * (rank + 1)
 
-    def dispatched(x: Inputs) -> tuple[list[Tensor], int]:
+    def dispatched(x: AllToAllInputs) -> tuple[list[Tensor], int]:
         got, offset, *_ = comm.moe_a2a_dispatch(x.experts, payloads(x), *where, p.num_experts)
         return got, offset
 
-    def in_turn(x: Inputs) -> None:
+    def in_turn(x: AllToAllInputs) -> None:
         got = both.dispatch(x.experts, payloads(x), tokens)
         space = both.get_combine_payload_tensor_in_workspace(tokens, p.hidden_size, p.dtype)
         torch.mul(got[0], rank + 1, out=space) if p.quant_dtype is None else space.copy_(made(got))

@@ -24,7 +24,7 @@ Operation = Callable[[Tensor, Tensor], object]
 
 
 @dataclass(frozen=True)
-class Plain(Between):
+class PlainParams(Between):
     def faults(self) -> Iterator[Fault]:
         if self.num_tokens % self.num_gpus:
             yield "num_tokens", f"{self.num_tokens} rows cannot be divided among {self.num_gpus} ranks"
@@ -34,51 +34,51 @@ class Plain(Between):
         return self.num_tokens // self.num_gpus
 
 
-class Inputs(NamedTuple):
+class PlainInputs(NamedTuple):
     of_all: Tensor  # [ranks, rows that each gives, hidden]
     input: Tensor  # [rows that this rank gives, hidden]
     out: Tensor  # [rows that it gets, hidden]
 
 
-def _gathered(_p: Plain, x: Inputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def _gathered(_p: PlainParams, x: PlainInputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
     return (x.of_all.flatten(0, 1).float(),)
 
 
-def _scattered(p: Plain, x: Inputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def _scattered(p: PlainParams, x: PlainInputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
     return (x.of_all.float().sum(0).split(p.part)[_shared.rank()],)
 
 
-def _exchanged(p: Plain, x: Inputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def _exchanged(p: PlainParams, x: PlainInputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
     """From each rank the part that it has for this one."""
     return (x.of_all.unflatten(1, (p.num_gpus, p.part))[:, _shared.rank()].flatten(0, 1).float(),)
 
 
-def _sums(p: Plain, _backend: str) -> tuple[Tolerance, ...]:
+def _sums(p: PlainParams, _backend: str) -> tuple[Tolerance, ...]:
     return (_shared.of_sums(p),)
 
 
-def _copies(_p: Plain, _backend: str) -> tuple[Tolerance, ...]:
+def _copies(_p: PlainParams, _backend: str) -> tuple[Tolerance, ...]:
     return (EXACT,)
 
 
 def _routine(
     name: str,
     operation: Operation,
-    reference: Reference[Plain, Inputs],
-    rows: Callable[[Plain], tuple[int, int]],
-    tolerances: Callable[[Plain, str], tuple[Tolerance, ...]],
-) -> Routine[Plain, Inputs]:
+    reference: Reference[PlainParams, PlainInputs],
+    rows: Callable[[PlainParams], tuple[int, int]],
+    tolerances: Callable[[PlainParams, str], tuple[Tolerance, ...]],
+) -> Routine[PlainParams, PlainInputs]:
     """`rows` is how many a rank gives and gets."""
 
-    def inputs(p: Plain, rand: torch.Generator, device: torch.device) -> Inputs:
+    def inputs(p: PlainParams, rand: torch.Generator, device: torch.device) -> PlainInputs:
         gives, gets = rows(p)
         everybodys = _shared.of_all(p, rand, device, gives)
-        return Inputs(everybodys, everybodys[_shared.rank()], everybodys.new_empty(gets, p.hidden_size))
+        return PlainInputs(everybodys, everybodys[_shared.rank()], everybodys.new_empty(gets, p.hidden_size))
 
-    made: Routine[Plain, Inputs] = Routine(
+    made: Routine[PlainParams, PlainInputs] = Routine(
         name=name,
         family="comm",
-        params=Plain,
+        params=PlainParams,
         inputs=inputs,
         outputs=lambda x: (x.out,),
         reference=reference,
@@ -91,16 +91,16 @@ def _routine(
         collective=name,
     )
 
-    def build(p: Plain, x: Inputs, options: LaunchOptions) -> Built[Inputs]:
+    def build(p: PlainParams, x: PlainInputs, options: LaunchOptions) -> Built[PlainInputs]:
         _shared.group(p)
         own = x._replace(of_all=x.of_all[:0], input=x.input.clone())
         return Built(lambda x: operation(x.out, x.input), options.backend, own)
 
     made.backend("torch")(build)
     made.backend("nccl", limits=_shared.on_gpus)(build)
-    made.tier("smoke")(lambda: [Shape(Plain(num_tokens=16, hidden_size=512))])
-    made.tier("default")(lambda: [Shape(Plain(num_tokens=t, hidden_size=8192)) for t in (16, 1024, 4096)])
-    made.tier("full")(lambda: [Shape(Plain(num_tokens=2**n, hidden_size=8192)) for n in range(1, 14)])
+    made.tier("smoke")(lambda: [Shape(PlainParams(num_tokens=16, hidden_size=512))])
+    made.tier("default")(lambda: [Shape(PlainParams(num_tokens=t, hidden_size=8192)) for t in (16, 1024, 4096)])
+    made.tier("full")(lambda: [Shape(PlainParams(num_tokens=2**n, hidden_size=8192)) for n in range(1, 14)])
     return made
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.config.settings import Checking
 from pytest_flashinfer_perf.kernel_timing import stopping
-from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, Sample
+from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, CallTime
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.measurement.one_case import run_case
@@ -205,7 +205,7 @@ def test_gaps_that_scatter_take_no_placements(known, placements, stopped, monkey
 
         def sample(self, _work, count, _warmup):
             gap = next(self.gaps)
-            return [Sample(50e-6 + gap, 50e-6 if known else None) for _ in range(count)]
+            return [CallTime(50e-6 + gap, 50e-6 if known else None) for _ in range(count)]
 
     monkeypatch.setitem(INSTRUMENTS, "cupti", Gapped())
     timing = measure(lambda _: None, (torch.ones(4),), measuring=Measuring(instrument="cupti")).timing

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from pytest_flashinfer_perf.machine import load
-from pytest_flashinfer_perf.machine.load import Contention, Reading, Watch
+from pytest_flashinfer_perf.machine.load import Contention, LoadWatch, Reading
 
 # Milliseconds of a product of 512 beside busy processes on two cores, whose kernel has 250 ticks a second.
 STEPS = """7.58 7.27 3.36 3.15 7.31 7.25 3.11 7.94 2.95 7.08 7.11 2.92 7.03 2.94 6.94 7.1 2.94 4.38 3.06 7.16 9.28 7.28
@@ -23,7 +23,7 @@ def reading(at, **known):
 
 
 def seen(*spans, samples=()):
-    return load.during([Watch([span]) for span in spans], samples)
+    return load.during([LoadWatch([span]) for span in spans], samples)
 
 
 def after(**known):
@@ -56,7 +56,7 @@ def test_all_spans_count_together():
     assert seen(short).taken is None, "too short for hundredths of a second"
     assert seen(short, (reading(0.99), reading(1.0, used=1.0))).taken == pytest.approx(0.5), "and between the two"
     assert load.during([]) is None
-    assert load.during([Watch()], [1.0]) is None, "an instrument of the GPU"
+    assert load.during([LoadWatch()], [1.0]) is None, "an instrument of the GPU"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_process_on_the_same_core_is_seen():
     os.sched_setaffinity(0, {min(allowed)})
     try:
         other.start()
-        watch, end = Watch(), time.perf_counter() + 0.5
+        watch, end = LoadWatch(), time.perf_counter() + 0.5
         with watch.watched():
             while time.perf_counter() < end:
                 pass
@@ -134,7 +134,7 @@ def test_a_process_on_the_same_core_is_seen():
 
 def test_a_system_without_counters_says_that_it_does_not_know(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    watch = Watch()
+    watch = LoadWatch()
     with watch.watched():
         time.sleep(0.001)
     seen = load.during([watch], [1e-3] * 5)

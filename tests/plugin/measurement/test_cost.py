@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.kernel_timing.instruments import Sample
+from pytest_flashinfer_perf.kernel_timing.instruments import CallTime
 from pytest_flashinfer_perf.measurement import peaks
 from pytest_flashinfer_perf.spec.routine import Cost, Peaks, best_of, roofline
 
@@ -77,7 +77,7 @@ class EachTakesASecond:
     def sample(self, work, count, _warmup):
         work.calls[0]()
         self.seen.extend([_set()] * count)
-        return [Sample(1.0)] * count
+        return [CallTime(1.0)] * count
 
 
 @pytest.fixture

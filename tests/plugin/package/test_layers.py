@@ -6,6 +6,7 @@ import graphlib
 import importlib
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 ROOT = Path(__file__).parents[3]
 PACKAGE = "pytest_flashinfer_perf"
 MOST_NAMES = 29
+LONGEST_MODULE = 400  # lines
 DOORS = {"__init__.py", "__main__.py"}
 PAGE = "docs/architecture.md"
 
@@ -94,6 +96,15 @@ def test_each_package_imports_only_what_lies_below_it():
 
 def test_no_modules_import_each_other_in_a_circle():
     assert circle(SOURCES) is None
+
+
+def test_a_class_has_a_name_of_its_own_and_a_module_an_end():
+    """A reader who looks for a name finds one class; a module that is longer than this is two thoughts."""
+    found = Counter(
+        node.name for text in SOURCES.values() for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, times in found.items() if times > 1] == []
+    assert [name for name, text in SOURCES.items() if len(text.splitlines()) > LONGEST_MODULE] == []
 
 
 def test_the_root_has_few_names_and_the_page_lists_each():

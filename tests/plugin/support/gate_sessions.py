@@ -46,7 +46,7 @@ class Told:
         return None
 
     def sample(self, work, count, _warmup):
-        return [instruments.Sample(work.calls[0]())] * count
+        return [instruments.CallTime(work.calls[0]())] * count
 
 
 instruments.INSTRUMENTS["wall"] = Told()

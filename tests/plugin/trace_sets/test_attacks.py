@@ -210,7 +210,7 @@ FORGING = {
         f"thread = threading.Thread(target=lambda: {RIGHT})\nthread.start()\nthread.join()",
     ),
     "instrument": (
-        f"{TIMING}instruments.Wall.sample = lambda self, work, n, w: (work(), [instruments.Sample(1e-9)] * n)[1]",
+        f"{TIMING}instruments.Wall.sample = lambda self, work, n, w: (work(), [instruments.CallTime(1e-9)] * n)[1]",
         RIGHT,
     ),
     "one sample": (f"{TIMING}instruments.Wall._once = lambda self, work: (work(), 1e-9)[1]", RIGHT),

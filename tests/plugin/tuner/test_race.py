@@ -23,7 +23,7 @@ from tuner_runs import (
 )
 
 from pytest_flashinfer_perf.tuner.race import FIRST_LOOK, MOST_ROUNDS, Race
-from pytest_flashinfer_perf.tuner.sets import Field, flips
+from pytest_flashinfer_perf.tuner.sets import Contestants, flips
 
 SEEDS = 100
 
@@ -109,7 +109,7 @@ def test_a_regret_is_no_less_than_its_lower_bound_whatever_the_times(costs, seed
         name: {n: cost * math.exp(rng.gauss(0, 0.01)) for n in range(5)}
         for name, cost in zip(names, costs, strict=True)
     }
-    field = Field(times)
+    field = Contestants(times)
     assert field.fastest == field.best[0]
     for name in names:
         regret = field.regret(name)

@@ -33,7 +33,7 @@ from pytest_flashinfer_perf.tuner.found import FORMAT, TUNERS, CaseFound, LeftOu
 from pytest_flashinfer_perf.tuner.loop import PLUGIN
 from pytest_flashinfer_perf.tuner.race import Race
 from pytest_flashinfer_perf.tuner.runs import Runs
-from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, Job, entries
+from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, TuneJob, entries
 
 library = pytest.importorskip("flashinfer.autotuner", exc_type=ImportError)
 SEEDS = 100
@@ -209,7 +209,7 @@ def ran(pytester, *options, **job):
     """The cases of one process, which runs in this one."""
     told, output = pytester.path / "job.json", pytester.path / "said.jsonl"
     output.unlink(missing_ok=True)
-    write_json(told, asdict(Job(str(output), **job)))
+    write_json(told, asdict(TuneJob(str(output), **job)))
     words = ("-p", PLUGIN, f"--tuner-job={told}", "--perf-device=cpu", *(options or ("--perf-backends=auto",)))
     assert pytester.runpytest(*words).ret == 0
     events = [json.loads(line) for line in output.read_text().splitlines()]
