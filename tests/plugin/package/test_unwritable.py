@@ -77,7 +77,7 @@ def test_what_cannot_be_written_in_the_end_is_said_under_the_table(own, option):
     done = own.runpytest(*QUICK, option, *SHOWN)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     name = option.partition("=")[0]
-    done.stdout.fnmatch_lines_random(["test_own.py::test_own", f"{name}: not written: *out*", "*1 passed*"])
+    done.stdout.fnmatch_lines_random(["*test_own.py::test_own *", f"{name}: not written: *out*", "*1 passed*"])
 
 
 FULL = """
@@ -98,7 +98,9 @@ def test_a_disk_that_is_full_costs_files_and_not_the_run(own):
     done = own.runpytest_subprocess("-q", "--benchmark-quiet", *QUICK, *outputs, "-p", "no:cacheprovider")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     names = ["csv", "html", "benchmark-json", "benchmark-storage"]
-    done.stdout.fnmatch_lines_random(["test_own.py::test_own", "*1 passed*", "--perf-resume could not go on*.journal'"])
+    done.stdout.fnmatch_lines_random(
+        ["*test_own.py::test_own *", "*1 passed*", "--perf-resume could not go on*.journal'"]
+    )
     done.stdout.re_match_lines_random([f"--.*{name}: not written: .*too large: '/.*" for name in names])
     assert "Traceback" not in done.stdout.str() + done.stderr.str()
     left = {path.name: path for path in own.path.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
@@ -132,7 +134,7 @@ def test_without_a_cache_to_write_to_it_is_measured_all_the_same(own):
     said = f"*--perf-resume could not go on with this run: {own.path / '.pytest_cache'} cannot be written.*"
     done = own.runpytest(*QUICK, *SHOWN)
     done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines_random(["test_own.py::test_own", said])
+    done.stdout.fnmatch_lines_random(["*test_own.py::test_own *", said])
     resumed = own.runpytest(*QUICK, *SHOWN, "--perf-resume")
     resumed.assert_outcomes(passed=1)
     resumed.stdout.fnmatch_lines(["--perf-resume: no journal at pytest's cache, which is off or cannot be written, *"])
