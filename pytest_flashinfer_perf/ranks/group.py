@@ -95,7 +95,15 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: Se
     log = Path(folder, f"{rank}.log").open("w+b")  # noqa: SIM115 - read after the process has ended
     program = [sys.executable, "-c", PROGRAM.format(path=[one for one in sys.path if isinstance(one, str)])]
     process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
-        [*program, *_named(item), f"--perf-only={folder}/{ONLY}", "-p", PLUGIN, *_as_here(item.config), *options],
+        [
+            *program,
+            *_named(item),
+            f"--perf-only={folder}/{ONLY}",
+            "-p",
+            PLUGIN,
+            *_as_here(item.config, folder),
+            *options,
+        ],
         cwd=item.config.invocation_params.dir,
         env=asked.environment(number, rank, folder, no_multicast=no_multicast),
         stdin=subprocess.DEVNULL,
@@ -112,16 +120,20 @@ def _named(item: pytest.Item) -> list[str]:
     return [] if any(item.path.samefile(here / one) for one in testlists) else [as_typed(item.config, item.nodeid)]
 
 
-def _as_here(config: pytest.Config) -> list[str]:
-    """pytest's own options that decide what a test is; those of the ini file that do not are left out."""
+def _as_here(config: pytest.Config, folder: str) -> list[str]:
+    """pytest's own options that decide what a test is; those of the ini file that do not are left out.
+
+    The cache is a rank's own. Without the plugin of the cache, a `cache_dir` of the ini file would be an unknown name.
+    """
     option = config.option
     ini = ["-c", str(config.inipath)] if config.inipath else []
     plugins = [part for name in option.plugins or () if name != PLUGIN for part in ("-p", name)]
     overridden = [part for one in option.override_ini or () for part in ("-o", one)]
     warned = [part for one in option.pythonwarnings or () for part in ("-W", one)]
     confined = [f"--confcutdir={option.confcutdir}"] if option.confcutdir else []
-    always = ["-p", "no:cacheprovider", "-o", "addopts=", f"--rootdir={config.rootpath}"]
-    return [*ini, *plugins, *overridden, *warned, *confined, f"--import-mode={option.importmode}", *always]
+    own_cache = [] if "no:cacheprovider" in plugins else ["-o", f"cache_dir={folder}"]
+    always = ["-o", "addopts=", f"--import-mode={option.importmode}", f"--rootdir={config.rootpath}"]
+    return [*ini, *plugins, *overridden, *warned, *confined, *own_cache, *always]
 
 
 def _watch(members: Sequence[_Member], folder: Path) -> None:

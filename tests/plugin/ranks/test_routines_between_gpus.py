@@ -134,7 +134,14 @@ def test_a_models_step_has_its_all_reduce_measured_and_counted_per_layer(pyteste
     Path("tiny/config.json").write_text(json.dumps(TINY))
     step = "--tp 2 --batch 4 --context 128 --page-size 16"
     asked = ("--perf-model=tiny", f"--perf-step={step}", "--perf-backends=torch", "--import-mode=importlib")
-    how = ("--perf-iters=5", "--perf-cold-l2=none", "-p", "no:cacheprovider", "--perf-device=cpu")
+    how = (
+        "--perf-iters=5",
+        "--perf-cold-l2=none",
+        "--perf-device=cpu",
+        "--strict-config",
+        "-o",
+        "cache_dir=as-bench-has",
+    )
     suite = pytestconfig.rootpath / "tests" / "comm"
     pytester.runpytest_subprocess(suite, *asked, *how, "--benchmark-json=run.json").assert_outcomes(passed=1)
     cli.main(["model", "tiny", *step.split(), "--run", "run.json"])
