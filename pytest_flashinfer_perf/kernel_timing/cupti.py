@@ -42,20 +42,28 @@ class Recorder:
         return list(self._seen)
 
     def completed(self, records: Iterable[Any]) -> None:
-        on_device = _on_device(self.cupti)
-        self._seen.extend(self._activity(record) for record in records if record.kind in on_device)
-
-    def _activity(self, record: Any) -> Activity:
-        kinds, to_host = self.cupti.ActivityKind, None
-        if record.kind == kinds.MEMCPY and record.copy_kind == self.cupti.ActivityMemcpyKind.DTOH:
-            to_host = record.bytes
-        name = record.name if record.kind == kinds.CONCURRENT_KERNEL else kinds(record.kind).name
-        return Activity(name, record.start, record.end, record.correlation_id, to_host)
+        self._seen.extend(activities(self.cupti, records))
 
 
-def _on_device(cupti: Any) -> tuple[Any, ...]:
+def activities(cupti: Any, records: Iterable[Any]) -> Iterator[Activity]:
+    """What ran on the device, of all that was recorded."""
+    kinds, wanted = cupti.ActivityKind, on_device(cupti)
+    for one in records:
+        if one.kind in wanted:
+            is_to_host = one.kind == kinds.MEMCPY and one.copy_kind == cupti.ActivityMemcpyKind.DTOH
+            size = one.bytes if is_to_host else None
+            name = one.name if one.kind == kinds.CONCURRENT_KERNEL else kinds(one.kind).name
+            yield Activity(name, one.start, one.end, one.correlation_id, size)
+
+
+def on_device(cupti: Any) -> tuple[Any, ...]:
     kinds = cupti.ActivityKind
     return kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET
+
+
+def on_host(cupti: Any) -> tuple[Any, ...]:
+    """The calls of the host, launches among them."""
+    return cupti.ActivityKind.RUNTIME, cupti.ActivityKind.DRIVER
 
 
 def union(intervals: Iterable[tuple[int, int]]) -> int:
@@ -70,8 +78,7 @@ def union(intervals: Iterable[tuple[int, int]]) -> int:
 @contextmanager
 def attached(cupti: Any, synchronize: Callable[[], None]) -> Iterator[Recorder]:
     """Attach CUPTI with the activities that bench_gpu_time enables, so that both see the same."""
-    kinds = cupti.ActivityKind
-    enabled = (kinds.RUNTIME, kinds.DRIVER, kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
+    enabled = (*on_host(cupti), *on_device(cupti))
     recorder = Recorder(cupti, synchronize)
     synchronize()
     try:
@@ -164,11 +171,11 @@ class TimedCalls:
         return made
 
     def completed(self, records: Iterable[Any]) -> None:
-        kinds, on_device = self.cupti.ActivityKind, _on_device(self.cupti)
+        host, device = on_host(self.cupti), on_device(self.cupti)
         for record in records:
-            if record.kind in (kinds.RUNTIME, kinds.DRIVER):
+            if record.kind in host:
                 self._launches.append((record.start, record.correlation_id))
-            elif record.kind in on_device:
+            elif record.kind in device:
                 self._ran.setdefault(record.correlation_id, []).append((record.start, record.end))
 
     def busy(self, spans: Sequence[float]) -> list[float] | None:
@@ -176,12 +183,16 @@ class TimedCalls:
 
         None unless these records have the same spans: records may be lost, and spans may be those of other ranks.
         """
-        self._launches.sort()
-        calls = [self._intervals(*when) for when in self._made[-len(spans) :]]
+        own = launched_in(self._made[-len(spans) :], self._launches)
+        calls = [[interval for which in ids for interval in self._ran.get(which, ())] for ids in own]
         known = [max(end for _, end in ran) - min(start for start, _ in ran) for ran in calls if ran]
         return [union(ran) / 1e9 for ran in calls] if known == [round(span * 1e9) for span in spans] else None
 
-    def _intervals(self, start: int, end: int) -> list[tuple[int, int]]:
-        first, last = bisect.bisect_left(self._launches, (start, 0)), bisect.bisect_left(self._launches, (end + 1, 0))
-        launched = {which for _, which in self._launches[first:last]}
-        return [interval for which in launched for interval in self._ran.get(which, ())]
+
+def launched_in(calls: Iterable[tuple[int, int]], launches: Iterable[tuple[int, int]]) -> list[set[int]]:
+    """The correlation ids of what the host launched while it made each call; a launch is when, and which."""
+    ordered = sorted(launches)
+    bounds = (
+        (bisect.bisect_left(ordered, (start, 0)), bisect.bisect_left(ordered, (end + 1, 0))) for start, end in calls
+    )
+    return [{which for _, which in ordered[first:last]} for first, last in bounds]

@@ -16,7 +16,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pytest_flashinfer_perf.kernel_timing.cupti import BUFFER_BYTES, Activity, copied
+from pytest_flashinfer_perf.kernel_timing.cupti import (
+    BUFFER_BYTES,
+    Activity,
+    activities,
+    copied,
+    launched_in,
+    on_device,
+    on_host,
+)
 from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, InstrumentError, Work
 from pytest_flashinfer_perf.kernel_timing.trace import Trace, summarise
 from pytest_flashinfer_perf.machine.devices import Device
@@ -67,10 +75,9 @@ class DeviceClock:
     def __post_init__(self) -> None:
         from cupti import cupti
 
-        kinds = cupti.ActivityKind
         self._cupti: Any = cupti
         cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), lambda records: self._seen.extend(copied(records)))
-        for kind in (kinds.RUNTIME, kinds.DRIVER, kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET):
+        for kind in (*on_host(cupti), *on_device(cupti)):
             cupti.activity_enable(kind)
 
     def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]:
@@ -102,16 +109,6 @@ class DeviceClock:
 
 def _activities(records: Sequence[Any], launched: Sequence[tuple[int, int]], cupti: Any) -> list[list[Activity]]:
     """What ran on the GPU for each call: whatever was launched while the host enqueued it."""
-    kinds = cupti.ActivityKind
-    launches = [one for one in records if one.kind in (kinds.RUNTIME, kinds.DRIVER)]
-    on_device = [one for one in records if one.kind in (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)]
-    found: list[list[Activity]] = []
-    for begun, ended in launched:
-        own = {one.correlation_id for one in launches if begun <= one.start <= ended}
-        found.append([_activity(one, kinds) for one in on_device if one.correlation_id in own])
-    return found
-
-
-def _activity(record: Any, kinds: Any) -> Activity:
-    name = record.name if record.kind == kinds.CONCURRENT_KERNEL else kinds(record.kind).name
-    return Activity(name, record.start, record.end, record.correlation_id)
+    by_host, ran = on_host(cupti), list(activities(cupti, records))
+    launches = [(one.start, one.correlation_id) for one in records if one.kind in by_host]
+    return [[one for one in ran if one.correlation_id in ids] for ids in launched_in(launched, launches)]

@@ -1,13 +1,14 @@
 """Records of CUPTI whose fields are read together, and those that are left as they are."""
 
 import sys
+from enum import IntEnum
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.kernel_timing.cupti import Copied, copied, read_together
+from pytest_flashinfer_perf.kernel_timing.cupti import Copied, activities, copied, launched_in, read_together
 
 np = pytest.importorskip("numpy")
 
@@ -29,6 +30,11 @@ class Api:
         if name not in self.layout.names:
             raise AttributeError(name)
         return int(self._data[name][0])
+
+
+class FakeCupti:
+    ActivityKind = IntEnum("ActivityKind", "RUNTIME DRIVER CONCURRENT_KERNEL MEMCPY MEMSET")
+    ActivityMemcpyKind = IntEnum("ActivityMemcpyKind", {"DTOH": 2, "DTOD": 8})
 
 
 class Kernel(Api):
@@ -107,3 +113,27 @@ def test_callbacks_get_copies_while_it_lasts_and_cupti_is_put_back(monkeypatch):
     completed([Api(4, 211, 10, 13, 7, 0)])
     assert (requested, later, type(seen[0])) == ("requested", ("requested later", "as it is"), Copied)
     assert shown == seen
+
+
+moments = st.integers(0, 40)
+spans = st.lists(st.tuples(moments, moments).map(lambda pair: tuple(sorted(pair))), max_size=6)
+
+
+@given(spans, st.lists(st.tuples(moments, st.integers(1, 9)), max_size=12))
+def test_a_call_has_what_was_launched_from_its_begin_to_its_end(calls, launches):
+    expected = [{which for when, which in launches if start <= when <= end} for start, end in calls]
+    assert launched_in(calls, launches) == expected
+
+
+def test_what_ran_on_the_device_has_its_name_and_what_it_copied_to_the_host():
+    kinds, copies = FakeCupti.ActivityKind, FakeCupti.ActivityMemcpyKind
+    times = {"start": 1, "end": 3, "correlation_id": 7, "name": "norm", "bytes": 64}
+    records = [
+        SimpleNamespace(**times, kind=kind, copy_kind=copy)
+        for kind in kinds
+        for copy in (copies if kind == kinds.MEMCPY else (0,))
+    ]
+    seen = list(activities(FakeCupti(), records))
+    assert [one.name for one in seen] == ["norm", "MEMCPY", "MEMCPY", "MEMSET"]
+    assert [one.to_host for one in seen] == [None, 64, None, None]
+    assert {(one.start, one.end, one.correlation_id) for one in seen} == {(1, 3, 7)}
