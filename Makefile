@@ -30,7 +30,7 @@ endif
 # the others have in hand. What even so does not end is interrupted.
 TESTS ?= tests/plugin
 LIMITED := timeout --foreground --signal=INT --kill-after=30 7200
-OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=300 --timeout-method=thread
+OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=300 --timeout-method=thread $(PROPERTIES)
 PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS)
 
 # What the instructions of a CPU decide, and what the versions of pytest, its plugins and hypothesis do. For these it is

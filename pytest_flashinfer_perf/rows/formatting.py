@@ -52,7 +52,7 @@ def rate(value: float | None) -> str:
     """A rate in at most 6 characters, of which none says nothing, as 0.0000 would."""
     if not value:
         return "-"
-    if value >= 99999.5 or value < 5e-5:
+    if value >= 99999.5 or value < 1e-3:
         return f"{value:.0e}"
     digits = next((d for d, least in enumerate((100, 10, 0.1, 0.01)) if value >= least), 4)
     return f"{value:.{digits}f}"
