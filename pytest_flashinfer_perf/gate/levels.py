@@ -4,8 +4,8 @@ Optimal partitioning: the segments whose squared distances from their means, plu
 `ruptures` has it too, and brings scipy; this is its special case of a mean, of many series at a time. Spikes are taken
 out first, and a segment has three points at least, so that one spike is not a change.
 
-A drift makes a staircase of such steps, each of which may be too small to count: stairs that rise within their treads
-too are one change.
+A drift makes a staircase of such steps, each of which may be too small to count. Stairs to which a straight line fits
+better are one change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PENALTY = 14.0  # in variances: one false change in 7,000 points, and a step of 
 BESIDE = 2  # neighbours on either side that a spike is compared with
 SPIKE = 4.0  # standard deviations
 NORMAL_MAD = 1.4826
-SLOPES = 3.0  # standard errors of the slope within treads, from which on stairs are a drift
+BENDS = 16  # places that are tried for each end of a drift
 AT_A_TIME = 256  # series, whose tables fit into a cache
 
 
@@ -74,10 +74,11 @@ def levels(series: Floats, least: Sequence[float]) -> Iterator[Levels]:
         some = series[start : start + AT_A_TIME]
         sds = _noise(some)
         calm = _without_spikes(some, sds)
-        parts = _partitions(calm, PENALTY * sds**2)
-        for values, sd, bounds, large in zip(calm, sds, parts, least[start : start + AT_A_TIME], strict=True):
-            found = tuple(one for one in _joined(values, sd, bounds) if abs(one.after - one.before) >= large)
-            yield Levels(float(sd), bounds, found)
+        penalties = PENALTY * sds**2
+        parts = _partitions(calm, penalties)
+        for values, penalty, bounds, large in zip(calm, penalties, parts, least[start:], strict=False):
+            found = tuple(one for one in _joined(values, penalty, bounds) if abs(one.after - one.before) >= large)
+            yield Levels(float((penalty / PENALTY) ** 0.5), bounds, found)
 
 
 def _noise(series: Floats) -> Floats:
@@ -121,32 +122,35 @@ def _walked_back(came_from: npt.NDArray[np.intp]) -> tuple[int, ...]:
     return tuple(bounds[::-1])
 
 
-def _joined(values: Floats, sd: float, bounds: Sequence[int]) -> Iterator[Change]:
+def _joined(values: Floats, penalty: float, bounds: Sequence[int]) -> Iterator[Change]:
     """A change at each bound inside; of stairs that are a drift one from the first to the last."""
-    if len(bounds) == 2:
-        return
     means = [float(values[start:end].mean()) for start, end in pairwise(bounds)]
-    for first, last in _same_way(means):
-        is_drift = _rises(values, sd, bounds[first + 1 : last + 1], up=means[last] > means[first])
-        steps = [(first, last)] if is_drift else list(pairwise(range(first, last + 1)))
-        for a, b in steps:
-            yield Change(bounds[a + 1], means[a], means[b], bounds[b], bounds[a], bounds[b + 1])
-
-
-def _same_way(means: Sequence[float]) -> Iterator[tuple[int, int]]:
-    """The first and the last level of each sequence of steps in one direction."""
     first = 0
-    for at in range(1, len(means)):
-        if at == len(means) - 1 or (means[at + 1] > means[at]) != (means[at] > means[at - 1]):
-            yield first, at
-            first = at
+    while first < len(means) - 1:
+        several = range(_same_way(means, first), first + 1, -1)
+        drift = (last for last in several if _is_ramp(values, penalty, bounds[first : last + 2]))
+        last = next(drift, first + 1)
+        ends = {"before": means[first], "after": means[last], "first": bounds[first], "last": bounds[last + 1]}
+        yield Change(at=bounds[first + 1], until=bounds[last], **ends)
+        first = last
 
 
-def _rises(values: Floats, sd: float, bounds: Sequence[int], *, up: bool) -> bool:
-    """Whether the levels between the first step and the last surely slope in the direction of the steps."""
-    slopes = weights = 0.0
-    for start, end in pairwise(bounds):
-        along = np.arange(end - start) - (end - start - 1) / 2
-        slopes += float(along @ values[start:end])
-        weights += float(along @ along)
-    return weights > 0 and (slopes if up else -slopes) > SLOPES * sd * weights**0.5
+def _same_way(means: Sequence[float], first: int) -> int:
+    """The last of the levels that go on in the direction of the first step."""
+    signs = np.sign(np.diff(means[first:]))
+    turns = np.flatnonzero(signs != signs[0])
+    return first + (int(turns[0]) if len(turns) else len(signs))
+
+
+def _is_ramp(values: Floats, penalty: float, bounds: Sequence[int]) -> bool:
+    """Whether a straight line between two levels is a better account of several steps: its two bends cost as two."""
+    seen = values[bounds[0] : bounds[-1]]
+    stairs = sum(float(values[start:end].var()) * (end - start) for start, end in pairwise(bounds))
+    starts = np.unique(np.linspace(bounds[0], bounds[1], BENDS).astype(int)) - bounds[0]
+    ends = np.unique(np.linspace(bounds[-2], bounds[-1], BENDS).astype(int)) - bounds[0]
+    begin, end = (grid.reshape(-1, 1) for grid in np.meshgrid(starts, ends))
+    along = np.clip((np.arange(len(seen)) - begin) / (end - begin), 0, 1)
+    along -= along.mean(axis=1, keepdims=True)
+    explained = ((along @ seen) ** 2 / (along**2).sum(axis=1)).max()
+    ramp = float(seen.var()) * len(seen) - float(explained)
+    return ramp <= stairs + (len(bounds) - 4) * penalty

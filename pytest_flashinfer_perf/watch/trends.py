@@ -292,12 +292,12 @@ def _page(gpu: str, nights: list[Night], records: Records) -> GpuPage:
 
 def _judged(us: Floats, tables: Mapping[str, Floats]) -> tuple[list[Domain], Floats]:
     """Cycles where all nights of a case have them, else busy time where all have it, else the whole time."""
-    values, domains = us.copy(), np.full(us.shape[1], Domain.TIME, dtype=object)
-    for name, domain in (("busy_us", Domain.BUSY), ("cycles", Domain.CYCLES)):
+    values, by = us.copy(), np.zeros(us.shape[1], dtype=np.int8)
+    for nth, name in enumerate(("busy_us", "cycles"), 1):
         has_all = ((tables[name] > 0) | np.isnan(us)).all(axis=0)
         values[:, has_all] = tables[name][:, has_all]
-        domains[has_all] = domain
-    return list(domains), values
+        by[has_all] = nth
+    return [(Domain.TIME, Domain.BUSY, Domain.CYCLES)[nth] for nth in by], values
 
 
 def _renamed(nights: Sequence[Night], records: Records, keys: Iterable[Any]) -> Iterator[tuple[int, str]]:

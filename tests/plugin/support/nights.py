@@ -9,7 +9,7 @@ CARD = {"gpu": "NVIDIA H200", "card": "GPU-0", "software": {"driver": "580", "fl
 TRIES = 4  # cases in which nothing happens
 
 
-def line(kind, name, **said):
+def line(kind, name, /, **said):
     return json.dumps({"kind": kind, "id": name, **said}) + "\n"
 
 
