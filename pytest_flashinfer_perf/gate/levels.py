@@ -130,8 +130,8 @@ def _joined(values: Floats, penalty: float, bounds: Sequence[int]) -> Iterator[C
         several = range(_same_way(means, first), first + 1, -1)
         drift = (last for last in several if _is_ramp(values, penalty, bounds[first : last + 2]))
         last = next(drift, first + 1)
-        ends = {"before": means[first], "after": means[last], "first": bounds[first], "last": bounds[last + 1]}
-        yield Change(at=bounds[first + 1], until=bounds[last], **ends)
+        ends = (bounds[last], bounds[first], bounds[last + 1])
+        yield Change(bounds[first + 1], means[first], means[last], *ends)
         first = last
 
 

@@ -28,6 +28,8 @@ from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.watch.record import Environment, Night, Records, WatchedCase
 
 NEAR = 1  # nights by which a change may be found too early or too late
+STILL_THERE = 0.5  # of a threshold: a change is gone when less than that is left of it
+BEFORE = 20  # nights of which the median is a level
 DF = 0.37  # degrees of freedom of a median of deviations, for each of a standard deviation
 
 
@@ -41,16 +43,27 @@ class Stretch:
     values: Floats
     levels: Levels
 
+    @property
+    def earliest(self) -> float:
+        return float(np.median(self.values[: self.levels.bounds[1]]))
+
+    @property
+    def latest(self) -> float:
+        return float(np.median(self.values[self.levels.bounds[-2] :]))
+
 
 @dataclass(frozen=True)
 class Found:
-    """A change of level that is surely none of the noise of all cases and nights together."""
+    """A change of level, and how sure it is."""
 
     page: GpuPage
     stretch: Stretch
     change: Change
     effect: Effect
-    least: float
+
+    @property
+    def least(self) -> float:
+        return self.page.least[self.stretch.case]
 
     @property
     def case(self) -> WatchedCase:
@@ -61,8 +74,16 @@ class Found:
         return self.page.keys[self.stretch.case]
 
     @property
+    def domain(self) -> Domain:
+        return self.page.domains[self.stretch.case]
+
+    @property
+    def is_slower(self) -> bool:
+        return self.size > 0
+
+    @property
     def sign(self) -> int:
-        return 1 if self.size > 0 else -1
+        return 1 if self.is_slower else -1
 
     @property
     def size(self) -> float:
@@ -70,7 +91,7 @@ class Found:
 
     @property
     def verdict(self) -> Verdict:
-        return Verdict.SLOWER if self.sign > 0 else Verdict.FASTER
+        return Verdict.SLOWER if self.is_slower else Verdict.FASTER
 
     @property
     def detectable(self) -> float:
@@ -81,14 +102,26 @@ class Found:
         return int(self.stretch.at[self.change.at])
 
     @property
+    def until(self) -> int:
+        return int(self.stretch.at[self.change.until])
+
+    @property
+    def last_before(self) -> int:
+        return int(self.stretch.at[self.change.at - 1])
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether noise would show as much in one of all the page's points less often than once in twenty pages."""
+        return self.effect.p(self.sign) <= RISK / self.page.points
+
+    @property
     def now(self) -> float:
-        """The latest level over the one before the change, as a logarithm."""
-        start = self.stretch.levels.bounds[-2]
-        return float(np.median(self.stretch.values[start:])) - self.change.before
+        """The latest level over the one before the change, as a logarithm; without what another card is apart."""
+        return self.page.latest(self.stretch) - self.change.before
 
     @property
     def is_gone(self) -> bool:
-        return self.sign * self.now < self.least
+        return self.sign * self.now < STILL_THERE * self.least
 
     @property
     def around(self) -> tuple[int, int]:
@@ -131,7 +164,7 @@ class Event:
     text: str
 
 
-@dataclass
+@dataclass(eq=False)
 class GpuPage:
     """All runs of one model of GPU, in the order of their times; tables have a line per night, a column per case."""
 
@@ -147,6 +180,7 @@ class GpuPage:
     kernels: npt.NDArray[np.int32]
     names: Sequence[Sequence[str]]
     renamed: Sequence[tuple[int, str]]
+    least: list[float]
     stretches: list[Stretch] = field(default_factory=list)
 
     def kernels_of(self, case: int, night: int) -> Sequence[str] | None:
@@ -165,6 +199,10 @@ class GpuPage:
         for name in sorted({*was.switches, *now.switches}):
             if was.switches.get(name) != now.switches.get(name):
                 yield f"{name}={now.switches.get(name, '')}, before {was.switches.get(name, '')!r}"
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        return {night.id: nth for nth, night in enumerate(self.nights)}
 
     @cached_property
     def events(self) -> list[Event]:
@@ -209,21 +247,38 @@ class GpuPage:
         steps = [after - before for (_, before), (_, after) in pairwise(self.days)]
         return statistics.median(steps) if len(steps) > 1 else 0
 
-    def found(self, thresholds: Thresholds) -> list[Found]:
-        """The changes that are sure, in the order of their nights."""
-        points = max(1, int((~np.isnan(self.values)).sum()))
-        seen = (_found(self, one, change, self.least(thresholds, one.case)) for one in self.stretches
-                for change in one.levels.found)  # fmt: skip
-        sure = [one for one in seen if one.effect.p(one.sign) <= RISK / points]
-        return sorted(sure, key=lambda one: one.since)
+    @cached_property
+    def points(self) -> int:
+        return int((~np.isnan(self.values)).sum())
 
-    def least(self, thresholds: Thresholds, case: int) -> float:
-        column = self.us[:, case]
-        return thresholds.named(self.cases[case].names).in_log(float(column[~np.isnan(column)][-1]) * 1e-6)
+    def latest(self, stretch: Stretch) -> float:
+        """The latest level; of a card that is gone as if it were still there, from what changed on those since."""
+        later = (one for one in self._of_case[self.keys[stretch.case]] if one.at[0] > stretch.at[-1])
+        return stretch.latest + sum(one.latest - one.earliest for one in later)
 
-    def divide(self, thresholds: Thresholds) -> None:
+    def moved(self, key: str, card: str, night: int) -> float:
+        """The latest level of a case over that directly before a night, on one card, in thresholds of the case."""
+        for one in self._of_case.get(key, ()):
+            before = one.values[one.at < night][-BEFORE:]
+            if str(one.card) == card and len(before):
+                return (self.latest(one) - float(np.median(before))) / self.least[one.case]
+        return 0.0
+
+    @cached_property
+    def _of_case(self) -> dict[str, list[Stretch]]:
+        made: dict[str, list[Stretch]] = {}
+        for one in self.stretches:
+            made.setdefault(self.keys[one.case], []).append(one)
+        return made
+
+    @cached_property
+    def found(self) -> list[Found]:
+        """The changes in the order of their nights, sure or not."""
+        seen = [_found(self, one, change) for one in self.stretches for change in one.levels.found]
+        return sorted(seen, key=lambda one: one.since)
+
+    def divide(self) -> None:
         """Find the levels of each case on each card; series of one length at a time, which is much faster."""
-        least = np.array([self.least(thresholds, case) for case in range(len(self.cases))])
         for card in dict.fromkeys(one.card for one in self.cards):
             nights = np.array([night for night, one in enumerate(self.cards) if one.card == card])
             logs = np.log(self.values[nights].T)
@@ -234,17 +289,17 @@ class GpuPage:
                 mask = there[cases]
                 at = nights[np.nonzero(mask)[1]].reshape(len(cases), length)
                 values = logs[cases][mask].reshape(len(cases), length)
-                parts = levels.levels(values, least[cases].tolist())
+                parts = levels.levels(values, [self.least[case] for case in cases])
                 self.stretches += map(Stretch, cases.tolist(), [card] * len(cases), at, values, parts)
 
 
-def _found(page: GpuPage, stretch: Stretch, change: Change, least: float) -> Found:
+def _found(page: GpuPage, stretch: Stretch, change: Change) -> Found:
     values = np.exp(stretch.values)
     before, after = values[change.first : change.at], values[change.until : change.last]
     domain = page.domains[stretch.case]
     sides = Replicates(domain, domain.value, tuple(before.tolist()), tuple(after.tolist()), paired=False)
     noise = Noise(stretch.levels.sd**2, max(1.0, DF * (len(values) - 1)), "nights")
-    return Found(page, stretch, change, Effect(sides, noise), least)
+    return Found(page, stretch, change, Effect(sides, noise))
 
 
 def pages(records: Records, thresholds: Thresholds) -> list[GpuPage]:
@@ -253,13 +308,13 @@ def pages(records: Records, thresholds: Thresholds) -> list[GpuPage]:
     by_gpu: dict[str, list[Night]] = {}
     for night in ordered:
         by_gpu.setdefault(records.environments[night.environment].gpu, []).append(night)
-    made = [_page(gpu, nights, records) for gpu, nights in by_gpu.items()]
+    made = [_page(gpu, nights, records, thresholds) for gpu, nights in by_gpu.items()]
     for page in made:
-        page.divide(thresholds)
+        page.divide()
     return sorted(made, key=lambda page: page.nights[-1].when, reverse=True)
 
 
-def _page(gpu: str, nights: list[Night], records: Records) -> GpuPage:
+def _page(gpu: str, nights: list[Night], records: Records, thresholds: Thresholds) -> GpuPage:
     used = np.unique(np.concatenate([night.cases for night in nights]))
     column = np.full(len(records.cases), -1)
     column[used] = np.arange(len(used))
@@ -274,18 +329,21 @@ def _page(gpu: str, nights: list[Night], records: Records) -> GpuPage:
     us = tables["us"]
     domains, values = _judged(us, tables)
     keys = list(records.cases)
+    cases = [records.cases[keys[case]] for case in used]
+    newest = [float(column[~np.isnan(column)][-1]) * 1e-6 for column in us.T]
     return GpuPage(
         gpu=gpu,
         nights=nights,
         cards=[records.environments[night.environment] for night in nights],
         keys=[keys[case] for case in used],
-        cases=[records.cases[keys[case]] for case in used],
+        cases=cases,
         values=values,
         domains=domains,
         us=us,
         ghz=tables["ghz"].astype(np.float32),
         kernels=kernels,
         names=[one.names for one in records.kernels.values()],
+        least=[thresholds.named(case.names).in_log(now) for case, now in zip(cases, newest, strict=True)],
         renamed=list(_renamed(nights, records, {keys[case] for case in used})),
     )
 
