@@ -30,7 +30,7 @@ from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import SOFTWARE, Run, RunError
 from pytest_flashinfer_perf.rows.scatter import is_measured
 
-SCHEMA = 1
+SCHEMA, SUFFIX = 1, ".jsonl"
 FLAGS, TAG = "--perf-case=", "--case_tag"
 MEASURED = (Reason.INSTRUMENT, Reason.COLD_L2, Reason.CUDA_GRAPH, Reason.RANKS)  # in which rows of a case must agree
 COLUMNS = ("us", "busy_us", "cycles", "noise", "ghz")
@@ -229,7 +229,7 @@ def added(runs: Iterable[Run], known: Callable[[str], str], where: str) -> dict[
     files: dict[str, Records] = {}
     made: dict[str, str] = {}
     for run in sorted(runs, key=lambda run: run.when):
-        name = f"{run.when.astimezone(timezone.utc):%Y-%m}.jsonl"
+        name = f"{run.when.astimezone(timezone.utc):%Y-%m}{SUFFIX}"
         if name not in files:
             files[name] = Records().read(known(name), f"{where}:{name}")
         text = "".join(lines(run, files[name]))

@@ -277,6 +277,15 @@ class GpuPage:
         seen = [_found(self, one, change) for one in self.stretches for change in one.levels.found]
         return sorted(seen, key=lambda one: one.since)
 
+    @cached_property
+    def sure(self) -> list[Found]:
+        return [one for one in self.found if one.is_sure]
+
+    @cached_property
+    def there(self) -> list[Found]:
+        """Those that are sure, and still there."""
+        return [one for one in self.sure if not one.is_gone]
+
     def divide(self) -> None:
         """Find the levels of each case on each card; series of one length at a time, which is much faster."""
         for card in dict.fromkeys(one.card for one in self.cards):
