@@ -52,11 +52,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Levels:
-    """The noise of a series between neighbours, the bounds of its segments, and the changes that are large enough."""
+    """The noise of a series between neighbours, its segments' bounds, the changes that count, and it without spikes."""
 
     sd: float
     bounds: tuple[int, ...]
     found: tuple[Change, ...]
+    calm: Floats
 
 
 def changes(values: Sequence[float], least: float) -> list[Change]:
@@ -68,7 +69,7 @@ def changes(values: Sequence[float], least: float) -> list[Change]:
 def levels(series: Floats, least: Sequence[float]) -> Iterator[Levels]:
     """Of each row, which are series of one length, with the size from which on its changes count."""
     if series.shape[1] < 2 * SHORTEST:
-        yield from (Levels(0.0, (0, series.shape[1]), ()) for _ in least)
+        yield from (Levels(0.0, (0, series.shape[1]), (), values) for values in series)
         return
     for start in range(0, len(series), AT_A_TIME):
         some = series[start : start + AT_A_TIME]
@@ -78,7 +79,7 @@ def levels(series: Floats, least: Sequence[float]) -> Iterator[Levels]:
         parts = _partitions(calm, penalties)
         for values, penalty, bounds, large in zip(calm, penalties, parts, least[start:], strict=False):
             found = tuple(one for one in _joined(values, penalty, bounds) if abs(one.after - one.before) >= large)
-            yield Levels(float((penalty / PENALTY) ** 0.5), bounds, found)
+            yield Levels(float((penalty / PENALTY) ** 0.5), bounds, found, values)
 
 
 def _noise(series: Floats) -> Floats:

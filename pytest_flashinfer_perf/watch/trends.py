@@ -111,8 +111,11 @@ class Found:
 
     @property
     def is_sure(self) -> bool:
-        """Whether noise would show as much in one of all the page's points less often than once in twenty pages."""
-        return self.effect.p(self.sign) <= RISK / self.page.points
+        """Whether noise would show as much less often than in one of twenty pages, whichever night one looks at.
+
+        It might in any case, from any night to any other.
+        """
+        return self.effect.p(self.sign) <= RISK / (self.page.points * len(self.page.nights))
 
     @property
     def now(self) -> float:
@@ -303,11 +306,12 @@ class GpuPage:
 
 
 def _found(page: GpuPage, stretch: Stretch, change: Change) -> Found:
-    values = np.exp(stretch.values)
+    """With the noise between neighbours, or the larger one around both levels, where neighbours are alike."""
+    values = np.exp(stretch.levels.calm)
     before, after = values[change.first : change.at], values[change.until : change.last]
     domain = page.domains[stretch.case]
     sides = Replicates(domain, domain.value, tuple(before.tolist()), tuple(after.tolist()), paired=False)
-    noise = Noise(stretch.levels.sd**2, max(1.0, DF * (len(values) - 1)), "nights")
+    noise = Noise(max(stretch.levels.sd**2, sides.variance), max(1.0, DF * (len(values) - 1)), "nights")
     return Found(page, stretch, change, Effect(sides, noise))
 
 
