@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pytest_flashinfer_perf.gate import levels
 from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.levels import Change, Floats, Levels
-from pytest_flashinfer_perf.gate.noise import Noise
+from pytest_flashinfer_perf.gate.noise import QUIETEST, Noise
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Verdict
 from pytest_flashinfer_perf.gate.words import CLOCK_MOVED
@@ -311,8 +311,16 @@ def _found(page: GpuPage, stretch: Stretch, change: Change) -> Found:
     before, after = values[change.first : change.at], values[change.until : change.last]
     domain = page.domains[stretch.case]
     sides = Replicates(domain, domain.value, tuple(before.tolist()), tuple(after.tolist()), paired=False)
-    noise = Noise(max(stretch.levels.sd**2, sides.variance), max(1.0, DF * (len(values) - 1)), "nights")
+    alike = _alike(stretch.levels)
+    noise = Noise(max(stretch.levels.sd**2, sides.variance) * (1 + alike) / (1 - alike), max(1.0, DF * (len(values) - 1)), "nights")
     return Found(page, stretch, change, Effect(sides, noise))
+
+
+def _alike(levels: Levels) -> float:
+    """How much a night is like the one before beyond its level, from 0 to 0.9: such nights are fewer than they seem."""
+    parts = [levels.calm[start:end] - levels.calm[start:end].mean() for start, end in pairwise(levels.bounds)]
+    left = np.concatenate(parts)
+    return float(np.clip(left[1:] @ left[:-1] / max(left @ left, QUIETEST**2), 0.0, 0.9))
 
 
 def pages(records: Records, thresholds: Thresholds) -> list[GpuPage]:
