@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_flashinfer_perf.errors import in_one_line
+
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
 
@@ -181,7 +183,7 @@ def flashinfer_import_error() -> str | None:
             warnings.simplefilter("ignore")  # warnings during the import are no reason not to use it
             importlib.import_module("flashinfer")
     except Exception as error:  # noqa: BLE001 - whatever the import raises is the reason
-        return f"flashinfer failed to import: {type(error).__name__}: {error}"
+        return f"flashinfer failed to import: {in_one_line(error)}"
     return None
 
 
