@@ -175,8 +175,8 @@ def test_the_backends_of_a_real_step(tmp_path, gpus, parted):
     known = {**all_routines(), **all_apis()}
     step = Step(batch=64, context=8192, spread=Spread(tp=gpus))
     plan = plans.completed(plans.of("llama-3.1-8b", step), known)
-    run = write(tmp_path / "run.json", recorded(plan, {**TIMES, "all-reduce": {"nccl": 15}}))
+    run = write(tmp_path / "run.json", recorded(plan, {**TIMES, "all-reduce": 15.0}))
     asked = ("--batch", "64", "--context", "8192", "--tp", str(gpus))
     said = started("real_decode_step.py", run, "--dry-run", *asked).splitlines()
     assert "attention: fa2" in said
-    assert ("all-reduce: nccl" in said) == parted
+    assert ("all-reduce: fa2" in said) == parted
