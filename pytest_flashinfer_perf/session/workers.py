@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config.option import GPU_WORKERS
+from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.rows.row import Identity
 from pytest_flashinfer_perf.session import case_endings, journal, reports, stash, time_limit
 from pytest_flashinfer_perf.session.case_endings import Death
@@ -71,7 +72,7 @@ def number(config: pytest.Config) -> int | None:
 
 def gpus(device: str) -> list[str]:
     """The GPUs as CUDA_VISIBLE_DEVICES names them, found without creating a context."""
-    if device.startswith("cpu"):
+    if device.startswith("cpu") or not is_installed("torch"):
         return []
     import torch
 
