@@ -24,6 +24,7 @@ from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, confirms, measures
+from pytest_flashinfer_perf.session.workers import usage_errors_sent
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -169,6 +170,11 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add the items that options ask for, and give those that measure their clocks and keywords."""
+    with usage_errors_sent(config):
+        _complete(session, config, items)
+
+
+def _complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     for asked, shared in config.stash.get(TRACE_SETS, ()):
         items.extend(named_files.items(session, asked, shared))
     if config.stash[SETTINGS].cases:

@@ -247,19 +247,20 @@ class WorkerErrorRelay:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
-        with _usage_errors_sent(session.config):
+        with usage_errors_sent(session.config):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        with _usage_errors_sent(session.config):
+        with usage_errors_sent(session.config):
             return (yield)
 
 
 @contextmanager
-def _usage_errors_sent(config: Any) -> Iterator[None]:
+def usage_errors_sent(config: Any) -> Iterator[None]:
+    """From a worker to the controller; anywhere else nothing but raised."""
     try:
         yield
     except pytest.UsageError as error:
-        config.workeroutput[REFUSED] = str(error)
+        getattr(config, "workeroutput", {})[REFUSED] = str(error)
         raise
