@@ -13,8 +13,9 @@ from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import history as histories
 from pytest_flashinfer_perf.gate import read, thresholds, words
-from pytest_flashinfer_perf.gate.history import SHORTEST, Series
+from pytest_flashinfer_perf.gate.history import Series
 from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.levels import SHORTEST
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.rows.formatting import counted, indented, wrapped
