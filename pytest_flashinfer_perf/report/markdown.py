@@ -56,7 +56,7 @@ def _wins(comparison: BackendTable) -> str:
 def _side_by_side(comparison: BackendTable) -> Iterator[str]:
     cells = []
     for shape, outcomes in comparison.shapes.items():
-        times, best = dict.fromkeys(comparison.backends, ""), comparison.fastest(shape)
+        times, best = dict.fromkeys(comparison.backends, ""), comparison.fastest[shape]
         for name, one in outcomes.items():
             note = "" if one.status == "ok" else f" ({one.status})"
             times[name] = f"{_median(one.row)}{note}{' (fastest)' if one in best else ''}"

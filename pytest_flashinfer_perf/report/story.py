@@ -186,11 +186,10 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Where the numbers of each run come from: a line for each fact that any of them has."""
     facts = []
     for run in runs:
-        # Outside a repository pytest-benchmark writes a word instead of an id.
-        commit = re.fullmatch(r"[0-9a-f]{10,}", str(run.commit.id))
+        commit = _commit(run)
         known = {
             "when": f"{run.when:%Y-%m-%d %H:%M:%S}",
-            "commit": commit and f"{commit[0][:10]}{' and uncommitted changes' if run.commit.dirty else ''}",
+            "commit": commit and f"{commit}{' and uncommitted changes' if run.commit.dirty else ''}",
             **{name: run.machine.get(name) for name in SOFTWARE},
             "timed by": "; ".join(sorted({f"{row.provenance.instrument}, {cold_l2(row)}" for row in run.ours})),
             "cases": len(run.ours),
@@ -198,6 +197,17 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
         facts.append({name: str(value) for name, value in known.items() if value not in (None, "")})
     names = dict.fromkeys(name for of_run in facts for name in of_run)
     return {name: [of_run.get(name, "") for of_run in facts] for name in names}
+
+
+def _commit(run: Run) -> str | None:
+    """Outside a repository pytest-benchmark writes a word instead of an id."""
+    known = re.fullmatch(r"[0-9a-f]{10,}", str(run.commit.id))
+    return known and known[0][:10]
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """What stands below each run on an axis: its commit, if it has one, and when it was."""
+    return [f"{_commit(run) or run.name}{'+' if run.commit.dirty else ''}\n{run.when:%Y-%m-%d %H:%M}" for run in runs]
 
 
 @dataclass(frozen=True)
@@ -209,21 +219,23 @@ class BackendTable:
     backends: tuple[str, ...]
     shapes: Mapping[str, Mapping[str, CaseHistory]]
 
-    def fastest(self, shape: str) -> tuple[CaseHistory, ...]:
-        """The backends that share the first place."""
-        outcomes = list(self.shapes[shape].values())
-        rows = fastest([one.row for one in outcomes if one.row])
-        return tuple(one for row in rows for one in outcomes if one.row is row)
+    @functools.cached_property
+    def fastest(self) -> Mapping[str, tuple[CaseHistory, ...]]:
+        """For each shape the backends that share the first place."""
+        found = {}
+        for shape, outcomes in self.shapes.items():
+            rows = fastest([one.row for one in outcomes.values() if one.row])
+            found[shape] = tuple(one for row in rows for one in outcomes.values() if one.row is row)
+        return found
 
     @functools.cached_property
     def wins(self) -> Counter[str]:
         """First places, shared ones included."""
-        return Counter(one.backend for shape in self.shapes for one in self.fastest(shape))
+        return Counter(one.backend for place in self.fastest.values() for one in place)
 
     @functools.cached_property
     def shared(self) -> Counter[str]:
-        places = (self.fastest(shape) for shape in self.shapes)
-        return Counter(one.backend for place in places if len(place) > 1 for one in place)
+        return Counter(one.backend for place in self.fastest.values() if len(place) > 1 for one in place)
 
 
 def comparisons(found: Iterable[CaseHistory]) -> Iterator[BackendTable]:
@@ -319,7 +331,7 @@ def is_slower(row: Row, first: Row) -> bool:
     """
     [effect] = effects.effects(effects.replicates([first], [row], paired=True, whole=True)[:1])
     own = math.hypot(_error(first, effect.seen.domain), _error(row, effect.seen.domain))
-    return effect.change > noise.beyond(RISK, effect.noise.df) * max(effect.error, own)
+    return noise.above(effect.change / max(effect.error, own), effect.noise.df) < RISK
 
 
 def _error(row: Row, domain: str) -> float:

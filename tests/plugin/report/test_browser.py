@@ -1,6 +1,7 @@
 """The page as a browser shows it, and as hands, eyes and screen readers use it."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from reports import HOSTILE, benchmark, document, unmeasured, write
@@ -100,6 +101,18 @@ def test_it_opens_without_an_error_and_loads_nothing(shown):
     assert one(shown, "h1").text == "NVIDIA H200"
     assert "19 cases of 1 routine measured on NVIDIA H200." in one(shown, ".answer").text
     assert shown.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_a_packed_page_unpacks_itself(shown, url, monkeypatch):
+    """Names like code are text in it too: `shown` looks at the console afterwards."""
+    folder = Path(url.removeprefix("file://")).parent
+    monkeypatch.setattr(page, "PACKED_FROM", 0)
+    page.write(folder / "packed.html", story.read([folder / "one.json", folder / "two.json"]))
+    shown.get((folder / "packed.html").as_uri())
+    drawn(shown, 2)
+    assert one(shown, "#shown").text == "20 of 21 cases"
+    assert HOSTILE in one(shown, ".troubles pre").text
+    assert all_of(shown, "img") == []
 
 
 def test_names_are_text_and_no_code_of_theirs_ran(shown):
