@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.report.story import OWN, BackendTable
+from pytest_flashinfer_perf.report.backends import BATCH, KEYS, QUERIES, BackendTable
+from pytest_flashinfer_perf.report.story import OWN
 from pytest_flashinfer_perf.rows.formatting import grouped
 from pytest_flashinfer_perf.rows.run_file import Roof
 
@@ -229,7 +230,6 @@ def specs(labels: Sequence[str]) -> dict[str, Spec]:
 
 # Medians of a routine in a grid of batch size and sequence length.
 
-BATCH, KEYS, QUERIES = ("batch_size",), ("s_kv", "max_seq_len"), ("s_qo",)
 Cells = Mapping[str, str]
 
 

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.models.budget import Budget
-from pytest_flashinfer_perf.report import host, story
+from pytest_flashinfer_perf.report import backends, host, story
+from pytest_flashinfer_perf.report.backends import BackendTable
 from pytest_flashinfer_perf.report.html import charts
 from pytest_flashinfer_perf.report.html.charts import HeatMap, heat_map
-from pytest_flashinfer_perf.report.story import BackendTable, CaseHistory, ShownVerdict, Support
+from pytest_flashinfer_perf.report.story import CaseHistory, ShownVerdict, Support
 from pytest_flashinfer_perf.rows import formatting
 from pytest_flashinfer_perf.rows.formatting import duration, grouped
 from pytest_flashinfer_perf.rows.row import Row
@@ -123,8 +124,22 @@ class View:
         return list(dict.fromkeys(one.routine for one in self.outcomes))
 
     @functools.cached_property
+    def tables(self) -> list[BackendTable]:
+        return list(backends.comparisons(self.outcomes))
+
+    @property
     def comparisons(self) -> list[tuple[BackendTable, HeatMap | None]]:
-        return [(comparison, heat_map(comparison)) for comparison in story.comparisons(self.outcomes)]
+        return [(table, heat_map(table)) for table in self.tables]
+
+    @property
+    def winners(self) -> list[str]:
+        return backends.answers(self.tables)
+
+    @functools.cached_property
+    def legends(self) -> dict[str, str]:
+        """What the letters in the ids of each routine's shapes stand for."""
+        rows = grouped(self._measured, lambda row: row.identity.routine or story.OWN)
+        return {routine: letters for routine, of_one in rows if (letters := backends.legend(of_one))}
 
     @property
     def support(self) -> list[tuple[str, list[Support]]]:

@@ -285,6 +285,21 @@
     if (event.target === dialog) dialog.close();
   });
 
+  // Tables that go on beyond an edge say so.
+  function showMore(area) {
+    const right = area.scrollLeft + area.clientWidth < area.scrollWidth - 1;
+    const below = area.scrollTop + area.clientHeight < area.scrollHeight - 1;
+    area.dataset.more = [right && "right", below && "below"].filter(Boolean).join(" ");
+    area.toggleAttribute("data-wide", area.clientWidth < area.scrollWidth);
+  }
+
+  const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => showMore(target.closest(".scroll"))));
+  for (const area of all(".scroll")) {
+    area.addEventListener("scroll", () => showMore(area), { passive: true });
+    resized.observe(area);
+    resized.observe(area.firstElementChild);
+  }
+
   find("#roofline-routine")?.addEventListener("change", showRoutine);
   filter();
   themed();
