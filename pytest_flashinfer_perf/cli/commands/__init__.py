@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.errors import FlashinferPerfError, missing_libraries_named
 from pytest_flashinfer_perf.files import as_json, write_whole
 from pytest_flashinfer_perf.printing import print_raw, say
 
@@ -43,10 +43,10 @@ HELP = {
 
 def main(name: str, arguments: Sequence[str]) -> int:
     """The exit code. That of an error is never 1, which is a verdict: something is worse."""
-    module = importlib.import_module(f"{__name__}.{SHARED.get(name, name.replace('-', '_'))}")
-    command = getattr(module, name if name in SHARED else "main")
     try:
-        return int(command(arguments))
+        with missing_libraries_named():
+            module = importlib.import_module(f"{__name__}.{SHARED.get(name, name.replace('-', '_'))}")
+            return int(getattr(module, name if name in SHARED else "main")(arguments))
     except KeyboardInterrupt:
         say(f"flashinfer-perf {name}: interrupted")
         return INTERRUPTED
