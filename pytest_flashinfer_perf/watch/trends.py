@@ -134,7 +134,7 @@ class Found:
         return int(at[max(self.change.first, before)]), int(at[min(self.change.last - 1, after)])
 
     @property
-    def kernels(self) -> tuple[Sequence[str] | None, Sequence[str] | None]:
+    def kernels(self) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
         before, after = (self.page.kernels_of(self.stretch.case, night) for night in self.around)
         return before, after
 
@@ -181,12 +181,12 @@ class GpuPage:
     us: Floats
     ghz: npt.NDArray[np.float32]
     kernels: npt.NDArray[np.int32]
-    names: Sequence[Sequence[str]]
+    names: Sequence[tuple[str, ...]]
     renamed: Sequence[tuple[int, str]]
     least: list[float]
     stretches: list[Stretch] = field(default_factory=list)
 
-    def kernels_of(self, case: int, night: int) -> Sequence[str] | None:
+    def kernels_of(self, case: int, night: int) -> tuple[str, ...] | None:
         known = int(self.kernels[night, case])
         return None if known < 0 else self.names[known]
 
@@ -312,7 +312,11 @@ def _found(page: GpuPage, stretch: Stretch, change: Change) -> Found:
     domain = page.domains[stretch.case]
     sides = Replicates(domain, domain.value, tuple(before.tolist()), tuple(after.tolist()), paired=False)
     alike = _alike(stretch.levels)
-    noise = Noise(max(stretch.levels.sd**2, sides.variance) * (1 + alike) / (1 - alike), max(1.0, DF * (len(values) - 1)), "nights")
+    noise = Noise(
+        max(stretch.levels.sd**2, sides.variance) * (1 + alike) / (1 - alike),
+        max(1.0, DF * (len(values) - 1)),
+        "nights",
+    )
     return Found(page, stretch, change, Effect(sides, noise))
 
 
