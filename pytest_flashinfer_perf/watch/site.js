@@ -124,8 +124,9 @@ function watch(name, data) {
         [opener(key, name), of, figure(us, "time"), size ? element("span", { class: now }, `${size} ${now}`) : ""])));
     }
 
-    form.addEventListener("input", show);
-    form.addEventListener("change", show);
+    // Not at the text's change, which comes with the click on a case: that would replace what is clicked on.
+    text.addEventListener("input", show);
+    for (const select of [routine, state]) select.addEventListener("change", show);
     return show();
   }
 
