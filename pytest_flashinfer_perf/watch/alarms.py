@@ -192,7 +192,7 @@ def _close(path: Path, page: GpuPage) -> None:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchResult:
     """What a search found for one case."""
 
     case: str
@@ -205,7 +205,7 @@ def _bisect(folder: Path, one: Found) -> Iterator[str]:
     result = folder / RESULT
     if result.exists():
         try:
-            found = fields.read_list(Outcome, read_json(result), "it")
+            found = fields.read_list(SearchResult, read_json(result), "it")
         except (FieldError, FileError) as error:
             raise RunError(f"{result}: no result of a bisect: {error}") from error
         yield from (f"* {as_markdown(_outcome(said))}" for said in found)
@@ -218,7 +218,7 @@ def _bisect(folder: Path, one: Found) -> Iterator[str]:
         yield "Both sides ran the same FlashInfer and the same commit of the tests: there is nothing to search in."
 
 
-def _outcome(said: Outcome) -> str:
+def _outcome(said: SearchResult) -> str:
     if said.verified and len(said.suspects) == 1:
         return f"{said.case}: since {said.suspects[0]}, {said.verified.sentence}"
     return f"{said.case}: {', '.join(said.suspects) or 'nothing'} is suspected, and nothing is sure"

@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Verdict
 from pytest_flashinfer_perf.gate.words import CLOCK_MOVED
 from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.watch.record import Environment, Night, Records, WatchedCase
+from pytest_flashinfer_perf.watch.record import Night, Records, RunEnvironment, WatchedCase
 
 NEAR = 1  # nights by which a change may be found too early or too late
 STILL_THERE = 0.5  # of a threshold: a change is gone when less than that is left of it
@@ -173,7 +173,7 @@ class GpuPage:
 
     gpu: str
     nights: list[Night]
-    cards: list[Environment]
+    cards: list[RunEnvironment]
     keys: list[str]
     cases: list[WatchedCase]
     values: Floats

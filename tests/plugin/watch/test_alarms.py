@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from nights import Sixty, case, environment, line, night
+from nights import Sixty, case, commit_of, environment, line, night
 
 from pytest_flashinfer_perf.cli.commands import main
 
@@ -132,7 +132,7 @@ def test_a_change_of_a_commit_is_searched_between_commits(here):
     for number in range(40, 48):
         watched(here, after(number, 1.05))
     [name] = alarms(here)
-    good, bad = f"{38:040x}", f"{41:040x}"  # a night to either side, since it may be placed that much wrong
+    good, bad = commit_of(38), commit_of(41)  # a night to either side, since it may be placed that much wrong
     command = f"bisect --repo . --good {good} --bad {bad} --find slower"
     assert command in (here / "alarms" / f"{name}.md").read_text()
 

@@ -8,7 +8,8 @@ from datetime import timedelta
 import numpy as np
 import pytest
 from browsing import BROWSER, all_of, browser, look, one
-from nights import START, Sixty, case, environment, line, night
+from documents import DOCS, EXAMPLES, blocks
+from nights import START, Sixty, case, commit_of, environment, line, night
 from reports import HOSTILE
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.select import Select
@@ -109,6 +110,22 @@ def test_nothing_to_watch_is_an_error(where, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "site").exists()
 
 
+def test_the_document_shows_what_its_first_command_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    shown, *_ = blocks(DOCS / "watch.md", "console")
+    command, _, told = shown.partition("\n")
+    assert main("watch", command.split()[3:]) == 1
+    assert capsys.readouterr().out == told
+
+
+def test_the_documents_sizes_are_those_that_are_written(year):
+    site, _ = year
+    largest = max(path.stat().st_size for path in site.rglob("*") if path.is_file())
+    [kilobytes] = re.findall(r"No file of the site is larger than (\d+) kB", (DOCS / "watch.md").read_text())
+    assert largest < 1000 * int(kilobytes)
+
+
 CASES, YEAR = 10_000, 365
 
 
@@ -181,7 +198,7 @@ def test_a_browser_opens_a_year_from_files_and_finds_a_case(year, chromium):
     assert len(all_of(chromium, "#case .band")) == 2
     assert len(all_of(chromium, "#case line.change")) == 1
     commits = [text.text for text in all_of(chromium, "#case text.commit")]
-    assert commits[0] == "00000000"
+    assert commits[0] == commit_of(0)[:8]
     assert len(commits) == 8
     Select(one(chromium, "#routine")).select_by_visible_text("BatchRoutine3WithPagedKVCacheWrapper")
     wait.until(lambda _: one(chromium, "#shown").text == "100 of 334 cases")
