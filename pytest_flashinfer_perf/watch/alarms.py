@@ -29,6 +29,7 @@ STATE, EVENTS = "alarms.json", "README.md"
 PLACED_WITHIN = 21  # nights: a few noisy points place a drift that far from where sixty do
 MOST_SHOWN = 50  # cases of an alarm
 MOST_KERNELS = 5  # sequences of kernels
+ID = re.compile(r"[0-9a-z-]+")
 OPEN, CLOSED = "open", "closed"
 HEADINGS = ("case", "before", "after", "change", "at least", "detects from")
 
@@ -52,9 +53,13 @@ class Alarm:
 def read(folder: Path) -> list[Alarm]:
     path = folder / STATE
     try:
-        return fields.read_list(Alarm, read_json(path), "it") if path.exists() else []
+        known = fields.read_list(Alarm, read_json(path), "it") if path.exists() else []
     except (FieldError, FileError) as error:
         raise RunError(f"{path}: not the alarms of earlier nights: {error}") from error
+    strange = [alarm.id for alarm in known if not ID.fullmatch(alarm.id)]
+    if strange:
+        raise RunError(f"{path}: not the alarms of earlier nights: {fields.shown(strange[0])} is no name of a file")
+    return known
 
 
 def update(folder: Path, pages: Sequence[GpuPage]) -> list[Alarm]:

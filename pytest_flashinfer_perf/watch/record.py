@@ -31,6 +31,7 @@ from pytest_flashinfer_perf.rows.run_file import SOFTWARE, Run, RunError
 from pytest_flashinfer_perf.rows.scatter import is_measured
 
 SCHEMA, SUFFIX = 1, ".jsonl"
+LEAST_US, MOST = 1e-6, 1e15
 FLAGS, TAG = "--perf-case=", "--case_tag"
 MEASURED = (Reason.INSTRUMENT, Reason.COLD_L2, Reason.CUDA_GRAPH, Reason.RANKS)  # in which rows of a case must agree
 COLUMNS = ("us", "busy_us", "cycles", "noise", "ghz")
@@ -162,7 +163,7 @@ class Records:
         if np.isnan(columns["us"]).any():
             raise FieldError("us must be a number for each case")
         when = datetime.fromisoformat(head.when)
-        when = when if when.tzinfo else when.replace(tzinfo=timezone.utc)
+        when = (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
         return Night(
             id=head.id,
             when=when,
@@ -216,8 +217,9 @@ def _numbers(values: Any, count: int, name: str) -> Floats:
     if not isinstance(values, list) or len(values) != count or not {*map(type, values)} <= {int, float, type(None)}:
         raise FieldError(f"{name} must be a list of as many numbers as it has cases")
     numbers = np.array(values, dtype=np.float64)
-    if not (np.isnan(numbers) | ((numbers >= 0) & (numbers < 1e15))).all() or (name == "us" and (numbers == 0).any()):
-        raise FieldError(f"{name} must be positive numbers")
+    least = LEAST_US if name == "us" else 0.0
+    if not (np.isnan(numbers) | ((numbers >= least) & (numbers < MOST))).all():
+        raise FieldError(f"{name} must be numbers from {least:g} to {MOST:g}")
     return numbers
 
 
@@ -245,10 +247,10 @@ def lines(run: Run, known: Records) -> Iterator[str]:
     sides = list(grouped(measured, lambda row: (run.model(row), row.identity.gpu_uuid)))
     if not sides and not failed:
         raise RunError(f"{run.source}: it measured nothing and nothing failed: there is nothing to publish")
-    for nth, ((gpu, card), rows) in enumerate(sides or [(("unknown", None), [])]):
+    for (gpu, card), rows in sides or [((str(run.machine.get("gpu") or "unknown"), None), [])]:
         name = _hash([_fingerprint(run), gpu, card])
         if name not in known.nights:
-            yield from _lines(run, name, _environment(run, gpu, card, rows), rows, {} if nth else failed, known)
+            yield from _lines(run, name, _environment(run, gpu, card, rows), rows, failed, known)
 
 
 def _lines(  # noqa: PLR0913, PLR0917 - the parts of a line
@@ -315,10 +317,10 @@ def _environment(run: Run, gpu: str, card: str | None, rows: Sequence[Row]) -> R
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, list[float | None]]:
-    """Busy time of calls with gaps and cycles of cases that SMs pace, by which these are judged; noise is relative."""
+    """Busy time where the host makes the gaps and cycles of cases that SMs pace, by which these are judged."""
     return {
         "us": [1e6 * row.median for row in rows],
-        "busy_us": [1e6 * row.timed.busy if row.timed.busy and row.timed.gap else None for row in rows],
+        "busy_us": [1e6 * row.timed.busy if row.timed.busy and row.timed.gap_of == "host" else None for row in rows],
         "cycles": [figures.cycles(row) if figures.paced_by_sms(row) and figures.is_long(row) else None for row in rows],
         "noise": [row.provenance.placement_spread or row.spread for row in rows],
         "ghz": [row.clocks.sm_ghz for row in rows],

@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.levels import SHORTEST
 from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.watch.record import MOST
 from pytest_flashinfer_perf.watch.trends import Found, GpuPage, Stretch
 
 AT_ONCE = 200  # cases whose trends are in one file: 400 kB with a year of nights
@@ -140,7 +141,9 @@ def _row(page: GpuPage, case: int, found: Found | None, chunk: int) -> list[Any]
 def _trend(page: GpuPage, case: int, stretches: Sequence[Stretch], sure: Sequence[Found]) -> dict[str, Any]:
     column = page.values[:, case]
     middle = float(np.nanmedian(column))
-    parts = np.where(np.isnan(column), 0, np.rint((column / middle - 1) / PARTS_OF)).astype(int).tolist()
+    parts = (
+        np.where(np.isnan(column), 0, np.rint((column / middle - 1) / PARTS_OF).clip(-MOST, MOST)).astype(int).tolist()
+    )
     said = page.cases[case]
     return {
         "name": said.name,

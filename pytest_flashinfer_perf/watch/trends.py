@@ -224,7 +224,9 @@ class GpuPage:
         first: dict[str | None, int] = {}
         last = {card.card: night for night, card in enumerate(self.cards)}
         for night, card in enumerate(self.cards):
-            if night and card.card not in first:
+            if card.card is None:  # of a CPU, or of a run that has measured nothing
+                continue
+            if first and card.card not in first:
                 gone = [str(one) for one in first if last[one] < night]
                 before = self.cards[night - 1].card
                 instead = f" instead of {before}, levels before and after are not compared" if gone else " too"

@@ -151,7 +151,10 @@ def test_a_change_is_gone_on_another_card_too(here):
     assert [one["state"] for one in alarms(here).values() if one["slower"]] == ["closed"]
 
 
-@pytest.mark.parametrize("text", ["{", "[{}]", '[{"id": "../x", "gpu": 5}]'])
+OUTSIDE = '[{"id": "../x", "gpu": "g", "since": "r", "slower": true, "state": "open", "cases": []}]'
+
+
+@pytest.mark.parametrize("text", ["{", "[{}]", '[{"id": "x", "gpu": 5}]', OUTSIDE])
 def test_alarms_of_earlier_nights_that_cannot_be_read_are_an_error(text, here, capsys):
     (here / "alarms").mkdir()
     (here / "alarms" / "alarms.json").write_text(text)
