@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +31,7 @@ from pytest_flashinfer_perf.watch.record import Night, Records, RunEnvironment, 
 NEAR = 1  # nights by which a change may be found too early or too late
 STILL_THERE = 0.5  # of a threshold: a change is gone when less than that is left of it
 BEFORE = 20  # nights of which the median is a level
+SELDOM = 0.3  # of nights
 DF = 0.37  # degrees of freedom of a median of deviations, for each of a standard deviation
 
 
@@ -141,7 +143,7 @@ class Found:
     def beside(self) -> Iterator[str]:
         """What else changed with it: libraries, driver, kernels, the clock."""
         before, after = self.around
-        yield from self.page.changed(before, after)
+        yield from self.page.changed(before, after).values()
         gone, come = self.kernels
         if gone != come and gone is not None and come is not None:
             yield f"now runs another kernel: {', '.join(gone)} -> {', '.join(come)}"
@@ -190,18 +192,13 @@ class GpuPage:
         known = int(self.kernels[night, case])
         return None if known < 0 else self.names[known]
 
-    def changed(self, before: int, after: int) -> Iterator[str]:
-        """Which software differs between two nights."""
+    def changed(self, before: int, after: int) -> dict[str, str]:
+        """Which software differs between two nights, by its name."""
         was, now = self.cards[before], self.cards[after]
-        for name in dict.fromkeys((*was.software, *now.software)):
-            old, new = was.software.get(name), now.software.get(name)
-            if old != new and name != "gpu":
-                yield f"{name} {old or 'none'} -> {new or 'none'}"
-        if was.unmet != now.unmet:
-            yield f"FlashInfer lacks {', '.join(now.unmet) or 'nothing'}, before {', '.join(was.unmet) or 'nothing'}"
-        for name in sorted({*was.switches, *now.switches}):
-            if was.switches.get(name) != now.switches.get(name):
-                yield f"{name}={now.switches.get(name, '')}, before {was.switches.get(name, '')!r}"
+        lacked, lacks = (", ".join(card.unmet) or "nothing" for card in (was, now))
+        sides = [*_sides(was.software, now.software), *_sides(was.switches, now.switches)]
+        sides.append(("what FlashInfer lacks", lacked, lacks))
+        return {name: f"{name} {old} -> {new}" for name, old, new in sides if old != new and name != "gpu"}
 
     @cached_property
     def place(self) -> dict[str, int]:
@@ -213,12 +210,21 @@ class GpuPage:
         return sorted(found, key=lambda event: event.night)
 
     def _software(self) -> Iterator[Event]:
-        """Of each card since its night before; of a new one since the night before of any."""
+        """Of each card since its night before; of a new one since the night before of any.
+
+        What is another at many nights, as the version of a nightly build, happens at none.
+        """
         last: dict[str | None, int] = {}
+        found = []
         for night, now in enumerate(self.cards):
             if night:
-                yield from (Event(night, text) for text in self.changed(last.get(now.card, night - 1), night))
+                found.append((night, self.changed(last.get(now.card, night - 1), night)))
             last[now.card] = night
+        often = Counter(name for _, changed in found for name in changed)
+        for night, changed in found:
+            for name, text in changed.items():
+                if often[name] <= max(SELDOM * len(found), 1):
+                    yield Event(night, text)
 
     def _cards(self) -> Iterator[Event]:
         first: dict[str | None, int] = {}
@@ -305,6 +311,11 @@ class GpuPage:
                 values = logs[cases][mask].reshape(len(cases), length)
                 parts = levels.levels(values, [self.least[case] for case in cases])
                 self.stretches += map(Stretch, cases.tolist(), [card] * len(cases), at, values, parts)
+
+
+def _sides(was: Mapping[str, str | None], now: Mapping[str, str | None]) -> Iterator[tuple[str, str, str]]:
+    for name in dict.fromkeys((*was, *now)):
+        yield name, was.get(name) or "none", now.get(name) or "none"
 
 
 def _found(page: GpuPage, stretch: Stretch, change: Change) -> Found:
