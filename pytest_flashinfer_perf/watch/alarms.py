@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def update(folder: Path, pages: Sequence[GpuPage]) -> list[Alarm]:
     for page in pages:
         for alarm, members in _assigned(page, alarms):
             left = [one for one in members if not one.is_gone]
-            if left:
+            if left and (alarm.state == OPEN or any(one.is_sure for one in left)):
                 cases = dict.fromkeys([*alarm.cases, *map(_name, members)])
                 alarms[alarm.id] = replace(alarm, state=OPEN, cases=tuple(cases))
                 write_whole(folder / f"{alarm.id}.md", "\n".join(_text(folder, alarm.id, left)) + "\n")
@@ -84,9 +84,10 @@ def _assigned(page: GpuPage, alarms: dict[str, Alarm]) -> Iterator[tuple[Alarm, 
     """The alarms of a page, each with what is left of it; new ones for what is sure, still there and of none."""
     kept = [(alarm, night) for alarm in alarms.values() if (night := alarm.night(page)) is not None]
     members: dict[str, list[Found]] = {alarm.id: [] for alarm, _ in kept}
+    of = [(alarm.id, night, {(name, alarm.slower) for name in alarm.cases}) for alarm, night in kept]
     free: list[Found] = []
     for one in page.found:
-        near = [(abs(one.since - night), alarm.id) for alarm, night in kept if _is_near(one, alarm, night)]
+        near = [(abs(one.since - night), known) for known, night, names in of if _is_near(one, night, names)]
         (members[min(near)[1]] if near else free).append(one)
     for one in free:
         if one.is_sure and not one.is_gone:
@@ -104,9 +105,9 @@ def _is_left(page: GpuPage, alarm: Alarm) -> bool:
     return any(sign * share >= STILL_THERE for share in moved)
 
 
-def _is_near(one: Found, alarm: Alarm, night: int) -> bool:
+def _is_near(one: Found, night: int, names: Container[tuple[tuple[str, str], bool]]) -> bool:
     placed = one.since - PLACED_WITHIN <= night <= one.until + PLACED_WITHIN
-    return placed and one.is_slower == alarm.slower and _name(one) in alarm.cases
+    return placed and (_name(one), one.is_slower) in names
 
 
 def _is_same_night(one: Found, alarm: Alarm, night: int) -> bool:
