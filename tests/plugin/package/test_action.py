@@ -209,7 +209,7 @@ def test_the_reusable_workflow_chooses_the_runner_and_comments_where_no_such_cod
     slow = github.commit(3e-3)
     inputs = {"action": OURS, "tests": "tests/test_my_kernel.py -k 'neg and not x'", "gpu-runner": '["h200", "linux"]'}
     inputs |= {
-        "tests": f"{inputs['tests']} {QUICK}",
+        "tests": f"{inputs['tests']}\n{QUICK}\n",
         "budget": "1",
         "base": github.base[:12],
         "requirements": "'numpy >= 1'",

@@ -36,7 +36,7 @@ def value(expression, contexts):
         called = expression[at:].startswith("(")
         named = word[0].isalpha() and word not in PYTHONS and not called
         words.append(f"look({word!r})" if named else PYTHONS.get(word, word))
-    functions = {"always": lambda: True, "fromJSON": json.loads, "format": str.format}
+    functions = {"always": lambda: True, "cancelled": lambda: False, "fromJSON": json.loads, "format": str.format}
     return eval(" ".join(words), {**functions, "look": lambda name: _look(name, contexts)})
 
 
@@ -61,6 +61,13 @@ def _text(found):
     return (
         {None: "", True: "true", False: "false"}.get(found, str(found)) if not isinstance(found, list) else str(found)
     )
+
+
+def runs(condition, contexts, *, failed):
+    """Whether a job or a step does: after a failure only if its condition asks how it went."""
+    asks = "always()" in condition or "cancelled()" in condition
+    found = EXPRESSION.fullmatch(condition)
+    return (asks or not failed) and (not condition or value(found[1] if found else condition, contexts))
 
 
 @dataclass
@@ -115,8 +122,7 @@ class Runner:
             contexts = {"github": github, "inputs": {**given, **(inputs or {})}}
             needed = [ran.conclusions[job["needs"]]] if "needs" in job else []
             condition = job.get("if", "")
-            skipped = condition and not value(condition, contexts)
-            if skipped or ("failure" in needed and "always()" not in condition):
+            if not runs(condition, contexts, failed="failure" in needed):
                 ran.conclusions[name] = "skipped"
                 continue
             ran.runs_on[name] = filled(job["runs-on"], contexts)
@@ -141,10 +147,7 @@ class Job:
         """Run them in order; after a failure only those that run always."""
         contexts, conclusion = {**contexts, "steps": {}}, "success"
         for step in steps:
-            condition = str(step.get("if", ""))
-            if conclusion == "failure" and "always()" not in condition:
-                continue
-            if condition and not value(condition.removeprefix("${{").removesuffix("}}"), contexts):
+            if not runs(step.get("if", ""), contexts, failed=conclusion == "failure"):
                 continue
             begin = self.script if "run" in step else self.action
             succeeded, outputs = begin(step, contexts)
