@@ -16,6 +16,7 @@ import pytest
 
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import Board
@@ -23,6 +24,7 @@ from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, confirms, measures
+from pytest_flashinfer_perf.session.workers import usage_errors_sent
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -153,6 +155,9 @@ def pytest_collect_file(
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Give a test that is marked by perf_cases or perf_apis its cases."""
+    if not is_installed("torch"):
+        metafunc.parametrize("case", [None])  # an error, unless the test is deselected
+        return
     from pytest_flashinfer_perf.plugin import collection
 
     marker, settings = metafunc.definition.get_closest_marker("perf_cases"), metafunc.config.stash[SETTINGS]
@@ -165,6 +170,11 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add the items that options ask for, and give those that measure their clocks and keywords."""
+    with usage_errors_sent(config):
+        _complete(session, config, items)
+
+
+def _complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     for asked, shared in config.stash.get(TRACE_SETS, ()):
         items.extend(named_files.items(session, asked, shared))
     if config.stash[SETTINGS].cases:
@@ -178,7 +188,7 @@ def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.
         from pytest_flashinfer_perf.plugin import ranked
 
         ranked.prepare(items)
-    if measured:
+    if measured and is_installed("torch"):
         from pytest_flashinfer_perf.plugin import collection
 
         collection.verify_project(measured, config.stash[SETTINGS])
@@ -203,10 +213,10 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 
 
 def _device(settings: Settings) -> Device:
-    from pytest_flashinfer_perf.kernel_timing import instruments, run
-    from pytest_flashinfer_perf.machine import devices
-
     with errors_of_use(), importing():  # an instrument imports FlashInfer
+        from pytest_flashinfer_perf.kernel_timing import instruments, run
+        from pytest_flashinfer_perf.machine import devices
+
         try:
             device = devices.find(settings.device)
         except devices.DeviceError as error:

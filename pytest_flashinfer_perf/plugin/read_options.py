@@ -9,6 +9,7 @@ import pytest
 from pytest_flashinfer_perf.config import planting, project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
+from pytest_flashinfer_perf.errors import require
 from pytest_flashinfer_perf.gate import match
 
 MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate")  # an empty --perf-gate is refused later
@@ -103,6 +104,8 @@ def _project(config: pytest.Config) -> ProjectFile:
 
 
 def _fuzzing(config: pytest.Config) -> Fuzzing:
+    if config.getoption("perf_fuzz"):
+        require("hypothesis")
     named = config.getoption("perf_findings")
     return Fuzzing(
         config.getoption("perf_fuzz"),

@@ -101,7 +101,8 @@ def _reader(kind: Any) -> Reader:
 
 
 def _list_of(*kinds: Any) -> Reader:
-    return functools.partial(_list, [_reader(kind) for kind in kinds if kind is not ...], ... in kinds)
+    plain = kinds[0] if kinds[0] in (float, str) and ... in kinds else None
+    return functools.partial(_list, [_reader(kind) for kind in kinds if kind is not ...], ... in kinds, plain)
 
 
 COMPOUND: dict[Any, Callable[..., Reader]] = {
@@ -135,9 +136,12 @@ def _or_null(reader: Reader, value: Any, where: str) -> Any:
     return None if value is None else reader(value, where)
 
 
-def _list(readers: list[Reader], repeated: bool, values: Any, where: str) -> tuple[Any, ...]:
+def _list(readers: list[Reader], repeated: bool, plain: type | None, values: Any, where: str) -> tuple[Any, ...]:
+    """Lists of samples are most of a file: one of the `plain` type alone is not looked at value by value."""
     if not isinstance(values, (list, tuple)) or not (repeated or len(values) == len(readers)):
         raise FieldError(f"{where} must be a list, got {shown(values)}")
+    if plain and set(map(type, values)) == {plain}:
+        return tuple(values)
     each = readers * len(values) if repeated else readers
     return tuple(reader(value, f"{where}[{i}]") for i, (reader, value) in enumerate(zip(each, values, strict=True)))
 

@@ -42,6 +42,8 @@ for name in only:
     extra = {"case": f"own/{name}", "instrument": "wall" if name == "clock" else "cupti"}
     extra |= {"status": "ok", "bound": "memory"}
     extra |= {"case_s": time.time(), "kernels": [f"kernel_{us:.0f}"], "resolved_backend": "torch"}
+    if "--perf-case" in words:
+        extra["refcheck"] = "passed" if us < 100 else "wrong"
     if name == "enqueued":
         stats |= {"median": 1e-4, "mean": 1e-4}
         extra["host"] = {"host_us": us, "rounds_us": [us * jitter] * 5, "references_us": [20.0] * 5, "waits": False}
@@ -192,6 +194,16 @@ def test_a_call_that_takes_the_host_longer_is_found_and_compare_has_the_same_fig
         assert again["effects"] == case["effects"]
         assert "host" in case["effects"]
     capsys.readouterr()
+
+
+def test_what_fuzzing_found_is_searched_for_as_its_case(repo, bisect, tmp_path):
+    line = ["--routine", "mm_bf16", "--m", "45"]
+    ids = repo(*({"a": 80 if number < 3 else 120} for number in range(6)))
+    (tmp_path / "found.json").write_text(json.dumps({"flashinfer_perf_finding": 1, "line": line}))
+    ends = ("--repo=.", f"--good={ids[0]}", "--bad=main")
+    code, shown, _ = bisect(*ends, "--find=wrong", pytests=[str(tmp_path / "found.json"), "--perf-device=cpu"])
+    assert code == 0
+    assert f"own/a first wrong in {ids[3][:7]} Commit 3" in shown
 
 
 def test_ends_that_do_not_differ_are_refused(repo, bisect, tmp_path):
