@@ -93,7 +93,7 @@ class WorkflowRun:
 
 
 @dataclass(frozen=True)
-class Event:
+class GitHubEvent:
     pull_request: Pull | None = None
     workflow_run: WorkflowRun | None = None
 
@@ -184,7 +184,7 @@ def commented(folder: Path, name: str) -> str:
     if re.fullmatch(r"\w+([ .-]\w+)*", name) is None:
         raise CommentError(f"--name={name}: only letters, digits, and single blanks, points and hyphens between them")
     marker = f"<!-- flashinfer-perf: {name} -->"
-    event = fields.read(Event, read_json(Path(variable("GITHUB_EVENT_PATH"))), "the event")
+    event = fields.read(GitHubEvent, read_json(Path(variable("GITHUB_EVENT_PATH"))), "the event")
     repository = Repository(f"{variable('GITHUB_API_URL')}/repos/{variable('GITHUB_REPOSITORY')}", token())
     pull = pull_of(event, repository)
     said = {"body": f"{marker}\n{text(folder, event, pull)}"}
@@ -212,7 +212,7 @@ def token() -> str:
     return value
 
 
-def pull_of(event: Event, repository: Repository) -> Pull:
+def pull_of(event: GitHubEvent, repository: Repository) -> Pull:
     """The pull request of the event. That of a run of another workflow is the open one whose head was measured.
 
     GitHub names it in the event for branches of the repository itself, and never for those of forks.
@@ -241,7 +241,7 @@ CLAIMED = "The figures are what the pull request's own code has measured and wri
 ACTIVE = re.compile(r"@|://|\bwww(?=\.)|#(?=\d)|\bGH(?=-\d)", re.IGNORECASE)
 
 
-def text(folder: Path, event: Event, pull: Pull) -> str:
+def text(folder: Path, event: GitHubEvent, pull: Pull) -> str:
     run = event.workflow_run
     number = str(run.id) if run else os.environ.get("GITHUB_RUN_ID", "")
     log = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{variable('GITHUB_REPOSITORY')}/actions/runs"
