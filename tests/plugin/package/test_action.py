@@ -42,6 +42,7 @@ fi
 """
 MAIN = "import sys; from pytest_flashinfer_perf.cli import main; sys.exit(main())"
 TOOLS = {
+    "nvidia-smi": "exit 9",
     "python": 'exec {python} "$@"',
     "pip": 'printf "%s\\n" "$*" >> {tools}/installed',
     "flashinfer-perf": f"exec {{python}} -c '{MAIN}' \"$@\"",
@@ -133,7 +134,7 @@ def test_a_pull_request_is_measured_judged_and_has_one_comment(github):
     assert made["body"].startswith(f"{MARKER}\n### flashinfer-perf: 1 SLOWER: something got worse\n")
     assert f"Commit {slow[:10]}, [log and files](https://github.example/kernels/own/actions/runs/1)." in made["body"]
     installed = (github.tools / "installed").read_text()
-    assert installed.startswith(f"install {ROOT}")
+    assert installed == f"install {ROOT}[bench]\n"
 
     mended = github.commit(1e-3)
     ran = github.runner.run(workflow, "pull_request", github.event(mended), run_id=2, sha=mended)
@@ -263,6 +264,14 @@ def test_a_repository_that_does_not_exist_yet_is_said_to_be_none():
     for path in workflows:
         used = [line.partition("uses: ")[2] for line in path.read_text().splitlines() if " uses: " in line[:14]]
         assert {one.rpartition("/")[0].partition("/")[0] or one for one in used} <= {*others, "."}, path
+
+
+def test_extras_that_are_installed_are_declared():
+    [install] = [step["run"] for step in scripts(ROOT / "action.yml") if step["name"] == "Install"]
+    declared = (ROOT / "pyproject.toml").read_text()
+    for extra in ("gpu", "bench"):
+        assert f"echo {extra}" in install
+        assert f"\n{extra} = [" in declared
 
 
 def test_expressions_are_evaluated_as_github_does():
