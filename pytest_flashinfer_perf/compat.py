@@ -41,7 +41,7 @@ INSTEAD = {
     "l2_flush_device": "the L2 that is flushed is that of the device which is timed",
     "sleep_after_run": "calls follow each other, and a throttled GPU shows in the clocks of a row",
     "num_iters_within_graph": "each call in a CUDA graph is timed by itself",
-    "aggregate_op": "the ranks of a call are timed from the last arrival to the last end, by @pytest.mark.perf_ranks",
+    "aggregate_op": "calls of several processes are timed together, by perf.time in a test with perf_ranks",
 }
 
 
@@ -109,7 +109,7 @@ def bench_gpu_time(  # noqa: PLR0913, PLR0917 - the signature is FlashInfer's
         l2_flush_device=l2_flush_device is not None,
         sleep_after_run=sleep_after_run,
         num_iters_within_graph=num_iters_within_graph != 10,
-        aggregate_op=aggregate_op is not max or (dist.is_initialized() and dist.get_world_size() > 1),
+        aggregate_op=aggregate_op is not max,
     )
     call = TimedCall(fn, tuple(input_args), dict(input_kwargs or {}))
     how = {"cold_l2": "rotate" if (cold_l2_cache if l2_flush is None else l2_flush) else "none", "iters": repeat_iters}
@@ -157,6 +157,8 @@ def _milliseconds(
     **how: object,
 ) -> list[float]:
     """The milliseconds of each timed call; a warning at their caller's line says if CUPTI could not be had."""
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        raise CompatError("calls of several processes are timed together by perf.time, in a test with perf_ranks")
     warmup = _calls_in(dry_run_ms, call) if dry_run_iters is None else dry_run_iters
     graph = "on" if use_cuda_graph and torch.cuda.is_available() else "off"
     seen = _timers[-1](call, {"warmup": warmup, "max_time": repeat_ms / 1e3, "cuda_graph": graph, **how})

@@ -127,6 +127,15 @@ def test_a_summary_that_there_is_not_is_refused(given):
         do_bench(int, **given)
 
 
+@pytest.mark.parametrize("function", [bench_gpu_time, do_bench, run_bench])
+def test_one_of_several_processes_is_told_what_times_them_together(monkeypatch, function):
+    """Each would make as many calls as fit into its own time, and a collective of fewer ranks has no end."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(CompatError, match="perf_ranks"):
+        function(int)
+
+
 def test_on_a_cpu_a_call_is_timed_by_the_hosts_clock_and_that_is_said_at_its_line():
     x, seen = torch.ones(64), []
     with warnings.catch_warnings(record=True) as said:
