@@ -17,6 +17,11 @@ class FlashinferPerfError(Exception):
     exit_code = 2
 
 
+def in_one_line(error: BaseException) -> str:
+    """The type and the first line of what any program's error says."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
 EXTRAS = {"torch": "bench", "hypothesis": "fuzz"}  # comparing and reporting runs needs neither
 
 

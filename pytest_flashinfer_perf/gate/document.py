@@ -28,6 +28,7 @@ def of(judgement: Judgement) -> dict[str, Any]:
         "flashinfer_perf_gate": SCHEMA,
         "exit_code": judgement.exit_code,
         "headline": words.headline(judgement),
+        "against": words.against(judgement),
         "refusals": list(words.problems(judgement)),
         "notes": list(words.notes(judgement)),
         "to_decide": words.command(judgement) or None,
@@ -36,7 +37,13 @@ def of(judgement: Judgement) -> dict[str, Any]:
         "base": _runs(judgement.base),
         "head": _runs(judgement.head),
         "steps": [
-            {"model": step.model, "sentence": step.sentence, "worse": list(step.worse), "unknown": list(step.unknown)}
+            {
+                "model": step.model,
+                "line": step.line,
+                "sentence": step.sentence,
+                "worse": list(step.worse),
+                "unknown": list(step.unknown),
+            }
             for step in judgement.steps
         ],
         "cases": [_case(judged) for judged in judgement.cases],
@@ -53,6 +60,9 @@ def _case(judged: Judged) -> dict[str, Any]:
         "verdict": judged.verdict.value,
         "reason": judged.reason,
         "sentence": judged.sentence,
+        "time": words.times(judged),
+        "change": words.changes(judged),
+        "detects": words.detectable(judged),
         "bound": judged.case.rows[0].throughput.bound if judged.case.rows else None,
         "judged_in": judged.primary.seen.domain if judged.primary else None,
         "threshold": judged.threshold,

@@ -1,35 +1,87 @@
-"""The comparison as Markdown, for a pull request's comment or a job's summary."""
+"""The comparison as Markdown, for a pull request's comment or a job's summary.
+
+It is written from the comparison's document (`document.py`) alone, and so from a file of verdicts as well, whoever
+wrote that: only the members that are named here are read.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
-from pytest_flashinfer_perf.printing import safe_lines
+from pytest_flashinfer_perf.gate import document, words
+from pytest_flashinfer_perf.gate.match import Reason
+from pytest_flashinfer_perf.gate.verdict import Judgement, Verdict
+from pytest_flashinfer_perf.printing import safe, safe_lines
+from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import as_markdown
 
 HEAD = ("| verdict | case | time | change | detects from | why |", "|---|---|---|---|---|---|")
 FOLDED = (Verdict.SAME, Verdict.NEW)
 
 
+@dataclass(frozen=True)
+class ToldCase:
+    verdict: Verdict
+    reason: Reason
+    case: str
+    judged_in: str | None
+    time: str
+    change: str
+    detects: str
+    sentence: str
+    remarks: tuple[str, ...]
+    broken: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        beside = [*self.remarks, *([] if self.judged_in else [self.sentence])]
+        why = "; ".join([f"`{self.reason.value}`", *map(as_markdown, beside)])
+        cells = (self.verdict.value, self.case, self.time, self.change, self.detects)
+        return f"| {' | '.join(map(as_markdown, cells))} | {why} |"
+
+
+@dataclass(frozen=True)
+class ToldStep:
+    line: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """What Markdown says of a comparison."""
+
+    headline: str
+    against: str
+    refusals: tuple[str, ...]
+    steps: tuple[ToldStep, ...]
+    notes: tuple[str, ...]
+    to_decide: str | None
+    cases: tuple[ToldCase, ...]
+
+
 def text(judgement: Judgement) -> str:
-    return "\n".join(_lines(judgement)) + "\n"
+    return of_document(document.of(judgement))
 
 
-def _lines(judgement: Judgement) -> Iterator[str]:
-    yield f"### flashinfer-perf: {words.headline(judgement)}"
+def of_document(values: Any) -> str:
+    """The Markdown of a comparison's document; raises FieldError for what is none."""
+    return "\n".join(_lines(fields.read(Told, values, "the verdicts"))) + "\n"
+
+
+def _lines(told: Told) -> Iterator[str]:
+    yield f"### flashinfer-perf: {as_markdown(told.headline)}"
     yield ""
-    yield as_markdown(words.against(judgement))
-    refused = (f"**Refused**: {as_markdown(problem)}" for problem in words.problems(judgement))
-    steps = (as_markdown(step.line) for step in judgement.steps)
-    for line in (*refused, *steps, *map(as_markdown, words.notes(judgement))):
+    yield as_markdown(told.against)
+    refused = (f"**Refused**: {as_markdown(problem)}" for problem in told.refusals)
+    for line in (*refused, *(as_markdown(step.line) for step in told.steps), *map(as_markdown, told.notes)):
         yield ""
         yield line
-    shown = [judged for judged in judgement.cases if judged.verdict not in FOLDED or judged.broken]
-    others = [judged for judged in judgement.cases if judged not in shown]
+    shown, others = list[ToldCase](), list[ToldCase]()
+    for case in told.cases:
+        (others if case.verdict in FOLDED and not case.broken else shown).append(case)
     if shown:
         yield ""
         yield from _table(shown)
@@ -37,19 +89,14 @@ def _lines(judgement: Judgement) -> Iterator[str]:
         yield from ("", f"<details><summary>{len(others)} more, same or new</summary>", "")
         yield from _table(others)
         yield from ("", "</details>")
-    command = words.command(judgement)
-    if command:
-        yield from ("", "To decide what is AMBIGUOUS, measure both versions in turns:", "", f"    {command}")
+    if told.to_decide:
+        command = f"    {safe(told.to_decide)}"
+        yield from ("", "To decide what is AMBIGUOUS, measure both versions in turns:", "", command)
 
 
-def _table(cases: Sequence[Judged]) -> Iterator[str]:
+def _table(cases: Sequence[ToldCase]) -> Iterator[str]:
     yield from HEAD
-    for judged in cases:
-        beside = [*words.remarks(judged), *([] if judged.primary else [judged.sentence])]
-        why = "; ".join([f"`{judged.reason}`", *map(as_markdown, beside)])
-        figures = (words.times(judged), words.changes(judged), words.detectable(judged))
-        cells = (judged.verdict.value, judged.name, *figures)
-        yield f"| {' | '.join(map(as_markdown, cells))} | {why} |"
+    yield from (case.line for case in cases)
 
 
 # Output for GitHub Actions: the job's summary, and annotations for cases that need attention.

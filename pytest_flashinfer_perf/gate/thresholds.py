@@ -105,7 +105,10 @@ class Globs:
 @dataclass(frozen=True)
 class Thresholds(Globs):
     def of(self, row: Row) -> Threshold:
-        return replace(Threshold(), **self.fields(glob_names(row)))
+        return self.named(glob_names(row))
+
+    def named(self, names: Sequence[str]) -> Threshold:
+        return replace(Threshold(), **self.fields(names))
 
     def idle(self, rows: Iterable[Row]) -> list[str]:
         return self.without_match([name for row in rows for name in glob_names(row)])

@@ -197,8 +197,13 @@ def make_printable(report: pytest.TestReport) -> None:
 
 
 def name_line(item: pytest.Item, report: pytest.TestReport, failure: pytest.ExceptionInfo[BaseException]) -> None:
-    """Add the line of the test to a sentence without a traceback, which tools that annotate lines look for."""
+    """Add the line of the test to a sentence without a traceback, which tools that annotate lines look for.
+
+    A test that is not written in its file, as those that are made for a routine, has no line there.
+    """
     path, first, _ = item.location
+    if (item.session.config.rootpath / path).resolve() != item.path.resolve():
+        return
     lines = [entry.lineno + 1 for entry in failure.traceback if entry.path == item.path]
     where = f"  at {safe_lines(path)}:{lines[-1] if lines else (first or 0) + 1}"
     shown: Any = report.longrepr

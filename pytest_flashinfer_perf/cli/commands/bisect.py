@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.bisect.places import Processes
 from pytest_flashinfer_perf.bisect.search import (
     COMMAND,
     FINDINGS,
+    RESULT,
     CaseFinding,
     CaseSearch,
     Compare,
@@ -43,6 +44,7 @@ from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.formatting import counted, indented
 from pytest_flashinfer_perf.rows.run_file import RunError
+from pytest_flashinfer_perf.spec import flags
 
 EXAMPLE = """examples:
   flashinfer-perf bisect --releases 0.6.18 0.7.2 --find faster -- tests/attention -k 'prefill and fa2'
@@ -59,7 +61,6 @@ COMMITS = (
     ("--bad", "REV", "A later commit, after the change."),
     ("--build", "CMD", "Run this after each checkout, in the worktree. Commits for which it fails are skipped."),
 )
-RESULT = "result.json"
 ENDS = {PointVerdict.CHANGED: "changed", PointVerdict.UNCHANGED: "not changed", PointVerdict.SKIP: "unclear"}
 FOUND, NOT_ALL_FOUND = 0, 1
 WRONG = "wrong"
@@ -145,13 +146,21 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     options = start.options
     rules = judging.rules(options, paired=True)
     if options.find == WRONG:
-        words = [ONE_CALL, *start.for_pytest]
+        words = [ONE_CALL, *map(_measurable, start.for_pytest)]
         return Answers(Processes(subject.places, words, start.output, gpu, rules.allowed))
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu, rules.allowed)
     quantity = Domain(options.find) if options.find in ON_HOST else None
     rules = replace(rules, quantity=quantity, allowed=rules.allowed | {Reason.LIBRARY.value})
     save = functools.partial(_save_verdicts, start.output)
     return Times(instrument, rules, save, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
+
+
+def _measurable(word: str) -> str:
+    """A search's finding, which pytest would only launch, as the case that it is about; other words as they are."""
+    from pytest_flashinfer_perf.fuzz import findings
+
+    path = Path(word)
+    return f"--perf-case={flags.join(findings.line_of(path))}" if path.is_file() and findings.is_finding(path) else word
 
 
 def _searched(subject: Subject, journal: SearchJournal) -> list[CaseSearch]:

@@ -255,7 +255,11 @@ def test_a_release_that_does_not_import_is_skipped_and_as_an_end_gives_way(bisec
     assert "2 points from 1.1 to 1.3" in told
     assert "skip: 1.2 does not import here: ModuleNotFoundError: No module named 'xml._gone'" in " ".join(told.split())
     assert "first slower in one of these 2, of which only the last could be measured: 1.2 1.3" in shown
+    wheel(tmp_path / "wheels", "1.0", 100, first="import os; os.abort()")
     code, _, told = bisect("1.0", "1.1", "--wheels=wheels", "--output=none")
+    assert "1.0 does not import here: 1.0: its Python does not answer: " in told
+    wheel(tmp_path / "wheels", "1.1", 100, first=broken)
+    code, _, told = bisect("1.0", "1.1", "--wheels=wheels", "--output=neither")
     assert (code, told.splitlines()[-1]) == (
         2,
         "flashinfer-perf bisect: --releases: no two of these releases import here",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from made import MACHINE, row, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.gate.history import changes
+from pytest_flashinfer_perf.gate.levels import changes
 
 
 def series(rng, *levels, sd=0.01):
