@@ -36,7 +36,13 @@ def of(judgement: Judgement) -> dict[str, Any]:
         "base": _runs(judgement.base),
         "head": _runs(judgement.head),
         "steps": [
-            {"model": step.model, "sentence": step.sentence, "worse": list(step.worse), "unknown": list(step.unknown)}
+            {
+                "model": step.model,
+                "subject": step.subject,
+                "sentence": step.sentence,
+                "worse": list(step.worse),
+                "unknown": list(step.unknown),
+            }
             for step in judgement.steps
         ],
         "cases": [_case(judged) for judged in judgement.cases],
@@ -104,7 +110,7 @@ def junit_xml(judgement: Judgement) -> str:
         if outcome:
             ET.SubElement(test, outcome, message=safe_lines(f"{judged.verdict.value} {words.sentence(judged)}"))
     for step in judgement.steps:
-        test = _test(suite, f"step of {step.model}")
+        test = _test(suite, step.subject)
         if step.verdict:
             ET.SubElement(test, "failure" if step.worse else "error", message=safe_lines(step.line))
     suite.set("tests", str(len(suite)))

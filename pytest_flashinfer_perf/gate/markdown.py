@@ -22,9 +22,11 @@ def text(judgement: Judgement) -> str:
 def _lines(judgement: Judgement) -> Iterator[str]:
     yield f"### flashinfer-perf: {words.headline(judgement)}"
     yield ""
+    for step in judgement.steps:
+        yield from (as_markdown(step.line), "") if step.apis else ()
     yield as_markdown(words.against(judgement))
     refused = (f"**Refused**: {as_markdown(problem)}" for problem in words.problems(judgement))
-    steps = (as_markdown(step.line) for step in judgement.steps)
+    steps = (as_markdown(step.line) for step in judgement.steps if not step.apis)
     for line in (*refused, *steps, *map(as_markdown, words.notes(judgement))):
         yield ""
         yield line
