@@ -147,7 +147,7 @@ def _product(x: GivenCall, routine: str, usual: str, names: tuple[str, str] = ("
     packed = 2 if routine == "mm_fp4" else 1
     *batch, m, k = first
     n = functools.reduce(int.__mul__, second) // (k * (batch[0] if batch else 1))
-    params = {"m": m, "n": n, "k": k * packed, **({"batch_size": batch[0]} if batch else {})}
+    params: dict[str, Any] = {"m": m, "n": n, "k": k * packed, **({"batch_size": batch[0]} if batch else {})}
     params |= {"out_dtype": x.dtype("out_dtype", "dtype", "out") if _says_type(x) else "bfloat16"}
     if routine in ("mm_fp8", "bmm_fp8", "gemm_fp8_nt_groupwise"):
         params |= {"input_dtype": x.dtype(names[0]), "mat2_dtype": x.dtype(names[1])}
@@ -173,10 +173,10 @@ def _experts(x: GivenCall) -> Problem:
     if dtype not in stored:
         raise NoCaseError(f"no routine measures experts that are stored as {dtype}")
     variant, packed = stored[dtype]
-    ranks = {name: x.value(name, usual) for name, usual in
-             (("tp_size", 1), ("tp_rank", 0), ("ep_size", 1), ("ep_rank", 0))}  # fmt: skip
-    params: dict[str, Any] = {"num_tokens": tokens, "hidden_size": second[1], "top_k": top_k, "cutlass_variant": variant, **ranks}
-    params |= {"num_experts": first[0] * ranks["ep_size"]}
+    alone = {"tp_size": 1, "tp_rank": 0, "ep_size": 1, "ep_rank": 0}
+    ranks = {name: x.value(name, usual) for name, usual in alone.items()}
+    params: dict[str, Any] = {"num_tokens": tokens, "hidden_size": second[1], "top_k": top_k, **ranks}
+    params |= {"cutlass_variant": variant, "num_experts": first[0] * ranks["ep_size"]}
     params |= {"intermediate_size": second[2] * packed * ranks["tp_size"]}
     params |= {"activation_type": x.value("activation_type", "Swiglu"), "input_dtype": x.dtype("output_dtype")}
     counts = x.numbers("token_selected_experts")

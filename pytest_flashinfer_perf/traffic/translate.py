@@ -18,22 +18,24 @@ from pytest_flashinfer_perf.traffic.routine_calls import ROUTINES
 
 NOT_OF_A_CASE = ("backend", "seed", "offset", "generator")  # arguments that a case gives itself
 TOUCHED = ("nnz_kv", "nnz", "num_tokens", "batch_size")
-UNMATCHED = "no routine calls it, and it has no trace template"
+ENOUGH_PAGES = 1024
 
 
 def problem(x: GivenCall) -> Problem:
     """What measures the call; raises NoCaseError."""
-    name = short(x.api)
+    try:
+        return _problem(x, short(x.api))
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:  # a recording may be anybody's
+        raise NoCaseError(f"its arguments do not have the form that this API's have: {error}") from error
+
+
+def _problem(x: GivenCall, name: str) -> Problem:
     if name in ROUTINES:
         return ROUTINES[name](x)
-    faults = []
-    for routine in all_apis().values():
-        if short(routine.api.path) == name:
-            try:
-                return _by_template(x, routine.api)
-            except NoCaseError as error:
-                faults.append(str(error))
-    raise NoCaseError("; ".join(dict.fromkeys(faults)) or UNMATCHED)
+    templates = [routine.api for routine in all_apis().values() if short(routine.api.path) == name]
+    if not templates:
+        raise NoCaseError("no routine calls it, and it has no trace template")
+    return _by_template(x, max(templates, key=lambda api: _likeness(x, api)))
 
 
 def short(api: str) -> str:
@@ -51,27 +53,40 @@ def _by_template(x: GivenCall, api: Api) -> Problem:
     lacking = [axis.name for axis in api.axes if axis.default is None and axis.name not in axes]
     if lacking:
         raise NoCaseError(f"the recorded shapes do not tell the axis {lacking[0]} of its trace template")
-    if "num_pages" in axes:  # of the whole cache, of which a call touches no more than a page for each token
-        axes["num_pages"] = min(axes["num_pages"], sum(axes[name] for name in axes if name in TOUCHED))
+    if "num_pages" in axes:  # of a server's whole cache, of which a call touches no more than a page for each token
+        touched = sum(axes[name] for name in axes if name in TOUCHED)
+        axes["num_pages"] = min(axes["num_pages"], max(ENOUGH_PAGES, touched))
     further = ",".join(f"{name}={value}" for name, value in _further(x, api, set(axes)))
     params = {**axes, "dtype": _dtype(x, api), "arguments": further or None}
     return posed(x, api.name, params, Work(x.nbytes))
 
 
+def _likeness(x: GivenCall, api: Api) -> int:
+    """How many inputs of the template the call was given, less those that it was not."""
+    return sum(1 if one.argument in x.all else -1 for one in api.inputs)
+
+
 def _axes(x: GivenCall, api: Api) -> dict[str, int]:
+    """Raises NoCaseError where a shape is another one than is described, and no other input has its axes."""
     found: dict[str, int] = {}
-    for one in api.inputs:
-        shape = _shape(x, api, one)
-        for name, size in zip(one.dims, shape, strict=False):
+    shapes = [(one, _shape(x, api, one)) for one in api.inputs]
+    for one, shape in shapes:
+        for name, size in zip(one.dims, shape or (), strict=False):
             axis = name.removesuffix(special_cases.ONE_MORE)
             number = size - (axis != name)
             if found.setdefault(axis, number) != number:
                 raise NoCaseError(f"{one.argument} does not have the shape that its trace template describes")
+    untold = {axis.name for axis in api.axes} - found.keys()
+    for one, shape in shapes:
+        if shape is None and untold.intersection(one.dims):
+            raise NoCaseError(f"{one.argument} has other dimensions than its trace template, {', '.join(one.dims)}")
     return found
 
 
-def _shape(x: GivenCall, api: Api, one: Declared) -> tuple[int, ...]:
-    """As the template has it: of a tuple the element it means, of a cache with keys and values in one the keys."""
+def _shape(x: GivenCall, api: Api, one: Declared) -> tuple[int, ...] | None:
+    """As the template has it: of a tuple the element it means, of a cache with keys and values in one the keys; None
+    for what has other dimensions.
+    """
     value = x.all.get(one.argument)
     tensors = list(tensors_in(value))
     if not tensors or not one.dims or not all(tensors[0]["tensor"]):
@@ -84,9 +99,7 @@ def _shape(x: GivenCall, api: Api, one: Declared) -> tuple[int, ...]:
     if len(shape) == len(one.dims) + 1 and heads:  # norms of heads
         x.all.setdefault("num_heads", shape[1])
         return shape[:1] + shape[2:]
-    if len(shape) != len(one.dims):
-        raise NoCaseError(f"{one.argument} has {len(shape)} dimensions, in its trace template {len(one.dims)}")
-    return shape
+    return shape if len(shape) == len(one.dims) else None
 
 
 def _dtype(x: GivenCall, api: Api) -> str | None:
