@@ -41,7 +41,7 @@ def of(judgement: Judgement) -> dict[str, Any]:
                 "model": step.model,
                 "line": step.line,
                 "subject": step.subject,
-                "is_traffic": bool(step.apis),
+                "is_traffic": step.is_traffic,
                 "sentence": step.sentence,
                 "worse": list(step.worse),
                 "unknown": list(step.unknown),

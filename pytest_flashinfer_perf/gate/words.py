@@ -238,10 +238,10 @@ def notes(judgement: Judgement) -> Iterator[str]:
     yield from assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
         yield f"[thresholds] {glob!r} fits no case{_brackets(glob)}"
-    summed = [name for step in judgement.steps if step.apis for name in (verdicts.SUM, *step.apis)]
+    summed = [name for step in judgement.steps if step.is_traffic for name in (verdicts.SUM, *step.apis)]
     for glob in judgement.rules.traffic.without_match(summed):
         yield f"[traffic] {glob!r} fits neither {verdicts.SUM} nor an API of a recording that this run has"
-    for glob in judgement.rules.steps.without_match([step.model for step in judgement.steps if not step.apis]):
+    for glob in judgement.rules.steps.without_match([step.model for step in judgement.steps if not step.is_traffic]):
         yield f"[models] {glob!r} fits no model of which this run has a step"
 
 

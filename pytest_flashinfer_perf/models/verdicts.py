@@ -52,8 +52,12 @@ class JudgedStep:
     apis: tuple[str, ...] = ()  # of traffic, those that were summed
 
     @property
+    def is_traffic(self) -> bool:
+        return bool(self.apis)
+
+    @property
     def subject(self) -> str:
-        return "your traffic" if self.apis else f"step of {self.model}"
+        return "your traffic" if self.is_traffic else f"step of {self.model}"
 
     @property
     def verdict(self) -> str:
