@@ -18,7 +18,6 @@ from pytest_flashinfer_perf.printing import print_raw, say
 # Where a command is not the function `main` of a module of its own name.
 SHARED = {
     **dict.fromkeys(("report", "export", "merge"), "files"),
-    **dict.fromkeys(("compare", "history"), "stored"),
     **dict.fromkeys(("publish", "watch"), "nightly"),
 }
 INTERRUPTED = 128 + signal.SIGINT  # as a shell has it

@@ -80,6 +80,15 @@ def test_files_of_runs_are_used_where_torch_is_not_installed(run, command):
     assert (done.returncode, said in done.stdout) == (code, True), done.stdout[-2000:] + done.stderr
 
 
+def test_nights_are_published_and_made_into_a_site_where_torch_is_not_installed(run, tmp_path):
+    for words in (["init", "-q", "--bare", "there.git"], ["init", "-q"], ["remote", "add", "origin", "there.git"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    for words in (["publish", RUN], ["watch", "perf-data", "-o", "site"]):
+        done = run(COMMAND, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "index.html").is_file()
+
+
 @pytest.mark.parametrize("command", ["list", "doctor", "prebuild", "tune-report", "bench", "run --routine mm_bf16"])
 def test_what_measures_says_in_a_sentence_what_to_install(run, command):
     done = run(f"{COMMAND} {command}")
