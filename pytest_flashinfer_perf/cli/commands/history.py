@@ -50,7 +50,9 @@ def _changes(one: Series) -> Iterator[str]:
         run, _ = one.points[change.at]
         commit = f", commit {run.commit.id[:10]}" if run.commit.id else ""
         size = words.percent(change.after - change.before)
-        yield from wrapped(f"  {run.when:%Y-%m-%d %H:%M}: {size} in {one.domain}, since {run.source}{commit}", 4)
+        crept = f", creeping until {one.points[change.until][0].source}" if change.is_drift else ""
+        since = f"since {run.source}{commit}{crept}"
+        yield from wrapped(f"  {run.when:%Y-%m-%d %H:%M}: {size} in {one.domain}, {since}", 4)
         for beside in one.beside(change):
             yield from indented(beside, 4)
 

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -125,6 +126,16 @@ def test_what_a_busy_machine_measured_is_no_level(tmp_path, monkeypatch, capsys)
             )
         assert cli.main(["history", "."]) == 0
         assert f"{code} of them changed" in capsys.readouterr().out
+
+
+def test_a_drift_is_told_with_where_it_ends(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for day in range(28):
+        one = row(us=100 * math.exp(0.004 * min(max(0, day - 8), 12)) + day % 2 / 10)
+        saved(tmp_path / "runs" / f"{day:02}.json", one, when=f"2026-11-{day + 1:02}T03:00:00+00:00")
+    assert cli.main(["history", "runs"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"\+[45]\.\d\d % in time, since runs/(09|1\d).json, creeping until runs/(1\d|20).json", told)
 
 
 @pytest.mark.parametrize(("cuda_graph", "told"), [(True, "+50.00 % in gaps"), (False, "none of them changed")])

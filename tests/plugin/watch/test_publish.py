@@ -47,12 +47,18 @@ def kinds(remote, **said):
     return [line["kind"] for line in lines(remote, **said)]
 
 
+def everything(folder):
+    """All files of a checkout and of its git folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 FLAGS = "--routine decode --backends fa3 --batch_size 16"
 
 
 def test_a_run_is_a_line_and_what_runs_share_is_said_once(remote, tmp_path, capsys):
     rows = [row(kernels=["k"]), row("decode/b32", us=21.25, kernels=["k"], repro=f"pytest '--perf-case={FLAGS}'")]
     first, second = (night(tmp_path / f"{day}.json", day, *rows) for day in ("11-01", "11-02"))
+    before = everything(tmp_path / "here")
     assert cli.main(["publish", str(first)]) == 0
     assert kinds(remote) == ["environment", "case", "case", "kernels", "run"]
     assert cli.main(["publish", str(second)]) == 0
@@ -62,8 +68,7 @@ def test_a_run_is_a_line_and_what_runs_share_is_said_once(remote, tmp_path, caps
     assert run["kernels"][0] == run["kernels"][1]
     assert two["flags"] == "--backends fa3 --batch_size 16 --routine decode"
     assert (run["case"], run["environment"]) == (again["case"], again["environment"])
-    assert git(".", "status", "--porcelain") == ""
-    assert git(".", "for-each-ref", "--format=%(refname)").split() == ["refs/heads/master"]
+    assert everything(tmp_path / "here") == before
     assert capsys.readouterr().out.count("1 run in branch perf-data of origin, in commit") == 2
 
 
