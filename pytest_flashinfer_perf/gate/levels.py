@@ -90,10 +90,10 @@ def _noise(series: Floats) -> Floats:
 
 
 def _without_spikes(series: Floats, sds: Floats) -> Floats:
-    """A point far from the median of its neighbours becomes that median."""
-    length = series.shape[1]
-    near = [np.median(series[:, max(0, i - BESIDE) : i + BESIDE + 1], axis=1) for i in range(length)]
-    medians = np.stack(near, axis=1)
+    """A point far from the median of its neighbours becomes that median; an end has as many, on one side."""
+    length, width = series.shape[1], 2 * BESIDE + 1
+    starts = np.clip(np.arange(length) - BESIDE, 0, length - width)
+    medians = np.stack([np.median(series[:, start : start + width], axis=1) for start in starts], axis=1)
     return np.where(np.abs(series - medians) > SPIKE * sds[:, None], medians, series)
 
 

@@ -110,15 +110,15 @@ def publish(judgement: Judgement) -> Iterator[str]:
         return
     yield from summarized(text(judgement))
     for problem in words.problems(judgement):
-        yield _annotation("error", "refused", problem)
+        yield annotation("error", "refused", problem)
     certain = [judged for judged in judgement.cases if judged.worse or judged.unjudged]
     for judged in certain:
         title = f"{judged.verdict.value} {judged.name}"
-        yield _annotation("error", title, words.sentence(judged), words.place(judged))
+        yield annotation("error", title, words.sentence(judged), words.place(judged))
     ambiguous = [judged.name for judged in judgement.having(Verdict.AMBIGUOUS) if judged not in certain]
     if ambiguous:  # one for all: GitHub shows ten of a step
         title = f"{len(ambiguous)} AMBIGUOUS"
-        yield _annotation("warning", title, f"too noisy to judge: {', '.join(ambiguous)}")
+        yield annotation("warning", title, f"too noisy to judge: {', '.join(ambiguous)}")
 
 
 def summarized(text: str) -> Iterator[str]:
@@ -127,10 +127,10 @@ def summarized(text: str) -> Iterator[str]:
         with Path(os.environ[SUMMARY]).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
     except OSError as error:
-        yield _annotation("warning", f"no {SUMMARY}", str(error))
+        yield annotation("warning", f"no {SUMMARY}", str(error))
 
 
-def _annotation(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
+def annotation(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
     where = {"file": place[0], "line": str(place[1])} if place else {}
     values = {
         name: _escaped(text).replace(":", "%3A").replace(",", "%2C") for name, text in {"title": title, **where}.items()

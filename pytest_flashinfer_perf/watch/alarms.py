@@ -21,13 +21,14 @@ from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.formatting import as_markdown, counted, duration, markdown_table
+from pytest_flashinfer_perf.rows.formatting import as_markdown, counted, duration, grouped, markdown_table
 from pytest_flashinfer_perf.rows.run_file import RunError
 from pytest_flashinfer_perf.watch.trends import NEAR, STILL_THERE, Found, GpuPage
 
 STATE, EVENTS = "alarms.json", "README.md"
 PLACED_WITHIN = 21  # nights: a few noisy points place a drift that far from where sixty do
 MOST_SHOWN = 50  # cases of an alarm
+MOST_KERNELS = 5  # sequences of kernels
 OPEN, CLOSED = "open", "closed"
 HEADINGS = ("case", "before", "after", "change", "at least", "detects from")
 
@@ -142,8 +143,10 @@ def _text(folder: Path, name: str, members: Sequence[Found]) -> Iterator[str]:
     yield from _section(
         "What else changed", [f"* {as_markdown(text)}" for text in beside] or ["Nothing that is known."]
     )
-    for when, kernels in zip(("before", "after"), first.kernels, strict=True):
-        yield from _section(f"Kernels {when}", map(_code, kernels or ["not known"]))
+    for kernels, alike in list(grouped(members, lambda one: one.kernels))[:MOST_KERNELS]:
+        of = as_markdown(alike[0].case.name) + (f" and {counted(len(alike) - 1, 'other')}" if alike[1:] else "")
+        for when, names in zip(("before", "since"), kernels, strict=True):
+            yield from _section(f"Kernels {when}, of {of}", map(_code, names or ["not known"]))
     if first.case.repro:
         yield from _section("Run it again", [_code(first.case.repro)])
     yield from _section("Which commit or release", _bisect(folder / name, first))
@@ -189,7 +192,7 @@ def _close(path: Path, page: GpuPage) -> None:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchResult:
     """What a search found for one case."""
 
     case: str
@@ -202,7 +205,7 @@ def _bisect(folder: Path, one: Found) -> Iterator[str]:
     result = folder / RESULT
     if result.exists():
         try:
-            found = fields.read_list(Outcome, read_json(result), "it")
+            found = fields.read_list(SearchResult, read_json(result), "it")
         except (FieldError, FileError) as error:
             raise RunError(f"{result}: no result of a bisect: {error}") from error
         yield from (f"* {as_markdown(_outcome(said))}" for said in found)
@@ -215,7 +218,7 @@ def _bisect(folder: Path, one: Found) -> Iterator[str]:
         yield "Both sides ran the same FlashInfer and the same commit of the tests: there is nothing to search in."
 
 
-def _outcome(said: Outcome) -> str:
+def _outcome(said: SearchResult) -> str:
     if said.verified and len(said.suspects) == 1:
         return f"{said.case}: since {said.suspects[0]}, {said.verified.sentence}"
     return f"{said.case}: {', '.join(said.suspects) or 'nothing'} is suspected, and nothing is sure"

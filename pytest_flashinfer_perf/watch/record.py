@@ -38,7 +38,7 @@ Places: TypeAlias = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environment:
+class RunEnvironment:
     """The card and the software of a run."""
 
     gpu: str
@@ -103,7 +103,7 @@ class Rename:
 class Records:
     """What the lines of some files say, in their order."""
 
-    environments: dict[str, Environment] = field(default_factory=dict)
+    environments: dict[str, RunEnvironment] = field(default_factory=dict)
     cases: dict[str, WatchedCase] = field(default_factory=dict)
     kernels: dict[str, Kernels] = field(default_factory=dict)
     nights: dict[str, Night] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class _Head:
 
 
 KINDS: dict[str, Callable[..., Any]] = {
-    "environment": Environment,
+    "environment": RunEnvironment,
     "case": WatchedCase,
     "kernels": Kernels,
     "run": Night,
@@ -252,7 +252,7 @@ def lines(run: Run, known: Records) -> Iterator[str]:
 
 
 def _lines(  # noqa: PLR0913, PLR0917 - the parts of a line
-    run: Run, name: str, environment: Environment, rows: Sequence[Row], failed: Mapping[str, str], known: Records
+    run: Run, name: str, environment: RunEnvironment, rows: Sequence[Row], failed: Mapping[str, str], known: Records
 ) -> Iterator[str]:
     keys = keys_of(run, rows)
     launched = [None if row.trace.kernels is None else Kernels(names=row.trace.kernels) for row in rows]
@@ -307,11 +307,11 @@ def _case(row: Row) -> WatchedCase:
     return WatchedCase(name=row.case, test=row.fullname, **names)
 
 
-def _environment(run: Run, gpu: str, card: str | None, rows: Sequence[Row]) -> Environment:
+def _environment(run: Run, gpu: str, card: str | None, rows: Sequence[Row]) -> RunEnvironment:
     software = {name: None if (said := run.machine.get(name)) is None else str(said) for name in SOFTWARE}
     unmet = sorted({package for row in rows for package in row.library.unmet or {}})
     switches = {name: value for row in rows for name, value in (row.library.switches or {}).items()}
-    return Environment(gpu=gpu, card=card, software=software, unmet=tuple(unmet), switches=switches)
+    return RunEnvironment(gpu=gpu, card=card, software=software, unmet=tuple(unmet), switches=switches)
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, list[float | None]]:

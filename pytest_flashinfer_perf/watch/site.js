@@ -56,7 +56,8 @@ function watch(name, data) {
     return `${digits(scaled)} ${name}`;
   }
 
-  function tiles(facts) {
+  function tiles(page) {
+    const facts = { runs: page.runs, cases: page.measured, slower: page.slower, faster: page.faster, failed: Object.keys(page.failed).length };
     const made = Object.entries(facts).map(([name, value]) => element("div", { class: "tile" }, element("dt", {}, name), element("dd", {}, value)));
     return element("dl", { class: "tiles" }, ...made);
   }
@@ -66,11 +67,10 @@ function watch(name, data) {
     return page.cadence && days > 1.5 * page.cadence ? [`the newest run is ${Math.floor(days)} days old`] : [];
   }
 
-  function health(page) {
+  function troubles(page) {
     const failed = Object.entries(page.failed).map(([name, why]) => `${name}, ${why}`);
     const gone = page.gone.length ? [`not measured in the newest run, and in the one before: ${page.gone.join(", ")}`] : [];
-    const facts = { runs: page.runs, cases: page.measured, slower: page.slower, faster: page.faster, failed: failed.length };
-    return [tiles(facts), list([...late(page), ...failed, ...gone, ...page.unsure])];
+    return list([...late(page), ...failed, ...gone, ...page.unsure]);
   }
 
   function start(index) {
@@ -78,7 +78,7 @@ function watch(name, data) {
       element("a", { href: `${page.page}.html` }, page.gpu), page.when.slice(0, 16).replace("T", " "),
       page.runs, page.measured, page.slower, page.faster, Object.keys(page.failed).length,
     ])));
-    for (const page of index.pages) section(page.page, page.gpu, ...health(page));
+    for (const page of index.pages) section(page.page, page.gpu, troubles(page));
   }
 
   function opener(key, name) {
@@ -109,19 +109,24 @@ function watch(name, data) {
     form.addEventListener("submit", (event) => event.preventDefault());
     section("all", "Cases", form, shown, place);
 
+    let asked = 0;
     async function show() {
+      const mine = (asked += 1);
       const wanted = text.value.toLowerCase();
       const any = wanted || routine.value;
       const files = Array.from({ length: any ? page.lists : 1 }, (_, nth) => load(`${own}/list-${nth}`));
       const rows = (await Promise.all(files)).flat().filter(([, name, of, , , now]) =>
         name.toLowerCase().includes(wanted) && (!routine.value || of === routine.value) && (!state.value || now === state.value));
+      if (mine !== asked) return; // a later question was answered first
       const most = any || state.value ? rows.length : page.count;
       shown.textContent = `${Math.min(MOST, rows.length)} of ${most} cases`;
       place.replaceChildren(table(["case", "routine", "newest time", "change"], rows.slice(0, MOST).map(([key, name, of, us, size, now]) =>
         [opener(key, name), of, figure(us, "time"), size ? element("span", { class: now }, `${size} ${now}`) : ""])));
     }
 
-    for (const input of [text, routine, state]) input.addEventListener("input", show);
+    // Not at the text's change, which comes with the click on a case: that would replace what is clicked on.
+    text.addEventListener("input", show);
+    for (const select of [routine, state]) select.addEventListener("change", show);
     return show();
   }
 
@@ -172,7 +177,8 @@ function watch(name, data) {
     for (let nth = 0; nth < ticks; nth += 1) {
       const at = Math.round((last * nth) / Math.max(1, ticks - 1));
       const [when, commit] = page.nights[Math.min(at, page.nights.length - 1)];
-      svg.append(draw("text", { class: "commit", x: x(at), y: height - 34, "text-anchor": "middle" }, commit.slice(0, 8)), draw("text", { x: x(at), y: height - 18, "text-anchor": "middle" }, when.slice(0, 10)));
+      const below = { x: x(at), "text-anchor": nth && nth === ticks - 1 ? "end" : "middle" };
+      svg.append(draw("text", { ...below, class: "commit", y: height - 34 }, commit.slice(0, 8)), draw("text", { ...below, y: height - 18 }, when.slice(0, 10)));
     }
     for (const [at, text] of page.events) svg.append(draw("line", { class: "event", x1: x(at), x2: x(at), y1: top, y2: height - bottom }, "", `${night(page, at)}: ${text}`));
     for (const [from, to, level, band] of trend.levels) {
@@ -191,7 +197,7 @@ function watch(name, data) {
   }
 
   async function gpu(page) {
-    section("health", page.gpu, element("p", {}, `Newest run: ${night(page, page.nights.length - 1)}`), ...health(page));
+    section("health", page.gpu, element("p", {}, `Newest run: ${night(page, page.nights.length - 1)}`), tiles(page), troubles(page));
     section("changes", "Changes", changesOf(page));
     const events = page.events.map(([at, text]) => [night(page, at), text]).reverse();
     section("events", "What else happened", events.length ? table(["since", "what"], events) : "Nothing.");

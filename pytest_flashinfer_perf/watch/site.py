@@ -104,9 +104,9 @@ def _health(page: GpuPage) -> dict[str, Any]:
     now = ~np.isnan(page.us[-1])
     before = next((n for n in range(len(page.nights) - 2, -1, -1) if page.cards[n].card == page.cards[-1].card), None)
     gone = [] if before is None else np.flatnonzero(~np.isnan(page.us[before]) & ~now).tolist()
-    latest = {one.case: one for one in page.stretches}.values()
-    short = sum(len(one.at) < 2 * SHORTEST for one in latest)
-    noisy = sum(SEEN_FROM * one.levels.sd > page.least[one.case] for one in latest)
+    longest = {one.case: one for one in sorted(page.stretches, key=lambda one: len(one.at))}.values()
+    short = sum(len(one.at) < 2 * SHORTEST for one in longest)
+    noisy = sum(SEEN_FROM * one.levels.sd > page.least[one.case] for one in longest)
     there = page.there
     return {
         "when": newest.when.isoformat(),
@@ -123,9 +123,9 @@ def _health(page: GpuPage) -> dict[str, Any]:
 
 def _unsure(short: int, noisy: int) -> Iterator[str]:
     if short:
-        yield f"{counted(short, 'case')} with fewer than {2 * SHORTEST} runs on this card: too few to tell a change"
+        yield f"{counted(short, 'case')} with fewer than {2 * SHORTEST} runs on one card: too few to tell a change"
     if noisy:
-        yield f"{counted(noisy, 'case')} too noisy to see a change of a threshold: it is below {SEEN_FROM:g} sd"
+        yield f"{counted(noisy, 'case')} with a threshold below {SEEN_FROM:g} sd: too noisy to see it soon"
 
 
 def _row(page: GpuPage, case: int, found: Found | None, chunk: int) -> list[Any]:

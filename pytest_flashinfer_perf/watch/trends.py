@@ -20,12 +20,12 @@ import numpy.typing as npt
 from pytest_flashinfer_perf.gate import levels
 from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.levels import Change, Floats, Levels
-from pytest_flashinfer_perf.gate.noise import Noise
+from pytest_flashinfer_perf.gate.noise import QUIETEST, Noise
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Verdict
 from pytest_flashinfer_perf.gate.words import CLOCK_MOVED
 from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.watch.record import Environment, Night, Records, WatchedCase
+from pytest_flashinfer_perf.watch.record import Night, Records, RunEnvironment, WatchedCase
 
 NEAR = 1  # nights by which a change may be found too early or too late
 STILL_THERE = 0.5  # of a threshold: a change is gone when less than that is left of it
@@ -134,7 +134,7 @@ class Found:
         return int(at[max(self.change.first, before)]), int(at[min(self.change.last - 1, after)])
 
     @property
-    def kernels(self) -> tuple[Sequence[str] | None, Sequence[str] | None]:
+    def kernels(self) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
         before, after = (self.page.kernels_of(self.stretch.case, night) for night in self.around)
         return before, after
 
@@ -173,7 +173,7 @@ class GpuPage:
 
     gpu: str
     nights: list[Night]
-    cards: list[Environment]
+    cards: list[RunEnvironment]
     keys: list[str]
     cases: list[WatchedCase]
     values: Floats
@@ -181,12 +181,12 @@ class GpuPage:
     us: Floats
     ghz: npt.NDArray[np.float32]
     kernels: npt.NDArray[np.int32]
-    names: Sequence[Sequence[str]]
+    names: Sequence[tuple[str, ...]]
     renamed: Sequence[tuple[int, str]]
     least: list[float]
     stretches: list[Stretch] = field(default_factory=list)
 
-    def kernels_of(self, case: int, night: int) -> Sequence[str] | None:
+    def kernels_of(self, case: int, night: int) -> tuple[str, ...] | None:
         known = int(self.kernels[night, case])
         return None if known < 0 else self.names[known]
 
@@ -311,8 +311,20 @@ def _found(page: GpuPage, stretch: Stretch, change: Change) -> Found:
     before, after = values[change.first : change.at], values[change.until : change.last]
     domain = page.domains[stretch.case]
     sides = Replicates(domain, domain.value, tuple(before.tolist()), tuple(after.tolist()), paired=False)
-    noise = Noise(max(stretch.levels.sd**2, sides.variance), max(1.0, DF * (len(values) - 1)), "nights")
+    alike = _alike(stretch.levels)
+    noise = Noise(
+        max(stretch.levels.sd**2, sides.variance) * (1 + alike) / (1 - alike),
+        max(1.0, DF * (len(values) - 1)),
+        "nights",
+    )
     return Found(page, stretch, change, Effect(sides, noise))
+
+
+def _alike(levels: Levels) -> float:
+    """How much a night is like the one before beyond its level, from 0 to 0.9: such nights are fewer than they seem."""
+    parts = [levels.calm[start:end] - levels.calm[start:end].mean() for start, end in pairwise(levels.bounds)]
+    left = np.concatenate(parts)
+    return float(np.clip(left[1:] @ left[:-1] / max(left @ left, QUIETEST**2), 0.0, 0.9))
 
 
 def pages(records: Records, thresholds: Thresholds) -> list[GpuPage]:

@@ -11,7 +11,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ("prometheus-client", "pandas", "pytest-codspeed")
+TOOLS = ("prometheus-client", "pandas", "pytest-codspeed", "zizmor")
 PARSES = """
 import sys
 from prometheus_client.parser import text_string_to_metric_families
@@ -72,6 +72,8 @@ def main() -> None:
         subprocess.run([python, "-c", PARSES, files["prometheus"]], check=True)
         subprocess.run([python, "-c", READS, files["csv"]], check=True)
         codspeed(python, folder)
+        workflows = ("action.yml", "comment/action.yml", ".github/workflows", "examples/github-actions")
+        subprocess.run([python.with_name("zizmor"), "--offline", *workflows], cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

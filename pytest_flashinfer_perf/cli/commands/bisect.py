@@ -149,10 +149,11 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
         words = [ONE_CALL, *map(_measurable, start.for_pytest)]
         return Answers(Processes(subject.places, words, start.output, gpu, rules.allowed))
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu, rules.allowed)
-    quantity = Domain(options.find) if options.find in ON_HOST else None
+    quantity = Domain(options.find.removeprefix("faster-")) if options.find in ON_HOST else None
     rules = replace(rules, quantity=quantity, allowed=rules.allowed | {Reason.LIBRARY.value})
     save = functools.partial(_save_verdicts, start.output)
-    return Times(instrument, rules, save, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
+    sign = SIGNS.get(options.find.partition("-")[0], 1)
+    return Times(instrument, rules, save, sign, options.pairs, options.most_pairs)
 
 
 def _measurable(word: str) -> str:
@@ -210,7 +211,7 @@ def parser() -> argparse.ArgumentParser:
     wheels = "Folder with FlashInfer's wheels. Default: pip's index."
     made.add_argument("--wheels", type=Path, metavar="DIR", help=wheels)
     change = "The change to search for: slower or faster on the GPU, calls that take the host longer to enqueue (host) "
-    change += "or to plan (plan), wrong answers. Default: %(default)s."
+    change += "or to plan (plan) or less long (faster-host, faster-plan), wrong answers. Default: %(default)s."
     made.add_argument("--find", choices=(*SIGNS, *ON_HOST, WRONG), default="slower", help=change)
     judging.PYTHON.add_by(made.add_argument)
     judging.add_pairs(made)

@@ -196,6 +196,14 @@ def test_a_call_that_takes_the_host_longer_is_found_and_compare_has_the_same_fig
     capsys.readouterr()
 
 
+def test_a_call_that_takes_the_host_less_long_is_found_as_well(repo, bisect):
+    ids = repo(*({"enqueued": 90 if number < 2 else 30} for number in range(3)))
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", "--find=faster-host")
+    assert code == 0
+    assert f"own/enqueued first faster to enqueue in {ids[2][:7]} Commit 2" in shown
+    assert "90.00 us -> 30.00 us: host -66.67 %" in shown
+
+
 def test_what_fuzzing_found_is_searched_for_as_its_case(repo, bisect, tmp_path):
     line = ["--routine", "mm_bf16", "--m", "45"]
     ids = repo(*({"a": 80 if number < 3 else 120} for number in range(6)))

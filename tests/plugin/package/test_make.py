@@ -47,6 +47,14 @@ def test_without_one_it_is_the_pinned_build(driver, pytestconfig, target, extras
     assert "[gpu" not in plan
 
 
+def test_the_site_of_the_documents_needs_its_extra_alone(tmp_path, pytestconfig):
+    lines = planned("docs", tmp_path, pytestconfig.rootpath).splitlines()
+    extra = re.search(r"\$\((sed -n .* pyproject.toml)\)", "\n".join(lines))[1]
+    listed = subprocess.run(extra, shell=True, cwd=pytestconfig.rootpath, capture_output=True, text=True, check=True)
+    assert [re.split(">=", line)[0] for line in listed.stdout.split()] == ["furo", "myst-parser", "sphinx-external-toc"]
+    assert lines[-1].endswith(" -m sphinx -W --keep-going -q -c docs/site . results/site")
+
+
 BAD_ENDS = """
 import os, signal, time
 import pytest

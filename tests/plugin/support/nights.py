@@ -1,5 +1,6 @@
 """Nights as they were published, made up: a sequence of figures per case, and what else happens."""
 
+import hashlib
 import json
 import random
 from datetime import datetime, timedelta, timezone
@@ -7,6 +8,11 @@ from datetime import datetime, timedelta, timezone
 START = datetime(2026, 1, 1, 3, tzinfo=timezone.utc)
 CARD = {"gpu": "NVIDIA H200", "card": "GPU-0", "software": {"driver": "580", "flashinfer": "0.7.2"}}
 TRIES = 4  # cases in which nothing happens
+BATCHES = {"drifts": 16, "steps": 32, "named": 64}
+
+
+def commit_of(number):
+    return hashlib.sha1(str(number).encode()).hexdigest()
 
 
 def line(kind, name, /, **said):
@@ -21,7 +27,7 @@ def environment(**said):
 
 def case(key, name=None):
     name = name or f"decode/{key}"
-    flags = f"--routine decode --backends fa3 --batch_size {key}"
+    flags = f"--routine decode --backends fa3 --batch_size {BATCHES.get(key, key)}"
     said = {"name": name, "test": f"t.py::test[{name}]", "routine": "decode", "family": "attention", "flags": flags}
     return line("case", key, **said, repro=f"pytest '--perf-case={flags}'")
 
@@ -32,7 +38,7 @@ def night(number, figures, where, *, kernels=None, commit=None, failed=None, ghz
     columns = {name: [None] * count for name in ("busy_us", "cycles")}
     columns |= {"us": list(figures.values()), "noise": [0.001] * count, "ghz": [ghz] * count}
     said = {"schema": 1, "when": when.isoformat(), "environment": where, "case": list(figures), **columns}
-    said |= {"kernels": kernels or [None] * count, "commit": commit or f"{number:040x}", "failed": failed or {}}
+    said |= {"kernels": kernels or [None] * count, "commit": commit or commit_of(number), "failed": failed or {}}
     return line("run", f"run-{number}", **said)
 
 
