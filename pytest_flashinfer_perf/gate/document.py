@@ -40,6 +40,8 @@ def of(judgement: Judgement) -> dict[str, Any]:
             {
                 "model": step.model,
                 "line": step.line,
+                "subject": step.subject,
+                "is_traffic": step.is_traffic,
                 "sentence": step.sentence,
                 "worse": list(step.worse),
                 "unknown": list(step.unknown),
@@ -114,7 +116,7 @@ def junit_xml(judgement: Judgement) -> str:
         if outcome:
             ET.SubElement(test, outcome, message=safe_lines(f"{judged.verdict.value} {words.sentence(judged)}"))
     for step in judgement.steps:
-        test = _test(suite, f"step of {step.model}")
+        test = _test(suite, step.subject)
         if step.verdict:
             ET.SubElement(test, "failure" if step.worse else "error", message=safe_lines(step.line))
     suite.set("tests", str(len(suite)))

@@ -47,6 +47,7 @@ class ToldCase:
 @dataclass(frozen=True)
 class ToldStep:
     line: str
+    is_traffic: bool
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,12 @@ def of_document(values: Any) -> str:
 def _lines(told: Told) -> Iterator[str]:
     yield f"### flashinfer-perf: {as_markdown(told.headline)}"
     yield ""
+    for step in told.steps:
+        yield from (as_markdown(step.line), "") if step.is_traffic else ()
     yield as_markdown(told.against)
     refused = (f"**Refused**: {as_markdown(problem)}" for problem in told.refusals)
-    for line in (*refused, *(as_markdown(step.line) for step in told.steps), *map(as_markdown, told.notes)):
+    steps = (as_markdown(step.line) for step in told.steps if not step.is_traffic)
+    for line in (*refused, *steps, *map(as_markdown, told.notes)):
         yield ""
         yield line
     shown, others = list[ToldCase](), list[ToldCase]()

@@ -45,7 +45,7 @@ def _is_asked_for(config: pytest.Config) -> bool:
     if starts_workers or compared or options.are_given(config):
         return True
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    if any(path.suffix in (".txt", ".json") or named_files.is_data_set(path) for path in paths):
+    if any(path.suffix in (".txt", ".json", ".jsonl") or named_files.is_data_set(path) for path in paths):
         return True
     # A project's settings are read at once: what is wrong in them ends the session.
     shared = config.rootpath / "pyproject.toml"

@@ -56,7 +56,7 @@ def begin(config: pytest.Config) -> None:
 
 
 def _step_of(settings: Settings) -> StepPlan | None:
-    if settings.model is None and settings.plan is None:
+    if settings.model is None and settings.plan is None and settings.traffic is None:
         return None
     from pytest_flashinfer_perf.plugin import cases
 
@@ -140,12 +140,16 @@ def pytest_collection_imports() -> Generator[None, object, object]:
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Collect a finding or a testlist that is named as an argument; doctest would take any .txt file."""
+    """Collect a finding, a recording or a testlist that is named as an argument; doctest would take any .txt file."""
     others = yield
     if not parent.session.isinitpath(file_path):
         return others
     if file_path.suffix == ".json":
         return others or named_files.findings_in(file_path, parent)
+    if named_files.is_recording(file_path):
+        from pytest_flashinfer_perf.plugin.items import TrafficFile
+
+        return [TrafficFile.from_parent(parent, path=file_path)]
     if not named_files.is_testlist(file_path, parent.config):
         return others
     from pytest_flashinfer_perf.plugin.items import Testlist

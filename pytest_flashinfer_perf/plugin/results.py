@@ -24,12 +24,13 @@ from pytest_flashinfer_perf.config.usage import not_written
 from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.machine import provenance
+from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.report import host, terminal, vllm
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, RunError, Unmeasured
+from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, Run, RunError, Unmeasured
 from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import benchmark_rows, reports, stash
 from pytest_flashinfer_perf.session.journal import json_of
@@ -128,6 +129,18 @@ class Board:
         write_lines(terminalreporter, terminal.search_lines(searches))
         is_nothing = skips and not (rows or checked or searches)
         write_lines(terminalreporter, [NOTHING, *self.notes] if is_nothing else self.notes)
+        write_lines(terminalreporter, self._sum() if rows else ())
+
+    def _sum(self) -> Iterator[str]:
+        """Of the calls of a recording, if the session measured one."""
+        plan = self.step()
+        if plan is not None and plan.traffic is not None:
+            now = datetime.now().astimezone()
+            run = Run(source="this session", when=now, rows=tuple(self.rows), block=self.block)
+            try:
+                yield from budget.lines(budget.of_run(plan, run))
+            except RunError as error:
+                yield str(error)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
