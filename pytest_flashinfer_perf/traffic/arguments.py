@@ -62,7 +62,7 @@ def _parts(torch: Any, name: str, place: str, value: Any, known: dict[str, Any])
         yield f"({', '.join(parts)}) if {alike} else nested({place})"
     elif issubclass(kind, (list, tuple)):
         yield f"nested({place})"
-    elif _is_plain(torch, kind) and not VARYING.fullmatch(name):
+    elif _is_plain(torch, kind) and not _varies(name, value):
         yield place
 
 
@@ -87,16 +87,22 @@ def _leaf(torch: Any, value: Any) -> Any:
 
 def described(torch: Any, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as JSON, without None and those at their default."""
-    given = {name: value for name, value in arguments.items() if not _is_left_out(value, defaults.get(name))}
+    given = {name: value for name, value in arguments.items() if not _is_left_out(name, value, defaults.get(name))}
     mixed = len({one.is_cpu for one in _tensors(torch, list(given.values()))}) > 1
     return {
-        name: {"object": "int"} if VARYING.fullmatch(name) and isinstance(value, int) else
+        name: {"object": "int"} if _varies(name, value) else
         _value(torch, value, mixed=mixed, flat=bool(FLAT.fullmatch(name)))
         for name, value in given.items()
     }  # fmt: skip
 
 
-def _is_left_out(value: Any, default: Any) -> bool:
+def _varies(name: str, value: Any) -> bool:
+    return type(value) is int and bool(VARYING.fullmatch(name))
+
+
+def _is_left_out(name: str, value: Any, default: Any) -> bool:
+    if _varies(name, value):
+        return False
     is_same = type(value) is type(default) and isinstance(value, (bool, int, float, str)) and value == default
     return value is None or value is default or is_same
 

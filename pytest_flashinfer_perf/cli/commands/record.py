@@ -82,6 +82,7 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         child = subprocess.Popen(command, env=environ)  # noqa: S603 - what the user asked for
     except OSError as error:
+        Path(environ[hooks.FOLDER]).rmdir()
         raise RecordError(f"{command[0]} cannot be started: {error}") from error
     signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the command too

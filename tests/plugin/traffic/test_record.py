@@ -1,7 +1,7 @@
 """Programs that make known calls of functions that FlashInfer's own decorator made, recorded from the outside.
 
 Kernels cannot run here, so that the functions are the test's. Without a GPU nothing can be captured in a CUDA graph:
-there torch's methods are replaced by empty ones before FlashInfer is imported, and what is hooked is these.
+there torch's class is replaced by one with empty methods before FlashInfer is imported, and what is hooked is these.
 """
 
 import json
@@ -21,8 +21,13 @@ from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.cli.commands import record
 from pytest_flashinfer_perf.traffic import merging, recording
 
-CALLS = '''
+CALLS = """
+import importlib.util, sys, types
 import torch
+if "flashinfer" not in sys.modules:  # its decorator alone: the whole takes seconds to import
+    package = types.ModuleType("flashinfer")
+    package.__path__, package.__version__ = importlib.util.find_spec("flashinfer").submodule_search_locations, "0.7.2"
+    sys.modules["flashinfer"] = package
 from flashinfer.api_logging import flashinfer_api
 
 @flashinfer_api
@@ -48,20 +53,20 @@ class Wrapper:
         return mm(q, q)
 
 A = torch.empty(4, 8, dtype=torch.bfloat16)
-'''
+"""
 
 
-def program(folder, text):
+def program(folder, text, first=""):
     """A module `calls`, and a program that uses it."""
     (folder / "calls.py").write_text(CALLS)
     path = folder / "program.py"
-    path.write_text(f"from calls import *\n{textwrap.dedent(text)}")
+    path.write_text(f"{first}from calls import *\n{textwrap.dedent(text)}")
     return path
 
 
-def recorded(folder, text, **variables):
+def recorded(folder, text, first="", **variables):
     """The recording of a program, by the command."""
-    path, out = program(folder, text), folder / "traffic.jsonl"
+    path, out = program(folder, text, first), folder / "traffic.jsonl"
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -115,7 +120,7 @@ def test_calls_of_threads_and_processes_are_counted_exactly(tmp_path):
     assert made.head.processes == 5
     assert made.head.calls == 21_457
     assert made.head.dropped == 0
-    assert made.head.flashinfer
+    assert made.head.flashinfer == "0.7.2"
 
 
 WRAPPERS = """
@@ -135,12 +140,9 @@ WRAPPERS = """
 
 def test_a_call_has_its_wrapper_and_the_lengths_of_its_plans(tmp_path):
     made = recorded(tmp_path, WRAPPERS)
-    [first, second, plan, init] = sorted((c for c in made.calls if "Wrapper" in c.api), key=lambda c: (c.api[::-1], c.count))[::-1][1:3] + [c for c in made.calls if c.api.endswith(("plan", "init__"))] if False else [
-        next(c for c in made.calls if c.api.endswith("run") and c.count == 1000),
-        next(c for c in made.calls if c.api.endswith("run") and c.count == 2000),
-        next(c for c in made.calls if c.api.endswith("plan")),
-        next(c for c in made.calls if c.api.endswith("__init__")),
-    ]  # fmt: skip
+    by_name = {(call.api.rpartition(".")[2], call.count): call for call in made.calls}
+    first, second = by_name["run", 1000], by_name["run", 2000]
+    plan, init = by_name["plan", 201], by_name["__init__", 1]
     workspace = {"tensor": [16], "dtype": "uint8"}
     planned = {
         "indptr": {"tensor": [3], "dtype": "int64"},
@@ -148,7 +150,7 @@ def test_a_call_has_its_wrapper_and_the_lengths_of_its_plans(tmp_path):
         "heads": 8,
     }
     assert init.arguments == {"workspace": workspace, "kv_layout": "HND"}
-    assert (plan.arguments, plan.count) == (planned, 201)
+    assert plan.arguments == planned
     q = {"tensor": [4, 8], "dtype": "bfloat16"}
     assert first.arguments == {"q": q, "kv": [{"tensor": [8, 9], "dtype": "float32", "strides": [1, 8]}, None]}
     assert second.arguments == {**first.arguments, "return_lse": True}
@@ -160,7 +162,9 @@ def test_a_call_has_its_wrapper_and_the_lengths_of_its_plans(tmp_path):
     lengths = [one["indptr"]["lengths"][1] for one in second.samples]
     assert len(lengths) == recording.MOST_SAMPLES
     assert 60 < statistics.mean(lengths) < 140  # of 1 to 200, each as often: 8 deviations of the mean
-    assert all(one["indices"] == {"reach": 1 + n, "size": 1 + n} for one, n in zip(second.samples, lengths, strict=True))
+    assert all(
+        one["indices"] == {"reach": 1 + n, "size": 1 + n} for one, n in zip(second.samples, lengths, strict=True)
+    )
 
 
 def test_no_text_and_no_state_of_generators_is_recorded(tmp_path):
@@ -195,9 +199,8 @@ GRAPHS = """
 """
 EMPTY_GRAPHS = """
 import torch
-for name in ("capture_begin", "capture_end", "replay"):
-    setattr(torch.cuda.CUDAGraph, name, lambda graph: None)
-torch.cuda.CUDAGraph.__new__ = lambda kind: object.__new__(kind)
+nothing = lambda graph: None
+torch.cuda.CUDAGraph = type("CUDAGraph", (), {"capture_begin": nothing, "capture_end": nothing, "replay": nothing})
 """
 
 
@@ -214,44 +217,52 @@ def test_calls_in_a_graph_are_counted_by_its_replays_with_the_plans_since(tmp_pa
 
 
 ENDLESS = """
-    import sys, time
-    done = open(sys.argv[1], "w")
-    while True:
-        for _ in range(100):
-            mm(A, A)
-        done.seek(0)
-        done.write(f"{time.monotonic():020.6f} {0:010d}")
+    import os, time
+    def work(nth):
+        made, start = 0, time.monotonic()
+        with open(f"note-{nth}", "w") as note:
+            while True:
+                for _ in range(100):
+                    mm(A, A)
+                made += 100
+                note.seek(0)
+                note.write(f"{os.getpid()} {start} {time.monotonic():020.6f} {made:010d}")
+                note.flush()
+                time.sleep(0.01)
+    for nth in range(10):
+        if os.fork() == 0:
+            work(nth)
+    for _ in range(10):
+        os.wait()
 """
 
 
 def test_what_is_killed_loses_the_last_second_at_most(tmp_path):
-    """Ten programs that note the time of each hundred of calls are killed at ten moments."""
-    path = program(tmp_path, ENDLESS.replace("{0:010d}", "{(made := made + 100):010d}").replace("while", "made = 0\n    while"))
-    pieces, notes, children = tmp_path / "pieces", [tmp_path / f"note-{nth}" for nth in range(10)], []
-    lost = []
-    for nth, note in enumerate(notes):
-        folder = pieces / str(nth)
-        folder.mkdir(parents=True)
-        environ = record.environment(folder, timed=False)
-        child = subprocess.Popen([sys.executable, str(path), str(note)], env=environ)
-        children.append(child)
-        while not note.exists() or not note.read_text():
-            time.sleep(0.01)
-        history = []
-        end = time.monotonic() + 0.9 + nth / 10
+    """Ten processes note the time of each hundred of calls, and are killed at ten moments."""
+    pieces, notes = tmp_path / "pieces", [tmp_path / f"note-{nth}" for nth in range(10)]
+    pieces.mkdir()
+    command = [sys.executable, program(tmp_path, ENDLESS)]
+    child = subprocess.Popen(command, env=record.environment(pieces, timed=False), cwd=tmp_path)
+    while not all(note.exists() and note.read_text() for note in notes):
+        assert child.poll() is None
+        time.sleep(0.01)
+    seen, lost = {note: [] for note in notes}, []
+    for note in notes:
+        end = time.monotonic() + 0.37
         while time.monotonic() < end:
-            time.sleep(0.02)
-            history.append(note.read_text())
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        made, faults = merging.of_folder(folder)
-        assert faults == []
-        assert made.calls
-        at = [(float(when), int(count)) for when, count in (one.split() for one in history if len(one.split()) == 2)]
-        known = [when for when, count in at if count <= made.head.calls]
-        lost.append(at[-1][0] - max(known, default=at[0][0]))
-    assert max(lost) < 1.0 + 0.5, lost  # the half second is for this machine, which runs other things
-    assert statistics.median(lost) < 1.0
+            time.sleep(0.01)
+            for one in notes:
+                seen[one].append(one.read_text().split())
+        pid, start = int(seen[note][-1][0]), float(seen[note][-1][1])
+        os.kill(pid, signal.SIGKILL)
+        seen[note].append(note.read_text().split())
+        [piece] = pieces.glob(f"{pid}-*.jsonl")
+        count = sum(call.count for call in merging.read(piece).calls.values())
+        before = [float(when) for *_, when, made in seen[note] if int(made) <= count]
+        lost.append(float(seen[note][-1][2]) - max(before, default=start))
+    assert child.wait() == 0
+    assert statistics.median(lost) < 0.75, lost
+    assert max(lost) < 1.5, lost  # a second, and the half one is for this machine, which runs other things
 
 
 def test_the_last_line_of_a_killed_process_may_be_torn(tmp_path):
@@ -302,7 +313,7 @@ KEPT = """
 
 
 def test_flashinfers_functions_keep_their_attributes(tmp_path):
-    assert counts(recorded(tmp_path, KEPT)) == {"mm": 1}
+    assert counts(recorded(tmp_path, KEPT, "import flashinfer\n")) == {"mm": 1}
 
 
 def test_a_program_that_fails_gives_its_code_and_its_calls(tmp_path, capsys):
