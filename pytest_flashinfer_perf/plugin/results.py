@@ -42,6 +42,7 @@ PROFILED_ELSEWHERE = (
     "--benchmark-cprofile: nothing of tests with perf, whose calls are made before pytest-benchmark's: "
     "python -m cProfile -m pytest ... sees the host's part, nsys and ncu the kernels' (docs/profile.md)"
 )
+OF_ITS_TABLE = ("benchmark_verbose", "benchmark_compare", "benchmark_histogram", "benchmark_cprofile")
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
 
@@ -112,7 +113,17 @@ class Board:
         if path is None and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
+    @pytest.hookimpl(specname="pytest_terminal_summary", tryfirst=True)
+    def pytest_terminal_summary_without_another_table(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Leave pytest-benchmark's table out, unless it has other rows or was asked for: ours has the same cases."""
+        benchmarks: Any = terminalreporter.config.pluginmanager.get_plugin("pytest-benchmark")
+        ours = {row.fullname for row in self.rows}
+        if ours and not any(map(terminalreporter.config.getoption, OF_ITS_TABLE)):
+            benchmarks.quiet |= ours >= {one.fullname for one in benchmarks.benchmarks}
+
+    @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """After all other tables."""
         rows, checked, searches = self.rows, self._all("checked"), self._all("search")
         skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
         failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
