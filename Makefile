@@ -1,5 +1,6 @@
 # make bench: measure here and print the table.   make test: lint, types, the plugin's own tests, which are three targets:
 # make lint, make test-gate, make test-plugin.
+# make docs: the documents as a site with search, in $(RESULTS)/site; a link to nothing and a page outside its navigation fail.
 # make test-avx2, make test-lowest: some of these tests again, as on a CPU without AVX-512 and with the lowest declared versions.
 # Each sets up .venv by itself: a CUDA build of torch and the gpu extra where there is an NVIDIA driver, torch's CPU build
 # where there is none.
@@ -15,7 +16,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no
 GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 
 ifeq ($(GPU),0)
-BENCH_NEEDS := -c constraints-cpu.txt -e .
+BENCH_NEEDS := -c constraints-cpu.txt -e '.[bench]'
 TEST_NEEDS := -c constraints-cpu.txt -e '.[dev,trace]' flashinfer-python
 TORCH_IS_RIGHT := True
 BENCH_OPTIONS := --perf-iters=10
@@ -44,15 +45,21 @@ files = $(1:%=tests/plugin/%.py)
 LOWEST := $(VENV)/lowest
 FLOORS := sed -n 's/^  "\(pytest[a-z-]*\|hypothesis\)>=\([0-9.]*\)",$$/\1==\2/p' pyproject.toml
 
-.PHONY: ready bench test lint test-gate test-plugin test-avx2 test-lowest clean
+# The extra `docs` alone, without the project, which would want torch.
+DOCS := sed -n '/^docs = \[/,/^]/s/^  "\(.*\)",$$/\1/p' pyproject.toml
 
-ready: $(VENV)/test-is-ready $(VENV)/bench-is-ready
+.PHONY: ready bench docs test lint test-gate test-plugin test-avx2 test-lowest clean
+
+ready: $(VENV)/test-is-ready $(VENV)/bench-is-ready $(VENV)/docs-is-ready
 
 bench: $(VENV)/bench-is-ready
 	@mkdir -p $(RESULTS)
 	@test $(GPU) != 0 || echo "no NVIDIA driver here: the torch backend on the CPU, ten calls each by the wall clock"
 	$(BIN)/flashinfer-perf bench --perf-suite=smoke $(BENCH_OPTIONS) --benchmark-json=$(RESULTS)/smoke.json
 	@echo "wrote $(RESULTS)/smoke.json: $(BIN)/pytest-benchmark compare $(RESULTS)/smoke.json"
+
+docs: $(VENV)/docs-is-ready
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs/site . $(RESULTS)/site
 
 # The first two are one process each, and two cores take both at once.
 test: $(VENV)/test-is-ready
@@ -91,6 +98,11 @@ $(VENV)/test-is-ready: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) $(TEST_NEEDS)
 	@$(BIN)/python -W ignore -c 'import sys, torch; $(TORCH_IS_RIGHT)'
+	@touch $@
+
+$(VENV)/docs-is-ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) $$($(DOCS))
 	@touch $@
 
 clean:

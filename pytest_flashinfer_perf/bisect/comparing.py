@@ -11,6 +11,7 @@ from typing import Literal
 from pytest_flashinfer_perf.bisect.histories import PointVerdict
 from pytest_flashinfer_perf.bisect.search import CaseFinding, PointError, Question, Side, skipped
 from pytest_flashinfer_perf.gate import match, words
+from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
@@ -25,7 +26,12 @@ ANSWERS = {
 }
 SIGNS: Mapping[str, Literal[1, -1]] = {"slower": 1, "faster": -1}
 SIDES: tuple[Side, Side] = ("base", "head")
-ON_HOST = {"host": "slower to enqueue", "plan": "slower to plan"}
+ON_HOST = {
+    "host": "slower to enqueue",
+    "plan": "slower to plan",
+    "faster-host": "faster to enqueue",
+    "faster-plan": "faster to plan",
+}
 
 
 # Measures these cases, or all, at one point in a new process; raises PointError.
@@ -72,11 +78,16 @@ class Times:
             return CaseFinding(answer, f"{judged.verdict.value}: {judged.reason}: {judged.sentence}", test)
         change = self.sign * judged.primary.change
         sure = self.sign * judged.primary.bound(-1) if answer is PointVerdict.CHANGED else None
-        shown = replace(judged, case=case)
+        shown = replace(judged, case=case, effects=tuple(map(self._in_order, judged.effects)))
         sentence = f"{words.times(shown)}: {judged.primary.seen.domain} {words.percent(change)}"
         if answer is PointVerdict.SKIP:
             sentence = f"{sentence}; {judged.verdict.value}: {judged.reason}: {judged.sentence}"
         return CaseFinding(answer, sentence, test, change, sure, judged.threshold, tuple(_others(shown)))
+
+    def _in_order(self, effect: Effect) -> Effect:
+        """The effect with the older point's values before the newer one's."""
+        seen = effect.seen
+        return effect if self.sign == 1 else replace(effect, seen=replace(seen, before=seen.after, after=seen.before))
 
 
 def _others(judged: Judged) -> Iterable[str]:

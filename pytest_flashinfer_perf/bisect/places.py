@@ -127,11 +127,17 @@ class Installed:
                 left_out = self._complete(made, point)
                 if left_out:
                     say(f"{point}: not installed: {'; '.join(left_out)}")
-                error = processes.asked(self._environment(point, made), IMPORTS)
-                if error:
-                    raise DoesNotImportError(f"{point} does not import here: {error}")
+                self._verify_imports(made, point)
                 made.replace(site)
         return self._environment(side, site)
+
+    def _verify_imports(self, site: Path, point: str) -> None:
+        try:
+            error = processes.asked(self._environment(point, site), IMPORTS)
+        except RunError as ended:  # the import ended the process
+            error = str(ended)
+        if error:
+            raise DoesNotImportError(f"{point} does not import here: {error}")
 
     def _complete(self, site: Path, point: str) -> list[str]:
         """Add what the release requires, and what that requires in turn; return what could not be added, and why."""

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import Board
@@ -23,6 +24,7 @@ from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, confirms, measures
+from pytest_flashinfer_perf.session.workers import usage_errors_sent
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -55,7 +57,7 @@ def begin(config: pytest.Config) -> None:
 
 
 def _step_of(settings: Settings) -> StepPlan | None:
-    if settings.model is None and settings.plan is None:
+    if settings.model is None and settings.plan is None and settings.traffic is None:
         return None
     from pytest_flashinfer_perf.plugin import cases
 
@@ -139,12 +141,16 @@ def pytest_collection_imports() -> Generator[None, object, object]:
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Collect a finding or a testlist that is named as an argument; doctest would take any .txt file."""
+    """Collect a finding, a recording or a testlist that is named as an argument; doctest would take any .txt file."""
     others = yield
     if not parent.session.isinitpath(file_path):
         return others
     if file_path.suffix == ".json":
         return others or named_files.findings_in(file_path, parent)
+    if named_files.is_recording(file_path):
+        from pytest_flashinfer_perf.plugin.items import TrafficFile
+
+        return [TrafficFile.from_parent(parent, path=file_path)]
     if not named_files.is_testlist(file_path, parent.config):
         return others
     from pytest_flashinfer_perf.plugin.items import Testlist
@@ -154,6 +160,9 @@ def pytest_collect_file(
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Give a test that is marked by perf_cases or perf_apis its cases."""
+    if not is_installed("torch"):
+        metafunc.parametrize("case", [None])  # an error, unless the test is deselected
+        return
     from pytest_flashinfer_perf.plugin import collection
 
     marker, settings = metafunc.definition.get_closest_marker("perf_cases"), metafunc.config.stash[SETTINGS]
@@ -166,6 +175,11 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add the items that options ask for, and give those that measure their clocks and keywords."""
+    with usage_errors_sent(config):
+        _complete(session, config, items)
+
+
+def _complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     for asked, shared in config.stash.get(TRACE_SETS, ()):
         items.extend(named_files.items(session, asked, shared))
     if config.stash[SETTINGS].cases:
@@ -179,7 +193,7 @@ def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.
         from pytest_flashinfer_perf.plugin import ranked
 
         ranked.prepare(items)
-    if measured:
+    if measured and is_installed("torch"):
         from pytest_flashinfer_perf.plugin import collection
 
         collection.verify_project(measured, config.stash[SETTINGS])
@@ -207,10 +221,10 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 
 
 def _device(settings: Settings) -> Device:
-    from pytest_flashinfer_perf.kernel_timing import instruments, run
-    from pytest_flashinfer_perf.machine import devices
-
     with errors_of_use(), importing():  # an instrument imports FlashInfer
+        from pytest_flashinfer_perf.kernel_timing import instruments, run
+        from pytest_flashinfer_perf.machine import devices
+
         try:
             device = devices.find(settings.device)
         except devices.DeviceError as error:

@@ -26,12 +26,13 @@ from pytest_flashinfer_perf.config.usage import not_written
 from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.machine import provenance
+from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.report import host, terminal, vllm
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, RunError, Unmeasured
+from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, Run, RunError, Unmeasured
 from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import benchmark_rows, reports, stash
 from pytest_flashinfer_perf.session.journal import json_of
@@ -141,6 +142,18 @@ class Board:
         write_lines(terminalreporter, terminal.search_lines(searches))
         is_nothing = skips and not (rows or checked or searches)
         write_lines(terminalreporter, [NOTHING, *self.notes] if is_nothing else self.notes)
+        write_lines(terminalreporter, self._sum() if rows else ())
+
+    def _sum(self) -> Iterator[str]:
+        """Of the calls of a recording, if the session measured one."""
+        plan = self.step()
+        if plan is not None and plan.traffic is not None:
+            now = datetime.now().astimezone()
+            run = Run(source="this session", when=now, rows=tuple(self.rows), block=self.block)
+            try:
+                yield from budget.lines(budget.of_run(plan, run))
+            except RunError as error:
+                yield str(error)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
@@ -241,8 +254,13 @@ def make_printable(report: pytest.TestReport) -> None:
 
 
 def name_line(item: pytest.Item, report: pytest.TestReport, failure: pytest.ExceptionInfo[BaseException]) -> None:
-    """Add the line of the test to a sentence without a traceback, which tools that annotate lines look for."""
+    """Add the line of the test to a sentence without a traceback, which tools that annotate lines look for.
+
+    A test that is not written in its file, as those that are made for a routine, has no line there.
+    """
     path, first, _ = item.location
+    if (item.session.config.rootpath / path).resolve() != item.path.resolve():
+        return
     lines = [entry.lineno + 1 for entry in failure.traceback if entry.path == item.path]
     where = f"  at {safe_lines(path)}:{lines[-1] if lines else (first or 0) + 1}"
     shown: Any = report.longrepr

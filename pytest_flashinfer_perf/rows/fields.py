@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from enum import IntEnum
+from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
@@ -93,8 +93,8 @@ def _reader(kind: Any) -> Reader:
         return lambda value, _where: value
     if kind in SCALARS:
         return functools.partial(_scalar, *SCALARS[kind])
-    if isinstance(kind, type) and issubclass(kind, IntEnum):
-        return lambda value, where: kind(_one_of(tuple(map(int, kind)), value, where))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return lambda value, where: kind(_one_of(tuple(one.value for one in kind), value, where))
     if is_dataclass(kind):
         return functools.partial(read, typing.cast("Callable[..., Any]", kind))
     return COMPOUND[origin](*arguments)

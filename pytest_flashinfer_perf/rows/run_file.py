@@ -181,7 +181,7 @@ class Run:
         return next((known[name] for name in names if name in known), None)
 
     @property
-    def fingerprint(self) -> object:
+    def fingerprint(self) -> tuple[frozenset[tuple[object, ...]], datetime | None]:
         """The same for copies of a file, and for the two files of a run that was both saved and written."""
         rows = [(row.case, row.median, row.stats.stddev, row.execution.case_s) for row in self.rows]
         is_stamped = any(row.execution.case_s is not None for row in self.rows)

@@ -18,7 +18,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ("prometheus-client", "pandas", "pytest-codspeed", "pytest-html", "allure-pytest")
+TOOLS = ("prometheus-client", "pandas", "pytest-codspeed", "pytest-html", "allure-pytest", "zizmor")
 OF_DEBIAN = ("prometheus", "prometheus-node-exporter")
 PORT = 19100
 PARSES = """
@@ -126,6 +126,8 @@ def main() -> None:
         prometheus(files["prometheus"], folder)
         codspeed(python, folder)
         reporters(python, folder)
+        workflows = ("action.yml", "comment/action.yml", ".github/workflows", "examples/github-actions")
+        subprocess.run([python.with_name("zizmor"), "--offline", *workflows], cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.bisect.places import Processes
 from pytest_flashinfer_perf.bisect.search import (
     COMMAND,
     FINDINGS,
+    RESULT,
     CaseFinding,
     CaseSearch,
     Compare,
@@ -43,6 +44,7 @@ from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.formatting import counted, indented
 from pytest_flashinfer_perf.rows.run_file import RunError
+from pytest_flashinfer_perf.spec import flags
 
 EXAMPLE = """examples:
   flashinfer-perf bisect --releases 0.6.18 0.7.2 --find faster -- tests/attention -k 'prefill and fa2'
@@ -59,7 +61,6 @@ COMMITS = (
     ("--bad", "REV", "A later commit, after the change."),
     ("--build", "CMD", "Run this after each checkout, in the worktree. Commits for which it fails are skipped."),
 )
-RESULT = "result.json"
 ENDS = {PointVerdict.CHANGED: "changed", PointVerdict.UNCHANGED: "not changed", PointVerdict.SKIP: "unclear"}
 FOUND, NOT_ALL_FOUND = 0, 1
 WRONG = "wrong"
@@ -145,13 +146,22 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
     options = start.options
     rules = judging.rules(options, paired=True)
     if options.find == WRONG:
-        words = [ONE_CALL, *start.for_pytest]
+        words = [ONE_CALL, *map(_measurable, start.for_pytest)]
         return Answers(Processes(subject.places, words, start.output, gpu, rules.allowed))
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu, rules.allowed)
-    quantity = Domain(options.find) if options.find in ON_HOST else None
+    quantity = Domain(options.find.removeprefix("faster-")) if options.find in ON_HOST else None
     rules = replace(rules, quantity=quantity, allowed=rules.allowed | {Reason.LIBRARY.value})
     save = functools.partial(_save_verdicts, start.output)
-    return Times(instrument, rules, save, SIGNS.get(options.find, 1), options.pairs, options.most_pairs)
+    sign = SIGNS.get(options.find.partition("-")[0], 1)
+    return Times(instrument, rules, save, sign, options.pairs, options.most_pairs)
+
+
+def _measurable(word: str) -> str:
+    """A search's finding, which pytest would only launch, as the case that it is about; other words as they are."""
+    from pytest_flashinfer_perf.fuzz import findings
+
+    path = Path(word)
+    return f"--perf-case={flags.join(findings.line_of(path))}" if path.is_file() and findings.is_finding(path) else word
 
 
 def _searched(subject: Subject, journal: SearchJournal) -> list[CaseSearch]:
@@ -201,7 +211,7 @@ def parser() -> argparse.ArgumentParser:
     wheels = "Folder with FlashInfer's wheels. Default: pip's index."
     made.add_argument("--wheels", type=Path, metavar="DIR", help=wheels)
     change = "The change to search for: slower or faster on the GPU, calls that take the host longer to enqueue (host) "
-    change += "or to plan (plan), wrong answers. Default: %(default)s."
+    change += "or to plan (plan) or less long (faster-host, faster-plan), wrong answers. Default: %(default)s."
     made.add_argument("--find", choices=(*SIGNS, *ON_HOST, WRONG), default="slower", help=change)
     judging.PYTHON.add_by(made.add_argument)
     judging.add_pairs(made)

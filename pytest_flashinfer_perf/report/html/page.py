@@ -89,7 +89,7 @@ class View:
 
     def step_table(self, shown: Budget) -> list[tuple[str, ...]]:
         """Its headings first."""
-        return [] if shown.trouble else [budget.HEADINGS, *budget.table(shown)]
+        return [] if shown.trouble else [budget.headings(shown), *budget.table(shown)]
 
     def below_step(self, shown: Budget) -> list[str]:
         return list(budget.below(shown))

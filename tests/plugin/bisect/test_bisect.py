@@ -42,6 +42,8 @@ for name in only:
     extra = {"case": f"own/{name}", "instrument": "wall" if name == "clock" else "cupti"}
     extra |= {"status": "ok", "bound": "memory"}
     extra |= {"case_s": time.time(), "kernels": [f"kernel_{us:.0f}"], "resolved_backend": "torch"}
+    if "--perf-case" in words:
+        extra["refcheck"] = "passed" if us < 100 else "wrong"
     if name == "enqueued":
         stats |= {"median": 1e-4, "mean": 1e-4}
         extra["host"] = {"host_us": us, "rounds_us": [us * jitter] * 5, "references_us": [20.0] * 5, "waits": False}
@@ -194,6 +196,24 @@ def test_a_call_that_takes_the_host_longer_is_found_and_compare_has_the_same_fig
     capsys.readouterr()
 
 
+def test_a_call_that_takes_the_host_less_long_is_found_as_well(repo, bisect):
+    ids = repo(*({"enqueued": 90 if number < 2 else 30} for number in range(3)))
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", "--find=faster-host")
+    assert code == 0
+    assert f"own/enqueued first faster to enqueue in {ids[2][:7]} Commit 2" in shown
+    assert "90.00 us -> 30.00 us: host -66.67 %" in shown
+
+
+def test_what_fuzzing_found_is_searched_for_as_its_case(repo, bisect, tmp_path):
+    line = ["--routine", "mm_bf16", "--m", "45"]
+    ids = repo(*({"a": 80 if number < 3 else 120} for number in range(6)))
+    (tmp_path / "found.json").write_text(json.dumps({"flashinfer_perf_finding": 1, "line": line}))
+    ends = ("--repo=.", f"--good={ids[0]}", "--bad=main")
+    code, shown, _ = bisect(*ends, "--find=wrong", pytests=[str(tmp_path / "found.json"), "--perf-device=cpu"])
+    assert code == 0
+    assert f"own/a first wrong in {ids[3][:7]} Commit 3" in shown
+
+
 def test_ends_that_do_not_differ_are_refused(repo, bisect, tmp_path):
     ids = repo({"a": 100}, {"a": 120}, {"a": 100})
     code, shown, told = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
@@ -245,7 +265,7 @@ def test_an_end_that_does_not_build_is_an_error(repo, bisect):
         (["--repo=.", "--good=main"], [], "--repo needs both --good=REV and --bad=REV"),
         (["--repo=.", "--good=main", "--bad=main"], [], "--good=main and --bad=main are one commit"),
         (["--repo=.", "--good=main", "--bad=main~1"], [], "--good=main is no ancestor of --bad=main~1"),
-        (["--repo=.", "--good=maim", "--bad=main"], [], "git rev-parse --verify maim^{commit} in "),
+        (["--repo=.", "--good=maim", "--bad=main"], [], "--good=maim: "),
         (["--repo=.", "--good=main~1", "--bad=main"], ["{cwd}/level"], "is in the checkout itself: start this in"),
         (["--releases", "1.0", "2.0"], [], "with --releases it must be a virtual environment or a Python"),
         (["--resume=nowhere"], [], "--resume=nowhere: no search was begun there"),

@@ -1,11 +1,10 @@
 """`flashinfer-perf bisect --releases`: wheels from a folder or an index, installed before what is there already."""
 
-import shlex
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+from releases import environment, packed, wheel
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.bisect import places, subjects
@@ -13,73 +12,14 @@ from pytest_flashinfer_perf.bisect.places import Installed, Processes
 from pytest_flashinfer_perf.bisect.search import Question
 from pytest_flashinfer_perf.launch import processes
 
-# In the place of pytest: what it would write of one case that takes as long as the installed release says.
-PYTEST = """
-import json, os, sys, time
-words = dict(word.partition("=")[::2] for word in sys.argv[1:])
-if "--collect-only" in words:
-    print("1/3 tests collected (2 deselected)")
-    sys.exit(0)
-import flashinfer
-median = flashinfer.US * (1 + 1e-6 * (os.getpid() % 7)) * 1e-6
-stats = {"median": median, "mean": median, "stddev": 1e-9, "iqr": 1e-9, "rounds": 9}
-extra = {"case": "own/a", "status": "ok", "instrument": "cupti", "bound": "memory", "case_s": time.time()}
-extra["gpu_uuid"] = os.environ.get("GPU")
-rows = [{"name": "a", "fullname": "a", "stats": stats, "extra_info": extra}]
-machine = {"flashinfer": flashinfer.__version__}
-json.dump({"benchmarks": rows, "machine_info": machine}, open(words["--benchmark-json"], "w"))
-"""
-
-
-def wheel(folder, version, us, *requires, first=""):
-    """Of a FlashInfer that says how long its kernel takes; not a wheel at all where that is not known."""
-    if us is not None:
-        code = {"flashinfer/__init__.py": f"{first}\n__version__ = {version!r}\nUS = {us}\n"}
-        return packed(folder, "flashinfer-python", version, requires, code)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"flashinfer_python-{version}-py3-none-any.whl"
-    path.write_text("lost on the way")
-    return path
-
-
-def packed(folder, project, version, requires, code):
-    """A wheel with these files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{project.replace('-', '_')}-{version}-py3-none-any.whl"
-    info = f"{project.replace('-', '_')}-{version}.dist-info"
-    needed = "".join(f"Requires-Dist: {one}\n" for one in requires)
-    files = {
-        **code,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n{needed}",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD"))
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-    return path
-
 
 @pytest.fixture
 def bisect(tmp_path, monkeypatch, capsys):
     """Exit code, standard output in one line, and standard error; its Python starts the program above as pytest."""
-    for name in ("PIP_FIND_LINKS", "PIP_CONSTRAINT", "PIP_EXTRA_INDEX_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "fake.py").write_text(PYTEST)
-    python = tmp_path / "venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    real = shlex.quote(sys.executable)
-    fake = f'shift 2; exec {real} -S {tmp_path / "fake.py"} "$@"'
-    broken = 'exit $(grep -c US.=.120 "$PYTHONPATH/flashinfer/__init__.py")'
-    compiler = f'case "$2" in *prebuild*) echo "$PYTHONPATH"; echo "$@"; {broken};; esac'
-    python.write_text(f'#!/bin/sh\nif [ "$2" = pytest ]; then {fake}; fi\n{compiler}\nexec {real} "$@"\n')
-    python.chmod(0o755)
+    python = environment(tmp_path, monkeypatch)
 
     def bisect(*own):
-        words = ["bisect", "--releases", *own, f"--python={tmp_path / 'venv'}", "--", "--perf-device=cpu"]
+        words = ["bisect", "--releases", *own, f"--python={python}", "--", "--perf-device=cpu"]
         code = cli.main(words)
         shown = capsys.readouterr()
         return code, " ".join(shown.out.split()), shown.err
@@ -255,7 +195,11 @@ def test_a_release_that_does_not_import_is_skipped_and_as_an_end_gives_way(bisec
     assert "2 points from 1.1 to 1.3" in told
     assert "skip: 1.2 does not import here: ModuleNotFoundError: No module named 'xml._gone'" in " ".join(told.split())
     assert "first slower in one of these 2, of which only the last could be measured: 1.2 1.3" in shown
+    wheel(tmp_path / "wheels", "1.0", 100, first="import os; os.abort()")
     code, _, told = bisect("1.0", "1.1", "--wheels=wheels", "--output=none")
+    assert "1.0 does not import here: 1.0: its Python does not answer: " in told
+    wheel(tmp_path / "wheels", "1.1", 100, first=broken)
+    code, _, told = bisect("1.0", "1.1", "--wheels=wheels", "--output=neither")
     assert (code, told.splitlines()[-1]) == (
         2,
         "flashinfer-perf bisect: --releases: no two of these releases import here",

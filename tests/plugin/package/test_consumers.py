@@ -56,6 +56,23 @@ def test_junit_names_the_line_of_a_failure_that_has_no_traceback(own, workers):
     assert ["at test_own.py" in one["reason"] for one in told] == [False, False]
 
 
+def test_a_failure_of_a_test_that_is_made_for_a_routine_names_no_line_of_another_file(own):
+    made = "from pytest_flashinfer_perf.plugin import cases\nglobals().update(cases.family_tests('gemm'))\n"
+    own.makepyfile(test_made=made)
+    own.runpytest(
+        *QUICK,
+        "--perf-suite=smoke",
+        "--perf-strict-skips=*",
+        "--junitxml=run.xml",
+        "test_made.py",
+        "-k",
+        "bmm_bf16 and cudnn",
+    )
+    failures = [one.text for one in ET.parse(own.path / "run.xml").getroot().iter("failure")]
+    assert failures
+    assert not [text for text in failures if "  at " in text]
+
+
 def test_junit_shows_them_of_a_test_that_is_not_run_again(own):
     own.runpytest(*QUICK, "--benchmark-json=run.json", "--junitxml=first.xml")
     own.runpytest(*QUICK, "--benchmark-json=run.json", "--junitxml=again.xml", "--perf-resume")

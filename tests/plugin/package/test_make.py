@@ -37,12 +37,22 @@ def test_with_a_driver_torch_is_a_cuda_build(driver, pytestconfig, target, extra
     assert "torch.version.cuda or sys.exit(" in plan
 
 
-@pytest.mark.parametrize(("target", "extras"), [("bench", "-e ."), ("test", "-e '.[dev,trace]' flashinfer-python")])
+@pytest.mark.parametrize(
+    ("target", "extras"), [("bench", "-e '.[bench]'"), ("test", "-e '.[dev,trace]' flashinfer-python")]
+)
 @pytest.mark.parametrize("says", ["exit 9", "echo 'No devices were found'"])
 def test_without_one_it_is_the_pinned_build(driver, pytestconfig, target, extras, says):
     plan = planned(target, driver(says), pytestconfig.rootpath)
     assert f"install --no-compile -c constraints-cpu.txt {extras}\n" in plan
     assert "[gpu" not in plan
+
+
+def test_the_site_of_the_documents_needs_its_extra_alone(tmp_path, pytestconfig):
+    lines = planned("docs", tmp_path, pytestconfig.rootpath).splitlines()
+    extra = re.search(r"\$\((sed -n .* pyproject.toml)\)", "\n".join(lines))[1]
+    listed = subprocess.run(extra, shell=True, cwd=pytestconfig.rootpath, capture_output=True, text=True, check=True)
+    assert [re.split(">=", line)[0] for line in listed.stdout.split()] == ["furo", "myst-parser", "sphinx-external-toc"]
+    assert lines[-1].endswith(" -m sphinx -W --keep-going -q -c docs/site . results/site")
 
 
 BAD_ENDS = """

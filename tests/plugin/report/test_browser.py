@@ -1,11 +1,10 @@
 """The page as a browser shows it, and as hands, eyes and screen readers use it."""
 
-import shutil
 from pathlib import Path
 
 import pytest
+from browsing import BROWSER, all_of, browser, look, one
 from reports import HOSTILE, benchmark, document, unmeasured, write
-from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -15,26 +14,13 @@ from selenium.webdriver.support.wait import WebDriverWait
 from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.report.html import page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER),
-    reason="the report's page is looked at in Chromium: apt install chromium chromium-driver",
-)
-QUIETLY = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
---disable-component-update --disable-sync --window-size=1280,900"""
+pytestmark = BROWSER
 
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in [*QUIETLY.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    with browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module")
@@ -69,24 +55,9 @@ def shown(chromium, url):
     assert chromium.get_log("browser") == []
 
 
-def look(driver, width=1280, theme="light"):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-
-
 def drawn(driver, count, within="main"):
     wait = WebDriverWait(driver, 20)
     wait.until(lambda d: len(d.find_elements(By.CSS_SELECTOR, f"{within} .chart[data-drawn] svg")) == count)
-
-
-def all_of(driver, selector):
-    return driver.find_elements(By.CSS_SELECTOR, selector)
-
-
-def one(driver, selector):
-    return driver.find_element(By.CSS_SELECTOR, selector)
 
 
 def rows(driver):

@@ -1,0 +1,253 @@
+"""Known changes of real releases, found by default options: python tests/acceptance/museum.py FOLDER
+
+museum.toml declares the exhibits: a change that is known, the releases before and after it, cases that show it. Each is
+taken through `ab`, and through `bisect --releases` where it says what to find. Controls are pairs of releases without a
+known change: whatever is SLOWER or FASTER there by the same kernels is invented. Each release has a folder of its own;
+the modules of all are compiled first, side by side. Interrupted, the same command goes on. It writes FOLDER/museum.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pytest_flashinfer_perf.bisect import histories
+from pytest_flashinfer_perf.bisect.places import PREBUILD, Installed, installer
+from pytest_flashinfer_perf.bisect.search import COMMAND, FINDINGS, RESULT
+from pytest_flashinfer_perf.files import read_json, write_json, write_whole
+from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import Environment
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.formatting import last_lines
+from pytest_flashinfer_perf.rows.run_file import Run, RunError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DATA = Path(__file__).with_suffix(".toml")
+OURS = Environment("museum", (sys.executable, "-m", "pytest_flashinfer_perf"))
+CHANGED = ("SLOWER", "FASTER")
+NO_DIFFERENCE = "the ends do not differ in what is searched for"
+
+Answer = Literal["found", "missed", "stopped", "no case", "clean", "invented"]
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """`ab` is to give one of the cases this verdict, in words or kernels that match `says`, and none of `never`.
+
+    `find` is what bisect searches for, and the later release is what it is to name. One with neither is a control.
+    """
+
+    name: str
+    what: str
+    releases: tuple[str, str]
+    cases: tuple[str, ...] = ()
+    without_case: str = ""
+    verdict: str = ""
+    says: str = ""
+    never: tuple[str, ...] = ()
+    find: str = ""
+
+    @property
+    def is_control(self) -> bool:
+        return not (self.verdict or self.find or self.without_case)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What came of an exhibit, of which `judged` cases were compared, and of a control's so many `invented`."""
+
+    name: str
+    answer: Answer
+    sentence: str
+    seconds: float = 0.0
+    judged: int = 0
+    invented: int = 0
+    card: str = ""
+
+
+def main() -> None:
+    own, rest = processes.split(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, usage="museum.py FOLDER [OPTIONS] -- PYTEST_ARGS")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--exhibits", type=Path, default=DATA)
+    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--wheels", type=Path, metavar="DIR")
+    parser.add_argument("--python", default=sys.executable, metavar="CMD")
+    args = parser.parse_args(own)
+    document = tomllib.loads(args.exhibits.read_text())
+    exhibits = fields.read_list(Exhibit, [*document.get("exhibit", []), *document.get("control", [])], "exhibits")
+    exhibits = [one for one in exhibits if not args.only or one.name in args.only]
+    args.folder.mkdir(parents=True, exist_ok=True)
+    state = args.folder / "state.json"
+    done = {one.name: one for one in fields.read_list(Shown, read_json(state) if state.exists() else [], "state")}
+    museum = Museum(args.folder.resolve(), args.python, args.wheels, rest)
+    museum.open([one for one in exhibits if one.name not in done and not one.without_case])
+    for exhibit in exhibits:
+        if exhibit.name not in done:
+            done[exhibit.name] = museum.shown(exhibit)
+            write_json(state, [fields.written(one) for one in done.values()])
+            print(f"{exhibit.name}: {done[exhibit.name].answer}: {done[exhibit.name].sentence}", flush=True)
+        write_whole(args.folder / "museum.md", "\n".join(table(exhibits, done)) + "\n")
+
+
+@dataclass
+class Museum:
+    """Takes exhibits through the commands. `broken` are the releases that do not import here, with the reason."""
+
+    folder: Path
+    python: str
+    wheels: Path | None
+    arguments: Sequence[str]
+    there: dict[str, Environment] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+    def open(self, exhibits: Sequence[Exhibit]) -> None:
+        """Install the releases of these exhibits, and compile what their cases need, all releases at once."""
+        python = processes.environment("python", self.python).command
+        wheels = {} if self.wheels is None else histories.wheels(self.wheels)
+        install = installer(python[: -len(processes.MODULE)], self.wheels)
+        places = Installed(self.folder, python, install, {str(one): path.resolve() for one, path in wheels.items()})
+        for release in dict.fromkeys(release for one in exhibits for release in one.releases):
+            try:
+                self.there[release] = places.prepared("base", release)
+            except RunError as error:  # noqa: PERF203
+                self.broken[release] = f"{release}: {last_lines(str(error), 1)}"
+        if self.there and processes.gpu(self.arguments):
+            with ThreadPoolExecutor(len(self.there)) as pool:
+                for line in pool.map(lambda release: self._compiled(release, exhibits), self.there):
+                    print(line, flush=True)
+
+    def _compiled(self, release: str, exhibits: Sequence[Exhibit]) -> str:
+        jobs = os.environ.get("MAX_JOBS", str(max(1, (os.cpu_count() or 1) // len(self.there))))
+        program = Environment(release, self.there[release].program(PREBUILD) or (), variables={"MAX_JOBS": jobs})
+        begun, wanted = time.monotonic(), [one for one in exhibits if release in one.releases]
+        logs = [self.folder / f"compiled-{release}-{one.name}.log" for one in wanted]
+        words = ([*one.cases, *self.arguments] for one in wanted)
+        codes = [processes.started(program, one, log) for one, log in zip(words, logs, strict=True)]
+        return f"{release}: modules of {codes.count(0)} of {len(codes)} exhibits in {time.monotonic() - begun:.0f} s"
+
+    def shown(self, exhibit: Exhibit) -> Shown:
+        if exhibit.without_case:
+            return Shown(exhibit.name, "no case", exhibit.without_case)
+        there, begun = self.folder / exhibit.name, time.monotonic()
+        there.mkdir(exist_ok=True)
+        if reasons := [self.broken[one] for one in exhibit.releases if one in self.broken]:
+            return Shown(exhibit.name, "stopped", "; ".join(reasons))
+        try:
+            parts = [self._by_ab(exhibit, there)] if exhibit.verdict or exhibit.is_control else []
+            parts += [self._by_bisect(exhibit, there)] if exhibit.find else []
+        except RunError as error:
+            return Shown(exhibit.name, "stopped", str(error), time.monotonic() - begun)
+        answer = next((one.answer for one in parts if one.answer == "missed"), parts[0].answer)
+        sentence = "; ".join(one.sentence for one in parts)
+        return replace(parts[0], answer=answer, sentence=sentence, seconds=_seconds(there))
+
+    def _by_ab(self, exhibit: Exhibit, there: Path) -> Shown:
+        output, verdicts = there / "ab", there / "ab" / "verdicts.json"
+        if not verdicts.exists():
+            shutil.rmtree(output, ignore_errors=True)
+            base, head = (shlex.join(self.there[one].command) for one in exhibit.releases)
+            words = ["ab", f"--base={base}", f"--head={head}", f"--output={output}"]
+            processes.started(OURS, [*words, "--", *exhibit.cases, *self.arguments], there / "ab.log")
+        if not verdicts.exists():
+            raise RunError(last_lines((there / "ab.log").read_text(), 1))
+        runs = {side: read.read(sorted(output.glob(f"pair-*-{side}.json"))) for side in ("base", "head")}
+        return judged(exhibit, read_json(verdicts)["cases"], runs)
+
+    def _by_bisect(self, exhibit: Exhibit, there: Path) -> Shown:
+        output, log = there / "bisect", there / "bisect.log"
+        words = ["bisect", f"--resume={output}"]
+        if not (output / COMMAND).exists():
+            words = ["bisect", "--releases", *exhibit.releases, f"--find={exhibit.find}", f"--output={output}"]
+            words += [f"--python={self.python}", *([f"--wheels={self.wheels}"] if self.wheels else [])]
+            words += ["--", *exhibit.cases, *self.arguments]
+        if not (output / RESULT).exists():
+            processes.started(OURS, words, log)
+        if not (output / RESULT).exists():
+            if NO_DIFFERENCE in log.read_text():
+                return Shown(exhibit.name, "missed", f"bisect: {NO_DIFFERENCE}")
+            raise RunError(f"bisect: {last_lines(log.read_text(), 1)}")
+        trails = read_json(output / RESULT)
+        named = [f"{one['case']}: {' or '.join(one['suspects']) or 'none'}" for one in trails]
+        right = [one for one in trails if one["verified"] and one["suspects"][-1] == exhibit.releases[1]]
+        sentence = f"bisect names {', '.join(named)}{''.join(': ' + one['verified']['sentence'] for one in right[:1])}"
+        return Shown(exhibit.name, "found" if right else "missed", sentence)
+
+
+def judged(exhibit: Exhibit, cases: Sequence[Mapping[str, Any]], runs: Mapping[str, Sequence[Run]]) -> Shown:
+    """What `ab` says of an exhibit, or of a control, from its verdicts and the runs of both sides."""
+    compared = [case for case in cases if case["effects"]]
+    if not compared and exhibit.verdict in ("", *CHANGED):
+        raise RunError("; ".join(dict.fromkeys(f"{case['verdict']}: {case['sentence']}" for case in cases)))
+    new = {case["case"]: _new_kernels(case["case"], runs) for case in cases}
+    names = {run.model(row) for run in runs["head"] for row in run.rows}
+    card = f"{', '.join(names)}, torch {runs['head'][0].machine.get('torch')}, driver {runs['head'][0].driver}"
+    shown = Shown(exhibit.name, "missed", "", judged=len(compared), card=card)
+    if exhibit.is_control:
+        bad = [case for case in compared if case["verdict"] in CHANGED and not new[case["case"]]]
+        told = "; ".join(map(_size, bad)) or f"{len(compared)} cases, none changed by the same kernels"
+        return replace(shown, answer="invented" if bad else "clean", sentence=told, invented=len(bad))
+    said = {one["case"]: "\n".join([one["sentence"], *one["remarks"], *new[one["case"]]]) for one in cases}
+    wanted = [one for one in cases if one["verdict"] == exhibit.verdict and re.search(exhibit.says, said[one["case"]])]
+    never = [case for case in cases if case["verdict"] in exhibit.never]
+    if never or not wanted:
+        return replace(shown, sentence="; ".join(map(_size, never or cases)))
+    largest = _size(max(wanted, key=lambda case: abs(case["effects"].get(case["judged_in"], {}).get("change", 0.0))))
+    return replace(shown, answer="found", sentence=f"{len(wanted)} of {len(cases)} cases, {largest}")
+
+
+def _new_kernels(case: str, runs: Mapping[str, Sequence[Run]]) -> set[str]:
+    rows = {side: [run.by_case[case] for run in runs[side] if case in run.by_case] for side in ("base", "head")}
+    base, head = ({kernel for row in of_side for kernel in row.trace.kernels or ()} for of_side in rows.values())
+    return head - base
+
+
+def _size(case: Mapping[str, Any]) -> str:
+    if not case["judged_in"]:
+        return f"{case['case']} {case['verdict']}: {case['sentence']}"
+    change = case["effects"][case["judged_in"]]["change"]
+    return f"{case['case']} {case['verdict']}: {case['judged_in']} {100 * math.expm1(change):+.1f} %"
+
+
+def _seconds(there: Path) -> float:
+    """What `ab` and `bisect` took, also if in several goes."""
+    session, steps = there / "ab" / "session.json", there / "bisect" / FINDINGS
+    by_ab = read_json(session)["wall_s"] if session.exists() else 0.0
+    return float(by_ab + sum(step["seconds"] for step in (read_json(steps) if steps.exists() else ())))
+
+
+def table(exhibits: Sequence[Exhibit], done: Mapping[str, Shown]) -> Iterator[str]:
+    """The page, as far as it goes."""
+    names = ([one.name for one in exhibits if one.is_control is side] for side in (False, True))
+    seen, controls = ([done[name] for name in of_side if name in done] for of_side in names)
+    counts = ", ".join(f"{sum(one.answer == it for one in seen)} {it}" for it in get_args(Answer)[:4])
+    cards = "; ".join(dict.fromkeys(one.card for one in (*seen, *controls) if one.card)) or "nothing was measured"
+    judged_there, invented = (sum(getattr(one, name) for one in controls) for name in ("judged", "invented"))
+    yield "# The museum: known changes of FlashInfer's releases\n"
+    yield f"Recorded on {time.strftime('%Y-%m-%d')} by `python tests/acceptance/museum.py`: {cards}.\n"
+    yield f"{len(seen)} exhibits: {counts}. {len(controls)} controls: {invented} of {judged_there} verdicts invented.\n"
+    yield "| exhibit | releases | | what was seen | seconds |\n|---|---|---|---|---|"
+    for exhibit in exhibits:
+        one = done.get(exhibit.name)
+        told = (one.answer, one.sentence.replace("|", "\\|"), f"{one.seconds:.0f}") if one else ("not yet", "", "")
+        yield f"| {exhibit.what} | {', '.join(exhibit.releases)} | {' | '.join(told)} |"
+
+
+if __name__ == "__main__":
+    main()

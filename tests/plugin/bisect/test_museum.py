@@ -1,0 +1,101 @@
+"""The museum on releases that are made up: found, missed, invented, not importing, interrupted; and its real data."""
+
+import json
+import sys
+
+import museum
+import pytest
+from packaging.version import Version
+from releases import environment, wheel
+
+from pytest_flashinfer_perf.rows import fields
+
+LEVELS = {
+    "1.0": (100, ""),
+    "1.1": (120, ""),
+    "1.2": (120, ""),
+    "1.3": (150, "KERNEL = 'kernel_120'"),
+    "1.4": (1, "1/0"),
+}
+SLOWER = 'cases = ["tests"], verdict = "SLOWER", find = "slower"'
+FASTER = 'cases = ["tests"], verdict = "FASTER"'
+EXHIBITS = f"""
+exhibit = [
+  {{ name = "grown", what = "20 %", releases = ["1.0", "1.1"], says = "kernel_120", never = ["FASTER"], {SLOWER} }},
+  {{ name = "elsewhere", what = "20 %, in the release before", releases = ["1.0", "1.2"], {SLOWER} }},
+  {{ name = "imagined", what = "nothing", releases = ["1.1", "1.2"], {FASTER} }},
+  {{ name = "ruined", what = "a release that does not import", releases = ["1.3", "1.4"], {FASTER} }},
+  {{ name = "lost", what = "nobody has a case", releases = ["1.0", "1.1"], without_case = "no case asks for it" }},
+]
+control = [
+  {{ name = "quiet", what = "the same", releases = ["1.1", "1.2"], cases = ["tests"] }},
+  {{ name = "loud", what = "slower by the same kernel", releases = ["1.2", "1.3"], cases = ["tests"] }},
+]
+"""
+
+
+@pytest.fixture
+def visit(tmp_path, monkeypatch):
+    """Goes through the museum; returns each answer by its name, and the page."""
+    python = environment(tmp_path, monkeypatch)
+    for version, (us, first) in LEVELS.items():
+        wheel(tmp_path / "wheels", version, us, first=first)
+    (tmp_path / "museum.toml").write_text(EXHIBITS)
+
+    def visit(*only):
+        words = ["museum.py", "out", "--exhibits=museum.toml", "--wheels=wheels", f"--python={python}"]
+        chosen = ["--only", *only] if only else []
+        monkeypatch.setattr(sys, "argv", [*words, *chosen, "--", "--perf-device=cpu"])
+        museum.main()
+        state = json.loads((tmp_path / "out" / "state.json").read_text())
+        return {one["name"]: one for one in state}, (tmp_path / "out" / "museum.md").read_text()
+
+    return visit
+
+
+def test_each_exhibit_has_an_answer_and_a_control_that_is_invented_is_named(visit):
+    seen, page = visit()
+    answers = [one["answer"] for one in seen.values()]
+    assert answers == ["found", "missed", "missed", "stopped", "no case", "clean", "invented"]
+    assert seen["grown"]["sentence"].startswith("1 of 1 cases, own/a SLOWER: time +20.0 %; bisect names own/a: 1.1: ")
+    assert "bisect names own/a: 1.1" in seen["elsewhere"]["sentence"]
+    assert seen["ruined"]["sentence"] == "1.4: 1.4 does not import here: ZeroDivisionError: division by zero"
+    assert seen["grown"]["seconds"] > 0
+    assert "5 exhibits: 1 found, 2 missed, 1 stopped, 1 no case. 2 controls: 1 of 2 verdicts invented.\n" in page
+    assert "| nobody has a case | 1.0, 1.1 | no case | no case asks for it | 0 |\n" in page
+
+
+def test_what_was_interrupted_goes_on_and_what_is_done_is_not_measured_again(visit, tmp_path, monkeypatch):
+    started, run = [], museum.processes.started
+
+    def interrupted(where, words=(), log=None):
+        code = run(where, words, log)
+        if where is not museum.OURS:
+            return code
+        started.append(words[0])
+        if len(started) == 2:
+            (tmp_path / "out" / "grown" / "bisect" / "result.json").unlink()
+            raise KeyboardInterrupt
+        return code
+
+    monkeypatch.setattr(museum.processes, "started", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        visit("grown", "imagined")
+    (tmp_path / "out" / "imagined" / "ab").mkdir(parents=True)
+    (tmp_path / "out" / "imagined" / "ab" / "pair-01-base.json").write_text("torn")
+    before = (tmp_path / "out" / "grown" / "ab" / "session.json").read_text()
+    seen, _ = visit("grown", "imagined")
+    assert {name: one["answer"] for name, one in seen.items()} == {"grown": "found", "imagined": "missed"}
+    assert (tmp_path / "out" / "grown" / "ab" / "session.json").read_text() == before
+    assert started == ["ab", "bisect", "bisect", "ab"]
+    visit("grown", "imagined")
+    assert len(started) == 4
+
+
+def test_the_museums_data_are_whole():
+    document = museum.tomllib.loads(museum.DATA.read_text())
+    shown, controls = (fields.read_list(museum.Exhibit, document[name], name) for name in ("exhibit", "control"))
+    assert all(one.is_control and one.cases for one in controls)
+    assert all(bool(one.cases) != bool(one.without_case) and not one.is_control for one in shown)
+    assert len({one.name for one in (*shown, *controls)}) == len(shown) + len(controls)
+    assert all(Version(one.releases[0]) < Version(one.releases[1]) for one in (*shown, *controls) if one.find)
