@@ -44,6 +44,7 @@ def begin(config: pytest.Config) -> None:
         settings = config.stash[SETTINGS] = read_options.read(config)
         board = Board(functools.partial(_step_of, settings))
         config.pluginmanager.register(board, "flashinfer-perf-board")
+        config.pluginmanager.register(results.Columns(), "flashinfer-perf-columns")
         running.start(config, board.notes)
         if not hasattr(config, "workerinput"):
             _start_gathering(config, settings, board)
@@ -206,11 +207,14 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     """Find the device and the instrument before the first test, so that a missing one is one error, not many."""
     measured = any(map(measures, session.items))
     needs_device = measured or any(any(map(one.get_closest_marker, options.REQUIRING)) for one in session.items)
-    if session.config.option.collectonly or not needs_device:
+    if session.config.option.collectonly:
         return
-    settings, terminal = session.config.stash[SETTINGS], session.config.pluginmanager.get_plugin("terminalreporter")
-    if measured and terminal is not None and session.config.get_verbosity() == 0:  # -v names each case as it begins
-        session.config.pluginmanager.register(progress.Heartbeat(terminal, len(session.items)))
+    settings, plugins = session.config.stash[SETTINGS], session.config.pluginmanager
+    terminal, may_measure = plugins.get_plugin("terminalreporter"), measured or plugins.has_plugin("dsession")
+    if may_measure and terminal is not None and session.config.get_verbosity() == 0:  # -v names each case as it begins
+        plugins.register(progress.Heartbeat(terminal, len(session.items), measures=measured))
+    if not needs_device:
+        return
     device = session.config.stash[DEVICE] = _device(settings)
     if measured and not is_codspeed_active(session.config):
         running.ready(session, settings, device)

@@ -22,11 +22,12 @@ SHARED = {
 }
 INTERRUPTED = 128 + signal.SIGINT  # as a shell has it
 HELP = {
+    "record": "Record what a program calls of FlashInfer, to measure exactly that.",
     "list": "List routines with their backends, tiers, models and flags.",
     "doctor": "Show what can be measured on this machine, and why the rest cannot.",
     "prebuild": "Compile the FlashInfer modules that cases need, before a run or for another machine.",
     "report": "Write a report of runs as an HTML page or as Markdown.",
-    "export": "Write a run as CSV, or as github-action-benchmark or Prometheus read it.",
+    "export": "Write runs as CSV, or one for Prometheus, PyTorch's database or github-action-benchmark.",
     "compare": "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
     "ab": "Measure two environments alternately on one GPU, and print a verdict for each case.",
     "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",
