@@ -9,24 +9,21 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_flashinfer_perf.gate import levels
 from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.levels import Change, Floats, Levels
 from pytest_flashinfer_perf.gate.noise import QUIETEST, Noise
-from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Verdict
 from pytest_flashinfer_perf.gate.words import CLOCK_MOVED
 from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.watch.record import Night, Records, RunEnvironment, WatchedCase
+from pytest_flashinfer_perf.watch.record import Night, RunEnvironment, WatchedCase
 
 NEAR = 1  # nights by which a change may be found too early or too late
 STILL_THERE = 0.5  # of a threshold: a change is gone when less than that is left of it
@@ -297,21 +294,6 @@ class GpuPage:
         """Those that are sure, and still there."""
         return [one for one in self.sure if not one.is_gone]
 
-    def divide(self) -> None:
-        """Find the levels of each case on each card; series of one length at a time, which is much faster."""
-        for card in dict.fromkeys(one.card for one in self.cards):
-            nights = np.array([night for night, one in enumerate(self.cards) if one.card == card])
-            logs = np.log(self.values[nights].T)
-            there = ~np.isnan(logs)
-            lengths = there.sum(axis=1)
-            for length in np.unique(lengths[lengths > 0]):
-                [cases] = np.nonzero(lengths == length)
-                mask = there[cases]
-                at = nights[np.nonzero(mask)[1]].reshape(len(cases), length)
-                values = logs[cases][mask].reshape(len(cases), length)
-                parts = levels.levels(values, [self.least[case] for case in cases])
-                self.stretches += map(Stretch, cases.tolist(), [card] * len(cases), at, values, parts)
-
 
 def _sides(was: Mapping[str, str | None], now: Mapping[str, str | None]) -> Iterator[tuple[str, str, str]]:
     for name in dict.fromkeys((*was, *now)):
@@ -338,67 +320,3 @@ def _alike(levels: Levels) -> float:
     parts = [levels.calm[start:end] - levels.calm[start:end].mean() for start, end in pairwise(levels.bounds)]
     left = np.concatenate(parts)
     return float(np.clip(left[1:] @ left[:-1] / max(left @ left, QUIETEST**2), 0.0, 0.9))
-
-
-def pages(records: Records, thresholds: Thresholds) -> list[GpuPage]:
-    """A page for each model, those of the newest runs first."""
-    ordered = sorted(records.nights.values(), key=lambda night: night.when)
-    by_gpu: dict[str, list[Night]] = {}
-    for night in ordered:
-        by_gpu.setdefault(records.environments[night.environment].gpu, []).append(night)
-    made = [_page(gpu, nights, records, thresholds) for gpu, nights in by_gpu.items()]
-    for page in made:
-        page.divide()
-    return sorted(made, key=lambda page: page.nights[-1].when, reverse=True)
-
-
-def _page(gpu: str, nights: list[Night], records: Records, thresholds: Thresholds) -> GpuPage:
-    used = np.unique(np.concatenate([night.cases for night in nights]))
-    column = np.full(len(records.cases), -1)
-    column[used] = np.arange(len(used))
-    shape = (len(nights), len(used))
-    tables = {name: np.full(shape, np.nan) for name in ("us", "busy_us", "cycles", "ghz")}
-    kernels = np.full(shape, -1, dtype=np.int32)
-    for nth, night in enumerate(nights):
-        where = column[night.cases]
-        for name, table in tables.items():
-            table[nth, where] = night.columns[name]
-        kernels[nth, where] = night.kernels
-    us = tables["us"]
-    domains, values = _judged(us, tables)
-    keys = list(records.cases)
-    cases = [records.cases[keys[case]] for case in used]
-    newest = [float(column[~np.isnan(column)][-1]) * 1e-6 for column in us.T]
-    return GpuPage(
-        gpu=gpu,
-        nights=nights,
-        cards=[records.environments[night.environment] for night in nights],
-        keys=[keys[case] for case in used],
-        cases=cases,
-        values=values,
-        domains=domains,
-        us=us,
-        ghz=tables["ghz"].astype(np.float32),
-        kernels=kernels,
-        names=[one.names for one in records.kernels.values()],
-        least=[thresholds.named(case.names).in_log(now) for case, now in zip(cases, newest, strict=True)],
-        renamed=list(_renamed(nights, records, {keys[case] for case in used})),
-    )
-
-
-def _judged(us: Floats, tables: Mapping[str, Floats]) -> tuple[list[Domain], Floats]:
-    """Cycles where all nights of a case have them, else busy time where all have it, else the whole time."""
-    values, by = us.copy(), np.zeros(us.shape[1], dtype=np.int8)
-    for nth, name in enumerate(("busy_us", "cycles"), 1):
-        has_all = ((tables[name] > 0) | np.isnan(us)).all(axis=0)
-        values[:, has_all] = tables[name][:, has_all]
-        by[has_all] = nth
-    return [(Domain.TIME, Domain.BUSY, Domain.CYCLES)[nth] for nth in by], values
-
-
-def _renamed(nights: Sequence[Night], records: Records, keys: Iterable[Any]) -> Iterator[tuple[int, str]]:
-    at = {night.id: nth for nth, night in enumerate(nights)}
-    published = list(records.nights)
-    for one in records.renames.values():
-        if one.case in keys and one.run < len(published) and published[one.run] in at:
-            yield at[published[one.run]], f"{one.old} is now called {one.new}"

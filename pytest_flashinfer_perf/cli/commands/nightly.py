@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.gate.verdict import NOTHING_WORSE, WORSE
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.rows.formatting import counted, indented, wrapped
 from pytest_flashinfer_perf.rows.run_file import RunError
-from pytest_flashinfer_perf.watch import alarms, branch, record, site, trends
+from pytest_flashinfer_perf.watch import alarms, branch, pages, record, site
 from pytest_flashinfer_perf.watch.record import SUFFIX, Records
 from pytest_flashinfer_perf.watch.trends import GpuPage
 
@@ -48,12 +48,12 @@ def publish_parser() -> argparse.ArgumentParser:
 def watch(arguments: Sequence[str]) -> int:
     args = watch_parser().parse_args(arguments)
     limits = thresholds.read(project_file.find(Path.cwd(), args.perf_config))
-    pages = trends.pages(_records(args.runs, args.remote), limits)
-    site.write(args.output, pages)
+    found = pages.of_records(_records(args.runs, args.remote), limits)
+    site.write(args.output, found)
     if args.alarms:
-        alarms.update(args.alarms, pages)
-    show(_lines(pages, args.output))
-    return WORSE if any(_is_worse(page) for page in pages) else NOTHING_WORSE
+        alarms.update(args.alarms, found)
+    show(_lines(found, args.output))
+    return WORSE if any(_is_worse(page) for page in found) else NOTHING_WORSE
 
 
 def _records(runs: str, remote: str) -> Records:
@@ -79,8 +79,8 @@ def _is_worse(page: GpuPage) -> bool:
     return bool(page.nights[-1].failed) or any(one.is_slower for one in page.there)
 
 
-def _lines(pages: Sequence[GpuPage], output: Path) -> Iterator[str]:
-    for page in pages:
+def _lines(found: Sequence[GpuPage], output: Path) -> Iterator[str]:
+    for page in found:
         counts = (counted(len(page.nights), "run"), counted(len(page.cases), "case"))
         yield f"{page.gpu}: {', '.join(counts)}, {len(page.there)} changed"
         for one in page.there:
