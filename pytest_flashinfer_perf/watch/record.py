@@ -67,7 +67,7 @@ class WatchedCase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernels:
+class LaunchedKernels:
     """The kernels of a call, in order."""
 
     names: tuple[str, ...]
@@ -106,7 +106,7 @@ class Records:
 
     environments: dict[str, RunEnvironment] = field(default_factory=dict)
     cases: dict[str, WatchedCase] = field(default_factory=dict)
-    kernels: dict[str, Kernels] = field(default_factory=dict)
+    kernels: dict[str, LaunchedKernels] = field(default_factory=dict)
     nights: dict[str, Night] = field(default_factory=dict)
     renames: dict[tuple[str, str], Rename] = field(default_factory=dict)
     places: dict[str, dict[str, int]] = field(default_factory=lambda: {"case": {}, "kernels": {}})
@@ -188,7 +188,7 @@ class _Head:
 KINDS: dict[str, Callable[..., Any]] = {
     "environment": RunEnvironment,
     "case": WatchedCase,
-    "kernels": Kernels,
+    "kernels": LaunchedKernels,
     "run": Night,
 }
 
@@ -257,7 +257,7 @@ def _lines(  # noqa: PLR0913, PLR0917 - the parts of a line
     run: Run, name: str, environment: RunEnvironment, rows: Sequence[Row], failed: Mapping[str, str], known: Records
 ) -> Iterator[str]:
     keys = keys_of(run, rows)
-    launched = [None if row.trace.kernels is None else Kernels(names=row.trace.kernels) for row in rows]
+    launched = [None if row.trace.kernels is None else LaunchedKernels(names=row.trace.kernels) for row in rows]
     kernels = [None if one is None else _hash(one.names) for one in launched]
     where = _hash(fields.written(environment))
     shared: dict[tuple[str, str], tuple[Any, Any]] = {("environment", where): (environment, known.environments)}
