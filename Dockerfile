@@ -9,7 +9,7 @@ RUN apt-get update \
 ENV PATH=/opt/venv/bin:$PATH
 COPY . /opt/pytest-flashinfer-perf
 RUN python3 -m venv /opt/venv \
-    && pip install --no-cache-dir '/opt/pytest-flashinfer-perf[gpu,many,report,trace]'
+    && pip install --no-cache-dir '/opt/pytest-flashinfer-perf[fuzz,gpu,many,report,trace]'
 WORKDIR /work
 ENTRYPOINT ["flashinfer-perf"]
 CMD ["doctor"]

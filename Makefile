@@ -16,7 +16,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no
 GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 
 ifeq ($(GPU),0)
-BENCH_NEEDS := -c constraints-cpu.txt -e .
+BENCH_NEEDS := -c constraints-cpu.txt -e '.[bench]'
 TEST_NEEDS := -c constraints-cpu.txt -e '.[dev,trace]' flashinfer-python
 TORCH_IS_RIGHT := True
 BENCH_OPTIONS := --perf-iters=10

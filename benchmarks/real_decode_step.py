@@ -5,11 +5,15 @@ The step calls what the budget of that run calls, by the backends that are faste
 weights and its own cache, all random, and gets what the layer before it made. Beside the kernels of the budget, each
 layer copies its queries to where attention reads them, and the logits become float32. The time of the step is the
 median of replays in which nothing was traced; the table is of one more replay.
+
+With `--tp N` it is one of N processes that `python -m torch.distributed.run --nproc-per-node N` starts. Each has its
+part of each layer, and NCCL adds what they make: the rows of `all-reduce` are those of its backend `nccl`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 from collections import defaultdict
@@ -18,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from pytest_flashinfer_perf.models import budget
@@ -34,8 +39,8 @@ KNOWN = {**all_routines(), **all_apis()}
 MODEL, LAYERS, HEADS, KV_HEADS, DIM = "llama-3.1-8b", 32, 32, 8, 128
 REPLAYS, WITHIN = 30, 0.1
 SAMPLING = "sampling"  # the kernel that a step may do without
-DEVICE = torch.device("cuda")
-Q, K = HEADS * DIM, KV_HEADS * DIM
+DEVICE = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+HIDDEN = HEADS * DIM
 Layer = dict[str, Any]  # the weights by name, and the inputs of attention
 
 
@@ -53,11 +58,12 @@ class Step:
         self.routines = {name: KNOWN[problem.pop("routine")] for name, problem in problems.items()}
         self.sizes: dict[str, Any] = {name: self.routines[name].params(**params) for name, params in problems.items()}
         self.rand = torch.Generator(DEVICE).manual_seed(0)
-        self.tokens = asked.tokens
+        self.tokens, self.gpus = asked.tokens, asked.spread.tp
+        self.heads, self.kv_heads = HEADS // self.gpus, KV_HEADS // self.gpus
         self.layers = [self.layer() for _ in range(LAYERS)]
         self.head = self.weights("lm-head")
-        self.embedded = self.drawn(self.tokens, Q)
-        self.norm = self.drawn(Q)
+        self.embedded = self.drawn(self.tokens, HIDDEN)
+        self.norm = self.drawn(HIDDEN)
         self.attend = self.built("attention", self.layers[0]["attention"])
         self.multiply = {name: self.built(name, self.operands(name)) for name in ("qkv", "o", "gate-up", "down")}
         self.multiply["lm-head"] = self.built("lm-head", self.operands("lm-head"))
@@ -79,7 +85,7 @@ class Step:
         if getattr(self, "table", None) is None:
             self.table = attention.table
         made = {name: self.weights(name) for name in ("qkv", "o", "gate-up", "down")}
-        norms = {"norm": self.drawn(Q), "next norm": self.drawn(Q)}
+        norms = {"norm": self.drawn(HIDDEN), "next norm": self.drawn(HIDDEN)}
         return {**made, **norms, "attention": attention._replace(table=self.table)}
 
     def operands(self, name: str) -> MmBf16Inputs:
@@ -96,16 +102,22 @@ class Step:
         self.multiply[name](MmBf16Inputs(a, b, None, out))
         return out
 
+    def summed(self, part: Tensor) -> Tensor:
+        if self.gpus > 1:
+            dist.all_reduce(part)
+        return part
+
     def run(self, *, sampled: bool) -> Tensor:
         import flashinfer
 
         residual = self.embedded.clone()
         x = flashinfer.norm.rmsnorm(residual, self.norm)
         for layer in self.layers:
-            x = self.product("o", self.attended(layer, self.product("qkv", x, layer["qkv"])), layer["o"])
+            attended = self.attended(layer, self.product("qkv", x, layer["qkv"]))
+            x = self.summed(self.product("o", attended, layer["o"]))
             flashinfer.norm.fused_add_rmsnorm(x, residual, layer["norm"])
             x = flashinfer.activation.silu_and_mul(self.product("gate-up", x, layer["gate-up"]))
-            x = self.product("down", x, layer["down"])
+            x = self.summed(self.product("down", x, layer["down"]))
             flashinfer.norm.fused_add_rmsnorm(x, residual, layer["next norm"])
         logits = self.product("lm-head", x, self.head).float()
         if not sampled:
@@ -117,14 +129,14 @@ class Step:
         import flashinfer
 
         x = layer["attention"]
-        q, k, v = qkv.split([Q, K, K], dim=-1)
+        q, k, v = qkv.split([count * DIM for count in (self.heads, self.kv_heads, self.kv_heads)], dim=-1)
         flashinfer.rope.apply_rope_with_cos_sin_cache_inplace(self.positions, q, k, DIM, self.rotations)
-        k, v = (part.unflatten(-1, (KV_HEADS, DIM)) for part in (k, v))
+        k, v = (part.unflatten(-1, (self.kv_heads, DIM)) for part in (k, v))
         table = x.table
         flashinfer.page.append_paged_kv_cache(
             k, v, self.requests, self.positions, x.kv.pages, table.indices, table.indptr, table.last_page_len, "HND"
         )
-        x.q.copy_(q.unflatten(-1, (HEADS, DIM)))
+        x.q.copy_(q.unflatten(-1, (self.heads, DIM)))
         self.attend(x)
         out: Tensor = x.out
         return out.flatten(1)
@@ -151,7 +163,7 @@ def captured(step: Step, *, sampled: bool = True) -> torch.cuda.CUDAGraph:
 def held(step: Step, *, sampled: bool) -> tuple[torch.cuda.CUDAGraph, tuple[str, ...]]:
     """The step as a graph, and the kernels that it does without."""
     if not sampled:
-        print("without sampling, of which the run has no row")
+        print("without sampling")
         return captured(step, sampled=False), (SAMPLING,)
     try:
         return captured(step), ()
@@ -163,6 +175,8 @@ def held(step: Step, *, sampled: bool) -> tuple[torch.cuda.CUDAGraph, tuple[str,
 def seconds(graph: torch.cuda.CUDAGraph) -> list[float]:
     times = []
     for _ in range(REPLAYS):
+        if dist.is_initialized():
+            dist.barrier()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         graph.replay()
@@ -205,14 +219,30 @@ def main() -> int:
     if args.dry_run:
         print("\n".join(f"{name}: {backend}" for name, backend in chosen(found).items()))
         return 0
-    graph, left_out = held(Step(asked, found), sampled=SAMPLING not in missing)
+    others = {"all-reduce": "nccl"}.items() - chosen(found).items() if asked.spread.tp > 1 else ()
+    if others:
+        sys.exit(f"{args.run} has other rows than {others}: measure all-reduce by --perf-backends=nccl alone")
+    joined(asked.spread.tp)
+    alone = asked.spread.tp == 1  # where GPUs share the vocabulary, no one has all logits to sample from
+    graph, left_out = held(Step(asked, found), sampled=alone and SAMPLING not in missing)
     times = seconds(graph)
     whole, total = statistics.median(times), sum(e.seconds for e in found.entries if e.kernel.name not in left_out)
     low, high = min(times), max(times)
-    print(f"step: {1e3 * whole:.3f} ms, {1e3 * low:.3f} to {1e3 * high:.3f} in {REPLAYS} replays")
-    print(f"sum of the budget: {1e3 * total:.3f} ms, {total / whole - 1:+.1%} beside the step")
-    print("\n".join(shown(traced(graph))))
+    told = [
+        f"step: {1e3 * whole:.3f} ms, {1e3 * low:.3f} to {1e3 * high:.3f} in {REPLAYS} replays",
+        f"sum of the budget: {1e3 * total:.3f} ms, {total / whole - 1:+.1%} beside the step",
+        *shown(traced(graph)),
+    ]
+    if DEVICE.index == 0:
+        print("\n".join(told))
     return 0 if abs(total / whole - 1) <= WITHIN else 1
+
+
+def joined(gpus: int) -> None:
+    """Take this process's GPU, and meet those of the others."""
+    torch.cuda.set_device(DEVICE)
+    if gpus > 1:
+        dist.init_process_group("nccl", device_id=DEVICE)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""The base of all errors of this package, and the message for an unknown name."""
+"""The base of all errors of this package, and the messages for an unknown name and for what is not installed."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 
 
 class FlashinferPerfError(Exception):
@@ -13,6 +15,43 @@ class FlashinferPerfError(Exception):
     """
 
     exit_code = 2
+
+
+def in_one_line(error: BaseException) -> str:
+    """The type and the first line of what any program's error says."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
+EXTRAS = {"torch": "bench", "hypothesis": "fuzz"}  # comparing and reporting runs needs neither
+
+
+class NotInstalledError(FlashinferPerfError):
+    """A library is not installed that only an extra of this package brings."""
+
+    def __init__(self, library: str) -> None:
+        cure = f"pip install {library}, or this package with its extra {EXTRAS[library]}"
+        super().__init__(f"this needs {library}, which is not installed: {cure}")
+
+
+def is_installed(library: str) -> bool:
+    """Found without an import, which may take seconds."""
+    return find_spec(library) is not None
+
+
+def require(library: str) -> None:
+    if not is_installed(library):
+        raise NotInstalledError(library)
+
+
+@contextmanager
+def missing_libraries_named() -> Iterator[None]:
+    """Raise NotInstalledError where an import fails because such a library is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        raise NotInstalledError(error.name) from error
 
 
 LONGEST = 80  # of what is shown of it

@@ -42,13 +42,16 @@ def read_json(path: Path) -> Any:
         raise FileError(f"{path}: cannot be read as JSON: {error}") from error
 
 
-def write_json(path: Path, document: Any, *, indent: int = 1) -> None:
+def write_json(path: Path, document: Any, *, indent: int | None = 1) -> None:
     write_whole(path, as_json(document, indent=indent) + "\n")
 
 
 def as_json(document: Any, *, indent: int | None = None) -> str:
     """The document as JSON, with null for NaN and infinities, which JSON does not have."""
-    return json.dumps(_finite(document), indent=indent, allow_nan=False, default=_unknown)
+    try:
+        return json.dumps(document, indent=indent, allow_nan=False, default=_unknown)
+    except (ValueError, TypeError):  # a number that JSON does not have, or a name that is no text
+        return json.dumps(_finite(document), indent=indent, allow_nan=False, default=_unknown)
 
 
 def _finite(value: Any) -> Any:

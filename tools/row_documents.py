@@ -1,7 +1,7 @@
-"""What is generated from the types of a row and of a report of the tuner: python tools/row_documents.py
+"""What is generated from the types of a row, of a report of the tuner and of a recording: python tools/row_documents.py
 
-It writes the JSON Schemas of `extra_info` and of `tune-report --json` into the package, and the table of fields into
-docs/row.md.
+It writes the JSON Schemas of `extra_info`, of `tune-report --json` and of a recording's line into the package, and the
+table of fields into docs/row.md.
 """
 
 import collections.abc
@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.rows.fields import LARGEST, types_of
 from pytest_flashinfer_perf.rows.row import PARTS
 from pytest_flashinfer_perf.rows.run_file import SCHEMA
+from pytest_flashinfer_perf.traffic import recording
 from pytest_flashinfer_perf.tuner import found
 from pytest_flashinfer_perf.tuner.found import Report
 
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "row.md"
 FILE = ROOT / "pytest_flashinfer_perf" / "rows" / "extra_info.schema.json"
 TUNE_REPORT = Path(found.__file__).with_name("tune_report.schema.json")
+RECORDING = Path(recording.__file__).with_name("recording.schema.json")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 BEGIN, END = "<!-- fields -->\n", "<!-- end of fields -->\n"
 NAMES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", types.NoneType: "null"}
@@ -45,8 +47,16 @@ def tune_report() -> dict[str, Any]:
     return {"$schema": DIALECT, "title": found.FORMAT, **of_dataclass(Report)}
 
 
+def line_of_recording() -> dict[str, Any]:
+    kinds = (recording.Head, recording.RecordedCall, recording.KernelTotal)
+    title = f"a line of a recording of flashinfer-perf record, version {recording.VERSION}"
+    return {"$schema": DIALECT, "title": title, "anyOf": [of_dataclass(kind) for kind in kinds]}
+
+
 def of_type(kind: Any) -> dict[str, Any]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return {}
     if origin is typing.Annotated:
         return {**of_type(arguments[0]), "description": arguments[1]}
     if kind is int:
@@ -96,4 +106,5 @@ def page(text: str) -> str:
 if __name__ == "__main__":
     write_whole(FILE, json.dumps(schema(), indent=1) + "\n")
     write_whole(TUNE_REPORT, json.dumps(tune_report(), indent=1) + "\n")
+    write_whole(RECORDING, json.dumps(line_of_recording(), indent=1) + "\n")
     write_whole(PAGE, page(PAGE.read_text(encoding="utf-8")))

@@ -52,9 +52,17 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
 
 
+def commit(repo: Path, option: str, rev: str) -> str:
+    """The hash of the revision that the option names."""
+    found = _git(repo, "rev-parse", "--verify", "--quiet", f"{rev}^{{commit}}")
+    if found.returncode:
+        raise RunError(f"--{option}={rev}: {repo} has no such commit: fetch it, in GitHub's checkout by fetch-depth: 0")
+    return found.stdout.strip()
+
+
 def between(repo: Path, good: str, bad: str) -> tuple[str, str]:
     """The hashes of both revisions; raises RunError unless the first is an ancestor of the second."""
-    first, last = (git(repo, "rev-parse", "--verify", f"{rev}^{{commit}}") for rev in (good, bad))
+    first, last = commit(repo, "good", good), commit(repo, "bad", bad)
     if first == last:
         raise RunError(f"--good={good} and --bad={bad} are one commit, {first}")
     if _git(repo, "merge-base", "--is-ancestor", first, last).returncode:

@@ -96,7 +96,7 @@ def skipped(question: Question, error: PointError) -> dict[str, CaseFinding]:
 
 # Record each comparison of a search in a file, so that an interrupted search can be resumed.
 
-COMMAND, FINDINGS = "bisect.json", "findings.json"
+COMMAND, FINDINGS, RESULT = "bisect.json", "findings.json", "result.json"
 
 
 @dataclass(frozen=True)

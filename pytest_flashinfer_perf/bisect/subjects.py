@@ -96,26 +96,29 @@ def subject(
     options: argparse.Namespace, arguments: Sequence[str], command: Sequence[str], output: Path, points: Sequence[str]
 ) -> Subject:
     """`points` are those of a resumed search, since branches may have moved since."""
-    command = (str(Path(command[0]).absolute()) if "/" in command[0] else command[0], *command[1:])
     if options.repo is None:
-        return _packages(options, command, output, points)
-    return _commits(options, arguments, command, output, points)
+        return _packages(options, _from_anywhere(command), output, points)
+    trees = worktrees(options.repo, arguments, command, output, options.build)
+    good, bad = histories.between(trees.repo, *(points or (options.good, options.bad)))
+    return Commits(GitHistory(trees.repo, output / "trees" / "head", good, bad), trees)
 
 
-def _commits(
-    options: argparse.Namespace, arguments: Sequence[str], command: Sequence[str], output: Path, points: Sequence[str]
-) -> Commits:
-    repo = Path(git(options.repo, "rev-parse", "--show-toplevel"))
-    good, bad = points or (options.good, options.bad)
-    good, bad = histories.between(repo, good, bad)
+def _from_anywhere(command: Sequence[str]) -> tuple[str, ...]:
+    return str(Path(command[0]).absolute()) if "/" in command[0] else command[0], *command[1:]
+
+
+def worktrees(
+    folder: Path, arguments: Sequence[str], command: Sequence[str], output: Path, build: str | None
+) -> Worktrees:
+    """Where commits of the folder's repository are measured by pytest with these arguments, in files of `output`."""
+    repo = Path(git(folder, "rev-parse", "--show-toplevel"))
     here = Path.cwd().resolve()
     below = here.relative_to(repo) if here.is_relative_to(repo) else None
     for word in arguments:  # a test in the user's own checkout would be the same at each commit
         path = Path(word.partition("::")[0])
         if path.exists() and path.resolve().is_relative_to(repo) and (below is None or path.is_absolute()):
             raise RunError(f"{word} is in the checkout itself: start this in {repo}, and name it from there")
-    trees = Worktrees(repo, output, command, below, options.build)
-    return Commits(GitHistory(repo, output / "trees" / "head", good, bad), trees)
+    return Worktrees(repo, output, _from_anywhere(command), below, build)
 
 
 def _packages(options: argparse.Namespace, command: Sequence[str], output: Path, points: Sequence[str]) -> Packages:

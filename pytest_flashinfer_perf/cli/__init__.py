@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.cli import commands
+from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.errors import require
 from pytest_flashinfer_perf.flashinfer_benchmark.printed_lines import UpstreamLines
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.plugin import cases
@@ -71,6 +73,10 @@ class NotAllSkipped:
 
     def __init__(self) -> None:
         self._outcomes: set[str] = set()
+
+    def pytest_configure(self) -> None:
+        with errors_of_use():
+            require("torch")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.skipped:

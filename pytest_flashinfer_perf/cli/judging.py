@@ -51,6 +51,7 @@ def rules(args: argparse.Namespace, *, paired: bool, runs: Iterable[Run] = ()) -
         strict=args.perf_gate_strict,
         paired=paired,
         steps=thresholds.of_steps(project),
+        traffic=thresholds.of_traffic(project),
     )
 
 

@@ -1,7 +1,7 @@
 """The project's one settings file: `flashinfer-perf.toml`, or `[tool.flashinfer-perf]` of pyproject.toml.
 
-It is found and read here, with its sections `[tolerances]` and `[quarantine]`. What is judged by, `[thresholds]` and
-`[models]`, is read by `gate/thresholds.py`.
+It is found and read here, with its sections `[tolerances]` and `[quarantine]`. What is judged by, `[thresholds]`,
+`[models]` and `[traffic]`, is read by `gate/thresholds.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
 OWN = "flashinfer-perf.toml"
 IN_PYPROJECT = ("tool", "flashinfer-perf")
 LONGEST = 500  # characters of a sentence
-SECTIONS = ("tolerances", "thresholds", "models", "quarantine")
+SECTIONS = ("tolerances", "thresholds", "models", "traffic", "quarantine")
 
 
 class ProjectFileError(FlashinferPerfError):

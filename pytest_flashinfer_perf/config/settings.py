@@ -134,6 +134,8 @@ class Settings:
     model: str | None = None
     step: str | None = None
     plan: str | None = None  # file of a step's plan, which another process has made
+    traffic: Path | None = None  # a recording among pytest's arguments
+    cover: float = 1.0  # the share of its time that is measured
     device: str = "auto"
     max_memory: float | None = None
     seed: int | None = None

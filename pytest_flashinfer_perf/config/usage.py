@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.errors import FlashinferPerfError, missing_libraries_named
 from pytest_flashinfer_perf.printing import safe_lines
 
 
@@ -16,7 +16,8 @@ def errors_of_use(*others: type[Exception]) -> Iterator[None]:
     """Turn this package's errors, and others that are named, into pytest's UsageError."""
     kinds: tuple[type[Exception], ...] = (FlashinferPerfError, *others)
     try:
-        yield
+        with missing_libraries_named():
+            yield
     except kinds as error:
         raise pytest.UsageError(safe_lines(str(error))) from error
 

@@ -58,7 +58,7 @@ def read(path: Path, flags_of_all: str = "", backends: Sequence[str] = ()) -> li
     for number, line in enumerate(_lines(path), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             found += read_line(f"{flags_of_all} {line}".strip(), f"{path.name}:{number}", backends)
-    return list(_numbered(found))
+    return list(numbered(found))
 
 
 def default_backends(routine: AnyRoutine) -> list[str]:
@@ -109,7 +109,7 @@ def _slug(line: str) -> str:
     return f"line[{words[:80]}]"
 
 
-def _numbered(entries: Iterable[TestlistLine]) -> Iterator[TestlistLine]:
+def numbered(entries: Iterable[TestlistLine]) -> Iterator[TestlistLine]:
     seen: Counter[str] = Counter()
     for entry in entries:
         seen[entry.name] += 1

@@ -19,7 +19,7 @@ import torch
 
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 from pytest_flashinfer_perf.fuzz.findings import Outcome
 from pytest_flashinfer_perf.launch.child_process import Answer, ChildProcess, Ended, StartError, cause
@@ -81,7 +81,7 @@ class Examples:
                 self._trial.device.touch()
             outcome = self._trial.run(testlist.cases_of_line(words, self._routines)[0])
         except Exception as error:  # noqa: BLE001 - the parent ends the search with this message
-            return Answer(Unable(f"{type(error).__name__}: {error}"), retires=True)
+            return Answer(Unable(in_one_line(error)), retires=True)
         return Answer(outcome, retires=outcome.kind == "failed" and not _is_sound(self._trial.device))
 
 
@@ -170,7 +170,7 @@ class Trial:
             error, names = raised.error, {base.__name__ for base in type(raised.error).__mro__}
             if names.isdisjoint(CLEAN) or _of_the_device(error):
                 return Outcome("failed", _with_traceback(error))
-            return Outcome("refused", _first_line(error))
+            return Outcome("refused", in_one_line(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
             return Outcome("failed" if _of_the_device(error) else "broken", _with_traceback(error))
         return Outcome("right", sampled=seen.sample is not None)
@@ -213,8 +213,4 @@ def _of_the_device(error: Exception) -> bool:
 
 def _with_traceback(error: Exception) -> str:
     frames = "".join(traceback.format_tb(error.__traceback__)).splitlines()[-LINES:]
-    return "\n".join((_first_line(error), *frames))
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+    return "\n".join((in_one_line(error), *frames))

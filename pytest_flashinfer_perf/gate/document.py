@@ -28,6 +28,7 @@ def of(judgement: Judgement) -> dict[str, Any]:
         "flashinfer_perf_gate": SCHEMA,
         "exit_code": judgement.exit_code,
         "headline": words.headline(judgement),
+        "against": words.against(judgement),
         "refusals": list(words.problems(judgement)),
         "notes": list(words.notes(judgement)),
         "to_decide": words.command(judgement) or None,
@@ -36,7 +37,15 @@ def of(judgement: Judgement) -> dict[str, Any]:
         "base": _runs(judgement.base),
         "head": _runs(judgement.head),
         "steps": [
-            {"model": step.model, "sentence": step.sentence, "worse": list(step.worse), "unknown": list(step.unknown)}
+            {
+                "model": step.model,
+                "line": step.line,
+                "subject": step.subject,
+                "is_traffic": step.is_traffic,
+                "sentence": step.sentence,
+                "worse": list(step.worse),
+                "unknown": list(step.unknown),
+            }
             for step in judgement.steps
         ],
         "cases": [_case(judged) for judged in judgement.cases],
@@ -53,6 +62,9 @@ def _case(judged: Judged) -> dict[str, Any]:
         "verdict": judged.verdict.value,
         "reason": judged.reason,
         "sentence": judged.sentence,
+        "time": words.times(judged),
+        "change": words.changes(judged),
+        "detects": words.detectable(judged),
         "bound": judged.case.rows[0].throughput.bound if judged.case.rows else None,
         "judged_in": judged.primary.seen.domain if judged.primary else None,
         "threshold": judged.threshold,
@@ -104,7 +116,7 @@ def junit_xml(judgement: Judgement) -> str:
         if outcome:
             ET.SubElement(test, outcome, message=safe_lines(f"{judged.verdict.value} {words.sentence(judged)}"))
     for step in judgement.steps:
-        test = _test(suite, f"step of {step.model}")
+        test = _test(suite, step.subject)
         if step.verdict:
             ET.SubElement(test, "failure" if step.worse else "error", message=safe_lines(step.line))
     suite.set("tests", str(len(suite)))

@@ -103,14 +103,10 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
     times, count = figures.kernel_times(both, whole=whole), len(before)
     is_split = figures.are_split(both) and not whole
     has_gaps = is_split and any(row.timed.gap for row in both)
-    tick = max(
-        (
-            noise.TICK_S / one.value
-            for row, one in zip(both, times, strict=True)
-            if row.provenance.instrument == "cupti"
-        ),
-        default=0.0,
-    )
+    ticks = [
+        noise.TICK_S / one.value for row, one in zip(both, times, strict=True) if row.provenance.instrument == "cupti"
+    ]
+    tick = max(ticks, default=0.0)
     in_time = _sides(
         Domain.BUSY if has_gaps else Domain.TIME,
         _kind(after[0], is_split=is_split),
@@ -125,11 +121,8 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
     if not counted:
         return [in_time]
     kind = "cycles" if all(map(figures.is_long, both)) else "short"
-    between = [figures.between_stamps(row) for row in both] if kind == "cycles" and has_gaps else []
-    queued = [
-        _of_queued_gaps(one.value - time.value) / one.value for one, time in zip(between, times, strict=False) if one
-    ]
-    in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, tick=max(tick, *queued, 0.0))
+    queued = _queued_gaps(both, times) if kind == "cycles" and has_gaps else 0.0
+    in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, tick=max(tick, queued))
     return [in_cycles, in_time] if all(map(figures.paced_by_sms, both)) else [in_time, in_cycles]
 
 
@@ -166,6 +159,12 @@ def stamped_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: b
     left = [one.plus(-own).at_least(LEAST_LEFT * kernels) for one in stamped]
     differ = math.hypot(noise.STAMPS_DIFFER_S, _of_queued_gaps(own)) / kernels
     return _sides(Domain.STAMPS, "stamps", left, len(before), paired=paired, tick=differ)
+
+
+def _queued_gaps(rows: Sequence[Row], times: Sequence[RowFigure]) -> float:
+    """The largest share of cycles that gaps between queued kernels can differ by; 0 where no row was stamped."""
+    stamped = zip(map(figures.between_stamps, rows), times, strict=True)
+    return max((_of_queued_gaps(one.value - time.value) / one.value for one, time in stamped if one), default=0.0)
 
 
 def _of_queued_gaps(without_kernel: float) -> float:

@@ -266,7 +266,7 @@ def _by_host(threshold: float, judged: Judged, effect: Effect, cases: int) -> Ju
     return _settled(judged, (verdict, reason, sentence), (effect, *judged.effects), threshold, cases)
 
 
-# The sum of each model's step of which this run has one, from the times of its cases.
+# The sum of each model's step, or of traffic, of which this run has one, from the times of its cases.
 
 
 def _steps(cases: Sequence[Judged], head: Sequence[Run], rules: Rules) -> Iterator[JudgedStep]:
@@ -274,9 +274,13 @@ def _steps(cases: Sequence[Judged], head: Sequence[Run], rules: Rules) -> Iterat
     for one in cases:
         for row in one.case.rows[:1]:
             seconds = (_seconds(one.case.before), _seconds(one.case.after))
-            timed[budget.key_of(row.params)].append(TimedCase(*seconds, _unsure(one)))
+            for key in budget.keys_of(row.params):
+                timed[key].append(TimedCase(*seconds, _unsure(one)))
     for plan in {run.step.name: run.step for run in head if run.step is not None}.values():
-        yield verdicts.judged(plan, timed, rules.steps.of(plan.name))
+        if plan.traffic is None:
+            yield verdicts.judged(plan, timed, rules.steps.of(plan.name))
+        else:
+            yield verdicts.judged_traffic(plan, plan.traffic, timed, rules.traffic.of)
 
 
 def _seconds(rows: Sequence[Row]) -> float | None:

@@ -1,35 +1,91 @@
-"""The comparison as Markdown, for a pull request's comment or a job's summary."""
+"""The comparison as Markdown, for a pull request's comment or a job's summary.
+
+It is written from the comparison's document (`document.py`) alone, and so from a file of verdicts as well, whoever
+wrote that: only the members that are named here are read.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
-from pytest_flashinfer_perf.printing import safe_lines
+from pytest_flashinfer_perf.gate import document, words
+from pytest_flashinfer_perf.gate.match import Reason
+from pytest_flashinfer_perf.gate.verdict import Judgement, Verdict
+from pytest_flashinfer_perf.printing import safe, safe_lines
+from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import as_markdown
 
 HEAD = ("| verdict | case | time | change | detects from | why |", "|---|---|---|---|---|---|")
 FOLDED = (Verdict.SAME, Verdict.NEW)
 
 
+@dataclass(frozen=True)
+class ToldCase:
+    verdict: Verdict
+    reason: Reason
+    case: str
+    judged_in: str | None
+    time: str
+    change: str
+    detects: str
+    sentence: str
+    remarks: tuple[str, ...]
+    broken: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        beside = [*self.remarks, *([] if self.judged_in else [self.sentence])]
+        why = "; ".join([f"`{self.reason.value}`", *map(as_markdown, beside)])
+        cells = (self.verdict.value, self.case, self.time, self.change, self.detects)
+        return f"| {' | '.join(map(as_markdown, cells))} | {why} |"
+
+
+@dataclass(frozen=True)
+class ToldStep:
+    line: str
+    is_traffic: bool
+
+
+@dataclass(frozen=True)
+class Told:
+    """What Markdown says of a comparison."""
+
+    headline: str
+    against: str
+    refusals: tuple[str, ...]
+    steps: tuple[ToldStep, ...]
+    notes: tuple[str, ...]
+    to_decide: str | None
+    cases: tuple[ToldCase, ...]
+
+
 def text(judgement: Judgement) -> str:
-    return "\n".join(_lines(judgement)) + "\n"
+    return of_document(document.of(judgement))
 
 
-def _lines(judgement: Judgement) -> Iterator[str]:
-    yield f"### flashinfer-perf: {words.headline(judgement)}"
+def of_document(values: Any) -> str:
+    """The Markdown of a comparison's document; raises FieldError for what is none."""
+    return "\n".join(_lines(fields.read(Told, values, "the verdicts"))) + "\n"
+
+
+def _lines(told: Told) -> Iterator[str]:
+    yield f"### flashinfer-perf: {as_markdown(told.headline)}"
     yield ""
-    yield as_markdown(words.against(judgement))
-    refused = (f"**Refused**: {as_markdown(problem)}" for problem in words.problems(judgement))
-    steps = (as_markdown(step.line) for step in judgement.steps)
-    for line in (*refused, *steps, *map(as_markdown, words.notes(judgement))):
+    for step in told.steps:
+        yield from (as_markdown(step.line), "") if step.is_traffic else ()
+    yield as_markdown(told.against)
+    refused = (f"**Refused**: {as_markdown(problem)}" for problem in told.refusals)
+    steps = (as_markdown(step.line) for step in told.steps if not step.is_traffic)
+    for line in (*refused, *steps, *map(as_markdown, told.notes)):
         yield ""
         yield line
-    shown = [judged for judged in judgement.cases if judged.verdict not in FOLDED or judged.broken]
-    others = [judged for judged in judgement.cases if judged not in shown]
+    shown, others = list[ToldCase](), list[ToldCase]()
+    for case in told.cases:
+        (others if case.verdict in FOLDED and not case.broken else shown).append(case)
     if shown:
         yield ""
         yield from _table(shown)
@@ -37,19 +93,14 @@ def _lines(judgement: Judgement) -> Iterator[str]:
         yield from ("", f"<details><summary>{len(others)} more, same or new</summary>", "")
         yield from _table(others)
         yield from ("", "</details>")
-    command = words.command(judgement)
-    if command:
-        yield from ("", "To decide what is AMBIGUOUS, measure both versions in turns:", "", f"    {command}")
+    if told.to_decide:
+        command = f"    {safe(told.to_decide)}"
+        yield from ("", "To decide what is AMBIGUOUS, measure both versions in turns:", "", command)
 
 
-def _table(cases: Sequence[Judged]) -> Iterator[str]:
+def _table(cases: Sequence[ToldCase]) -> Iterator[str]:
     yield from HEAD
-    for judged in cases:
-        beside = [*words.remarks(judged), *([] if judged.primary else [judged.sentence])]
-        why = "; ".join([f"`{judged.reason}`", *map(as_markdown, beside)])
-        figures = (words.times(judged), words.changes(judged), words.detectable(judged))
-        cells = (judged.verdict.value, judged.name, *figures)
-        yield f"| {' | '.join(map(as_markdown, cells))} | {why} |"
+    yield from (case.line for case in cases)
 
 
 # Output for GitHub Actions: the job's summary, and annotations for cases that need attention.
@@ -63,15 +114,15 @@ def publish(judgement: Judgement) -> Iterator[str]:
         return
     yield from summarized(text(judgement))
     for problem in words.problems(judgement):
-        yield _annotation("error", "refused", problem)
+        yield annotation("error", "refused", problem)
     certain = [judged for judged in judgement.cases if judged.worse or judged.unjudged]
     for judged in certain:
         title = f"{judged.verdict.value} {judged.name}"
-        yield _annotation("error", title, words.sentence(judged), words.place(judged))
+        yield annotation("error", title, words.sentence(judged), words.place(judged))
     ambiguous = [judged.name for judged in judgement.having(Verdict.AMBIGUOUS) if judged not in certain]
     if ambiguous:  # one for all: GitHub shows ten of a step
         title = f"{len(ambiguous)} AMBIGUOUS"
-        yield _annotation("warning", title, f"too noisy to judge: {', '.join(ambiguous)}")
+        yield annotation("warning", title, f"too noisy to judge: {', '.join(ambiguous)}")
 
 
 def summarized(text: str) -> Iterator[str]:
@@ -80,10 +131,10 @@ def summarized(text: str) -> Iterator[str]:
         with Path(os.environ[SUMMARY]).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
     except OSError as error:
-        yield _annotation("warning", f"no {SUMMARY}", str(error))
+        yield annotation("warning", f"no {SUMMARY}", str(error))
 
 
-def _annotation(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
+def annotation(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
     where = {"file": place[0], "line": str(place[1])} if place else {}
     values = {
         name: _escaped(text).replace(":", "%3A").replace(",", "%2C") for name, text in {"title": title, **where}.items()

@@ -13,6 +13,8 @@ from pytest_flashinfer_perf.rows.formatting import indented, width, wrapped
 
 
 def lines(judgement: Judgement) -> Iterator[str]:
+    for step in judgement.steps:
+        yield from wrapped(step.line) if step.is_traffic else ()
     yield from wrapped(words.against(judgement))
     for note in words.notes(judgement):
         yield from wrapped(note)
@@ -26,7 +28,7 @@ def lines(judgement: Judgement) -> Iterator[str]:
         yield from _cases(of_verdict)
     yield ""
     for step in judgement.steps:
-        yield from wrapped(step.line)
+        yield from () if step.is_traffic else wrapped(step.line)
     yield from wrapped(words.headline(judgement))
     command = words.command(judgement)
     if command:

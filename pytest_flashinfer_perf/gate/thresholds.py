@@ -1,4 +1,4 @@
-"""`[thresholds]` and `[models]` of the settings file: how much slower is too slow, and limits without a baseline.
+"""`[thresholds]`, `[models]` and `[traffic]` of the settings file: how much slower is too slow, and other limits.
 
 First the sections are read, by globs of cases; `broken` then names each limit that a case does not keep.
 """
@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileE
 from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.effects import Replicates
 from pytest_flashinfer_perf.gate.match import ComparedCase
-from pytest_flashinfer_perf.models.verdicts import StepLimits
+from pytest_flashinfer_perf.models.verdicts import StepLimits, TrafficLimits
 from pytest_flashinfer_perf.rows.host_time import SYNCHRONISATION, HostTime, places
 from pytest_flashinfer_perf.rows.row import Row
 
@@ -105,7 +105,10 @@ class Globs:
 @dataclass(frozen=True)
 class Thresholds(Globs):
     def of(self, row: Row) -> Threshold:
-        return replace(Threshold(), **self.fields(glob_names(row)))
+        return self.named(glob_names(row))
+
+    def named(self, names: Sequence[str]) -> Threshold:
+        return replace(Threshold(), **self.fields(names))
 
     def idle(self, rows: Iterable[Row]) -> list[str]:
         return self.without_match([name for row in rows for name in glob_names(row)])
@@ -117,6 +120,14 @@ class StepThresholds(Globs):
 
     def of(self, model: str) -> StepLimits:
         return replace(StepLimits(), **self.fields([model]))
+
+
+@dataclass(frozen=True)
+class TrafficThresholds(Globs):
+    """Globs of the names of APIs, and `sum` for the whole of a recording."""
+
+    def of(self, name: str) -> TrafficLimits:
+        return replace(TrafficLimits(), **self.fields([name]))
 
 
 def glob_names(row: Row) -> tuple[str, ...]:
@@ -140,6 +151,10 @@ def of_steps(project: ProjectFile) -> StepThresholds:
     return StepThresholds(tuple(entries(project, "models", OF_STEPS)))
 
 
+def of_traffic(project: ProjectFile) -> TrafficThresholds:
+    return TrafficThresholds(tuple(entries(project, "traffic", OF_TRAFFIC)))
+
+
 def entries(project: ProjectFile, section: str, readers: Mapping[str, Reader]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each glob of a section with its fields, read by the reader of each."""
     for glob, entry in project.section(section, readers).items():
@@ -148,6 +163,7 @@ def entries(project: ProjectFile, section: str, readers: Mapping[str, Reader]) -
 
 
 OF_STEPS = {"slower_step": share, "max_step_us": number}
+OF_TRAFFIC = {"slower": share, "max_ms_per_s": number}
 
 
 # Limits without a baseline: rates to reach, a limit relative to another backend, limits of host time.

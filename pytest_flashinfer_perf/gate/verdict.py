@@ -11,7 +11,7 @@ from enum import Enum
 
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import NEVER_ALLOWED, ComparedCase, Reason
-from pytest_flashinfer_perf.gate.thresholds import Broken, StepThresholds, Threshold, Thresholds
+from pytest_flashinfer_perf.gate.thresholds import Broken, StepThresholds, Threshold, Thresholds, TrafficThresholds
 from pytest_flashinfer_perf.models.verdicts import JudgedStep
 from pytest_flashinfer_perf.rows.run_file import Run
 
@@ -46,6 +46,7 @@ class Rules:
     strict: bool = False
     paired: bool = False
     steps: StepThresholds = field(default_factory=StepThresholds)
+    traffic: TrafficThresholds = field(default_factory=TrafficThresholds)
     quantity: Domain | None = None
 
 

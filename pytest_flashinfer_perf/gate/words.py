@@ -21,6 +21,7 @@ from pytest_flashinfer_perf.gate.noise import FEWEST_PLACEMENTS
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Verdict
 from pytest_flashinfer_perf.machine import implementations
 from pytest_flashinfer_perf.machine.implementations import UNKNOWN
+from pytest_flashinfer_perf.models import verdicts
 from pytest_flashinfer_perf.rows.formatting import counted, duration
 from pytest_flashinfer_perf.rows.host_time import COUNTED, places
 from pytest_flashinfer_perf.rows.row import Row
@@ -237,7 +238,10 @@ def notes(judgement: Judgement) -> Iterator[str]:
     yield from assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
         yield f"[thresholds] {glob!r} fits no case{_brackets(glob)}"
-    for glob in judgement.rules.steps.without_match([step.model for step in judgement.steps]):
+    summed = [name for step in judgement.steps if step.is_traffic for name in (verdicts.SUM, *step.apis)]
+    for glob in judgement.rules.traffic.without_match(summed):
+        yield f"[traffic] {glob!r} fits neither {verdicts.SUM} nor an API of a recording that this run has"
+    for glob in judgement.rules.steps.without_match([step.model for step in judgement.steps if not step.is_traffic]):
         yield f"[models] {glob!r} fits no model of which this run has a step"
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pytest_flashinfer_perf.errors import in_one_line
 from pytest_flashinfer_perf.kernel_timing import tracebacks
 from pytest_flashinfer_perf.kernel_timing.cupti import Activity, Recorder
 from pytest_flashinfer_perf.kernel_timing.instruments import Call
@@ -170,7 +171,7 @@ def counted(instrument: str, count: Callable[[], Counts]) -> Counts:
     try:
         counts = count()
     except Exception as error:  # noqa: BLE001 - whatever stops it is the reason
-        counts = Counts(why_not=f"{instrument} counts nothing of the host: {type(error).__name__}: {error}")
+        counts = Counts(why_not=f"{instrument} counts nothing of the host: {in_one_line(error)}")
     return replace(counts, seconds=time.perf_counter() - start)
 
 

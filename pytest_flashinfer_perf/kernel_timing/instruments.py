@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.kernel_timing import tracebacks
 from pytest_flashinfer_perf.kernel_timing.cupti import TimedCalls, read_together
 from pytest_flashinfer_perf.machine import capability
@@ -175,7 +175,7 @@ def _explained_errors() -> Iterator[None]:
         if not tracebacks.raised_by_instrument(error):
             raise
         known = next((sentence for words, sentence in NO_SUCH_CALL.items() if words in str(error)), None)
-        raise InstrumentError(known or f"bench_gpu_time: {type(error).__name__}: {error}") from None
+        raise InstrumentError(known or f"bench_gpu_time: {in_one_line(error)}") from None
 
 
 def _cupti(_device: Device) -> str | None:
@@ -198,7 +198,7 @@ def _attach_error() -> str | None:
         cupti.activity_disable(cupti.ActivityKind.CONCURRENT_KERNEL)
         cupti.finalize()
     except Exception as error:  # noqa: BLE001 - whatever stops it is the reason
-        return f"cupti cannot attach: {type(error).__name__}: {error}"
+        return f"cupti cannot attach: {in_one_line(error)}"
     return None
 
 

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_flashinfer_perf.errors import in_one_line
+
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
 
@@ -55,6 +57,7 @@ HARDWARE: dict[str, tuple[str, ...]] = {
     "trtllm-allreduce": ("9.0", "10.0", "10.3", "10.7", "12.0+"),
     "trtllm-alltoall": ("9.0", "10.0", "10.3", "10.7"),
     "vllm-allreduce": ("8.0+",),
+    "ulysses-nvlink": ("8.0+",),
     "nccl": ("7.5+",),
     "symm_mem-oneshot": ("8.0+",),
     "symm_mem-twoshot": ("8.0+",),
@@ -181,7 +184,7 @@ def flashinfer_import_error() -> str | None:
             warnings.simplefilter("ignore")  # warnings during the import are no reason not to use it
             importlib.import_module("flashinfer")
     except Exception as error:  # noqa: BLE001 - whatever the import raises is the reason
-        return f"flashinfer failed to import: {type(error).__name__}: {error}"
+        return f"flashinfer failed to import: {in_one_line(error)}"
     return None
 
 

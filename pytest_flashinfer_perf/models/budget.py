@@ -1,12 +1,14 @@
-"""The budget of a model's step: each kernel's count times the median of its fastest backend, and the sum.
+"""The budget of a model's step, or of recorded traffic: each kernel's count times its median, and the sum.
 
-A kernel that a case measures and that has no usable row says why: what the run has of its cases that ended otherwise.
+Of several backends the fastest counts. A kernel that a case measures and that has no usable row says why: what the
+run has of its cases that ended otherwise.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +17,7 @@ from pytest_flashinfer_perf.rows.formatting import as_markdown, duration, markdo
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run, RunError
 from pytest_flashinfer_perf.rows.scatter import median_error
-from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan
+from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan, Traffic
 
 OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median, in standard deviations over the root of the count
 USABLE = ("ok", "noisy")
@@ -86,7 +88,8 @@ def of_run(plan: StepPlan, run: Run, base: Run | None = None) -> Budget:
     devices = sorted({str(row.identity.device_name) for row in rows})
     if len(devices) != 1:
         raise RunError(f"{run.name} has usable rows of {' and '.join(devices) or 'no device'}: a step runs on one GPU")
-    fastest = {key_of(row.params): row for row in sorted(rows, key=lambda row: row.median, reverse=True)}
+    ordered = sorted(rows, key=lambda row: row.median, reverse=True)
+    fastest = {key: row for row in ordered for key in keys_of(row.params)}
     entries = tuple(_entry(kernel, fastest, run) for kernel in plan.kernels)
     return Budget(plan, entries, devices[0], None if base is None else of_run(plan, base))
 
@@ -106,9 +109,14 @@ def _of_two(plan: StepPlan, run: Run, first: Run) -> Budget:
         return Budget(plan, trouble=str(error))
 
 
+def keys_of(params: Mapping[str, Any]) -> tuple[ProblemKey, ProblemKey]:
+    """By which a problem of a plan finds a row: with the row's backend, and without, for a problem that names none."""
+    known = key_of(params)
+    return known, known - {("backend", params.get("backend"))}
+
+
 def key_of(params: Mapping[str, Any]) -> ProblemKey:
-    """The same for all backends."""
-    return frozenset((name, _hashable(value)) for name, value in params.items() if name != "backend")
+    return frozenset((name, _hashable(value)) for name, value in params.items())
 
 
 def _hashable(value: Any) -> Any:
@@ -126,7 +134,8 @@ def _entry(kernel: StepKernel, fastest: Mapping[ProblemKey, Row], run: Run) -> K
 def _reason(kernel: StepKernel, run: Run) -> str:
     """How the kernel's cases ended instead: a reason once, with the backends that it is of."""
     wanted = {key_of(one) for one in kernel.problems}
-    unusable = ((row.identity, f"its answer is {row.status}") for row in run.ours if key_of(row.params) in wanted)
+    found = [row for row in run.ours if not wanted.isdisjoint(keys_of(row.params))]
+    unusable = ((row.identity, f"its answer is {row.status}") for row in found)
     left = (
         (one.identity, f"{one.outcome}: {one.headline}")
         for one in run.unmeasured
@@ -156,12 +165,17 @@ def _sum(entries: Iterable[KernelTime]) -> Sum:
 
 # The budget of a model's step as a table for the terminal or Markdown, with what it does not cover.
 
-HEADINGS = ("kernel", "count", "fastest backend", "median", "per step", "share")
+OF_A_STEP = ("kernel", "count", "fastest backend", "median", "per step", "share")
+OF_TRAFFIC = ("API", "calls", "cases", "mean", "per second", "share")
+
+
+def headings(budget: Budget) -> tuple[str, ...]:
+    return OF_TRAFFIC if budget.plan.traffic else OF_A_STEP
 
 
 def lines(budget: Budget) -> Iterator[str]:
     yield f"{budget.plan.title} on {budget.device}"
-    shown = [HEADINGS, *table(budget)]
+    shown = [headings(budget), *table(budget)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for cells in shown:
         yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
@@ -171,13 +185,16 @@ def lines(budget: Budget) -> Iterator[str]:
 def markdown(budget: Budget) -> Iterator[str]:
     yield f"### {as_markdown(f'{budget.plan.title} on {budget.device}')}"
     yield ""
-    yield from markdown_table(HEADINGS, table(budget))
+    yield from markdown_table(headings(budget), table(budget))
     yield ""
     yield from (f"- {as_markdown(line.strip())}" for line in below(budget))
 
 
 def table(budget: Budget) -> Iterator[tuple[str, ...]]:
     whole = budget.total.seconds
+    if budget.plan.traffic:
+        yield from _by_api(budget, budget.plan.traffic.seconds)
+        return
     for entry in sorted(budget.entries, key=lambda entry: -entry.seconds):
         if entry.kernel.gap:
             continue
@@ -189,6 +206,22 @@ def table(budget: Budget) -> Iterator[tuple[str, ...]]:
         yield (entry.kernel.name, str(entry.kernel.count), *cells)
 
 
+def _by_api(budget: Budget, seconds: float) -> Iterator[tuple[str, ...]]:
+    """Of traffic: the GPU's time in the calls of each API, per second of what was recorded."""
+    whole, of_api = budget.total.seconds, defaultdict(list)
+    for entry in budget.entries:
+        if entry.row is not None:
+            of_api[entry.kernel.name].append(entry)
+    for name, entries in sorted(of_api.items(), key=lambda one: -_sum(one[1]).seconds):
+        calls, took = sum(entry.kernel.count for entry in entries), _sum(entries).seconds
+        times = (duration(took / calls), _per_second(took, seconds), f"{took / whole:.1%}")
+        yield (name, f"{calls:,}", str(len(entries)), *times)
+
+
+def _per_second(took: float, seconds: float) -> str:
+    return duration(took / seconds) if seconds else "-"
+
+
 def below(budget: Budget) -> Iterator[str]:
     if budget.trouble:
         yield budget.trouble
@@ -197,7 +230,10 @@ def below(budget: Budget) -> Iterator[str]:
     measured = [entry.kernel for entry in budget.entries if entry.row is not None]
     without = f", incomplete: of kernels with {_weights(measured, budget)}"
     incomplete = without if budget.plan.gaps or budget.unmeasured else ""
-    yield f"sum {duration(total.seconds)} +- {duration(total.error)} of GPU time per step{incomplete}"
+    per = " per step" if budget.plan.traffic is None else ""
+    yield f"sum {duration(total.seconds)} +- {duration(total.error)} of GPU time{per}{incomplete}"
+    if budget.plan.traffic:
+        yield from _beside(budget, budget.plan.traffic)
     for reason in dict.fromkeys(entry.reason for entry in budget.unmeasured):
         kernels = [entry.kernel for entry in budget.unmeasured if entry.reason == reason]
         names = ", ".join(dict.fromkeys(kernel.name for kernel in kernels))
@@ -210,8 +246,27 @@ def below(budget: Budget) -> Iterator[str]:
     yield from budget.plan.coverage
 
 
+def _beside(budget: Budget, traffic: Traffic) -> Iterator[str]:
+    """The sum per second, and beside the kernels that the recorded program ran, if the recording timed them."""
+    took = budget.total.seconds
+    if traffic.seconds:
+        yield f"{duration(took / traffic.seconds)} of GPU time for each second that was recorded"
+    traces = (entry.row.trace for entry in budget.entries if entry.row is not None)
+    launched = {name for trace in traces if trace for name in trace.kernels or ()}
+    seen = math.fsum(seconds for name, seconds in traffic.kernels.items() if name in launched)
+    if seen:
+        others = 1 - seen / math.fsum(traffic.kernels.values())
+        yield (
+            f"the recorded program spent {duration(seen)} in the kernels of these cases, "
+            f"the sum is {took / seen - 1:+.1%} of that; {others:.1%} of its GPU time went into other kernels"
+        )
+
+
 def _weights(kernels: Sequence[StepKernel], budget: Budget) -> str:
-    """Files of older versions do not have the weights of their kernels."""
+    """Files of older versions do not have the weights of their kernels; of traffic it is the share of the calls."""
+    if budget.plan.traffic:
+        calls = sum(entry.kernel.count for entry in budget.entries)
+        return f"{sum(kernel.count for kernel in kernels) / calls:.1%} of the calls"
     whole = sum(entry.kernel.weight_bytes for entry in budget.entries)
     share = f"{sum(kernel.weight_bytes for kernel in kernels) / whole:.1%}" if whole else "an unknown share"
     return f"{share} of the weights"
@@ -223,4 +278,5 @@ def _change(budget: Budget) -> str:
         return "the base has no kernel of this step"
     one_sided = [now.kernel.name for now, then in budget.beside if (now.row is None) != (then.row is None)]
     without = f", without {', '.join(dict.fromkeys(one_sided))}, which only one run has" if one_sided else ""
-    return f"compared with the base: {change.seconds:+.1%} +- {change.error:.1%} of GPU time per step{without}"
+    per = " per step" if budget.plan.traffic is None else ""
+    return f"compared with the base: {change.seconds:+.1%} +- {change.error:.1%} of GPU time{per}{without}"

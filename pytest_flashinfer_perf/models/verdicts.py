@@ -1,17 +1,18 @@
-"""Judge the sum of a model's step: its change between two runs, and the limits that the settings file gives it.
+"""Judge the sum of a model's step, or of traffic: its change between two runs, and the limits of the settings file.
 
 The gate gives the times of each problem on both sides, and how far each may be off; the judgement is this page's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_flashinfer_perf.models.budget import ProblemKey, key_of
 from pytest_flashinfer_perf.rows.formatting import duration
-from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan
+from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan, Traffic
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,14 @@ class StepLimits:
 
     slower_step: float | None = None
     max_step_us: float | None = None
+
+
+@dataclass(frozen=True)
+class TrafficLimits:
+    """The limits for the sum of the calls of a recording, or for those of one API; None for no limit."""
+
+    slower: float | None = None
+    max_ms_per_s: float | None = None
 
 
 class TimedCase(NamedTuple):
@@ -32,12 +41,23 @@ class TimedCase(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgedStep:
-    """The sum of a model's step: its time and change in a sentence, exceeded limits, and what cannot be judged."""
+    """The sum of a model's step, or of traffic: its time and change in a sentence, exceeded limits, and what cannot
+    be judged.
+    """
 
     model: str
     sentence: str
     worse: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    apis: tuple[str, ...] = ()  # of traffic, those that were summed
+
+    @property
+    def is_traffic(self) -> bool:
+        return bool(self.apis)
+
+    @property
+    def subject(self) -> str:
+        return "your traffic" if self.is_traffic else f"step of {self.model}"
 
     @property
     def verdict(self) -> str:
@@ -47,7 +67,7 @@ class JudgedStep:
     @property
     def line(self) -> str:
         beside = f"{self.verdict} " if self.verdict else ""
-        return f"{beside}step of {self.model}: {'; '.join([self.sentence, *self.worse, *self.unknown])}"
+        return f"{beside}{self.subject}: {'; '.join([self.sentence, *self.worse, *self.unknown])}"
 
 
 Cases = Mapping[ProblemKey, Sequence[TimedCase]]
@@ -105,3 +125,70 @@ def _unknown(limits: StepLimits, unmeasured: Sequence[str], change: float | None
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(names))
+
+
+# The calls of a recording, which begin with the change of the whole, and then name what made it.
+
+SUM = "sum"  # by which limits name the whole
+MOST_NAMED = 5
+
+
+def judged_traffic(
+    plan: StepPlan, traffic: Traffic, cases: Cases, limits: Callable[[str], TrafficLimits]
+) -> JudgedStep:
+    kernels = [(kernel.name, _timed(kernel, cases)) for kernel in plan.kernels if not kernel.gap]
+    parts: defaultdict[str, list[tuple[str, TimedCase]]] = defaultdict(list)
+    for name, timed in kernels:
+        parts[name].append((name, timed))
+    whole = sum(timed.after or 0.0 for _, timed in kernels)
+    base = sum(timed.before or 0.0 for _, timed in kernels)
+    change, unsure, apart = _change(kernels)
+    sentences = [] if change is None else [f"{change:+.2%} +- {unsure:.2%} of GPU time", *_by_api(parts, base)]
+    sentences.append(_of_time(whole, traffic))
+    unmeasured = [name for name, timed in kernels if timed.after is None]
+    left_out = [*(kernel.name for kernel in plan.gaps), *unmeasured, *apart]
+    sentences += [f"without some calls of {_listed(left_out)}"] if left_out else []
+    named = {SUM: kernels, **parts}
+    worse = tuple(sentence for name, part in named.items() for sentence in _exceeded(name, part, traffic, limits(name)))
+    unknown = [sentence for name, part in named.items() for sentence in _unjudged(name, part, limits(name))]
+    return JudgedStep(plan.name, "; ".join(sentences), worse, () if worse else tuple(unknown), tuple(parts))
+
+
+def _of_time(seconds: float, traffic: Traffic) -> str:
+    return f"{_ms_per_s(seconds, traffic):.4g} ms per second" if traffic.seconds else duration(seconds)
+
+
+def _ms_per_s(seconds: float, traffic: Traffic) -> float:
+    return 1e3 * seconds / traffic.seconds if traffic.seconds else 0.0
+
+
+def _by_api(parts: Mapping[str, Sequence[tuple[str, TimedCase]]], base: float) -> Iterator[str]:
+    """The APIs that surely changed, by what each adds to the change of the sum."""
+    found = []
+    for name, part in parts.items():
+        change, unsure, _ = _change(part)
+        share = sum(timed.before or 0.0 for _, timed in part) / base
+        if change is not None and abs(change) > unsure:
+            found.append((share * change, f"{name} {change:+.2%} +- {unsure:.2%}, which is {share * change:+.2%}"))
+    found.sort(key=lambda one: -abs(one[0]))
+    yield from (sentence for _, sentence in found[:MOST_NAMED])
+    if rest := found[MOST_NAMED:]:
+        yield f"{len(rest)} other APIs together {sum(share for share, _ in rest):+.2%}"
+
+
+def _exceeded(
+    name: str, part: Sequence[tuple[str, TimedCase]], traffic: Traffic, limits: TrafficLimits
+) -> Iterator[str]:
+    change, unsure, _ = _change(part)
+    took = _ms_per_s(sum(timed.after or 0.0 for _, timed in part), traffic)
+    if limits.max_ms_per_s is not None and took > limits.max_ms_per_s:
+        yield f"{name} takes {took:.4g} ms per second, more than max_ms_per_s {limits.max_ms_per_s:g}"
+    if limits.slower is not None and change is not None and change > limits.slower and change > unsure:
+        yield f"{name} is {change:.2%} slower, more than slower {limits.slower:.2%}"
+
+
+def _unjudged(name: str, part: Sequence[tuple[str, TimedCase]], limits: TrafficLimits) -> Iterator[str]:
+    if limits.max_ms_per_s is not None and any(timed.after is None for _, timed in part):
+        yield f"max_ms_per_s of {name} cannot be judged: not all of its cases were measured"
+    if limits.slower is not None and _change(part)[0] is None:
+        yield f"slower of {name} cannot be judged: none of its cases was compared"

@@ -37,14 +37,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _is_asked_for(config: pytest.Config) -> bool:
-    """Whether an option, an argument, a settings file or another process asks for more than tests may do."""
+    """Whether an option, an argument or a settings file asks for more than tests may do, or workers may find cases."""
     option = config.option
-    others = getattr(option, "tx", None) or getattr(option, "dist", "no") != "no" or hasattr(config, "workerinput")
+    workers = getattr(option, "tx", None) or getattr(option, "dist", "no") != "no"
+    starts_workers = workers and not hasattr(config, "workerinput")
     compared = getattr(option, "benchmark_compare", None)
-    if others or compared or options.are_given(config):
+    if starts_workers or compared or options.are_given(config):
         return True
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    if any(path.suffix in (".txt", ".json") or named_files.is_data_set(path) for path in paths):
+    if any(path.suffix in (".txt", ".json", ".jsonl") or named_files.is_data_set(path) for path in paths):
         return True
     # A project's settings are read at once: what is wrong in them ends the session.
     shared = config.rootpath / "pyproject.toml"

@@ -74,7 +74,7 @@ def verify(settings: Settings) -> None:
     """Raise ParamError for unknown backends, cases and models, before anything is collected."""
     _verify_model(settings)
     known = set(all_backends())
-    if settings.api or _runs_a_step(settings):
+    if settings.api or settings.traffic or _runs_a_step(settings):
         known |= {name for api in all_apis().values() for name in api.backends}
     strange = [name for name in settings.backends if name not in known]
     if strange:
@@ -129,7 +129,11 @@ def _plan(model: str, step: str, file: str | None) -> StepPlan:
 
 
 def recorded_step(settings: Settings) -> StepPlan | None:
-    """The step of the run, as this FlashInfer can measure it, for the file of the run."""
+    """The step of the run, as this FlashInfer can measure it, for the file of the run; or the calls of a recording."""
+    if settings.traffic is not None:
+        from pytest_flashinfer_perf.traffic import replay  # which needs torch
+
+        return replay.of_file(settings.traffic, settings.cover, settings.backends).plan
     if not _runs_a_step(settings):
         return None
     step, gpus = plans.completed(_planned(settings), {**all_routines(), **all_apis()}), asked.gpus()

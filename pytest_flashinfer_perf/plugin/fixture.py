@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_flashinfer_perf import compat
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
-from pytest_flashinfer_perf.config.settings import Asked, Measuring, MeasuringError, Settings
+from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring, MeasuringError, Settings
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import peaks, row
 from pytest_flashinfer_perf.measurement.autotune import CacheError
@@ -60,7 +61,9 @@ def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
     else:
         turn = setup.turn_of_all(request.config, asked.locks(request.node, number))
     with turn:
-        yield Perf(request, benchmark, settings, device)
+        perf = Perf(request, benchmark, settings, device)
+        with compat.timed_by(perf.unchecked):
+            yield perf
 
 
 class Perf:
@@ -161,17 +164,34 @@ class Perf:
 
         `measuring` has the fields of Measuring that differ from the run's options for this call.
         """
+        work = {"flops": flops, "bytes": bytes, "flops_dtype": flops_dtype, "reference": reference, "out": out}
+        return self._timed(fn, args, kwargs, measuring, {**work, "checking": self._settings.checking})
+
+    def unchecked(self, call: compat.TimedCall, measuring: Asked) -> Measurement:
+        """Time a call of one of the functions in compat.py, which says neither what it writes nor what is right."""
+        if self._settings.checking.only:
+            pytest.skip("--perf-refcheck=only: this call has no reference")
+        return self._timed(call.fn, call.args, call.kwargs, measuring, {"checking": Checking(refcheck="off")})
+
+    def _timed(
+        self,
+        fn: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        measuring: Asked,
+        work: Mapping[str, Any],
+    ) -> Measurement:
         with self._row_or_nothing():
             self._node.stash[IDENTITY] = self._identity
             if self._settings.fuzzing.on:
                 pytest.skip("perf.time has no shapes to search: give it a strategy of your own with @given")
             self._measuring = self._asked(self._measuring.changed_by(measuring))
-            work = {"flops": flops, "bytes": bytes, "flops_dtype": flops_dtype, "reference": reference, "out": out}
             here = {"device": str(self._device.torch), "name": self._node.name}
-            how = {"measuring": self._measuring, "checking": self._settings.checking, **here}
             time_limit.watch()
-            measured = measure(fn, args, kwargs, **work, **how)  # type: ignore[arg-type]
-            cost = Cost(flops or 0.0, bytes or 0.0, measured.flops_dtype or "", inferred=flops_dtype is None)
+            seen = measure(fn, args, kwargs, measuring=self._measuring, **work, **here)
+            measured = replace(seen, checking=self._settings.checking)  # the run's, in a call that cannot be checked
+            is_inferred = work.get("flops_dtype") is None
+            cost = Cost(measured.flops or 0.0, measured.bytes or 0.0, measured.flops_dtype or "", inferred=is_inferred)
             if self._settings.checking.only:
                 self._checked(measured)
             else:

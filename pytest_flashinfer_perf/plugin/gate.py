@@ -45,6 +45,7 @@ def start(config: pytest.Config, project: ProjectFile, step: Callable[[], StepPl
         allowed=match.allowed(config.getoption("perf_gate_allow")),
         strict=config.getoption("perf_gate_strict"),
         steps=thresholds.of_steps(project),
+        traffic=thresholds.of_traffic(project),
     )
     config.pluginmanager.register(Gate(config, rules, step), "flashinfer-perf-gate")
 

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import Board
@@ -23,6 +24,7 @@ from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, confirms, measures
+from pytest_flashinfer_perf.session.workers import usage_errors_sent
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -42,6 +44,7 @@ def begin(config: pytest.Config) -> None:
         settings = config.stash[SETTINGS] = read_options.read(config)
         board = Board(functools.partial(_step_of, settings))
         config.pluginmanager.register(board, "flashinfer-perf-board")
+        config.pluginmanager.register(results.Columns(), "flashinfer-perf-columns")
         running.start(config, board.notes)
         if not hasattr(config, "workerinput"):
             _start_gathering(config, settings, board)
@@ -54,7 +57,7 @@ def begin(config: pytest.Config) -> None:
 
 
 def _step_of(settings: Settings) -> StepPlan | None:
-    if settings.model is None and settings.plan is None:
+    if settings.model is None and settings.plan is None and settings.traffic is None:
         return None
     from pytest_flashinfer_perf.plugin import cases
 
@@ -138,12 +141,16 @@ def pytest_collection_imports() -> Generator[None, object, object]:
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Collect a finding or a testlist that is named as an argument; doctest would take any .txt file."""
+    """Collect a finding, a recording or a testlist that is named as an argument; doctest would take any .txt file."""
     others = yield
     if not parent.session.isinitpath(file_path):
         return others
     if file_path.suffix == ".json":
         return others or named_files.findings_in(file_path, parent)
+    if named_files.is_recording(file_path):
+        from pytest_flashinfer_perf.plugin.items import TrafficFile
+
+        return [TrafficFile.from_parent(parent, path=file_path)]
     if not named_files.is_testlist(file_path, parent.config):
         return others
     from pytest_flashinfer_perf.plugin.items import Testlist
@@ -153,6 +160,9 @@ def pytest_collect_file(
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Give a test that is marked by perf_cases or perf_apis its cases."""
+    if not is_installed("torch"):
+        metafunc.parametrize("case", [None])  # an error, unless the test is deselected
+        return
     from pytest_flashinfer_perf.plugin import collection
 
     marker, settings = metafunc.definition.get_closest_marker("perf_cases"), metafunc.config.stash[SETTINGS]
@@ -165,6 +175,11 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add the items that options ask for, and give those that measure their clocks and keywords."""
+    with usage_errors_sent(config):
+        _complete(session, config, items)
+
+
+def _complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     for asked, shared in config.stash.get(TRACE_SETS, ()):
         items.extend(named_files.items(session, asked, shared))
     if config.stash[SETTINGS].cases:
@@ -178,7 +193,7 @@ def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.
         from pytest_flashinfer_perf.plugin import ranked
 
         ranked.prepare(items)
-    if measured:
+    if measured and is_installed("torch"):
         from pytest_flashinfer_perf.plugin import collection
 
         collection.verify_project(measured, config.stash[SETTINGS])
@@ -192,21 +207,24 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     """Find the device and the instrument before the first test, so that a missing one is one error, not many."""
     measured = any(map(measures, session.items))
     needs_device = measured or any(any(map(one.get_closest_marker, options.REQUIRING)) for one in session.items)
-    if session.config.option.collectonly or not needs_device:
+    if session.config.option.collectonly:
         return
-    settings, terminal = session.config.stash[SETTINGS], session.config.pluginmanager.get_plugin("terminalreporter")
-    if measured and terminal is not None and session.config.get_verbosity() == 0:  # -v names each case as it begins
-        session.config.pluginmanager.register(progress.Heartbeat(terminal, len(session.items)))
+    settings, plugins = session.config.stash[SETTINGS], session.config.pluginmanager
+    terminal, may_measure = plugins.get_plugin("terminalreporter"), measured or plugins.has_plugin("dsession")
+    if may_measure and terminal is not None and session.config.get_verbosity() == 0:  # -v names each case as it begins
+        plugins.register(progress.Heartbeat(terminal, len(session.items), measures=measured))
+    if not needs_device:
+        return
     device = session.config.stash[DEVICE] = _device(settings)
     if measured and not is_codspeed_active(session.config):
         running.ready(session, settings, device)
 
 
 def _device(settings: Settings) -> Device:
-    from pytest_flashinfer_perf.kernel_timing import instruments, run
-    from pytest_flashinfer_perf.machine import devices
-
     with errors_of_use(), importing():  # an instrument imports FlashInfer
+        from pytest_flashinfer_perf.kernel_timing import instruments, run
+        from pytest_flashinfer_perf.machine import devices
+
         try:
             device = devices.find(settings.device)
         except devices.DeviceError as error:

@@ -1,4 +1,4 @@
-"""pytest items made from files: one for each line of a testlist, and one for a finding."""
+"""pytest items made from files: one for each line of a testlist, for each case of a recording, and for a finding."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pytest_flashinfer_perf.plugin import cases, collection
 from pytest_flashinfer_perf.printing import safe_lines
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.session.stash import CASE, IDENTITY, LINE, SETTINGS
+from pytest_flashinfer_perf.traffic import replay
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.flashinfer_benchmark.testlist import TestlistLine
@@ -27,6 +28,18 @@ class Testlist(pytest.File):
         if not entries:
             raise self.CollectError(f"{self.path}: has no case: write a line such as --routine NAME with its flags")
         return [_item(self, entry) for entry in entries]
+
+
+class TrafficFile(pytest.File):
+    """A recording: the heaviest of its calls first, and an item that skips for each API without a case."""
+
+    def collect(self) -> list[pytest.Function]:
+        settings = self.config.stash[SETTINGS]
+        try:
+            found = replay.of_file(self.path, settings.cover, settings.backends)
+        except FlashinferPerfError as error:
+            raise self.CollectError(safe_lines(str(error))) from error
+        return [_item(self, entry) for entry in found.entries]
 
 
 class WithoutCase(pytest.Collector):

@@ -1,4 +1,4 @@
-"""The files among pytest's arguments: findings, testlists, those that options add, and the list of `--perf-only`."""
+"""The files among pytest's arguments: findings, testlists, recordings, those of options, the list of `--perf-only`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ def is_testlist(path: Path, config: pytest.Config) -> bool:
     from pytest_flashinfer_perf.flashinfer_benchmark import testlist
 
     return testlist.is_testlist(path)
+
+
+def is_recording(path: Path) -> bool:
+    if path.suffix != ".jsonl":
+        return False
+    from pytest_flashinfer_perf.traffic import recording
+
+    return recording.is_recording(path)
 
 
 def set_arguments(config: pytest.Config, settings: Settings) -> None:

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.config.option import ALLOW, DEFAULT_SEED, FINDINGS, GPU_WORKERS, SEED, STRICT, option, whole
+from pytest_flashinfer_perf.config.option import (
+    ALLOW,
+    DEFAULT_SEED,
+    FINDINGS,
+    GPU_WORKERS,
+    SEED,
+    SHARE,
+    STRICT,
+    option,
+    whole,
+)
 from pytest_flashinfer_perf.config.settings import BOUNDS, CHOICES, Measuring
 
 if TYPE_CHECKING:
@@ -109,6 +119,14 @@ CASES = (
         action="store_true",
         help="Run every API of FlashInfer that comes with inputs and a reference (a trace template), instead of the "
         "routines of the suite.",
+    ),
+    option(
+        "--perf-cover",
+        metavar="SHARE%",
+        type=SHARE,
+        default=1.0,
+        help="Of a recording (traffic.jsonl), run the heaviest cases until they cover this share of the time of the "
+        "recorded calls, as it is estimated. Default: 100%%.",
     ),
     option("--perf-backends", metavar="A,B", help="Run these backends only. Default: all backends of a routine."),
     option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from pytest_flashinfer_perf.config import planting, project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
+from pytest_flashinfer_perf.errors import require
 from pytest_flashinfer_perf.gate import match
+from pytest_flashinfer_perf.plugin import named_files
 
 MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate")  # an empty --perf-gate is refused later
 
@@ -41,6 +44,8 @@ def read(config: pytest.Config) -> Settings:
         testlists=tuple(config.getoption("perf_testlist")),
         flags=config.getoption("perf_flags"),
         **_model(config),
+        traffic=_traffic(config),
+        cover=config.getoption("perf_cover"),
         device=config.getoption("perf_device"),
         max_memory=config.getoption("perf_max_memory"),
         seed=config.getoption("perf_seed"),
@@ -69,6 +74,7 @@ def _verify_gate(config: pytest.Config, project: ProjectFile) -> None:
 
         thresholds.read(project)
         thresholds.of_steps(project)
+        thresholds.of_traffic(project)
 
 
 def _model(config: pytest.Config) -> dict[str, Any]:
@@ -79,6 +85,17 @@ def _model(config: pytest.Config) -> dict[str, Any]:
     if model is not None and shipped.is_path(model):
         model = str(here / model)
     return {"model": model, "step": config.getoption("perf_step"), "plan": plan and str(here / plan)}
+
+
+def _traffic(config: pytest.Config) -> Path | None:
+    """The recording among the arguments; a run has one sum, so that it has one recording, and no model beside it."""
+    named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    found = [path for path in named if named_files.is_recording(path)]
+    if len(found) > 1:
+        raise pytest.UsageError(f"{found[1]}: one recording at a time, {found[0].name} is named too")
+    if found and (config.getoption("perf_model") or config.getoption("perf_plan")):
+        raise pytest.UsageError(f"{found[0]}: a recording and --perf-model have a sum each, which a run has one of")
+    return found[0] if found else None
 
 
 def _plants(config: pytest.Config) -> dict[str, float]:
@@ -103,6 +120,8 @@ def _project(config: pytest.Config) -> ProjectFile:
 
 
 def _fuzzing(config: pytest.Config) -> Fuzzing:
+    if config.getoption("perf_fuzz"):
+        require("hypothesis")
     named = config.getoption("perf_findings")
     return Fuzzing(
         config.getoption("perf_fuzz"),

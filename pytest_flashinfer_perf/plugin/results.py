@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import html
+import importlib
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator
@@ -24,12 +26,13 @@ from pytest_flashinfer_perf.config.usage import not_written
 from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.machine import provenance
+from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.report import host, terminal, vllm
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, RunError, Unmeasured
+from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, Run, RunError, Unmeasured
 from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import benchmark_rows, reports, stash
 from pytest_flashinfer_perf.session.journal import json_of
@@ -42,6 +45,7 @@ PROFILED_ELSEWHERE = (
     "--benchmark-cprofile: nothing of tests with perf, whose calls are made before pytest-benchmark's: "
     "python -m cProfile -m pytest ... sees the host's part, nsys and ncu the kernels' (docs/profile.md)"
 )
+OF_ITS_TABLE = ("benchmark_verbose", "benchmark_compare", "benchmark_histogram", "benchmark_cprofile")
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
 
@@ -112,7 +116,17 @@ class Board:
         if path is None and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
+    @pytest.hookimpl(specname="pytest_terminal_summary", tryfirst=True)
+    def pytest_terminal_summary_without_another_table(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Leave pytest-benchmark's table out, unless it has other rows or was asked for: ours has the same cases."""
+        benchmarks: Any = terminalreporter.config.pluginmanager.get_plugin("pytest-benchmark")
+        ours = {row.fullname for row in self.rows}
+        if ours and not any(map(terminalreporter.config.getoption, OF_ITS_TABLE)):
+            benchmarks.quiet |= ours >= {one.fullname for one in benchmarks.benchmarks}
+
+    @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """After all other tables."""
         rows, checked, searches = self.rows, self._all("checked"), self._all("search")
         skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
         failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
@@ -128,6 +142,18 @@ class Board:
         write_lines(terminalreporter, terminal.search_lines(searches))
         is_nothing = skips and not (rows or checked or searches)
         write_lines(terminalreporter, [NOTHING, *self.notes] if is_nothing else self.notes)
+        write_lines(terminalreporter, self._sum() if rows else ())
+
+    def _sum(self) -> Iterator[str]:
+        """Of the calls of a recording, if the session measured one."""
+        plan = self.step()
+        if plan is not None and plan.traffic is not None:
+            now = datetime.now().astimezone()
+            run = Run(source="this session", when=now, rows=tuple(self.rows), block=self.block)
+            try:
+                yield from budget.lines(budget.of_run(plan, run))
+            except RunError as error:
+                yield str(error)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
@@ -161,6 +187,33 @@ def _ours(machine_info: dict[str, Any]) -> None:
         machine_info.get("cpu", {}).pop(reading, None)
 
 
+class Columns:
+    """The row's numbers as columns of pytest-html's table.
+
+    It asks for the head of the table when the session starts: one that then knows of no case has no such columns.
+    """
+
+    def __init__(self) -> None:
+        self._known = False
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_header(self, cells: list[str]) -> None:
+        self._known = True
+        cells[-1:-1] = [
+            f'<th class="sortable" data-column-type="{run_file.PREFIX}{name}">{name}</th>' for name in run_file.FIGURES
+        ]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_row(self, report: pytest.TestReport, cells: list[str]) -> None:
+        known = dict(report.user_properties)
+        names = [f"{run_file.PREFIX}{name}" for name in run_file.FIGURES] if self._known else []
+        cells[-1:-1] = [f'<td class="col-{name}">{_short(known.get(name, ""))}</td>' for name in names]
+
+
+def _short(value: object) -> str:
+    return html.escape(f"{value:.5g}" if isinstance(value, float) else str(value))
+
+
 # Attach the row, the check and the repro commands to a test's report.
 
 
@@ -170,6 +223,10 @@ def add(item: pytest.Item, report: pytest.TestReport) -> None:
         reports.add(report, row=row, options=options, roofs=item.stash[stash.ROOFS])
         for known in (item.user_properties, report.user_properties):
             run_file.put(row, known)
+        if item.config.pluginmanager.has_plugin("allure_listener"):
+            allure = importlib.import_module("allure")
+            for name, value in run_file.of(row):  # excluded from what a test is known by from run to run
+                allure.dynamic.parameter(name, value, excluded=True)
     reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
     if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
         from pytest_flashinfer_perf.routines import upstream_command
@@ -197,8 +254,13 @@ def make_printable(report: pytest.TestReport) -> None:
 
 
 def name_line(item: pytest.Item, report: pytest.TestReport, failure: pytest.ExceptionInfo[BaseException]) -> None:
-    """Add the line of the test to a sentence without a traceback, which tools that annotate lines look for."""
+    """Add the line of the test to a sentence without a traceback, which tools that annotate lines look for.
+
+    A test that is not written in its file, as those that are made for a routine, has no line there.
+    """
     path, first, _ = item.location
+    if (item.session.config.rootpath / path).resolve() != item.path.resolve():
+        return
     lines = [entry.lineno + 1 for entry in failure.traceback if entry.path == item.path]
     where = f"  at {safe_lines(path)}:{lines[-1] if lines else (first or 0) + 1}"
     shown: Any = report.longrepr

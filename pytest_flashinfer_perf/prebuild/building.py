@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.files import verify_writable, write_whole
 from pytest_flashinfer_perf.session.time_limit import FAILED, first_error
 
@@ -60,7 +60,7 @@ def _written(spec: Any) -> str | None:
     try:
         spec.write_ninja()
     except Exception as error:  # noqa: BLE001 - an error of this module, like one of the compiler
-        return f"{type(error).__name__}: {error}"
+        return in_one_line(error)
     return None
 
 

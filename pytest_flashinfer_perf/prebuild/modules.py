@@ -17,6 +17,7 @@ import torch
 
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.errors import in_one_line
 from pytest_flashinfer_perf.kernel_timing.run import uses_graph
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
@@ -76,8 +77,7 @@ def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> No
     except WrongAnswerError:  # of a call that computes nothing; its modules are known by then
         return
     except Exception as error:  # noqa: BLE001 - a pretended GPU may cause any error
-        sentence = f"{type(error).__name__}: {error}".partition("\n")[0]
-        _count(found.lost, f"{case.routine.name}, {case.backend_name}: {sentence}")
+        _count(found.lost, f"{case.routine.name}, {case.backend_name}: {in_one_line(error)}")
 
 
 def _called(case: Case, device: Device, settings: Settings) -> None:

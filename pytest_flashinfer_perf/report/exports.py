@@ -1,7 +1,8 @@
-"""Write a run for other tools: GPU medians in microseconds, rates, noisy cases, and cases without a time.
+"""Write runs for other tools: GPU medians in microseconds, rates, noisy cases, and cases without a time.
 
 What each format has to look like: https://github.com/benchmark-action/github-action-benchmark#examples (a tool
-`customSmallerIsBetter`), https://prometheus.io/docs/instrumenting/exposition_formats/.
+`customSmallerIsBetter`), https://prometheus.io/docs/instrumenting/exposition_formats/,
+https://github.com/pytorch/pytorch/wiki/How-to-integrate-with-PyTorch-OSS-benchmark-database.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ from pytest_flashinfer_perf.rows.run_file import PICOSECONDS, Run, RunError, Unm
 from pytest_flashinfer_perf.rows.scatter import is_measured
 
 SCHEMA = 1
+OF_MANY = ("csv",)  # formats that several runs may be written in
+BENCHMARK = "flashinfer-perf"
 WITHOUT_TIME = "cases without a time"
 RATES = ("tflops", "tb_per_sec", "sol_pct")
 # Names without abbreviations and units without prefixes, which promtool asks for.
@@ -82,15 +85,17 @@ def entries(run: Run) -> list[ExportedRow]:
     return found
 
 
-def as_csv(run: Run) -> str:
+def as_csv(*runs: Run) -> str:
+    """With the time and the commit of each run, by which many runs become one table."""
     names = ("routine", "backend", "shape", "device_name", "gpu_uuid")
-    header = ("schema", "case", *names, "status", "median_us", "std_us", *RATES, "reason")
+    header = ("schema", "time", "commit", "case", *names, "status", "median_us", "std_us", *RATES, "reason")
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
-    for one in entries(run):
+    for run, one in [(of, one) for of in runs for one in entries(of)]:
         known = (getattr(one.identity, name) for name in names)
-        cells = (one.name, *known, one.status, *one.median_and_deviation, *one.rates.values(), one.reason)
+        figures = (one.status, *one.median_and_deviation, *one.rates.values(), one.reason)
+        cells = (run.when.isoformat(), run.commit.id, one.name, *known, *figures)
         writer.writerow((SCHEMA, *(safe_lines(cell) if isinstance(cell, str) else cell for cell in cells)))
     return text.getvalue()
 
@@ -153,8 +158,44 @@ def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-FORMATS = {
+def as_pytorch(run: Run) -> str:
+    """A record for each metric, as vLLM and helion write them; details are text, as the database has them.
+
+    Its pages round means to two digits, which microseconds stand and milliseconds do not.
+    """
+    found = entries(run)
+    libraries = {name: {"version": str(known)} for name, known in run.libraries.items() if known is not None}
+    records = []
+    for one, row in ((one, one.row) for one in found if one.row):
+        median, deviation = one.median_and_deviation
+        metrics = {"median_us": median, **one.rates}
+        identity, how = one.identity, {"status": one.status, "instrument": row.provenance.instrument}
+        how |= {"std_us": f"{deviation:.4g}", "samples": str(row.stats.rounds)}
+        device = {"device": str(identity.device).partition(":")[0], "arch": safe(str(identity.device_name))}
+        of_case = {
+            "benchmark": {"name": BENCHMARK, "dtype": str(row.throughput.flops_dtype or ""), "extra_info": device},
+            "model": {
+                "name": one.name,
+                "type": safe(identity.routine or "own kernel"),
+                "backend": safe(identity.backend or ""),
+                "extra_info": {name: safe(str(value)) for name, value in row.params.items()},
+            },
+            "dependencies": libraries,
+        }
+        records += [
+            {**of_case, "metric": {"name": name, "benchmark_values": [value], "extra_info": how}}
+            for name, value in metrics.items()
+            if value is not None
+        ]
+    without = {one.name: f"{one.status}: {one.reason}" for one in found if one.row is None}
+    count = {"name": "cases", "benchmark_values": [len(without)], "extra_info": without}
+    records.append({"benchmark": {"name": BENCHMARK}, "model": {"name": WITHOUT_TIME}, "metric": count})
+    return json.dumps(records, indent=1, allow_nan=False) + "\n"
+
+
+FORMATS: dict[str, Callable[..., str]] = {
     "csv": as_csv,
     "github-action-benchmark": as_github_action_benchmark,
     "prometheus": as_prometheus,
+    "pytorch": as_pytorch,
 }

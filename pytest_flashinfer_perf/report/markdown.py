@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.printing import safe
-from pytest_flashinfer_perf.report import host, story
-from pytest_flashinfer_perf.report.story import BackendTable, CaseHistory
+from pytest_flashinfer_perf.report import backends, host, story
+from pytest_flashinfer_perf.report.backends import BackendTable
+from pytest_flashinfer_perf.report.story import CaseHistory
 from pytest_flashinfer_perf.rows.formatting import as_markdown, duration, markdown_table, named, rate, spread
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
@@ -20,7 +21,8 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     found, judged = story.outcomes(runs), story.of(runs)
     answer = story.answer(runs, found, judged)
     yield f"### FlashInfer performance: {as_markdown(', '.join(story.devices(found).values()) or 'nothing measured')}\n"
-    yield as_markdown(" ".join(answer.sentences)) + "\n"
+    tables = list(backends.comparisons(found))
+    yield from (f"{as_markdown(sentence)}\n" for sentence in (*backends.answers(tables), " ".join(answer.sentences)))
     slower = ((one.case, _median(one.row), judged[one.case].reason) for one in answer.slower)
     undecided = ((", ".join(cases), why) for why, cases in answer.undecided.items())
     yield from _listed(("failed", "why"), ((one.case, one.reason) for one in answer.failed))
@@ -29,8 +31,8 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     for one in budget.of_runs(runs):
         if not one.trouble:
             yield from (*budget.markdown(one), "")
-    for comparison in story.comparisons(found):
-        yield from _folded(f"{comparison.routine}: {_wins(comparison)}", _side_by_side(comparison))
+    for comparison in tables:
+        yield from _folded(f"{comparison.routine}: {comparison.sentence}", _side_by_side(comparison))
     for title, table in host.tables([one.row for one in found if one.row]).items():
         yield from _folded(title, _table(*table))
     yield from _folded("Every case", _cases(found))
@@ -48,20 +50,17 @@ def _listed(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator
         yield from _table(headings, known)
 
 
-def _wins(comparison: BackendTable) -> str:
-    shared = {backend: f" ({count} shared)" for backend, count in comparison.shared.items()}
-    return ", ".join(f"{name} wins {count}{shared.get(name, '')}" for name, count in comparison.wins.most_common())
-
-
 def _side_by_side(comparison: BackendTable) -> Iterator[str]:
     cells = []
     for shape, outcomes in comparison.shapes.items():
-        times, best = dict.fromkeys(comparison.backends, ""), comparison.fastest(shape)
+        times, best = dict.fromkeys(comparison.backends, ""), comparison.fastest[shape]
         for name, one in outcomes.items():
             note = "" if one.status == "ok" else f" ({one.status})"
             times[name] = f"{_median(one.row)}{note}{' (fastest)' if one in best else ''}"
         cells.append((shape, *times.values()))
-    yield as_markdown(comparison.title) + "\n"
+    measured = (one.row for of_shape in comparison.shapes.values() for one in of_shape.values() if one.row)
+    letters = backends.legend(measured)
+    yield as_markdown(f"{comparison.title}{f'. Ids of shapes: {letters}' if letters else ''}") + "\n"
     yield from _table(("shape", *comparison.backends), cells)
 
 

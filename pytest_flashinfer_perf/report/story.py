@@ -1,30 +1,26 @@
-"""What a report tells about runs: the newest row of each case, the fastest backends, failures, changes.
+"""What a report tells about runs: the newest row of each case, failures, changes, where the numbers are from.
 
 Terminal, Markdown and page show the same: here is what, and with them how. The gate compares the newest run with the
-earlier ones (`of`); backends that are not surely slower than the fastest share its place (`fastest`).
+earlier ones (`of`). Which backends are the fastest is in `backends.py`.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.gate import effects, figures, judge, noise, thresholds, verdict, words
-from pytest_flashinfer_perf.gate.effects import RISK
+from pytest_flashinfer_perf.gate import judge, thresholds, verdict, words
 from pytest_flashinfer_perf.gate.read import verify_once
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import cold_l2, counted, grouped
-from pytest_flashinfer_perf.rows.formatting import provenance as way
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Run, RunError, Unmeasured
-from pytest_flashinfer_perf.rows.scatter import is_measured, median_error
+from pytest_flashinfer_perf.rows.scatter import is_measured
 
 OWN = "own kernels"
 SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "python_version")
@@ -186,11 +182,10 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Where the numbers of each run come from: a line for each fact that any of them has."""
     facts = []
     for run in runs:
-        # Outside a repository pytest-benchmark writes a word instead of an id.
-        commit = re.fullmatch(r"[0-9a-f]{10,}", str(run.commit.id))
+        commit = _commit(run)
         known = {
             "when": f"{run.when:%Y-%m-%d %H:%M:%S}",
-            "commit": commit and f"{commit[0][:10]}{' and uncommitted changes' if run.commit.dirty else ''}",
+            "commit": commit and f"{commit}{' and uncommitted changes' if run.commit.dirty else ''}",
             **{name: run.machine.get(name) for name in SOFTWARE},
             "timed by": "; ".join(sorted({f"{row.provenance.instrument}, {cold_l2(row)}" for row in run.ours})),
             "cases": len(run.ours),
@@ -200,45 +195,15 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     return {name: [of_run.get(name, "") for of_run in facts] for name in names}
 
 
-@dataclass(frozen=True)
-class BackendTable:
-    """Backends side by side, for shapes of one routine that were measured in one way on one device."""
-
-    title: str
-    routine: str
-    backends: tuple[str, ...]
-    shapes: Mapping[str, Mapping[str, CaseHistory]]
-
-    def fastest(self, shape: str) -> tuple[CaseHistory, ...]:
-        """The backends that share the first place."""
-        outcomes = list(self.shapes[shape].values())
-        rows = fastest([one.row for one in outcomes if one.row])
-        return tuple(one for row in rows for one in outcomes if one.row is row)
-
-    @functools.cached_property
-    def wins(self) -> Counter[str]:
-        """First places, shared ones included."""
-        return Counter(one.backend for shape in self.shapes for one in self.fastest(shape))
-
-    @functools.cached_property
-    def shared(self) -> Counter[str]:
-        places = (self.fastest(shape) for shape in self.shapes)
-        return Counter(one.backend for place in places if len(place) > 1 for one in place)
+def _commit(run: Run) -> str | None:
+    """Outside a repository pytest-benchmark writes a word instead of an id."""
+    known = re.fullmatch(r"[0-9a-f]{10,}", str(run.commit.id))
+    return known and known[0][:10]
 
 
-def comparisons(found: Iterable[CaseHistory]) -> Iterator[BackendTable]:
-    """Comparisons of backends; none for routines of which only one backend was measured."""
-    rows = [(one, way(one.row)) for one in found if one.row and one.backend]
-    for (_, title), alike in grouped(rows, lambda pair: (pair[0].place, pair[1])):
-        ways = [one for one, _ in alike]
-        shapes = {
-            shape: {one.backend: one for one in side_by_side}
-            for shape, side_by_side in grouped(ways, lambda one: one.shape)
-        }
-        backends = tuple(dict.fromkeys(one.backend for one in ways))
-        comparison = BackendTable(title, ways[0].routine, backends, shapes)
-        if comparison.wins:
-            yield comparison
+def labels(runs: Sequence[Run]) -> list[str]:
+    """What stands below each run on an axis: its commit, if it has one, and when it was."""
+    return [f"{_commit(run) or run.name}{'+' if run.commit.dirty else ''}\n{run.when:%Y-%m-%d %H:%M}" for run in runs]
 
 
 @dataclass(frozen=True)
@@ -296,37 +261,3 @@ def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:
         figures = f"{words.times(one)}, {words.changes(one)}: " if one.compared else ""
         found[one.name] = ShownVerdict(one.verdict.value, f"{figures}{one.sentence}")
     return found
-
-
-# The backends that share the first place: those not significantly slower than the fastest.
-
-UNSOUND = ("invalid", "wrong")  # statuses of rows that never win
-
-
-def fastest(rows: Sequence[Row]) -> list[Row]:
-    """The least median first; of sound rows, and where there is another row to be faster than."""
-    sound = [row for row in rows if row.status not in UNSOUND and row.median > 0]
-    if len(rows) < 2 or not sound:
-        return []
-    first = min(sound, key=lambda row: row.median)
-    return [first, *(row for row in sound if row is not first and not is_slower(row, first))]
-
-
-def is_slower(row: Row, first: Row) -> bool:
-    """With 95 % confidence, judged as the gate judges two processes: in time or cycles, by the noise that it assumes.
-
-    Where the samples of the two scatter by more than that noise, their scatter counts.
-    """
-    [effect] = effects.effects(effects.replicates([first], [row], paired=True, whole=True)[:1])
-    own = math.hypot(_error(first, effect.seen.domain), _error(row, effect.seen.domain))
-    return effect.change > noise.beyond(RISK, effect.noise.df) * max(effect.error, own)
-
-
-def _error(row: Row, domain: str) -> float:
-    """The relative standard error of a median, from the middle half of its samples; without samples from the spread."""
-    counted = domain == "cycles" and figures.is_long(row)
-    median, samples = (row.clocks.cycles, row.clocks.cycles_per_call) if counted else (row.median, row.stats.data)
-    if not median or not samples or len(samples) < 2:
-        return (row.spread or 0.0) / math.sqrt(max(1, row.stats.rounds))
-    lower, _, upper = statistics.quantiles(samples, n=4, method="inclusive")
-    return median_error((upper - lower) / median, len(samples))

@@ -85,14 +85,14 @@ def _room() -> int:
 
 def _backends(shape: str, rows: Sequence[Row]) -> Iterator[str]:
     """A kernel of one's own, which has no backends to stand below its name, stands beside it where there is room."""
-    from pytest_flashinfer_perf.report import story
+    from pytest_flashinfer_perf.report import backends
 
     if len(shape) <= _room() and not any(map(named, rows)):
         yield from (_line(row, " ", shape) for row in rows)
         return
     yield shape
     ordered = sorted(rows, key=lambda row: row.median)
-    best = story.fastest(ordered)
+    best = backends.fastest(ordered)
     for row in ordered:
         yield _line(row, "*" if any(row is one for one in best) else " ", named(row))
 

@@ -11,6 +11,7 @@ import pkgutil
 from collections.abc import Iterator
 from types import ModuleType
 
+from pytest_flashinfer_perf.errors import missing_libraries_named
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
 
 DERIVED = f"{__name__}.derived"
@@ -22,6 +23,7 @@ def all_backends() -> set[str]:
 
 
 @functools.cache
+@missing_libraries_named()
 def all_routines() -> dict[str, AnyRoutine]:
     found: dict[str, AnyRoutine] = {}
     for module in _modules(importlib.import_module(__name__)):

@@ -1,14 +1,16 @@
-"""Offsets of the parts of a ragged batch, as in the APIs' `indptr`."""
+"""Parts of a ragged batch: their offsets, as in the APIs' `indptr`, and their lengths as a flag lists them."""
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import Rows
+from pytest_flashinfer_perf.spec.params import Fault
 
 
 def indptr(lens: Tensor) -> Tensor:
@@ -43,3 +45,36 @@ class ChosenRows:
         first, last = bisect_left(self._sorted, part.start), bisect_left(self._sorted, part.stop)
         asked_for: Tensor = self._rows[first:last] - part.start
         return asked_for
+
+
+# Lists of lengths and counts as flags have them.
+
+MOST_PARTS = 1 << 16
+
+
+def listed(text: str) -> list[int]:
+    """The numbers of a list such as 17,33,4x120; raises ValueError for what is none."""
+    found: list[int] = []
+    for word in text.split(","):
+        times, _, number = word.rpartition("x")
+        if not (number.isdecimal() and (times or "1").isdecimal()) or len(word) > 20:
+            raise ValueError(f"must be whole numbers, as 17,33,4x120, got {text[:60]!r}")
+        found += [int(number)] * min(int(times or 1), MOST_PARTS)
+    return found
+
+
+def as_list(numbers: Sequence[int]) -> str:
+    """Such a list, in which equal neighbours are counted."""
+    runs = ((number, sum(1 for _ in same)) for number, same in itertools.groupby(numbers))
+    return ",".join(f"{times}x{number}" if times > 1 else str(number) for number, times in runs)
+
+
+def list_faults(name: str, text: str | None, parts: tuple[str, int]) -> Iterator[Fault]:
+    """Faults of a list that has to be of so many parts, by the parameter that says how many."""
+    try:
+        count = parts[1] if text is None else len(listed(text))
+    except ValueError as error:
+        yield name, str(error)
+        return
+    if count != parts[1]:
+        yield name, f"has {count} numbers, {parts[0]} is {parts[1]}"

@@ -56,7 +56,8 @@ RUNS: dict[str, frozenset[str]] = {
 }
 # Names of backends that no routine here has, and that its parser or a routine of its own takes.
 BACKENDS = frozenset(["cute-dsl-prims", "alphamoe", "unified", "cuda", "flashinfer", "triton", "fla"])
-FLAGS_HERE_ONLY = frozenset(["return_lse", "empty_first", "ragged", "expert_load", "use_mxfp4"])
+OF_RECORDINGS = ("actual_seq_lens_kv", "actual_seq_lens_q", "expert_counts")
+FLAGS_HERE_ONLY = frozenset(["return_lse", "empty_first", "ragged", "expert_load", "use_mxfp4", *OF_RECORDINGS])
 VALUES_HERE_ONLY: dict[str, tuple[str, ...]] = {"cutlass_variant": ("deepseek_fp8_block_scale",)}
 
 

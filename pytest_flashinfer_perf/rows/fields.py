@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from enum import IntEnum
+from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
@@ -93,15 +93,16 @@ def _reader(kind: Any) -> Reader:
         return lambda value, _where: value
     if kind in SCALARS:
         return functools.partial(_scalar, *SCALARS[kind])
-    if isinstance(kind, type) and issubclass(kind, IntEnum):
-        return lambda value, where: kind(_one_of(tuple(map(int, kind)), value, where))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return lambda value, where: kind(_one_of(tuple(one.value for one in kind), value, where))
     if is_dataclass(kind):
         return functools.partial(read, typing.cast("Callable[..., Any]", kind))
     return COMPOUND[origin](*arguments)
 
 
 def _list_of(*kinds: Any) -> Reader:
-    return functools.partial(_list, [_reader(kind) for kind in kinds if kind is not ...], ... in kinds)
+    plain = kinds[0] if kinds[0] in (float, str) and ... in kinds else None
+    return functools.partial(_list, [_reader(kind) for kind in kinds if kind is not ...], ... in kinds, plain)
 
 
 COMPOUND: dict[Any, Callable[..., Reader]] = {
@@ -135,9 +136,12 @@ def _or_null(reader: Reader, value: Any, where: str) -> Any:
     return None if value is None else reader(value, where)
 
 
-def _list(readers: list[Reader], repeated: bool, values: Any, where: str) -> tuple[Any, ...]:
+def _list(readers: list[Reader], repeated: bool, plain: type | None, values: Any, where: str) -> tuple[Any, ...]:
+    """Lists of samples are most of a file: one of the `plain` type alone is not looked at value by value."""
     if not isinstance(values, (list, tuple)) or not (repeated or len(values) == len(readers)):
         raise FieldError(f"{where} must be a list, got {shown(values)}")
+    if plain and set(map(type, values)) == {plain}:
+        return tuple(values)
     each = readers * len(values) if repeated else readers
     return tuple(reader(value, f"{where}[{i}]") for i, (reader, value) in enumerate(zip(each, values, strict=True)))
 

@@ -181,7 +181,7 @@ class Run:
         return next((known[name] for name in names if name in known), None)
 
     @property
-    def fingerprint(self) -> object:
+    def fingerprint(self) -> tuple[frozenset[tuple[object, ...]], datetime | None]:
         """The same for copies of a file, and for the two files of a run that was both saved and written."""
         rows = [(row.case, row.median, row.stats.stddev, row.execution.case_s) for row in self.rows]
         is_stamped = any(row.execution.case_s is not None for row in self.rows)
@@ -262,15 +262,15 @@ def _when(text: Any) -> datetime:
 # A row's numbers as pytest's `user_properties`, which JUnit XML and other reporters show.
 
 PREFIX = "perf_"
+FIGURES = ("median_us", "tflops", "tb_per_sec", "sol_pct", "status")
 PICOSECONDS = 6  # digits of microseconds
 
 
 def of(row: Row) -> list[tuple[str, object]]:
     """The row's numbers by name, without those that it does not know."""
     work = row.throughput
-    rates = {"tflops": work.tflops, "tb_per_sec": work.tb_per_sec, "sol_pct": work.sol_pct}
-    shown = {"median_us": round(1e6 * row.median, PICOSECONDS), **rates, "status": row.status}
-    return [(f"{PREFIX}{name}", value) for name, value in shown.items() if value is not None]
+    values = (round(1e6 * row.median, PICOSECONDS), work.tflops, work.tb_per_sec, work.sol_pct, row.status)
+    return [(f"{PREFIX}{name}", value) for name, value in zip(FIGURES, values, strict=True) if value is not None]
 
 
 def put(row: Row, into: list[tuple[str, object]]) -> None:

@@ -1,6 +1,7 @@
-"""A model's step as a run stores it, and as one process hands it to another: its kernels, and the rows that time them.
+"""A weighted sum of cases as a run stores it and as processes hand it on: its kernels, and the rows that time them.
 
-`models/` makes the plan, measures it and sums it up; only its data is here, since it is a part of the run's file.
+It is a model's step, which `models/` plans, or the calls of a recording, which `traffic/` does; `models/` sums both up.
+Only the data is here, since it is a part of the run's file.
 """
 
 from __future__ import annotations
@@ -42,13 +43,26 @@ class StepKernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What a recording says of the program that made the calls."""
+
+    seconds: float
+    calls: int
+    kernels: Mapping[str, float]  # the GPU's seconds in each, if it was timed
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """All kernels of a step; `name` is the model's, with its numbers of GPUs."""
+    """All kernels of a step; `name` is the model's, with its numbers of GPUs.
+
+    Of a recording it has the calls instead, each kernel named by its API, and `name` is the file's.
+    """
 
     name: str
     title: str
     kernels: tuple[StepKernel, ...]
     coverage: tuple[str, ...] = ()  # what has a case and what has none, in sentences
+    traffic: Traffic | None = None
 
     @property
     def gaps(self) -> list[StepKernel]:

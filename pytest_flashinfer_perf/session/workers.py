@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config.option import GPU_WORKERS
+from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.rows.row import Identity
 from pytest_flashinfer_perf.session import case_endings, journal, reports, stash, time_limit
 from pytest_flashinfer_perf.session.case_endings import Death
@@ -71,7 +72,7 @@ def number(config: pytest.Config) -> int | None:
 
 def gpus(device: str) -> list[str]:
     """The GPUs as CUDA_VISIBLE_DEVICES names them, found without creating a context."""
-    if device.startswith("cpu"):
+    if device.startswith("cpu") or not is_installed("torch"):
         return []
     import torch
 
@@ -246,19 +247,20 @@ class WorkerErrorRelay:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
-        with _usage_errors_sent(session.config):
+        with usage_errors_sent(session.config):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        with _usage_errors_sent(session.config):
+        with usage_errors_sent(session.config):
             return (yield)
 
 
 @contextmanager
-def _usage_errors_sent(config: Any) -> Iterator[None]:
+def usage_errors_sent(config: Any) -> Iterator[None]:
+    """From a worker to the controller; anywhere else nothing but raised."""
     try:
         yield
     except pytest.UsageError as error:
-        config.workeroutput[REFUSED] = str(error)
+        getattr(config, "workeroutput", {})[REFUSED] = str(error)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 Value = int | float | str | bool | None
 Fault = tuple[str, str]
 Facts = ParamSpec("Facts")
+LONGEST_TOKEN = 40  # characters of a value in an id; a longer one is named by its digest
 
 
 class ParamError(FlashinferPerfError, ValueError):
@@ -108,7 +110,10 @@ class Field:
         """The value's part of an id, such as b16, causal or qfp8; empty for a usual value."""
         if value in (None, False) or value == (self.default if self.flag.usual is None else self.flag.usual):
             return ""
-        return self.flag.letter if value is True else f"{self.flag.letter}{SHORT.get(str(value), value)}"
+        text = SHORT.get(str(value), str(value))
+        if len(text) > LONGEST_TOKEN:
+            text = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return self.flag.letter if value is True else f"{self.flag.letter}{text}"
 
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8_e4m3": "fp8", "fp8_e5m2": "e5m2"}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pytest_flashinfer_perf.config.settings import Measuring
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.gate import noise
 from pytest_flashinfer_perf.kernel_timing import graphs, instruments, placements, stopping
 from pytest_flashinfer_perf.kernel_timing.cupti import attached
@@ -132,8 +132,7 @@ class Contest:
             raise
         except Exception as error:
             self._verify_alive(error)
-            first = str(error).partition("\n")[0]
-            raise UnfitError("fails", f"{type(error).__name__}: {first}") from error
+            raise UnfitError("fails", in_one_line(error)) from error
 
     def _verify_alive(self, error: Exception) -> None:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.files import read_json
 from pytest_flashinfer_perf.machine import garbage, provenance
 from pytest_flashinfer_perf.measurement import autotune, one_case
@@ -77,7 +77,7 @@ class TunerLoop:
         except DeviceLostError:
             os._exit(LOST)
         except Exception as error:  # noqa: BLE001 - the other cases have tactics too
-            found = {"failed": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+            found = {"failed": in_one_line(error)}
         finally:
             self._config.stash[DEVICE].give_back_memory()
         job.say("case", case=name, **found)

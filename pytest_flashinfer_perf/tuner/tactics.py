@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.machine import capability, patches
 from pytest_flashinfer_perf.machine.patches import Function
 from pytest_flashinfer_perf.measurement import autotune
@@ -130,7 +130,7 @@ def _of_runner(runner: Any, inputs: Sequence[Any], profile: Any) -> list[Choice]
     try:
         return [_choice(runner, tactic) for tactic in runner.get_valid_tactics(inputs, profile)]
     except Exception as error:  # noqa: BLE001 - whatever it raises
-        return f"{type(runner).__name__}: {type(error).__name__}: {error}"
+        return f"{type(runner).__name__}: {in_one_line(error)}"
 
 
 def _profile(inputs: Sequence[Any]) -> Any:

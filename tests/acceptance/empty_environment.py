@@ -52,7 +52,7 @@ def main() -> None:
         step("make an empty environment", [sys.executable, "-m", "venv", work / "env"], work)
         tool = work / "env" / "bin"
         pip = [tool / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-        step("install it", [*pip, "-c", ROOT / "constraints-cpu.txt", f"{artifact}[report]"], work)
+        step("install it", [*pip, "-c", ROOT / "constraints-cpu.txt", f"{artifact}[bench,report]"], work)
         use(tool, own)
 
 

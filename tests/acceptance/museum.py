@@ -25,8 +25,7 @@ from typing import Any, Literal, get_args
 from pytest_flashinfer_perf.bisect import histories
 from pytest_flashinfer_perf.bisect.histories import PointVerdict
 from pytest_flashinfer_perf.bisect.places import PREBUILD, Installed, installer
-from pytest_flashinfer_perf.bisect.search import COMMAND, FINDINGS
-from pytest_flashinfer_perf.cli.commands.bisect import RESULT
+from pytest_flashinfer_perf.bisect.search import COMMAND, FINDINGS, RESULT
 from pytest_flashinfer_perf.files import read_json, write_json, write_whole
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.launch import processes

@@ -11,23 +11,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.errors import FlashinferPerfError, missing_libraries_named
 from pytest_flashinfer_perf.files import as_json, write_whole
 from pytest_flashinfer_perf.printing import print_raw, say
 
 # Where a command is not the function `main` of a module of its own name.
-SHARED = {"report": "files", "export": "files", "merge": "files", "compare": "stored", "history": "stored"}
+SHARED = {
+    **dict.fromkeys(("report", "export", "merge"), "files"),
+    **dict.fromkeys(("publish", "watch"), "nightly"),
+}
 INTERRUPTED = 128 + signal.SIGINT  # as a shell has it
 HELP = {
+    "record": "Record what a program calls of FlashInfer, to measure exactly that.",
     "list": "List routines with their backends, tiers, models and flags.",
     "doctor": "Show what can be measured on this machine, and why the rest cannot.",
     "prebuild": "Compile the FlashInfer modules that cases need, before a run or for another machine.",
     "report": "Write a report of runs as an HTML page or as Markdown.",
-    "export": "Write a run as CSV, or as github-action-benchmark or Prometheus read it.",
+    "export": "Write runs as CSV, or one for Prometheus, PyTorch's database or github-action-benchmark.",
     "compare": "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
     "ab": "Measure two environments alternately on one GPU, and print a verdict for each case.",
     "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",
     "history": "Find the runs in which cases became slower or faster, in a folder of many runs.",
+    "publish": "Add runs to a branch of a git remote, a file per month, which only grows.",
+    "watch": "Make a site, and alarms, of the runs of many nights that were published.",
     "prove": "Test the gate itself: its false alarms and the slowdowns that it misses on this machine.",
     "tune-report": "Time every tactic of FlashInfer's tuner, and show what its choices cost.",
     "merge": "Join the JSON files of shards into the file of one run.",
@@ -37,10 +43,10 @@ HELP = {
 
 def main(name: str, arguments: Sequence[str]) -> int:
     """The exit code. That of an error is never 1, which is a verdict: something is worse."""
-    module = importlib.import_module(f"{__name__}.{SHARED.get(name, name.replace('-', '_'))}")
-    command = getattr(module, name if name in SHARED else "main")
     try:
-        return int(command(arguments))
+        with missing_libraries_named():
+            module = importlib.import_module(f"{__name__}.{SHARED.get(name, name.replace('-', '_'))}")
+            return int(getattr(module, name if name in SHARED else "main")(arguments))
     except KeyboardInterrupt:
         say(f"flashinfer-perf {name}: interrupted")
         return INTERRUPTED

@@ -1,14 +1,16 @@
-"""`flashinfer-perf ab`: measure two environments in turns on one GPU, until each verdict is certain."""
+"""`flashinfer-perf ab`: measure two environments or commits in turns on one GPU, until each verdict is certain."""
 
 from __future__ import annotations
 
 import argparse
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pytest_flashinfer_perf.bisect import histories, subjects
 from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.files import write_json, write_whole
@@ -18,30 +20,52 @@ from pytest_flashinfer_perf.gate.verdict import Judgement
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Done, Environment, Pairs
 from pytest_flashinfer_perf.printing import say
-from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.rows.run_file import Run, RunError
 
-EXAMPLE = (
-    "example: flashinfer-perf ab --base venv-0.6.18 --head 'env PYTHONPATH=/src python3' -- tests -k 'decode and fa3'"
-)
+EXAMPLE = """examples:
+  flashinfer-perf ab --base venv-0.6.18 --head 'env PYTHONPATH=/src python3' -- tests -k 'decode and fa3'
+  flashinfer-perf ab --repo . --base main -- test_my_kernel.py
+"""
 
 
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = parser().parse_args(own)
-    base, head = processes.environment("base", args.base), processes.environment("head", args.head)
+    if args.repo is None and (args.head is None or args.build):
+        raise RunError("without --repo it needs --head, and has nothing to build")
     rules = judging.rules(args, paired=True)
-    for where in (base, head):
-        processes.verify_complete(where, rules.allowed)
     output, gpu = processes.folder(args.output, "ab"), processes.gpu(for_pytest)
-    session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
-    with processes.alone_on(gpu):
-        judgement = PairPlan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
+    output = output if args.repo is None else output.resolve()  # commits are measured in folders of their own
+    with sides(args, for_pytest, output) as (base, head):
+        for where in (base, head):
+            processes.verify_complete(where, rules.allowed)
+        session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
+        with processes.alone_on(gpu):
+            judgement = PairPlan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
     refusals = (*judgement.refusals, *session.failures("base"))
     judgement = replace(judgement, refusals=refusals, failures=session.failures("head"))
     session.write(judgement)
     code = judging.publish(judgement, args)
     say(session.summary)
     return code
+
+
+@contextmanager
+def sides(
+    args: argparse.Namespace, for_pytest: Sequence[str], output: Path
+) -> Iterator[tuple[Environment, Environment]]:
+    """Both environments; worktrees of commits, and what is built in them, are gone in the end."""
+    if args.repo is None:
+        yield processes.environment("base", args.base), processes.environment("head", args.head)
+        return
+    command = processes.environment("python", args.python).command
+    trees = subjects.worktrees(args.repo, for_pytest, command, output, args.build)
+    base = histories.commit(trees.repo, "base", args.base)
+    head = histories.commit(trees.repo, "head", args.head or "HEAD")
+    try:
+        yield trees.prepared("base", base), trees.prepared("head", head)
+    finally:
+        trees.remove()
 
 
 @dataclass
@@ -103,14 +127,23 @@ def parser() -> argparse.ArgumentParser:
     made = parser_of(
         "ab",
         "Measure two environments alternately on one GPU. An environment (CMD) is the folder of a virtual "
-        "environment, a Python, or a command that takes pytest's arguments. Each case is measured in pairs "
+        "environment, a Python, or a command that takes pytest's arguments; with --repo a commit. Each case is "
+        "measured in pairs "
         "until its verdict is certain. Exits with 0 if no slowdown is found, with 1 if a case is slower or wrong, with "
         "2 if the comparison is incomplete.",
         EXAMPLE,
-        usage="--base CMD --head CMD [OPTIONS] -- PYTEST_ARGS",
+        usage="(--base CMD --head CMD | --repo PATH --base REV) [OPTIONS] -- PYTEST_ARGS",
     )
-    made.add_argument("--base", required=True, metavar="CMD", help="The environment to compare with.")
-    made.add_argument("--head", required=True, metavar="CMD", help="The new environment, judged against --base.")
+    base, head = (
+        "The environment, or the commit, to compare with.",
+        "The new one, judged against --base. A commit: HEAD.",
+    )
+    made.add_argument("--base", required=True, metavar="CMD", help=base)
+    made.add_argument("--head", metavar="CMD", help=head)
+    repo = "Measure commits of this git repository: their own tests, in worktrees that precede the installed packages."
+    made.add_argument("--repo", type=Path, metavar="PATH", help=repo)
+    made.add_argument("--build", metavar="CMD", help="Run this first in each worktree.")
+    judging.PYTHON.add_by(made.add_argument)
     judging.add_pairs(made)
     budget = "Stop after about this many seconds. Default: no limit."
     made.add_argument("--budget", type=float, metavar="SECONDS", help=budget)

@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.bisect.places import Processes
 from pytest_flashinfer_perf.bisect.search import (
     COMMAND,
     FINDINGS,
+    RESULT,
     CaseFinding,
     CaseSearch,
     Compare,
@@ -60,7 +61,6 @@ COMMITS = (
     ("--bad", "REV", "A later commit, after the change."),
     ("--build", "CMD", "Run this after each checkout, in the worktree. Commits for which it fails are skipped."),
 )
-RESULT = "result.json"
 ENDS = {PointVerdict.CHANGED: "changed", PointVerdict.UNCHANGED: "not changed", PointVerdict.SKIP: "unclear"}
 FOUND, NOT_ALL_FOUND = 0, 1
 WRONG = "wrong"

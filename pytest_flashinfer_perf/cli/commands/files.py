@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json, write
 from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.files import verify_outputs, write_json
+from pytest_flashinfer_perf.gate.read import verify_once
 from pytest_flashinfer_perf.printing import say, show
 from pytest_flashinfer_perf.report import exports, markdown, story
 from pytest_flashinfer_perf.report.html import page
@@ -26,7 +27,8 @@ REPORTS = """examples:
 EXPORTS = """examples:
   flashinfer-perf export run.json --to github-action-benchmark -o benchmarks.json
   flashinfer-perf export run.json --to prometheus > /var/lib/node_exporter/flashinfer_perf.prom
-  flashinfer-perf export run.json --to csv -o run.csv
+  flashinfer-perf export monday.json tuesday.json --to csv -o nights.csv
+  flashinfer-perf export run.json --to pytorch -o records.json
 """
 MERGES = "example: flashinfer-perf merge shard-*.json --output run.json"
 
@@ -54,17 +56,23 @@ def report(arguments: Sequence[str]) -> int:
 
 
 def export(arguments: Sequence[str]) -> int:
-    description = "Write the medians and TFLOP/s of a run, and cases without a time, in the format of another tool."
+    description = "Write the medians and TFLOP/s of a run, and cases without a time, in the format of another tool. "
+    description += "CSV has any number of runs."
     parser = parser_of("export", description, EXPORTS)
-    parser.add_argument("run", type=Path, metavar="RUN.json", help=RUN)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help=RUN)
     parser.add_argument("--to", required=True, choices=exports.FORMATS, help="The format to write.")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="File to write. Default: the terminal.")
     args = parser.parse_args(arguments)
-    verify_outputs({"--output": args.output}, [args.run])
-    [run] = story.read([args.run])
-    write(args.output, exports.FORMATS[args.to](run))
-    for note in _notes(run):
-        say(f"flashinfer-perf export: {note}")
+    if len(args.runs) > 1 and args.to not in exports.OF_MANY:
+        raise RunError(f"--to {args.to} has a single run: export {len(args.runs)} runs one by one, or --to csv")
+    verify_outputs({"--output": args.output}, args.runs)
+    runs = story.read(args.runs)
+    verify_once(runs)
+    write(args.output, exports.FORMATS[args.to](*runs))
+    for run in runs:
+        of = f"{run.name}: " if len(runs) > 1 else ""
+        for note in _notes(run):
+            say(f"flashinfer-perf export: {of}{note}")
     return 0
 
 
@@ -90,7 +98,8 @@ def merge(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     verify_outputs({"--output": args.output}, args.files)
     made = merging.merged([merging.read(path) for path in args.files], args.allow)
-    write_json(args.output, made, indent=4)
+    # Indented, thousands of rows take three times as long to write, and twice the room.
+    write_json(args.output, made, indent=None)
     rows, files = len(made["benchmarks"]), len(args.files)
     if args.as_json:
         show_json({"output": str(args.output), "rows": rows, "files": files})

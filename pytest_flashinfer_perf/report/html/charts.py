@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.report.story import OWN, BackendTable
+from pytest_flashinfer_perf.report.backends import BATCH, KEYS, QUERIES, BackendTable
+from pytest_flashinfer_perf.report.story import OWN
 from pytest_flashinfer_perf.rows.formatting import grouped
 from pytest_flashinfer_perf.rows.run_file import Roof
 
@@ -158,21 +160,27 @@ def in_order(name: str, field: str, title: str) -> Spec:
     }
 
 
-RUN: Spec = {"field": "run", "type": "ordinal", "title": None, "sort": None, "axis": {"labelAngle": -30}}
+def over_runs(labels: Sequence[str]) -> Spec:
+    """The axis of runs, which stand there by their number: two of them may have one name."""
+    named = f"split({json.dumps(labels)}[datum.value], '\\n')"
+    return {"field": "run", "type": "ordinal", "title": None, "axis": {"labelAngle": -30, "labelExpr": named}}
 
 
-def history() -> Spec:
+OF_A_RUN = [{"field": name} for name in ("name", "median")] + [{"field": "change", "format": "+.2%"}]
+
+
+def history(labels: Sequence[str]) -> Spec:
     """Medians of one case, run after run."""
     median = {"field": "us", "type": "quantitative", "title": "median, us", "scale": {"zero": False}}
     return {
         "height": LOW,
         "data": {"name": "history"},
         "mark": {"type": "line", "point": {"size": 60}, "style": "history"},
-        "encoding": {"x": RUN, "y": median, "tooltip": [{"field": name} for name in ("run", "median", "change")]},
+        "encoding": {"x": over_runs(labels), "y": median, "tooltip": OF_A_RUN},
     }
 
 
-def trend() -> Spec:
+def trend(labels: Sequence[str]) -> Spec:
     """Each case's time over that of its first run."""
     ratio = {"field": "ratio", "type": "quantitative", "title": "time over the first run's", "scale": {"zero": False}}
     return {
@@ -180,10 +188,10 @@ def trend() -> Spec:
         "data": {"name": "trend"},
         "mark": {"type": "line", "point": {"size": 40}, "opacity": 0.6, "style": "history"},
         "encoding": {
-            "x": RUN,
+            "x": over_runs(labels),
             "y": {**ratio, "axis": {"format": ".2f"}},
             "detail": {"field": "id"},
-            "tooltip": [{"field": name} for name in ("case", "run", "median", "change")],
+            "tooltip": [{"field": "case"}, *OF_A_RUN],
         },
     }
 
@@ -208,20 +216,20 @@ def plans() -> Spec:
     }
 
 
-SPECS = {
-    "histogram": histogram,
-    "order": lambda: in_order("samples", "us", "us"),
-    "cycles": lambda: in_order("clocks", "cycles", "SM cycles"),
-    "clock": lambda: in_order("clocks", "ghz", "SM clock, GHz"),
-    "history": history,
-    "trend": trend,
-    "plans": plans,
-}
+def specs(labels: Sequence[str]) -> dict[str, Spec]:
+    return {
+        "histogram": histogram(),
+        "order": in_order("samples", "us", "us"),
+        "cycles": in_order("clocks", "cycles", "SM cycles"),
+        "clock": in_order("clocks", "ghz", "SM clock, GHz"),
+        "history": history(labels),
+        "trend": trend(labels),
+        "plans": plans(),
+    }
 
 
 # Medians of a routine in a grid of batch size and sequence length.
 
-BATCH, KEYS, QUERIES = ("batch_size",), ("s_kv", "max_seq_len"), ("s_qo",)
 Cells = Mapping[str, str]
 
 
@@ -240,7 +248,7 @@ def heat_map(comparison: BackendTable) -> HeatMap | None:
         row = next(iter(outcomes.values())).row
         params = row.params if row else {}
         batch, keys, queries = (next((params[n] for n in ns if n in params), None) for ns in (BATCH, KEYS, QUERIES))
-        if batch is not None and keys is not None and comparison.fastest(shape):
+        if batch is not None and keys is not None and comparison.fastest[shape]:
             known[shape] = (batch, keys, queries or 1)
     sequences = tuple(dict.fromkeys(_length(at) for at in sorted(known.values(), key=lambda at: at[1:])))
     found = []

@@ -9,27 +9,36 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.models.budget import Budget
-from pytest_flashinfer_perf.report import host, story
+from pytest_flashinfer_perf.report import backends, host, story
+from pytest_flashinfer_perf.report.backends import BackendTable
 from pytest_flashinfer_perf.report.html import charts
 from pytest_flashinfer_perf.report.html.charts import HeatMap, heat_map
-from pytest_flashinfer_perf.report.story import BackendTable, CaseHistory, ShownVerdict, Support
+from pytest_flashinfer_perf.report.story import CaseHistory, ShownVerdict, Support
 from pytest_flashinfer_perf.rows import formatting
 from pytest_flashinfer_perf.rows.formatting import duration, grouped
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run, Unmeasured
 
+if TYPE_CHECKING:
+    import jinja2
+
+PACKED_FROM = 4_000_000  # characters: a smaller page is readable where scripts may not run
 SECTIONS = ("answer", "trend", "step", "roofline", "backends", "host", "cases", "support")
 # Shown elsewhere, or too long for a list of facts.
-NOT_A_FACT = ("case", "kernels", "tactics", "cycles_per_call", "sm_ghz_per_call", "host", "repro", "repro_upstream")
+NOT_A_FACT = (
+    *("case", "kernels", "tactics", "host", "repro", "repro_upstream", "requirements"),
+    *("cycles_per_call", "sm_ghz_per_call", "busy_per_call"),
+)
 FACTS_OF_HOST = ("host_us", "plan_us", "waits", "allocations", "synchronisations", "copies_to_host")
 
 
@@ -70,7 +79,7 @@ class View:
         may_be_empty = {"trend": self.trends, "step": self.steps, "host": self.host_tables}
         return [(name, name.capitalize()) for name in SECTIONS if may_be_empty.get(name, True)]
 
-    @property
+    @functools.cached_property
     def answer(self) -> story.Summary:
         return story.answer(self.runs, self.outcomes, self.judged)
 
@@ -80,7 +89,7 @@ class View:
 
     def step_table(self, shown: Budget) -> list[tuple[str, ...]]:
         """Its headings first."""
-        return [] if shown.trouble else [budget.HEADINGS, *budget.table(shown)]
+        return [] if shown.trouble else [budget.headings(shown), *budget.table(shown)]
 
     def below_step(self, shown: Budget) -> list[str]:
         return list(budget.below(shown))
@@ -94,11 +103,11 @@ class View:
     def plans(self) -> list[dict[str, Any]]:
         return host.plans_over_batches(self._measured)
 
-    @property
+    @functools.cached_property
     def _measured(self) -> list[Row]:
         return [one.row for one in self.outcomes if one.row]
 
-    @property
+    @functools.cached_property
     def backends(self) -> list[str]:
         return list(dict.fromkeys(one.backend for one in self.outcomes if one.measured and one.backend))
 
@@ -106,7 +115,7 @@ class View:
     def all_backends(self) -> list[str]:
         return sorted({one.backend for one in self.outcomes if one.backend})
 
-    @property
+    @functools.cached_property
     def colours(self) -> dict[str, str]:
         return charts.palette(self.backends)
 
@@ -114,9 +123,23 @@ class View:
     def routines(self) -> list[str]:
         return list(dict.fromkeys(one.routine for one in self.outcomes))
 
+    @functools.cached_property
+    def tables(self) -> list[BackendTable]:
+        return list(backends.comparisons(self.outcomes))
+
     @property
     def comparisons(self) -> list[tuple[BackendTable, HeatMap | None]]:
-        return [(comparison, heat_map(comparison)) for comparison in story.comparisons(self.outcomes)]
+        return [(table, heat_map(table)) for table in self.tables]
+
+    @property
+    def winners(self) -> list[str]:
+        return backends.answers(self.tables)
+
+    @functools.cached_property
+    def legends(self) -> dict[str, str]:
+        """What the letters in the ids of each routine's shapes stand for."""
+        rows = grouped(self._measured, lambda row: row.identity.routine or story.OWN)
+        return {routine: letters for routine, of_one in rows if (letters := backends.legend(of_one))}
 
     @property
     def support(self) -> list[tuple[str, list[Support]]]:
@@ -151,7 +174,7 @@ class View:
         step, scale = 100 / (len(medians) - 1), 20 / ((high - low) or 1)
         return " ".join(f"{i * step:.1f},{20 - (m - low) * scale:.1f}" for i, m in enumerate(medians))
 
-    @property
+    @functools.cached_property
     def trends(self) -> list[tuple[int, CaseHistory]]:
         """Cases that were measured more than once, what got slowest first."""
         seen = [(i, one) for i, one in enumerate(self.outcomes) if len(one.history) > 1]
@@ -173,75 +196,84 @@ class View:
         )
 
     def _point(self, index: int, one: CaseHistory, row: Row) -> charts.Spec | None:
-        """Under the names that a reader sees when the mouse is over it; none for a case without its work."""
+        """What it shows beside what its case has; none for a case without its work."""
         work = row.throughput
         if not (work.flops and work.bytes and work.tflops):
             return None
         return {
             "id": index,
             "routine": one.routine,
-            "intensity": _short(work.flops / work.bytes),
-            "tflops": _short(work.tflops),
+            "intensity": short(work.flops / work.bytes),
+            "tflops": short(work.tflops),
             "backend": one.backend or story.OWN,
-            "case": one.case,
-            "median": duration(row.median),
             "rate": f"{formatting.rate(work.tflops)} TFLOP/s, {formatting.rate(work.tb_per_sec)} TB/s",
             "roof": f"{formatting.rate(work.sol_pct)} %, {work.bound} bound" if work.sol_pct else "not known",
-            "status": one.status,
-            "again": row.identity.repro or f"pytest '{one.case}'",
         }
 
     def data(self) -> dict[str, Any]:
         """What the script needs; kernels have long names, and many cases the same."""
         names: dict[str, int] = {}
+        runs, order = story.labels(self.runs), {run.source: i for i, run in enumerate(self.runs)}
         return {
-            "cases": [_details(one, names) for one in self.outcomes],
+            "cases": _columns([_details(one, names, order) for one in self.outcomes]),
+            "facts": _columns([dict(_facts(one)) for one in self.outcomes]),
+            "runs": runs,
             "kernels": list(names),
             "colours": self.colours,
             "figures": {f.place: {"spec": f.spec, "roofs": f.roofs, "points": f.points} for f in self.figures},
             "plans": self.plans,
-            "trend": [step for i, one in self.trends for step in _steps(i, one)],
-            "specs": {name: spec() for name, spec in charts.SPECS.items()},
+            "trend": [i for i, _ in self.trends],
+            "specs": charts.specs(runs),
         }
 
 
-def _details(one: CaseHistory, names: dict[str, int]) -> dict[str, Any]:
-    if isinstance(one.entry, Unmeasured):
-        nothing: dict[str, list[float]] = {name: [] for name in ("samples", "cycles", "ghz", "kernels")}
-        seen = {"backend": one.backend, "median": None, "facts": list(_facts(one.entry.written())), **nothing}
-    else:
-        seen = _measured(one.entry, names)
-    return {
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The values of all rows by name; a single one where it is that of each row."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return {name: values[:1] if values.count(values[0]) == len(values) else values for name, values in columns.items()}
+
+
+def _details(one: CaseHistory, names: dict[str, int], order: Mapping[str, int]) -> dict[str, Any]:
+    row, history = one.row, one.history
+    shown = {
         "case": one.case,
+        "backend": one.backend,
         "status": one.status,
-        "reason": None if one.row else one.reason,
+        "reason": None if row else one.reason,
         "repro": one.identity.repro,
-        "history": list(_steps(0, one)),
-        **seen,
+        "history": [(order[run.source], short(1e6 * row.median), duration(row.median)) for run, row in history],
     }
+    return shown if row is None else {**shown, **_measured(row, names)}
 
 
 def _measured(row: Row, names: dict[str, int]) -> dict[str, Any]:
-    clocks = row.clocks
-    own = {"median": row.median, "mean": row.stats.mean, "stddev": row.stats.stddev, "spread": row.spread}
-    of_host = {name: getattr(row.host, name) for name in FACTS_OF_HOST} if row.host else {}
     return {
         "backend": formatting.named(row),
         "median": duration(row.median),
-        "facts": list(_facts({**row.extra_info(), **own, **of_host, **row.params})),
         "upstream": row.setup.repro_upstream,
-        "samples": [_short(1e6 * sample) for sample in row.stats.data],
-        "cycles": list(map(_short, clocks.cycles_per_call or ())),
-        "ghz": list(map(_short, clocks.sm_ghz_per_call or ())),
+        "samples": [short(1e6 * sample) for sample in row.stats.data],
+        "cycles": list(map(short, row.clocks.cycles_per_call or ())),
+        "ghz": [round(ghz, 3) for ghz in row.clocks.sm_ghz_per_call or ()],  # clocks go in steps of 15 MHz
         "kernels": [names.setdefault(kernel, len(names)) for kernel in row.trace.kernels or ()],
     }
 
 
-def _facts(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _facts(one: CaseHistory) -> Iterator[tuple[str, str]]:
     """Fields by the names that docs/row.md explains, then the parameters."""
-    for name, value in fields.items():
+    for name, value in _fields(one.entry).items():
         if name not in NOT_A_FACT and value not in (None, "", []):
             yield name, _text(value)
+
+
+def _fields(entry: Row | Unmeasured) -> dict[str, Any]:
+    if isinstance(entry, Unmeasured):
+        return entry.written()
+    of_host = {name: getattr(entry.host, name) for name in FACTS_OF_HOST} if entry.host else {}
+    placements = [duration(one.median) for one in entry.provenance.placements if one.median]
+    own = {name: getattr(entry.stats, name) for name in ("median", "mean", "stddev")}
+    own |= {"spread": entry.spread, "placements": placements}
+    return {**entry.extra_info(), **own, **of_host, **entry.params}
 
 
 def _text(value: Any) -> str:
@@ -252,21 +284,7 @@ def _text(value: Any) -> str:
     return "; ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _steps(index: int, one: CaseHistory) -> Iterator[dict[str, Any]]:
-    for run, row in one.history:
-        ratio = row.median / one.history[0][1].median
-        yield {
-            "id": index,
-            "case": one.case,
-            "run": run.name,
-            "us": _short(1e6 * row.median),
-            "median": duration(row.median),
-            "ratio": _short(ratio),
-            "change": f"{ratio - 1:+.2%}",
-        }
-
-
-def _short(value: float) -> float:
+def short(value: float) -> float:
     """Five digits are more than any plot shows, and keep the page small."""
     return float(f"{value:.5g}")
 
@@ -286,6 +304,16 @@ def write(path: Path, runs: Sequence[Run]) -> None:
 
 
 def render(runs: Sequence[Run]) -> str:
+    """The page; a large one is packed into a small one, which a browser unpacks."""
+    view, script = View(tuple(runs), story.of(runs)), _libraries() + _file("report.js")
+    page = _template("page.html.j2").render(view=view, script=script, style=_file("report.css"))
+    if len(page) < PACKED_FROM:
+        return page
+    packed = base64.b64encode(zlib.compress(page.encode(), 9)).decode()
+    return _template("packed.html.j2").render(view=view, script=script, unpack=_file("unpack.js"), packed=packed)
+
+
+def _template(name: str) -> jinja2.Template:
     import jinja2
 
     environment = jinja2.Environment(
@@ -295,17 +323,18 @@ def render(runs: Sequence[Run]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    shown_by = (formatting.duration, formatting.spread, formatting.rate, formatting.named)
+    shown_by = (formatting.duration, formatting.spread, formatting.rate, formatting.named, short, digest)
     environment.filters |= {function.__name__: function for function in shown_by}
-    here = resources.files(__package__)
-    script = _libraries() + here.joinpath("report.js").read_text(encoding="utf-8")
-    style = here.joinpath("report.css").read_text(encoding="utf-8")
-    # The only script that the page's own policy lets run.
-    script_hash = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-    view = View(tuple(runs), story.of(runs))
-    return environment.get_template("page.html.j2").render(
-        view=view, script=script, script_hash=script_hash, style=style
-    )
+    return environment.get_template(name)
+
+
+def digest(script: str) -> str:
+    """By which a page's own policy names the scripts that alone may run."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 @functools.cache

@@ -53,7 +53,7 @@
     rooflines.length = 0;
     for (const place of all('[data-chart="roofline"]')) {
       const { spec, roofs, points } = data.figures[place.dataset.place];
-      const view = await plot(place, spec, { roofs, points });
+      const view = await plot(place, spec, { roofs, points: points.map(shownAs) });
       view.addEventListener("click", (_, item) => item?.datum?.id !== undefined && openCase(item.datum.id));
       rooflines.push(view);
     }
@@ -62,9 +62,29 @@
     if (plans) await plot(plans, data.specs.plans, { plans: data.plans });
     const trend = find('[data-chart="trend"]');
     if (trend) {
-      const view = await plot(trend, data.specs.trend, { trend: data.trend });
+      const view = await plot(trend, data.specs.trend, { trend: data.trend.flatMap(steps) });
       view.addEventListener("click", (_, item) => item?.datum?.id !== undefined && openCase(item.datum.id));
     }
+  }
+
+  // The page has each fact once: by name a value for each case, or a single one for all.
+  function at(id, columns) {
+    const known = Object.entries(columns).map(([name, values]) => [name, values[values.length > 1 ? id : 0]]);
+    return Object.fromEntries(known.filter(([, value]) => value !== null));
+  }
+
+  function shownAs(point) {
+    const { case: name, median, status, repro } = at(point.id, data.cases);
+    return { ...point, case: name, median, status, again: repro ?? `pytest '${name}'` };
+  }
+
+  function steps(id) {
+    const one = at(id, data.cases);
+    const first = one.history[0]?.[1];
+    return one.history.map(([run, us, median]) => {
+      const ratio = us / first;
+      return { id, case: one.case, run, name: data.runs[run].replace("\n", ", "), us, median, ratio, change: ratio - 1 };
+    });
   }
 
   function showRoutine() {
@@ -200,28 +220,29 @@
   const dialog = find("#details");
 
   async function openCase(id) {
-    const one = data.cases[id];
+    const one = at(id, data.cases);
     find("#details-title").textContent = one.case;
     find("#details-answer").textContent = one.reason ?? `${one.backend}: median ${one.median}, ${one.status}`;
     find("#details-repro").replaceChildren(...[one.repro, one.upstream].filter(Boolean).map(command));
-    find("#details-facts").replaceChildren(...one.facts.map(fact));
+    find("#details-facts").replaceChildren(...Object.entries(at(id, data.facts)).map(fact));
     find("#details-kernels").replaceChildren(...kernels(one));
     const charts = find("#details-charts");
     charts.replaceChildren();
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
-    await drawCase(one, charts);
+    await drawCase(one, steps(id), charts);
   }
 
-  async function drawCase(one, charts) {
-    const samples = one.samples.map((us, call) => ({ us, call }));
-    const clocks = one.cycles.map((cycles, call) => ({ cycles, ghz: one.ghz[call], call }));
+  async function drawCase(one, history, charts) {
+    const { samples: times = [], cycles: counted = [], ghz = [] } = one;
+    const samples = times.map((us, call) => ({ us, call }));
+    const clocks = counted.map((cycles, call) => ({ cycles, ghz: ghz[call], call }));
     const wanted = [
       ["histogram", "Times of the calls", { samples }, samples],
       ["order", "In the order in which they were made", { samples }, samples],
       ["cycles", "SM cycles of back-to-back calls", { clocks }, clocks],
       ["clock", "SM clock during those", { clocks }, clocks],
-      ["history", "Run after run", { history: one.history }, one.history.slice(1)],
+      ["history", "Run after run", { history }, history.slice(1)],
     ];
     const seen = wanted.filter(([, , , needed]) => needed.length > 0);
     // All places first: how wide each is depends on how many there are.
@@ -254,7 +275,7 @@
   }
 
   function kernels(one) {
-    if (one.kernels.length === 0) return [];
+    if (!one.kernels?.length) return [];
     return [element("h3", "Kernels of a call"), ...one.kernels.map((index) => element("pre", data.kernels[index]))];
   }
 
@@ -263,6 +284,21 @@
     if (button) openCase(button.dataset.case);
     if (event.target === dialog) dialog.close();
   });
+
+  // Tables that go on beyond an edge say so.
+  function showMore(area) {
+    const right = area.scrollLeft + area.clientWidth < area.scrollWidth - 1;
+    const below = area.scrollTop + area.clientHeight < area.scrollHeight - 1;
+    area.dataset.more = [right && "right", below && "below"].filter(Boolean).join(" ");
+    area.toggleAttribute("data-wide", area.clientWidth < area.scrollWidth);
+  }
+
+  const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => showMore(target.closest(".scroll"))));
+  for (const area of all(".scroll")) {
+    area.addEventListener("scroll", () => showMore(area), { passive: true });
+    resized.observe(area);
+    resized.observe(area.firstElementChild);
+  }
 
   find("#roofline-routine")?.addEventListener("change", showRoutine);
   filter();

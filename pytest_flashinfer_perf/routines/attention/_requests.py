@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.routines import _narrow
-from pytest_flashinfer_perf.routines._offsets import indptr, slices
+from pytest_flashinfer_perf.routines._offsets import indptr, list_faults, listed, slices
 from pytest_flashinfer_perf.spec.dtypes import FP8, HALF, TORCH, is_fp8
 from pytest_flashinfer_perf.spec.params import Fault, Params, flag
 
@@ -40,6 +40,9 @@ class AttentionParams(Params):
     )
     causal: bool = flag("bottom-right causal mask", default=False, letter="causal")
     random_actual_seq_len: bool = flag("draw each length from 1 to the longest", default=False, letter="ragged")
+    actual_seq_lens_kv: str | None = flag(
+        "each KV sequence's tokens, as 17,33,4x120", default=None, letter="lens", draw=(None,)
+    )
     return_lse: bool = flag("also return the log-sum-exp", default=False, letter="lse")
     enable_pdl: bool = flag("programmatic dependent launch", default=False, letter="pdl")
 
@@ -68,6 +71,14 @@ class AttentionParams(Params):
     def faults(self) -> Iterator[Fault]:
         if self.s_qo > self.s_kv:
             yield "s_qo", f"{self.s_qo} is more than s_kv {self.s_kv}: the queries are the end of the KV sequence"
+        yield from self.length_faults("actual_seq_lens_kv", "s_kv")
+
+    def length_faults(self, name: str, longest: str) -> Iterator[Fault]:
+        text, most = getattr(self, name), getattr(self, longest)
+        faults = list(list_faults(name, text, ("batch_size", self.batch_size)))
+        yield from faults
+        if text and not faults and max(listed(text)) != most:
+            yield name, f"the longest has {max(listed(text))} tokens, and {longest} is {most}"
 
 
 @dataclass(frozen=True)
@@ -115,9 +126,13 @@ class PrefillParams(GroupedQueries):
         "longest query", default=1, letter="q", minimum=1, draw=(1, 3, 16, 33), most=1024, tiles=(16, 64, 128)
     )
     empty_first: bool = flag("the first request has no tokens", default=False, letter="empty")
+    actual_seq_lens_q: str | None = flag(
+        "each query's tokens, as 17,33,4x120", default=None, letter="qlens", draw=(None,)
+    )
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
+        yield from self.length_faults("actual_seq_lens_q", "s_qo")
         if self.empty_first and self.batch_size == 1:
             yield "empty_first", "needs a batch_size of at least 2, or nothing would be left to compute"
 
@@ -148,8 +163,10 @@ class Lengths(NamedTuple):
         return list(zip(slices(self.q_indptr), slices(self.kv_indptr), strict=True))
 
 
-def draw(batch: int, longest: int, random: bool, rand: torch.Generator) -> Tensor:
-    """Random lengths up to `longest`, or all of them `longest`."""
+def draw(batch: int, longest: int, random: bool, rand: torch.Generator, given: str | None = None) -> Tensor:
+    """The lengths that a list has; else random ones up to `longest`, or all of them `longest`."""
+    if given is not None:
+        return torch.tensor(listed(given), dtype=torch.int32, device=rand.device)
     if not random:
         return torch.full((batch,), longest, dtype=torch.int32, device=rand.device)
     return torch.randint(1, longest + 1, (batch,), dtype=torch.int32, device=rand.device, generator=rand)
@@ -157,14 +174,16 @@ def draw(batch: int, longest: int, random: bool, rand: torch.Generator) -> Tenso
 
 def decode(p: AttentionParams, rand: torch.Generator) -> Tensor:
     """The lengths of the keys, the first numbers of the generator; at least as many as there are queries."""
-    return draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand).clamp_min(p.s_qo)
+    return draw(p.batch_size, p.s_kv, p.random_actual_seq_len, rand, p.actual_seq_lens_kv).clamp_min(p.s_qo)
 
 
 def prefill(p: PrefillParams, rand: torch.Generator) -> Lengths:
     """The queries: the whole prompt if it is as long as its keys, else the end of a longer sequence."""
     on_cpu = torch.Generator().manual_seed(rand.initial_seed())
-    q = draw(p.batch_size, p.s_qo, p.random_actual_seq_len, on_cpu)
-    kv = q if p.s_qo == p.s_kv else draw(p.batch_size, p.s_kv, p.random_actual_seq_len, on_cpu).maximum(q)
+    random, given = p.random_actual_seq_len, p.actual_seq_lens_kv
+    q = draw(p.batch_size, p.s_qo, random, on_cpu, p.actual_seq_lens_q)
+    same = p.s_qo == p.s_kv and given is None
+    kv = q if same else draw(p.batch_size, p.s_kv, random, on_cpu, given).maximum(q)
     q, kv = q.to(rand.device), kv.to(rand.device)
     if p.empty_first:
         q, kv = (lens.index_fill(0, torch.zeros(1, dtype=torch.int64, device=lens.device), 0) for lens in (q, kv))

@@ -6,6 +6,7 @@ scatter, or to exchange.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from pytest_flashinfer_perf.spec.params import Fault
 from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Reference, Routine, Shape
 
 Operation = Callable[[Tensor, Tensor], object]
+Rows = Callable[["PlainParams"], tuple[int, int]]  # how many a rank gives and gets
 
 
 @dataclass(frozen=True)
@@ -65,21 +67,14 @@ def _routine(
     name: str,
     operation: Operation,
     reference: Reference[PlainParams, PlainInputs],
-    rows: Callable[[PlainParams], tuple[int, int]],
+    rows: Rows,
     tolerances: Callable[[PlainParams, str], tuple[Tolerance, ...]],
 ) -> Routine[PlainParams, PlainInputs]:
-    """`rows` is how many a rank gives and gets."""
-
-    def inputs(p: PlainParams, rand: torch.Generator, device: torch.device) -> PlainInputs:
-        gives, gets = rows(p)
-        everybodys = _shared.of_all(p, rand, device, gives)
-        return PlainInputs(everybodys, everybodys[_shared.rank()], everybodys.new_empty(gets, p.hidden_size))
-
     made: Routine[PlainParams, PlainInputs] = Routine(
         name=name,
         family="comm",
         params=PlainParams,
-        inputs=inputs,
+        inputs=functools.partial(_inputs, rows),
         outputs=lambda x: (x.out,),
         reference=reference,
         cost=lambda p, x: Cost(0.0, p.elements * x.input.itemsize, "float32"),
@@ -90,18 +85,25 @@ def _routine(
         ranks=_shared.number,
         collective=name,
     )
-
-    def build(p: PlainParams, x: PlainInputs, options: LaunchOptions) -> Built[PlainInputs]:
-        _shared.group(p)
-        own = x._replace(of_all=x.of_all[:0], input=x.input.clone())
-        return Built(lambda x: operation(x.out, x.input), options.backend, own)
-
+    build = functools.partial(_built, operation)
     made.backend("torch")(build)
     made.backend("nccl", limits=_shared.on_gpus)(build)
     made.tier("smoke")(lambda: [Shape(PlainParams(num_tokens=16, hidden_size=512))])
     made.tier("default")(lambda: [Shape(PlainParams(num_tokens=t, hidden_size=8192)) for t in (16, 1024, 4096)])
     made.tier("full")(lambda: [Shape(PlainParams(num_tokens=2**n, hidden_size=8192)) for n in range(1, 14)])
     return made
+
+
+def _inputs(rows: Rows, p: PlainParams, rand: torch.Generator, device: torch.device) -> PlainInputs:
+    gives, gets = rows(p)
+    everybodys = _shared.of_all(p, rand, device, gives)
+    return PlainInputs(everybodys, everybodys[_shared.rank()], everybodys.new_empty(gets, p.hidden_size))
+
+
+def _built(operation: Operation, p: PlainParams, x: PlainInputs, options: LaunchOptions) -> Built[PlainInputs]:
+    _shared.group(p)
+    own = x._replace(of_all=x.of_all[:0], input=x.input.clone())
+    return Built(lambda x: operation(x.out, x.input), options.backend, own)
 
 
 all_gather = _routine("all_gather", dist.all_gather_into_tensor, _gathered, lambda p: (p.part, p.num_tokens), _copies)

@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.errors import in_one_line
 from pytest_flashinfer_perf.machine.capability import HARDWARE
 from pytest_flashinfer_perf.routines.derived.by_hand import completed
 from pytest_flashinfer_perf.routines.derived.special_cases import ONE_MORE, UNREAD, special
@@ -62,7 +63,7 @@ def _import_decorated(root: Path) -> dict[str, str]:
             try:
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - whatever its import raises is the reason
-                failed[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
+                failed[name] = in_one_line(error)
     return failed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -95,6 +95,13 @@ def logits(popular: Tensor, tokens: int, rand: torch.Generator) -> Tensor:
     """Logits with noise, so that the top_k are a draw without replacement by popularity."""
     uniform = torch.rand(tokens, len(popular), device=rand.device, generator=rand).clamp(1e-6, 1 - 1e-6)
     return popular - torch.log(-torch.log(uniform))
+
+
+def counted(counts: Sequence[int], tokens: int, rand: torch.Generator) -> Tensor:
+    """Experts [tokens, top_k], each chosen exactly so often: an expert's tokens are neighbours, in a random order."""
+    of_each = torch.tensor(counts, device=rand.device)
+    slots = torch.arange(len(counts), device=rand.device).repeat_interleave(of_each).view(-1, tokens)
+    return slots.T[torch.randperm(tokens, device=rand.device, generator=rand)].contiguous()
 
 
 def bias(experts: int, rand: torch.Generator) -> Tensor:

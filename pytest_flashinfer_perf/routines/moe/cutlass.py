@@ -15,6 +15,7 @@ from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines._offsets import list_faults, listed
 from pytest_flashinfer_perf.routines.moe import _routing, _shared, _stored
 from pytest_flashinfer_perf.routines.moe._experts import Choices
 from pytest_flashinfer_perf.routines.moe._shared import Precision
@@ -35,6 +36,9 @@ class CutlassFusedMoe(_shared.Moe):
     ep_size: int = flag("GPUs that share the experts", default=1, letter="ep", minimum=1, draw=(1, 2))
     ep_rank: int = flag("rank of this GPU among them", default=0, letter="epr", minimum=0, draw=(0, 1))
     autotune: bool = autotune()
+    expert_counts: str | None = flag(
+        "tokens of each expert, as 12,0,6x3, instead of expert_load", default=None, letter="counts", draw=(None,)
+    )
 
     @classmethod
     def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
@@ -59,6 +63,12 @@ class CutlassFusedMoe(_shared.Moe):
                 yield f"{way}_size", f"{size} GPUs cannot share {what} {shared} evenly"
         if self.cutlass_variant == "nvfp4" and (self.hidden_size % 32 or self.local_intermediate % 32):
             yield "cutlass_variant", "nvfp4 needs a hidden_size, and an intermediate_size on each GPU, in steps of 32"
+        faults = list(list_faults("expert_counts", self.expert_counts, ("num_experts", self.num_experts)))
+        yield from faults
+        if self.expert_counts and not faults:
+            counts, chosen = listed(self.expert_counts), self.num_tokens * self.top_k
+            if sum(counts) != chosen or max(counts) > self.num_tokens:
+                yield "expert_counts", f"{self.num_tokens} tokens choose {chosen} experts, each at most once"
 
     @property
     def here(self) -> range:
@@ -78,10 +88,12 @@ class CutlassMoeInputs(NamedTuple):
 
 
 def inputs(p: CutlassFusedMoe, rand: torch.Generator, device: torch.device) -> CutlassMoeInputs:
-    """Experts are chosen by the largest logits, weighted by their softmax."""
+    """Experts are chosen by the largest logits, or as often as they are listed; their softmax weights them."""
     first = min(p.here.start, p.num_experts - p.top_k)
     popular = _routing.popularity(p.expert_load, p.num_experts, range(first, first + p.top_k), rand)
     largest, selected = _routing.logits(popular, p.num_tokens, rand).topk(p.top_k)
+    if p.expert_counts:
+        selected = _routing.counted(listed(p.expert_counts), p.num_tokens, rand)
     out = torch.empty(p.num_tokens, p.hidden_size, dtype=TORCH[p.input_dtype], device=device)
     return CutlassMoeInputs(selected.int(), largest.softmax(-1), _stored_as(p, rand), out)
 

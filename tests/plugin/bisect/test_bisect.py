@@ -265,7 +265,7 @@ def test_an_end_that_does_not_build_is_an_error(repo, bisect):
         (["--repo=.", "--good=main"], [], "--repo needs both --good=REV and --bad=REV"),
         (["--repo=.", "--good=main", "--bad=main"], [], "--good=main and --bad=main are one commit"),
         (["--repo=.", "--good=main", "--bad=main~1"], [], "--good=main is no ancestor of --bad=main~1"),
-        (["--repo=.", "--good=maim", "--bad=main"], [], "git rev-parse --verify maim^{commit} in "),
+        (["--repo=.", "--good=maim", "--bad=main"], [], "--good=maim: "),
         (["--repo=.", "--good=main~1", "--bad=main"], ["{cwd}/level"], "is in the checkout itself: start this in"),
         (["--releases", "1.0", "2.0"], [], "with --releases it must be a virtual environment or a Python"),
         (["--resume=nowhere"], [], "--resume=nowhere: no search was begun there"),

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import made
 import pytest
+from bisect_acceptance import repository
 from made import CLOCKED
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.bisect.histories import git
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.rows.run_file import RunError
@@ -98,6 +100,56 @@ def test_a_budget_ends_it_and_failed_tests_count(capsys):
     assert "--output=out: the folder is not empty" in capsys.readouterr().err
 
 
+OWN = f"""import kernel
+{CLOCKED}
+@pytest.mark.benchmark(timer=CLOCK)
+def test_it(benchmark):
+    CLOCK.step = 1e-4 * kernel.TIMES * (1 + RNG.gauss(0, 1e-3))
+    benchmark.pedantic(lambda: None, rounds=5)
+"""
+
+
+@pytest.fixture
+def own_kernel(tmp_path, monkeypatch):
+    """A repository of two commits, in which tests and kernel stand side by side; the second takes twice as long."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    of_commits = ({"test_own.py": OWN, "kernel.py": f"TIMES = {times}\n"} for times in (1, 2))
+    repository(tmp_path / "repo", of_commits)
+    monkeypatch.chdir(tmp_path / "repo")
+    return tmp_path
+
+
+def test_commits_are_built_and_measured_each_by_its_own_code(own_kernel, capsys):
+    """Whatever lies in the checkout, and above all not by the kernel that does."""
+    Path("kernel.py").write_text("TIMES = 50\n")
+    build = f"test -f kernel.py && pwd >> {own_kernel}/built"
+    words = ["ab", "--repo=.", "--base=HEAD~1", f"--build={build}", "--pairs=2", "--most-pairs=2"]
+    assert cli.main([*words, "--output=out", "--json=verdicts.json", *ON_THE_CPU, "test_own.py"]) == 1
+    assert "1 SLOWER: something got worse" in capsys.readouterr().out
+    [case] = json.loads(Path("verdicts.json").read_text())["cases"]
+    ratios = [after / before for before, after in zip(case["before_s"], case["after_s"], strict=True)]
+    assert ratios == pytest.approx([2] * 4, rel=0.05)
+    trees = own_kernel / "repo" / "out" / "trees"
+    assert (own_kernel / "built").read_text().split() == [f"{trees}/base", f"{trees}/head"]
+    assert git(Path(), "worktree", "list").count("\n") == 0
+    assert not list(trees.iterdir())
+
+
+@pytest.mark.usefixtures("own_kernel")
+def test_commits_that_cannot_be_compared_are_one_sentence(capsys):
+    gone = "--base=no-such-commit"
+    for words, sentence in (
+        (["--repo=.", gone], f"flashinfer-perf ab: {gone}: {Path.cwd()} has no such commit: fetch it"),
+        (["--repo=.", "--base="], "has no such commit"),
+        (["--base=python3"], "without --repo it needs --head"),
+        (["--repo=.", "--base=HEAD", "--build=exit 3"], "sh -c 'exit 3' ended with code 3"),
+        (["--repo=.", "--base=HEAD"], "file or directory not found: test_new.py"),
+    ):
+        assert cli.main(["ab", *words, f"--output=out-{len(sentence)}", *ON_THE_CPU, "test_new.py"]) == 2
+        assert sentence in capsys.readouterr().err
+
+
 def here(*command):
     return Environment("base", command)
 
@@ -177,4 +229,4 @@ def test_help_has_an_example(command, capsys):
     with pytest.raises(SystemExit) as done:
         cli.main([command, "--help"])
     assert done.value.code == 0
-    assert f"example: flashinfer-perf {command}" in capsys.readouterr().out
+    assert re.search(rf"^examples?:\s+flashinfer-perf {command} ", capsys.readouterr().out, re.MULTILINE)

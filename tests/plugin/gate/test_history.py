@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from made import MACHINE, row, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.gate.history import changes
+from pytest_flashinfer_perf.gate.levels import changes
 
 
 def series(rng, *levels, sd=0.01):
@@ -33,6 +33,21 @@ def test_a_single_spike_is_not_a_change(seed, at, height, sign):
     values = series(random.Random(seed), (0.0, 40), sd=0.002)
     values[at] += sign * height
     assert changes(values, least=0.01) == []
+
+
+@given(st.integers(0, 2**32), st.floats(0.002, 0.006), st.integers(5, 30))
+def test_a_drift_is_one_change_though_each_of_its_steps_may_be_small(seed, slope, start):
+    rng = random.Random(seed)
+    values = [slope * max(0, night - start) + rng.gauss(0, 0.004) for night in range(60)]
+    [change] = changes(values, 0.02)
+    assert change.is_drift
+    assert change.after - change.before == pytest.approx(slope * (60 - start), rel=0.35)
+
+
+@given(st.integers(0, 2**32), st.integers(6, 25), st.integers(6, 25))
+def test_two_steps_in_one_direction_are_two_changes(seed, first, second):
+    found = changes(series(random.Random(seed), (0.0, first), (0.03, second), (0.06, 15), sd=0.003), 0.01)
+    assert [change.is_drift for change in found] == [False, False]
 
 
 def test_levels_and_their_order():

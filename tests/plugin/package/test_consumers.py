@@ -56,6 +56,23 @@ def test_junit_names_the_line_of_a_failure_that_has_no_traceback(own, workers):
     assert ["at test_own.py" in one["reason"] for one in told] == [False, False]
 
 
+def test_a_failure_of_a_test_that_is_made_for_a_routine_names_no_line_of_another_file(own):
+    made = "from pytest_flashinfer_perf.plugin import cases\nglobals().update(cases.family_tests('gemm'))\n"
+    own.makepyfile(test_made=made)
+    own.runpytest(
+        *QUICK,
+        "--perf-suite=smoke",
+        "--perf-strict-skips=*",
+        "--junitxml=run.xml",
+        "test_made.py",
+        "-k",
+        "bmm_bf16 and cudnn",
+    )
+    failures = [one.text for one in ET.parse(own.path / "run.xml").getroot().iter("failure")]
+    assert failures
+    assert not [text for text in failures if "  at " in text]
+
+
 def test_junit_shows_them_of_a_test_that_is_not_run_again(own):
     own.runpytest(*QUICK, "--benchmark-json=run.json", "--junitxml=first.xml")
     own.runpytest(*QUICK, "--benchmark-json=run.json", "--junitxml=again.xml", "--perf-resume")
@@ -162,3 +179,58 @@ def test_a_profile_is_of_plain_benchmarks_and_never_of_a_placeholder(own, worker
     profiled = [row["name"] for row in rows if row.get("cprofile")]
     assert profiled == ([] if workers else ["test_sorted"])
     done.stdout.fnmatch_lines(["--benchmark-cprofile: nothing of tests with perf,*"])
+
+
+# Stands in for both plugins, which tests/acceptance/consumers.py installs and runs: its hooks have their signatures.
+REPORTERS = """
+import sys, types
+import pytest
+
+class Specs:
+    def pytest_html_results_table_header(self, cells): "As pytest-html's."
+    def pytest_html_results_table_row(self, report, cells): "As pytest-html's."
+
+class Allure:
+    told = {}
+
+    @classmethod
+    def parameter(cls, name, value, excluded=None): cls.told[name] = (value, excluded)
+
+sys.modules["allure"] = types.SimpleNamespace(dynamic=Allure)
+
+def pytest_addhooks(pluginmanager): pluginmanager.add_hookspecs(Specs)
+
+def pytest_configure(config): config.pluginmanager.register(Allure, "allure_listener")
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session):
+    head = ["<th>Result</th>", "<th>Links</th>"]
+    session.config.hook.pytest_html_results_table_header(cells=head)
+    print("HEAD", *head)
+
+def pytest_runtest_logreport(report):
+    if report.when == "call":
+        cells = ["<td>", "<td/>"]
+        pytest.CONFIG.hook.pytest_html_results_table_row(report=report, cells=cells)
+        print("\\nROW", report.nodeid, len(cells), *(cell for cell in cells if "perf_status" in cell))
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config): pytest.CONFIG = config
+
+def pytest_unconfigure(): print("ALLURE", sorted(Allure.told), {excluded for _, excluded in Allure.told.values()})
+"""
+
+
+@pytest.mark.parametrize(("options", "cells"), [(["--perf-iters=3"], 7), ([], 2)])
+def test_columns_of_pytest_html_and_parameters_of_allure_have_a_rows_numbers(own, options, cells):
+    """Columns where the session's start knows of cases: what is not in the head of a table must not be in its rows."""
+    own.makeconftest(REPORTERS)
+    done = own.runpytest("-s", "-p", "no:cacheprovider", "-k", "neg or plain", *options)
+    [head] = [line for line in done.outlines if line.startswith("HEAD")]
+    assert head.count("<th") == cells
+    rows = [line.split(maxsplit=3) for line in done.outlines if line.startswith("ROW")]
+    assert [int(count) for _, _, count, *_ in rows] == [cells, cells]
+    assert "ok" in rows[0][3] or "noisy" in rows[0][3] if cells > 2 else len(rows[0]) == 3
+    [allure] = [line for line in done.outlines if line.startswith("ALLURE")]
+    assert "'perf_median_us', 'perf_status'" in allure
+    assert allure.endswith("{True}")

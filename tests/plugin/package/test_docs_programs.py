@@ -73,6 +73,12 @@ def test_the_script_beside_it_runs(capsys):
     assert capsys.readouterr().out == "20 none\n"
 
 
+@pytest.mark.filterwarnings("ignore:pytest_flashinfer_perf.compat")
+def test_the_program_with_the_names_of_other_projects_runs(capsys):
+    exec(compile(blocks(DOCS / "own-kernel.md", "python")[2], "own-kernel.md", "exec"), {})
+    assert capsys.readouterr().out == "20 True 3\n"
+
+
 @pytest.fixture
 def impatient():
     """A machine on which no call meets hypothesis's deadline."""

@@ -37,7 +37,9 @@ def test_with_a_driver_torch_is_a_cuda_build(driver, pytestconfig, target, extra
     assert "torch.version.cuda or sys.exit(" in plan
 
 
-@pytest.mark.parametrize(("target", "extras"), [("bench", "-e ."), ("test", "-e '.[dev,trace]' flashinfer-python")])
+@pytest.mark.parametrize(
+    ("target", "extras"), [("bench", "-e '.[bench]'"), ("test", "-e '.[dev,trace]' flashinfer-python")]
+)
 @pytest.mark.parametrize("says", ["exit 9", "echo 'No devices were found'"])
 def test_without_one_it_is_the_pinned_build(driver, pytestconfig, target, extras, says):
     plan = planned(target, driver(says), pytestconfig.rootpath)

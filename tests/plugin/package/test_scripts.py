@@ -18,6 +18,7 @@ from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.models.deployment import Step
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
+from pytest_flashinfer_perf.spec.presets import Spread
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("benchmarks", "tests/acceptance", "tools")
@@ -168,10 +169,14 @@ def test_longer_cases_are_found_under_their_old_names(processes):
     assert found[2:] == ["| 2.85 % or more | 20 us | 4 | 4 |", "| 4.8 % or more | 5 us | 4 | 4 |"]
 
 
-def test_the_backends_of_a_real_step(tmp_path):
+@pytest.mark.parametrize(("gpus", "parted"), [(1, False), (2, True)])
+def test_the_backends_of_a_real_step(tmp_path, gpus, parted):
     pytest.importorskip("flashinfer", exc_type=ImportError)
     known = {**all_routines(), **all_apis()}
-    plan = plans.completed(plans.of("llama-3.1-8b", Step(batch=64, context=8192)), known)
-    run = write(tmp_path / "run.json", recorded(plan, TIMES))
-    said = started("real_decode_step.py", run, "--dry-run", "--batch", "64", "--context", "8192")
-    assert "attention: fa2" in said.splitlines()
+    step = Step(batch=64, context=8192, spread=Spread(tp=gpus))
+    plan = plans.completed(plans.of("llama-3.1-8b", step), known)
+    run = write(tmp_path / "run.json", recorded(plan, {**TIMES, "all-reduce": 15.0}))
+    asked = ("--batch", "64", "--context", "8192", "--tp", str(gpus))
+    said = started("real_decode_step.py", run, "--dry-run", *asked).splitlines()
+    assert "attention: fa2" in said
+    assert ("all-reduce: fa2" in said) == parted

@@ -1,4 +1,4 @@
-"""The workflows: steps of the examples are run on plain benchmarks that take half a second, the release is built."""
+"""FlashInfer's workflow is run on plain benchmarks that take half a second, and the release is built."""
 
 import json
 import os
@@ -14,8 +14,7 @@ import pytest
 from made import CLOCKED
 
 ROOT = Path(__file__).parents[3]
-EXAMPLES = ROOT / "examples" / "github-actions"
-WORKFLOW, OWN_KERNEL = (EXAMPLES / name for name in ("performance.yml", "own-kernel.yml"))
+WORKFLOW = ROOT / "examples" / "github-actions" / "performance.yml"
 RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 PROGRAM = f"""{CLOCKED}
 @pytest.mark.parametrize("name", "abcde")
@@ -68,7 +67,7 @@ def runner(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(("workflow", "count"), [(WORKFLOW, 6), (OWN_KERNEL, 2), (RELEASE, 1)])
+@pytest.mark.parametrize(("workflow", "count"), [(WORKFLOW, 6), (RELEASE, 1)])
 def test_every_step_is_a_script_that_the_shell_understands(workflow, count):
     scripts = steps(workflow).values()
     assert len(scripts) == workflow.read_text().count("run: |") == count
@@ -108,43 +107,6 @@ def test_a_night_is_judged_and_kept(runner, tmp_path):
     done, _ = runner("History")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 series from 8 runs" in (tmp_path / "history.txt").read_text()
-
-
-GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
-
-
-def test_a_kernel_of_ones_own_is_compared_with_its_base(tmp_path):
-    """Tests are those of the pull request; what they time comes from `src` of either commit."""
-
-    def git(*arguments):
-        done = subprocess.run([*GIT, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    def commit(times):
-        (tmp_path / "src" / "kernel.py").write_text(f"TIMES = {times}\n")
-        git("add", "src")
-        git("commit", "-qm", f"takes {times} times as long")
-        return git("rev-parse", "HEAD")
-
-    (tmp_path / "src").mkdir()
-    test = PROGRAM.replace('float(os.environ.get("TIMES", "1"))', "kernel.TIMES")
-    (tmp_path / "test_my_kernel.py").write_text(f"import kernel\n{test}")
-    (tmp_path / "venv" / "bin").mkdir(parents=True)
-    (tmp_path / "venv" / "bin" / "flashinfer-perf").write_text(COMMAND.format(python=sys.executable))
-    (tmp_path / "venv" / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    git("init", "-q")
-    base, _ = commit(1), commit(2)
-    script = "set -eo pipefail\nchmod +x venv/bin/*\n" + steps(OWN_KERNEL)["Compare"]
-    env = {
-        **os.environ,
-        "BASE": base,
-        "TESTS": f"test_my_kernel.py::test_it[a] -p no:hypothesispytest {ON_THE_CPU}",
-        "PAIRS": "2",
-        "TMPDIR": str(tmp_path),
-    }
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 SLOWER: something got worse" in done.stdout
 
 
 @pytest.fixture(scope="module")

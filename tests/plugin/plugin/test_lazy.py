@@ -17,6 +17,11 @@ def pytest_unconfigure():
 PLAIN = "def test_plain(): pass"
 
 
+OF_A_WORKER = COUNTED.replace("def pytest_unconfigure():", "def pytest_sessionfinish(session):").replace(
+    "    own =", "    if not hasattr(session.config, 'workerinput'): return\n    own ="
+)
+
+
 def loaded(pytester):
     return json.loads((pytester.path / "loaded.json").read_text())
 
@@ -28,6 +33,22 @@ def test_a_session_without_a_case_loads_little(pytester):
     own, others = loaded(pytester)
     assert len(own) <= MOST_MODULES, own
     assert others == []
+
+
+def test_a_worker_without_a_case_loads_little(pytester):
+    pytester.makeconftest(OF_A_WORKER)
+    pytester.makepyfile(PLAIN)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "1").assert_outcomes(passed=1)
+    own, others = loaded(pytester)
+    assert len(own) <= MOST_MODULES, own
+    assert others == []
+
+
+def test_a_mistake_that_a_worker_finds_late_ends_the_run_with_its_sentence(pytester):
+    pytester.makepyfile("import pytest\n@pytest.mark.benchmark(max_time='x')\ndef test_late(perf): pass")
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "1")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: *::test_late: benchmark(max_time='x') must be a number of seconds"])
 
 
 def test_a_benchmark_of_somebody_else_s_loads_no_more(pytester):

@@ -255,7 +255,7 @@ def test_run_it_again_works_from_where_pytest_was_started(pytester, monkeypatch,
         pytester.runpytest(*QUICK, test, "--collect-only", "-q").stdout.fnmatch_lines(["1 test collected*"])
 
 
-@pytest.mark.parametrize(("options", "told"), [((), True), (("-v",), False), (("-q",), False)])
+@pytest.mark.parametrize(("options", "told"), [((), True), (("-n1",), True), (("-v",), False), (("-q",), False)])
 def test_a_long_run_says_which_case_begins_and_how_long_the_rest_may_take(pytester, monkeypatch, options, told):
     monkeypatch.setattr(progress, "EACH_S", 0)
     pytester.makepyfile("""
@@ -270,3 +270,52 @@ def test_a_long_run_says_which_case_begins_and_how_long_the_rest_may_take(pytest
     name = "test_a_long_run_says_which_case_begins_and_how_long_the_rest_may_take.py::test_own"
     expected = [f"case {n} of 3, less than a minute left: {name}[{n}]" for n in (2, 3)]
     assert lines == (expected if told else [])
+
+
+TOLD = """
+from pytest_flashinfer_perf.printing import write_lines
+
+def pytest_terminal_summary(terminalreporter):
+    write_lines(terminalreporter, ["  fa2  21.6 us  noisy", "1 SLOWER, 2 FASTER: see test_noisy", "x WRONG", "NOISY"])
+"""
+
+
+@pytest.mark.parametrize("colour", ["yes", "no"])
+def test_verdicts_and_statuses_have_a_colour_where_pytest_has_any(pytester, colour):
+    pytester.makeconftest(TOLD)
+    shown = pytester.runpytest(f"--color={colour}").stdout.str()
+    lines = [
+        "  fa2  21.6 us  {y}noisy{0}",
+        "1 {r}SLOWER{0}, 2 {g}FASTER{0}: see test_noisy",
+        "x {r}WRONG{0}",
+        "{y}NOISY{0}",
+    ]
+    codes = {"y": "\x1b[33m\x1b[1m", "r": "\x1b[31m\x1b[1m", "g": "\x1b[32m\x1b[1m"}
+    codes = codes if colour == "yes" else dict.fromkeys(codes, "")
+    assert "\n".join(line.format("\x1b[0m" if colour == "yes" else "", **codes) for line in lines) in shown
+
+
+BOTH = """
+import torch
+def test_own(perf): perf.time(torch.neg, torch.ones(8))
+def test_plain(benchmark): benchmark(len, [])
+"""
+ITS, OURS = "Name (time in", "= flashinfer-perf ="
+
+
+@pytest.mark.parametrize(
+    ("options", "tables"),
+    [
+        (["-k", "own"], [OURS]),
+        (["-k", "own", "--benchmark-verbose"], [ITS, OURS]),
+        ([], [ITS, OURS]),
+        (["-k", "plain"], [ITS]),
+        (["--benchmark-quiet"], [OURS]),
+    ],
+)
+def test_our_table_is_the_last_and_alone_where_all_rows_are_ours(pytester, options, tables):
+    pytester.makepyfile(BOTH)
+    quick = [option for option in QUICK if option != "--benchmark-quiet"]
+    done = pytester.runpytest(*quick, *options)
+    done.assert_outcomes(passed=1 if "-k" in options else 2, deselected=1 if "-k" in options else 0)
+    assert [table for line in done.outlines for table in (ITS, OURS) if table in line] == tables

@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.ranks import joined
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.comm.allreduce_fusion import CODES
 from pytest_flashinfer_perf.routines.comm.moe_a2a import BOTH, COMBINE, DISPATCH
+from pytest_flashinfer_perf.routines.comm.ulysses import GATHER, SCATTER
 from pytest_flashinfer_perf.rows.ranks import BUS_FACTORS, RankTimes
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import Backend, CannotRunError, Shape
@@ -33,6 +34,7 @@ CHANGES = {
         for phase in (BOTH, DISPATCH, COMBINE)
     ]
     + [{"expert_load": "one"}, {"expert_load": "zipf", "num_tokens": 3, "phase": DISPATCH}],
+    "ulysses_all_to_all": [{"phase": SCATTER}, {"phase": GATHER, "num_tokens": 3, "input_dtype": "float16"}],
 }
 FAULTS = ("none", "lost", "stale")
 ALL = Checking(refcheck="only", allow_output_mismatch=True)  # a rank that stopped would leave the other waiting

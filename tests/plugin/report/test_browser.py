@@ -1,10 +1,10 @@
 """The page as a browser shows it, and as hands, eyes and screen readers use it."""
 
-import shutil
+from pathlib import Path
 
 import pytest
+from browsing import BROWSER, all_of, browser, look, one
 from reports import HOSTILE, benchmark, document, unmeasured, write
-from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -14,26 +14,13 @@ from selenium.webdriver.support.wait import WebDriverWait
 from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.report.html import page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER),
-    reason="the report's page is looked at in Chromium: apt install chromium chromium-driver",
-)
-QUIETLY = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
---disable-component-update --disable-sync --window-size=1280,900"""
+pytestmark = BROWSER
 
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in [*QUIETLY.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    with browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module")
@@ -68,24 +55,9 @@ def shown(chromium, url):
     assert chromium.get_log("browser") == []
 
 
-def look(driver, width=1280, theme="light"):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-
-
 def drawn(driver, count, within="main"):
     wait = WebDriverWait(driver, 20)
     wait.until(lambda d: len(d.find_elements(By.CSS_SELECTOR, f"{within} .chart[data-drawn] svg")) == count)
-
-
-def all_of(driver, selector):
-    return driver.find_elements(By.CSS_SELECTOR, selector)
-
-
-def one(driver, selector):
-    return driver.find_element(By.CSS_SELECTOR, selector)
 
 
 def rows(driver):
@@ -98,8 +70,22 @@ def column(driver, number):
 
 def test_it_opens_without_an_error_and_loads_nothing(shown):
     assert one(shown, "h1").text == "NVIDIA H200"
-    assert "19 cases of 1 routine measured on NVIDIA H200." in one(shown, ".answer").text
+    fastest, rest = all_of(shown, ".answer")
+    assert fastest.text.endswith("cudnn is the fastest in all 6 shapes, fa2 ties with it in 1 of 6 shapes.")
+    assert "19 cases of 1 routine measured on NVIDIA H200." in rest.text
     assert shown.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_a_packed_page_unpacks_itself(shown, url, monkeypatch):
+    """Names like code are text in it too: `shown` looks at the console afterwards."""
+    folder = Path(url.removeprefix("file://")).parent
+    monkeypatch.setattr(page, "PACKED_FROM", 0)
+    page.write(folder / "packed.html", story.read([folder / "one.json", folder / "two.json"]))
+    shown.get((folder / "packed.html").as_uri())
+    drawn(shown, 2)
+    assert one(shown, "#shown").text == "20 of 21 cases"
+    assert HOSTILE in one(shown, ".troubles pre").text
+    assert all_of(shown, "img") == []
 
 
 def test_names_are_text_and_no_code_of_theirs_ran(shown):
@@ -204,6 +190,22 @@ def test_several_runs_show_the_change_of_each_case(shown):
     first = all_of(shown, "#trend tbody tr")[0]
     assert "+10.00 %" in first.text
     assert len(all_of(shown, '[data-chart="trend"] path[aria-roledescription="point"]')) == 38
+
+
+def test_runs_stand_on_the_axis_by_commit_and_time(shown):
+    labels = {text.text for text in all_of(shown, '[data-chart="trend"] .role-axis-label text')}
+    assert {"0123456789+2026-11-20 10:00", "0123456789+2026-11-21 10:00"} <= labels  # on two lines
+
+
+MORE = "return [...document.querySelectorAll('.compare')].map(t => t.parentElement.dataset.more)"
+
+
+def test_tables_that_go_on_beyond_the_edge_say_so_until_its_end(shown):
+    assert shown.execute_script(MORE) == [""]
+    look(shown, 300)
+    WebDriverWait(shown, 5).until(lambda d: d.execute_script(MORE) == ["right"])
+    shown.execute_script("document.querySelector('.compare').parentElement.scrollLeft = 9999")
+    WebDriverWait(shown, 5).until(lambda d: d.execute_script(MORE) == [""])
 
 
 BACKGROUND = "return getComputedStyle(document.body).backgroundColor"

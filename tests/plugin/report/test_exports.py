@@ -11,7 +11,7 @@ import reports
 from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.report.exports import FORMATS, WITHOUT_TIME
+from pytest_flashinfer_perf.report.exports import FORMATS, OF_MANY, WITHOUT_TIME
 
 SKIPPED = {**reports.identity("fa3"), "test": "t::fa3", "outcome": "skipped", "reason": 'needs "9.0"\nthis is 8.0'}
 NOISY = "BatchDecodeWithPagedKVCacheWrapper/llama-b32-s1024-fa2"
@@ -43,6 +43,54 @@ def test_csv_has_a_line_for_each_case_measured_or_not(exported):
     assert float(fine["median_us"]) == 10.0
     assert (fine["schema"], fine["status"], noisy["status"], noisy["tflops"]) == ("1", "ok", "noisy", "")
     assert (skipped["status"], skipped["median_us"], skipped["reason"]) == ("skipped", "", SKIPPED["reason"])
+
+
+def test_csv_has_many_runs_with_the_time_and_the_commit_of_each(run, capsys):
+    later = reports.document(reports.benchmark(us=11.0), when="2026-11-21T10:00:00+00:00")
+    (run / "later.json").write_text(json.dumps(later))
+    assert cli.main(["export", "later.json", "run.json", "--to", "csv"]) == 0
+    said = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(said.out)))
+    assert [row["median_us"] for row in rows] == ["10.0", "20.0", "", "11.0"]
+    assert [row["time"] for row in rows] == ["2026-11-20T10:00:00+00:00"] * 3 + ["2026-11-21T10:00:00+00:00"]
+    assert {row["commit"] for row in rows} == {"0123456789abcdef"}
+    assert said.err.startswith("flashinfer-perf export: run.json: 1 case noisy\n")
+    assert cli.main(["export", "run.json", "run.json", "--to", "csv"]) == 2
+    assert "is the same run as" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("to", sorted({*FORMATS} - {*OF_MANY}))
+def test_other_formats_have_a_single_run(to, capsys):
+    assert cli.main(["export", "run.json", "run.json", "--to", to]) == 2
+    expected = f"flashinfer-perf export: --to {to} has a single run: export 2 runs one by one, or --to csv\n"
+    assert capsys.readouterr().err == expected
+
+
+def is_text(values):
+    return all(isinstance(value, str) for value in values.values())
+
+
+def test_pytorchs_database_gets_a_record_for_each_metric(exported):
+    """As `convert_to_pytorch_benchmark_format` of vLLM writes it; the database has maps of text to text."""
+    *records, without = json.loads(exported("pytorch"))
+    for record in records:
+        benchmark, model, metric = record["benchmark"], record["model"], record["metric"]
+        assert record.keys() == {"benchmark", "model", "metric", "dependencies"}
+        assert benchmark["name"] == "flashinfer-perf"
+        assert all(map(is_text, (benchmark["extra_info"], model["extra_info"], metric["extra_info"])))
+        assert all(isinstance(value, float) and math.isfinite(value) for value in metric["benchmark_values"])
+        assert len(metric["benchmark_values"]) == 1
+        assert benchmark["extra_info"] == {"device": "cuda", "arch": "NVIDIA H200"}
+        assert record["dependencies"]["flashinfer"] == {"version": "0.7.2"}
+    fine = [r["metric"] for r in records if r["model"]["name"] != NOISY]
+    assert [metric["name"] for metric in fine] == ["median_us", "tflops", "tb_per_sec", "sol_pct"]
+    assert (fine[0]["benchmark_values"], fine[0]["extra_info"]["status"]) == ([10.0], "ok")
+    noisy = [r["metric"] for r in records if r["model"]["name"] == NOISY]
+    assert [metric["name"] for metric in noisy] == ["median_us", "tb_per_sec"]
+    assert {metric["extra_info"]["status"] for metric in noisy} == {"noisy"}
+    assert (without["model"]["name"], without["metric"]["benchmark_values"]) == (WITHOUT_TIME, [1])
+    assert SKIPPED["reason"] in next(iter(without["metric"]["extra_info"].values()))
 
 
 def test_github_action_benchmark_gets_entries_of_which_smaller_is_better(exported):

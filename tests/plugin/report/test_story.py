@@ -1,9 +1,10 @@
 """What is made of runs, before anything is drawn."""
 
 import pytest
+from made import typed
 from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
 
-from pytest_flashinfer_perf.report import story
+from pytest_flashinfer_perf.report import backends, story
 from pytest_flashinfer_perf.report.html.charts import heat_map
 from pytest_flashinfer_perf.report.story import ShownVerdict
 from pytest_flashinfer_perf.rows.run_file import RunError
@@ -118,7 +119,7 @@ def test_what_died_without_a_device_is_where_it_was_measured_before(told):
 
 def test_the_fastest_sound_backend_wins(told):
     rows = [benchmark("fa2", us=10.0), benchmark("cudnn", us=8.0), benchmark("broken", us=1.0, status="invalid")]
-    [comparison] = story.comparisons(told(document(*rows)))
+    [comparison] = backends.comparisons(told(document(*rows)))
     assert comparison.backends == ("fa2", "cudnn", "broken")
     assert comparison.wins == {"cudnn": 1}
 
@@ -165,19 +166,70 @@ APART = {
 
 @pytest.mark.parametrize("rows", ALIKE.values(), ids=list(ALIKE))
 def test_backends_that_cannot_be_told_apart_share_the_place(told, rows):
-    [comparison] = story.comparisons(told(document(*rows)))
-    assert comparison.wins == comparison.shared == {"a": 1, "b": 1}
+    [comparison] = backends.comparisons(told(document(*rows)))
+    assert comparison.wins == {"a": 1, "b": 1}
+    assert comparison.sentence == "a and b tie in the only shape"
 
 
 @pytest.mark.parametrize("rows", APART.values(), ids=list(APART))
 def test_backends_that_are_surely_apart_do_not(told, rows):
-    [comparison] = story.comparisons(told(document(*rows)))
-    assert (comparison.wins, comparison.shared) == ({"a": 1}, {})
+    [comparison] = backends.comparisons(told(document(*rows)))
+    assert comparison.wins == {"a": 1}
+    assert comparison.sentence == "a is the fastest in the only shape"
+
+
+AT = [(batch, s_kv) for batch in (1, 16) for s_kv in (1024, 4096, 8192)]
+SENTENCES = {
+    "a a a a a a": "a is the fastest in all 6 shapes",
+    "ab ab ab ab ab ab": "a and b tie in all 6 shapes",
+    "a ab ab a ab ab": "a is the fastest in all 6 shapes, b ties with it from s4096 on",
+    "a b b a b b": "b is the fastest from s4096 on, a up to s1024",
+    "a a a b b b": "a is the fastest up to b1, b from b16 on",
+    "a b a a a a": "a is the fastest in 5 of 6 shapes, b in 1 of 6 shapes",
+    "b a ab b a a": "a is the fastest from s4096 on, b up to s1024, b ties with it in 1 of 6 shapes",
+}
+
+
+@pytest.mark.parametrize(("fastest", "sentence"), SENTENCES.items())
+def test_the_fastest_are_said_with_where_they_are(told, fastest, sentence):
+    at = zip(AT, fastest.split(), strict=True)
+    rows = [benchmark(name, *where, us=10 if name in best else 20) for where, best in at for name in "ab"]
+    [comparison] = backends.comparisons(told(document(*rows)))
+    assert comparison.sentence == sentence
+
+
+def test_the_answer_has_a_sentence_for_each_routine_until_there_are_many(told):
+    rows = [benchmark(name, routine=f"r{i}") for i in range(8) for name in "ab"]
+    rows += [benchmark(name, routine="r0", cold_l2="none") for name in "ab"]
+    said = backends.answers(list(backends.comparisons(told(document(*rows)))))
+    assert said[0].startswith("r0 on cuda:0 NVIDIA H200: cupti, cold L2 by rotation")
+    assert said[1] == "r1: a and b tie in the only shape."
+    assert (len(said), said[-1]) == (backends.MOST + 1, "3 more comparisons of backends below.")
+
+
+SIZES = {"batch_size": 16, "s_qo": 1, "s_kv": 1024, "num_kv_heads": 8, "page_size": 16}
+LEGENDS = {
+    ("b16-s1024-kv8",): "b = batch_size, s = s_kv, kv = num_kv_heads",
+    ("llama-3.1-70b-tp8-b16-s1024",): "b = batch_size, s = s_kv",  # tp is of the model
+    ("s1024-b16",): "s = s_kv",  # in another order than the parameters
+    ("b16-p16", "p1"): "b = batch_size, p = page_size",
+    ("own", "x16", "b5"): "",
+}
+
+
+@pytest.mark.parametrize(("shapes", "letters"), LEGENDS.items())
+def test_letters_of_ids_are_explained_by_the_rows_own_parameters(shapes, letters):
+    assert backends.legend([typed(shape=shape, params=SIZES) for shape in shapes]) == letters
+
+
+def test_a_letter_of_two_meanings_has_none():
+    rows = [typed(shape="m1", params={"m": 1}), typed(shape="m2", params={"max_m": 2})]
+    assert backends.legend(rows) == ""
 
 
 def test_a_row_with_a_wrong_answer_never_wins_and_is_told_among_the_failures(told, tmp_path):
     found = told(document(benchmark("fa2", us=1.0, status="wrong", refcheck="wrong"), benchmark("cudnn")))
-    [comparison] = story.comparisons(found)
+    [comparison] = backends.comparisons(found)
     assert comparison.wins == {"cudnn": 1}
     said = story.answer(story.read([tmp_path / "0.json"]), found, {})
     assert (said.measured, [one.backend for one in said.failed]) == (2, ["fa2"])
@@ -185,18 +237,18 @@ def test_a_row_with_a_wrong_answer_never_wins_and_is_told_among_the_failures(tol
 
 
 def test_one_backend_is_no_comparison(told):
-    assert not list(story.comparisons(told(document(benchmark(), benchmark(batch=1)))))
+    assert not list(backends.comparisons(told(document(benchmark(), benchmark(batch=1)))))
 
 
 def test_times_of_two_instruments_do_not_stand_side_by_side(told):
     rows = [benchmark("fa2"), benchmark("cudnn", instrument="events")]
-    assert not list(story.comparisons(told(document(*rows))))
+    assert not list(backends.comparisons(told(document(*rows))))
 
 
 def test_a_heat_map_has_a_line_for_each_batch_and_a_column_for_each_sequence(told):
     at = [(1, 1024), (1, 8192), (16, 1024)]
     rows = [benchmark(backend, batch, s_kv) for batch, s_kv in at for backend in ("fa2", "cudnn")]
-    [comparison] = story.comparisons(told(document(*rows)))
+    [comparison] = backends.comparisons(told(document(*rows)))
     heat = heat_map(comparison)
     assert heat.sequences == ("1024", "8192")
     cells = {1: {"1024": "llama-b1-s1024", "8192": "llama-b1-s8192"}, 16: {"1024": "llama-b16-s1024"}}
@@ -205,7 +257,7 @@ def test_a_heat_map_has_a_line_for_each_batch_and_a_column_for_each_sequence(tol
 
 def test_a_routine_without_batch_and_sequence_has_no_heat_map(told):
     rows = [{**benchmark(b, k), "params": {"m": k}} for b in ("fa2", "cudnn") for k in (1, 2)]
-    [comparison] = story.comparisons(told(document(*rows)))
+    [comparison] = backends.comparisons(told(document(*rows)))
     assert heat_map(comparison) is None
 
 

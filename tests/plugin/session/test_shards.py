@@ -181,6 +181,23 @@ def test_what_is_merged_says_where_it_was():
     assert "shard" not in made["flashinfer_perf"]
 
 
+def test_the_work_of_a_merge_does_not_grow_with_the_samples_of_its_rows(tmp_path, capsys):
+    """Most of a file are samples; an indented file of them is mostly spaces."""
+    paths, merged = [tmp_path / f"{nth}.json" for nth in (1, 2)], tmp_path / "merged.json"
+    command = ["merge", *map(str, paths), "-o", str(merged)]
+    took = []
+    for samples in (10, 5000):
+        for nth, path in enumerate(paths, 1):
+            said = part(nth, [f"t{nth}"]).document
+            [row] = said["benchmarks"]
+            row["stats"]["data"] = row["extra_info"]["busy_per_call"] = [1e-5] * samples
+            path.write_text(json.dumps(said, indent=4))
+        took.append(made.calls(lambda: cli.main(command)))
+    assert capsys.readouterr().out.count("wrote 2 rows of 2 files") == 2
+    assert took[1] <= took[0]  # the first imports
+    assert merged.stat().st_size < sum(path.stat().st_size for path in paths) / 2
+
+
 SHARD = "flashinfer_perf__shard"
 
 

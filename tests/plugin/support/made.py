@@ -1,6 +1,7 @@
 """Rows, runs and files of pytest-benchmark, made up, and the head of a program whose clock goes as it says."""
 
 import json
+import sys
 
 from pytest_flashinfer_perf.rows import fields, run_file
 from pytest_flashinfer_perf.rows.row import NAMES, PARTS, Row, Stats
@@ -94,3 +95,19 @@ def saved(path, *rows, **said):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document(*rows, **said)))
     return path
+
+
+def calls(function):
+    """How many calls of Python functions it makes, which is the same on every machine."""
+    count = 0
+
+    def counting(_frame, event, _argument):
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(counting)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count

@@ -1,0 +1,43 @@
+"""`flashinfer-perf compare`: verdicts on stored runs; nothing is measured."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.rows.run_file import RunError
+
+EXAMPLE = "example: flashinfer-perf compare --base main-*.json --head pr-*.json --markdown verdicts.md"
+
+
+def main(arguments: Sequence[str]) -> int:
+    args = parser().parse_args(arguments)
+    base, head = read.read(args.base, args.storage), read.read(args.head, args.storage)
+    if args.paired and len(base) != len(head):
+        raise RunError(f"--paired needs as many files of --base as of --head, got {len(base)} and {len(head)}")
+    rules = judging.rules(args, paired=args.paired, runs=[*base, *head])
+    return judging.publish(judge(base, head, rules), args)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = parser_of(
+        "compare",
+        "Compare JSON files of pytest-benchmark, one per process, with those of a baseline, and print a "
+        "verdict for each case. Exits with 0 if no slowdown is found, with 1 if a case is slower or wrong, with 2 if "
+        "the comparison is incomplete.",
+        EXAMPLE,
+    )
+    base, head = "The baseline: files, folders or saved names.", "The new runs, judged against --base, named likewise."
+    made.add_argument("--base", nargs="+", required=True, metavar="FILE", help=base)
+    made.add_argument("--head", nargs="+", required=True, metavar="FILE", help=head)
+    paired = "The n-th file of --base and the n-th of --head were measured one after the other, which reduces noise."
+    made.add_argument("--paired", action="store_true", help=paired)
+    storage = "Folder of saved runs. Default: %(default)s."
+    made.add_argument("--storage", type=Path, default=read.STORAGE, metavar="DIR", help=storage)
+    judging.add_options(made)
+    return made

@@ -1,0 +1,169 @@
+"""Backends side by side: which are the fastest of each shape, that in a sentence, and what a shape's id says.
+
+Backends that are not surely slower than the fastest share its place (`fastest`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_flashinfer_perf.gate import effects, figures, noise
+from pytest_flashinfer_perf.gate.effects import RISK
+from pytest_flashinfer_perf.report.story import CaseHistory
+from pytest_flashinfer_perf.rows.formatting import counted, grouped, provenance
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.scatter import median_error
+
+BATCH, KEYS, QUERIES = ("batch_size",), ("s_kv", "max_seq_len"), ("s_qo",)
+ALONG = {"b": BATCH, "s": KEYS, "m": ("m",)}  # the sizes that an answer may be divided at
+MOST = 6  # routines of which the answer has a sentence
+
+
+@dataclass(frozen=True)
+class BackendTable:
+    """Backends side by side, for shapes of one routine that were measured in one way on one device."""
+
+    title: str
+    routine: str
+    backends: tuple[str, ...]
+    shapes: Mapping[str, Mapping[str, CaseHistory]]
+
+    def params(self, shape: str) -> Mapping[str, Any]:
+        return next((one.row.params for one in self.shapes[shape].values() if one.row), {})
+
+    @functools.cached_property
+    def fastest(self) -> Mapping[str, tuple[CaseHistory, ...]]:
+        """For each shape the backends that share the first place."""
+        found = {}
+        for shape, outcomes in self.shapes.items():
+            rows = fastest([one.row for one in outcomes.values() if one.row])
+            found[shape] = tuple(one for row in rows for one in outcomes.values() if one.row is row)
+        return found
+
+    @functools.cached_property
+    def wins(self) -> Counter[str]:
+        """First places, shared ones included."""
+        return Counter(one.backend for place in self.fastest.values() for one in place)
+
+    @property
+    def sentence(self) -> str:
+        return _winners(self)
+
+
+def comparisons(found: Iterable[CaseHistory]) -> Iterator[BackendTable]:
+    """Comparisons of backends; none for routines of which only one backend was measured."""
+    rows = [(one, provenance(one.row)) for one in found if one.row and one.backend]
+    for (_, title), alike in grouped(rows, lambda pair: (pair[0].place, pair[1])):
+        ways = [one for one, _ in alike]
+        shapes = {
+            shape: {one.backend: one for one in side_by_side}
+            for shape, side_by_side in grouped(ways, lambda one: one.shape)
+        }
+        backends = tuple(dict.fromkeys(one.backend for one in ways))
+        comparison = BackendTable(title, ways[0].routine, backends, shapes)
+        if comparison.wins:
+            yield comparison
+
+
+# The fastest backends in a sentence.
+
+
+def answers(tables: Sequence[BackendTable]) -> list[str]:
+    """A sentence for each routine, under the whole title where it was measured in several ways."""
+    ways = Counter(table.routine for table in tables)
+    shown = [f"{one.routine if ways[one.routine] == 1 else one.title}: {one.sentence}." for one in tables[:MOST]]
+    left = len(tables) - len(shown)
+    return [*shown, f"{counted(left, 'more comparison')} of backends below."] if left else shown
+
+
+def _winners(table: BackendTable) -> str:
+    """The backend with the most first places, those that are the fastest elsewhere, and those that tie with it."""
+    places = {shape: {one.backend for one in place} for shape, place in table.fastest.items() if place}
+    if len(table.wins) > 1 and all(place == set(table.wins) for place in places.values()):
+        *some, last = table.wins
+        return f"{', '.join(some)} and {last} tie {_where(places, table)}"
+    [(first, _), *others] = table.wins.most_common()
+    of_first = {shape for shape, place in places.items() if first in place}
+    said = [f"{first} is the fastest {_where(of_first, table)}"]
+    for other, _ in others:
+        there = {shape for shape, place in places.items() if other in place}
+        said += [f"{other} {_where(there - of_first, table)}"] if there - of_first else []
+        said += [f"{other} ties with it {_where(there & of_first, table)}"] if there & of_first else []
+    return ", ".join(said)
+
+
+def _where(shapes: Collection[str], table: BackendTable) -> str:
+    """Which of the table's shapes these are: by a size that they have and no others, or else how many."""
+    known = [shape for shape, place in table.fastest.items() if place]
+    if len(shapes) == len(known):
+        return {1: "in the only shape", 2: "in both shapes"}.get(len(known), f"in all {len(known)} shapes")
+    for letter, names in ALONG.items():
+        here, others = (_sizes([s for s in known if (s in shapes) is wanted], names, table) for wanted in (True, False))
+        if here and others and min(here) > max(others):
+            return f"from {letter}{min(here)} on"
+        if here and others and max(here) < min(others):
+            return f"up to {letter}{max(here)}"
+    return f"in {len(shapes)} of {len(known)} shapes"
+
+
+def _sizes(shapes: Iterable[str], names: Collection[str], table: BackendTable) -> list[int]:
+    known = (table.params(shape) for shape in shapes)
+    return [params[name] for params in known for name in names if name in params]
+
+
+def legend(rows: Iterable[Row]) -> str:
+    """What the letters in the ids of one routine's shapes stand for; empty where that is not known.
+
+    An id has its sizes in the order of the parameters. A letter that would stand for two of these is left out.
+    """
+    meanings: dict[str, set[str]] = {}
+    for row in rows:
+        names = [name for name, value in row.params.items() if type(value) is int]
+        for letter, size in re.findall(r"(?<![^-])([a-z]+)(\d+)(?![^-])", row.identity.shape or ""):
+            may_be = (name for name in names if row.params[name] == int(size) and re.search(".*".join(letter), name))
+            name = next(may_be, None)
+            if name is not None:
+                names = names[names.index(name) + 1 :]
+                meanings.setdefault(letter, set()).add(name)
+    return ", ".join(f"{letter} = {names.pop()}" for letter, names in meanings.items() if len(names) == 1)
+
+
+# The backends that share the first place: those not significantly slower than the fastest.
+
+UNSOUND = ("invalid", "wrong")  # statuses of rows that never win
+
+
+def fastest(rows: Sequence[Row]) -> list[Row]:
+    """The least median first; of sound rows, and where there is another row to be faster than."""
+    sound = [row for row in rows if row.status not in UNSOUND and row.median > 0]
+    if len(rows) < 2 or not sound:
+        return []
+    first = min(sound, key=lambda row: row.median)
+    return [first, *(row for row in sound if row is not first and not is_slower(row, first))]
+
+
+def is_slower(row: Row, first: Row) -> bool:
+    """With 95 % confidence, judged as the gate judges two processes: in time or cycles, by the noise that it assumes.
+
+    Where the samples of the two scatter by more than that noise, their scatter counts.
+    """
+    [effect] = effects.effects(effects.replicates([first], [row], paired=True, whole=True)[:1])
+    own = math.hypot(_error(first, effect.seen.domain), _error(row, effect.seen.domain))
+    return noise.above(effect.change / max(effect.error, own), effect.noise.df) < RISK
+
+
+def _error(row: Row, domain: str) -> float:
+    """The relative standard error of a median, from the middle half of its samples; without samples from the spread."""
+    counted = domain == "cycles" and figures.is_long(row)
+    median, samples = (row.clocks.cycles, row.clocks.cycles_per_call) if counted else (row.median, row.stats.data)
+    if not median or not samples or len(samples) < 2:
+        return (row.spread or 0.0) / math.sqrt(max(1, row.stats.rounds))
+    lower, _, upper = statistics.quantiles(samples, n=4, method="inclusive")
+    return median_error((upper - lower) / median, len(samples))
