@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pytest_flashinfer_perf.bisect import histories
+from pytest_flashinfer_perf.bisect.histories import PointVerdict
 from pytest_flashinfer_perf.bisect.places import PREBUILD, Installed, installer
 from pytest_flashinfer_perf.bisect.search import COMMAND, FINDINGS, RESULT
 from pytest_flashinfer_perf.files import read_json, write_json, write_whole
@@ -41,7 +42,6 @@ else:
 DATA = Path(__file__).with_suffix(".toml")
 OURS = Environment("museum", (sys.executable, "-m", "pytest_flashinfer_perf"))
 CHANGED = ("SLOWER", "FASTER")
-NO_DIFFERENCE = "the ends do not differ in what is searched for"
 
 Answer = Literal["found", "missed", "stopped", "no case", "clean", "invented"]
 
@@ -180,9 +180,11 @@ class Museum:
         if not (output / RESULT).exists():
             processes.started(OURS, words, log)
         if not (output / RESULT).exists():
-            if NO_DIFFERENCE in log.read_text():
-                return Shown(exhibit.name, "missed", f"bisect: {NO_DIFFERENCE}")
-            raise RunError(f"bisect: {last_lines(log.read_text(), 1)}")
+            told = f"bisect: {last_lines(log.read_text(), 1).strip()}"
+            ends = read_json(output / FINDINGS)[0]["cases"].values() if (output / FINDINGS).exists() else ()
+            if any(one["answer"] != PointVerdict.SKIP or one["change"] is not None for one in ends):
+                return Shown(exhibit.name, "missed", told)
+            raise RunError(told)
         trails = read_json(output / RESULT)
         named = [f"{one['case']}: {' or '.join(one['suspects']) or 'none'}" for one in trails]
         right = [one for one in trails if one["verified"] and one["suspects"][-1] == exhibit.releases[1]]

@@ -1,6 +1,7 @@
 """The museum on releases that are made up: found, missed, invented, not importing, interrupted; and its real data."""
 
 import json
+import re
 import sys
 
 import museum
@@ -18,7 +19,7 @@ LEVELS = {
     "1.4": (1, "1/0"),
 }
 SLOWER = 'cases = ["tests"], verdict = "SLOWER", find = "slower"'
-FASTER = 'cases = ["tests"], verdict = "FASTER"'
+FASTER = 'cases = ["tests"], verdict = "FASTER", find = "faster"'
 EXHIBITS = f"""
 exhibit = [
   {{ name = "grown", what = "20 %", releases = ["1.0", "1.1"], says = "kernel_120", never = ["FASTER"], {SLOWER} }},
@@ -59,6 +60,7 @@ def test_each_exhibit_has_an_answer_and_a_control_that_is_invented_is_named(visi
     assert answers == ["found", "missed", "missed", "stopped", "no case", "clean", "invented"]
     assert seen["grown"]["sentence"].startswith("1 of 1 cases, own/a SLOWER: time +20.0 %; bisect names own/a: 1.1: ")
     assert "bisect names own/a: 1.1" in seen["elsewhere"]["sentence"]
+    assert re.search(r"bisect: own/a: 120.\d+ us -> 120.\d+ us: time [+-]0.00 %$", seen["imagined"]["sentence"])
     assert seen["ruined"]["sentence"] == "1.4: 1.4 does not import here: ZeroDivisionError: division by zero"
     assert seen["grown"]["seconds"] > 0
     assert "5 exhibits: 1 found, 2 missed, 1 stopped, 1 no case. 2 controls: 1 of 2 verdicts invented.\n" in page
@@ -87,9 +89,9 @@ def test_what_was_interrupted_goes_on_and_what_is_done_is_not_measured_again(vis
     seen, _ = visit("grown", "imagined")
     assert {name: one["answer"] for name, one in seen.items()} == {"grown": "found", "imagined": "missed"}
     assert (tmp_path / "out" / "grown" / "ab" / "session.json").read_text() == before
-    assert started == ["ab", "bisect", "bisect", "ab"]
+    assert started == ["ab", "bisect", "bisect", "ab", "bisect"]
     visit("grown", "imagined")
-    assert len(started) == 4
+    assert len(started) == 5
 
 
 def test_the_museums_data_are_whole():
