@@ -72,7 +72,7 @@ def asked_paths(*, api: bool, cases: Sequence[str], step: bool = False) -> list[
 
 
 def verify(settings: Settings) -> None:
-    """Raise ParamError for unknown backends, cases and models, before anything is collected."""
+    """Raise for unknown backends, cases and models, or an invalid recording, before anything is collected."""
     _verify_model(settings)
     known = set(all_backends())
     if settings.api or settings.traffic or _runs_a_step(settings):
@@ -80,6 +80,8 @@ def verify(settings: Settings) -> None:
     strange = [name for name in settings.backends if name not in known]
     if strange:
         raise ParamError(f"--perf-backends: {unknown(strange[0], sorted(known))}")
+    if settings.traffic:
+        recorded_step(settings)
     asked_for(settings)
 
 
