@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.traffic import clusters, recording, translate
 from pytest_flashinfer_perf.traffic.clusters import Cluster, Weighed
 from pytest_flashinfer_perf.traffic.given import GivenCall, NoCaseError
-from pytest_flashinfer_perf.traffic.problem import SMALLEST_S, Problem, Work, routine_of
+from pytest_flashinfer_perf.traffic.problem import SMALLEST_S, Problem, Effort, routine_of
 from pytest_flashinfer_perf.traffic.recording import RecordedCall, Recording
 
 
@@ -89,7 +89,7 @@ def translate_all(calls: Iterable[RecordedCall]) -> Translated:
             try:
                 posed = translate.problem(x)
             except NoCaseError as error:
-                seconds = count * Work(x.nbytes).seconds
+                seconds = count * Effort(x.nbytes).seconds
                 known = without.setdefault((api, str(error)), WithoutCase(api, str(error), 0, 0.0))
                 without[api, str(error)] = replace(known, calls=known.calls + count, seconds=known.seconds + seconds)
                 continue
@@ -103,7 +103,7 @@ def translate_all(calls: Iterable[RecordedCall]) -> Translated:
 
 def _samples(call: RecordedCall) -> Iterator[tuple[GivenCall, int]]:
     """Each sample, with the calls that it stands for: all of them together are exactly those that were counted."""
-    kept = call.samples or (None,)
+    kept = [sample for sample in call.samples if sample] or [None]
     each, more = divmod(call.count, len(kept))
     for nth, sample in enumerate(kept):
         if count := each + (nth < more):

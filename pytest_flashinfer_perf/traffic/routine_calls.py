@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.routines._offsets import as_list
 from pytest_flashinfer_perf.traffic.given import BYTES, GivenCall, NoCaseError
-from pytest_flashinfer_perf.traffic.problem import Problem, Work, posed
+from pytest_flashinfer_perf.traffic.problem import Problem, Effort, posed
 
 DECODE = "BatchDecodeWithPagedKVCacheWrapper"
 PAGED = "BatchPrefillWithPagedKVCacheWrapper"
@@ -23,7 +23,9 @@ Lengths = Sequence[int]
 
 def _attention(x: GivenCall, routine: str, lengths: tuple[Lengths, Lengths], sizes: dict[str, Any],
                backend: str = "") -> Problem:  # fmt: skip
-    """Any attention: `sizes` are the parameters beside lengths and types."""
+    """Any attention: `sizes` are the parameters beside lengths and types. Where the program left the choice to
+    FlashInfer, so does the case, if its routine has `auto`: another release may choose another backend.
+    """
     _refuse_variants(x)
     q, kv = lengths
     if len(q) != len(kv) or not kv or not max(kv) or any(of_q > of_kv for of_q, of_kv in zip(q, kv, strict=True)):
@@ -39,7 +41,7 @@ def _attention(x: GivenCall, routine: str, lengths: tuple[Lengths, Lengths], siz
     causal = params.get("causal") or routine in (DECODE, MLA)
     pairs = sum(of_q * of_kv - causal * of_q * (of_q - 1) // 2 for of_q, of_kv in zip(q, kv, strict=True))
     nbytes = sum(kv) * token * BYTES.get(kv_dtype, 1) + 2 * sum(q) * heads * (qk + vo)
-    return posed(x, routine, params, Work(nbytes, 2.0 * pairs * heads * (qk + vo)), backend)
+    return posed(x, routine, params, Effort(nbytes, 2.0 * pairs * heads * (qk + vo)), backend)
 
 
 def _widths(p: dict[str, Any]) -> tuple[int, int, int]:
@@ -95,14 +97,14 @@ def _decode(x: GivenCall) -> Problem:
 def _prefill_paged(x: GivenCall) -> Problem:
     kv = _paged(x, "paged_kv_indptr", "paged_kv_last_page_len")
     sizes = {**_heads(x, "head_dim_qk"), "page_size": x.number("page_size"), "causal": bool(x.value("causal"))}
-    return _attention(x, PAGED, (x.numbers("qo_indptr"), kv), sizes)
+    return _attention(x, PAGED, (x.numbers("qo_indptr"), kv), sizes, x.value("backend", "auto"))
 
 
 def _prefill_ragged(x: GivenCall) -> Problem:
     sizes = {**_heads(x, "head_dim_qk"), "causal": bool(x.value("causal"))}
     if "head_dim_vo" in x.all:
         sizes["head_dim_vo"] = x.number("head_dim_vo")
-    return _attention(x, RAGGED, (x.numbers("qo_indptr"), x.numbers("kv_indptr")), sizes)
+    return _attention(x, RAGGED, (x.numbers("qo_indptr"), x.numbers("kv_indptr")), sizes, x.value("backend", "auto"))
 
 
 def _mla(x: GivenCall) -> Problem:
@@ -111,7 +113,8 @@ def _mla(x: GivenCall) -> Problem:
         raise NoCaseError("no routine measures MLA with queries of different lengths")
     sizes = {name: x.number(name) for name in ("head_dim_ckv", "head_dim_kpe", "page_size")}
     sizes["num_qo_heads"] = x.number("num_heads")
-    return _attention(x, MLA, (q, [max(of_q, of_kv) for of_q, of_kv in zip(q, kv, strict=True)]), sizes)
+    kv = [max(of_q, of_kv) for of_q, of_kv in zip(q, kv, strict=True)]
+    return _attention(x, MLA, (q, kv), sizes, x.value("backend", "auto"))
 
 
 def _cached(x: GivenCall) -> dict[str, Any]:
@@ -156,8 +159,8 @@ def _product(x: GivenCall, routine: str, usual: str, names: tuple[str, str] = ("
         params |= {"use_mxfp4": not x.value("use_nvfp4", True), "use_128x4_sf_layout": not x.value("use_8x4_sf_layout")}
     if routine == "gemm_fp8_nt_groupwise":
         params |= {name: value for name in ("scale_major_mode", "mma_sm") if (value := x.value(name)) is not None}
-    work = Work(x.nbytes + 2 * m * n, 2.0 * m * n * k * packed * (batch[0] if batch else 1))
-    return posed(x, routine, params, work, x.value("backend") or usual)
+    effort = Effort(x.nbytes + 2 * m * n, 2.0 * m * n * k * packed * (batch[0] if batch else 1))
+    return posed(x, routine, params, effort, x.value("backend") or usual)
 
 
 def _says_type(x: GivenCall) -> bool:
@@ -184,8 +187,8 @@ def _experts(x: GivenCall) -> Problem:
     used = sum(count > 0 for count in counts) / len(counts)
     chosen = tokens * top_k / ranks["ep_size"]
     matrices = 6.0 if first[1] != second[2] else 4.0
-    work = Work(used * x.nbytes, matrices * chosen * hidden * second[2] * packed)
-    return posed(x, "cutlass_fused_moe", {**params, "expert_counts": as_list(counts)}, work, "cutlass")
+    effort = Effort(used * x.nbytes, matrices * chosen * hidden * second[2] * packed)
+    return posed(x, "cutlass_fused_moe", {**params, "expert_counts": as_list(counts)}, effort, "cutlass")
 
 
 Reader = Callable[[GivenCall], Problem]

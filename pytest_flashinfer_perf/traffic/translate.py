@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.routines.derived import all_apis, special_cases
 from pytest_flashinfer_perf.routines.derived.shapes import FLOATS
 from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
 from pytest_flashinfer_perf.traffic.given import OURS, GivenCall, NoCaseError, tensors_in
-from pytest_flashinfer_perf.traffic.problem import Problem, Work, posed
+from pytest_flashinfer_perf.traffic.problem import Problem, Effort, posed
 from pytest_flashinfer_perf.traffic.routine_calls import ROUTINES
 
 NOT_OF_A_CASE = ("backend", "seed", "offset", "generator")  # arguments that a case gives itself
@@ -58,7 +58,7 @@ def _by_template(x: GivenCall, api: Api) -> Problem:
         axes["num_pages"] = min(axes["num_pages"], max(ENOUGH_PAGES, touched))
     further = ",".join(f"{name}={value}" for name, value in _further(x, api, set(axes)))
     params = {**axes, "dtype": _dtype(x, api), "arguments": further or None}
-    return posed(x, api.name, params, Work(x.nbytes))
+    return posed(x, api.name, params, Effort(x.nbytes))
 
 
 def _likeness(x: GivenCall, api: Api) -> int:
