@@ -130,7 +130,7 @@ class Model:
         self.qkv, self.o = weights(hidden + 2 * KV_HEADS * WIDTH, hidden), weights(hidden, hidden)
         self.up, self.down = weights(2 * INTERMEDIATE, hidden), weights(hidden, INTERMEDIATE)
         self.head, self.table, self.norm = weights(VOCABULARY, hidden), weights(VOCABULARY, hidden), weights(hidden)
-        shape = (LAYERS, PAGES, 2, PAGE, KV_HEADS, WIDTH)
+        shape = (LAYERS, PAGES + 1, 2, PAGE, KV_HEADS, WIDTH)  # the last page is of requests that only fill a batch up
         self.cache = torch.zeros(shape, dtype=torch.bfloat16, device="cuda")
         workspace = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
         self.prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
@@ -204,11 +204,11 @@ class Decode:
             paged_kv_last_page_len_buffer=self.lasts, **buffers)  # fmt: skip
 
     def run(self, requests):
-        """Plan, and replay the graph; requests that fill the batch up have one token each, in the first page."""
+        """Plan, and replay the graph; requests that only fill the batch up have one token each."""
         model, torch = self.model, self.model.torch
         starts, indices, lasts = model.table_of(requests, [1] * len(requests))
         more = self.batch - len(requests)
-        starts, indices = [*starts, *(starts[-1] + nth + 1 for nth in range(more))], [*indices, *[0] * more]
+        starts, indices = [*starts, *(starts[-1] + nth + 1 for nth in range(more))], [*indices, *[PAGES] * more]
         table = [torch.tensor(one, dtype=torch.int32) for one in (starts, indices, [*lasts, *[1] * more])]
         sizes = (HEADS, KV_HEADS, WIDTH, PAGE)
         self.wrapper.plan(*table, *sizes, q_data_type=torch.bfloat16)
