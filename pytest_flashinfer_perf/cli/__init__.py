@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.errors import require
 from pytest_flashinfer_perf.flashinfer_benchmark.printed_lines import UpstreamLines
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.plugin import cases
+from pytest_flashinfer_perf.plugin.named_files import is_recording
 from pytest_flashinfer_perf.plugin.options import CASES, HIDDEN
 from pytest_flashinfer_perf.spec import flags
 
@@ -144,7 +145,9 @@ def bench(arguments: Sequence[str]) -> int:
 
 
 def of_suite(arguments: Sequence[str]) -> list[str]:
-    """The suite's root as rootdir, for the same ids as in a checkout; caches stay in the current folder."""
+    """The suite, or a recording instead of it, with the suite's root as rootdir, for the same ids as in a checkout;
+    caches stay in the current folder.
+    """
     here = Path.cwd()
     cache = [] if "no:cacheprovider" in arguments else ["-o", f"cache_dir={here / '.pytest_cache'}"]
     outputs = [*cache, f"--benchmark-storage=file://{here / '.benchmarks'}"]
@@ -154,7 +157,8 @@ def of_suite(arguments: Sequence[str]) -> list[str]:
             option.add_by(parser.add_argument)
     asked, _ = parser.parse_known_args(arguments)
     step = cases.runs_a_step(asked.perf_model, asked.perf_step, asked.perf_plan)
-    tests = map(str, cases.asked_paths(api=asked.perf_api, cases=asked.perf_case, step=step))
+    paths = cases.asked_paths(api=asked.perf_api, cases=asked.perf_case, step=step)
+    tests = [] if any(is_recording(Path(word)) for word in arguments) else map(str, paths)
     return [*tests, f"--rootdir={cases.root()}", *QUIETLY, *outputs, *arguments]
 
 

@@ -105,3 +105,15 @@ ALLOW = option(
     help="Do not exit with 2 for these: cases that are missing, deselected or invalid, or another GPU, driver or "
     "setting. An unknown name lists those that there are. Default: none.",
 )
+JUDGED = (STRICT, ALLOW)
+
+# Of the options that choose cases, the one whose value has a form of its own.
+
+COVER = option(
+    "--perf-cover",
+    metavar="SHARE%",
+    type=SHARE,
+    default=1.0,
+    help="Of a recording (traffic.jsonl), run the heaviest cases until they cover this share of the time of the "
+    "recorded calls, as it is estimated. Default: 100%%.",
+)

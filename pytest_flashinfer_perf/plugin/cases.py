@@ -71,7 +71,7 @@ def asked_paths(*, api: bool, cases: Sequence[str], step: bool = False) -> list[
 
 
 def verify(settings: Settings) -> None:
-    """Raise ParamError for unknown backends, cases and models, before anything is collected."""
+    """Raise for unknown backends, cases and models, or an invalid recording, before anything is collected."""
     _verify_model(settings)
     known = set(all_backends())
     if settings.api or settings.traffic or _runs_a_step(settings):
@@ -79,6 +79,8 @@ def verify(settings: Settings) -> None:
     strange = [name for name in settings.backends if name not in known]
     if strange:
         raise ParamError(f"--perf-backends: {unknown(strange[0], sorted(known))}")
+    if settings.traffic:
+        recorded_step(settings)
     asked_for(settings)
 
 
@@ -131,7 +133,7 @@ def _plan(model: str, step: str, file: str | None) -> StepPlan:
 def recorded_step(settings: Settings) -> StepPlan | None:
     """The step of the run, as this FlashInfer can measure it, for the file of the run; or the calls of a recording."""
     if settings.traffic is not None:
-        from pytest_flashinfer_perf.traffic import replay  # which needs torch
+        from pytest_flashinfer_perf.traffic import replay  # imports torch
 
         return replay.of_file(settings.traffic, settings.cover, settings.backends).plan
     if not _runs_a_step(settings):

@@ -110,7 +110,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection(session: pytest.Session) -> None:
     settings = session.config.stash[SETTINGS]
-    if any((settings.backends, settings.cases, settings.model, settings.step, settings.plan)):
+    if any((settings.backends, settings.cases, settings.model, settings.step, settings.plan, settings.traffic)):
         from pytest_flashinfer_perf.plugin import cases
 
         with errors_of_use():

@@ -14,17 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.config.option import (
-    ALLOW,
-    DEFAULT_SEED,
-    FINDINGS,
-    GPU_WORKERS,
-    SEED,
-    SHARE,
-    STRICT,
-    option,
-    whole,
-)
+from pytest_flashinfer_perf.config.option import COVER, DEFAULT_SEED, FINDINGS, GPU_WORKERS, JUDGED, SEED, option, whole
 from pytest_flashinfer_perf.config.settings import BOUNDS, CHOICES, Measuring
 
 if TYPE_CHECKING:
@@ -120,14 +110,7 @@ CASES = (
         help="Run every API of FlashInfer that comes with inputs and a reference (a trace template), instead of the "
         "routines of the suite.",
     ),
-    option(
-        "--perf-cover",
-        metavar="SHARE%",
-        type=SHARE,
-        default=1.0,
-        help="Of a recording (traffic.jsonl), run the heaviest cases until they cover this share of the time of the "
-        "recorded calls, as it is estimated. Default: 100%%.",
-    ),
+    COVER,
     option("--perf-backends", metavar="A,B", help="Run these backends only. Default: all backends of a routine."),
     option(
         "--perf-case",
@@ -279,8 +262,7 @@ GATE = (
         help="Compare this run with a baseline: a saved name, a JSON file or a folder of them. The exit code is 1 for "
         "cases that are slower or wrong, and 2 where the comparison is incomplete.",
     ),
-    STRICT,
-    ALLOW,
+    *JUDGED,
 )
 LONG_RUNS = (
     option(

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.traffic.problem import Problem
+from pytest_flashinfer_perf.traffic.problem import PosedProblem
 
 MOST_ERROR = 0.02
 RATIOS = (1.0, 0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03, 0.02, 0.01, 0.0)  # a size may exceed the leader's by this
@@ -26,7 +26,7 @@ class Weighed:
     """A problem and the calls that posed it; `api` is theirs."""
 
     api: str
-    problem: Problem
+    problem: PosedProblem
     calls: int
 
     @property
@@ -59,7 +59,7 @@ class Cluster:
         return sum(one.seconds * apart(one.problem, self.leader.problem) for one in self.members)
 
 
-def apart(one: Problem, other: Problem) -> float:
+def apart(one: PosedProblem, other: PosedProblem) -> float:
     """By how much the largest ratio of two sizes exceeds 1; a size of nothing counts as one."""
     of_one, of_other = one.sizes, other.sizes
     if of_one.keys() != of_other.keys():

@@ -11,19 +11,19 @@ import os
 from typing import Any
 
 from pytest_flashinfer_perf.traffic.kernels import Kernels
-from pytest_flashinfer_perf.traffic.recorder import MARK, Function, Graph, Recorder
+from pytest_flashinfer_perf.traffic.recorder import MARK, CallRecorder, Function, Graph
 
 FOLDER = "FLASHINFER_PERF_RECORD"  # where pieces are written
 TIMED = "FLASHINFER_PERF_RECORD_TIME"
 
 
-recorders: list[Recorder] = []  # of this process: one, once FlashInfer is imported
+recorders: list[CallRecorder] = []  # of this process: one, once FlashInfer is imported
 
 
 def imported(module: Any) -> None:
     """Hook one of the two modules that sitecustomize.py waits for, which has just been imported."""
     if module.__name__ == "flashinfer.api_logging":
-        recorders.append(recorder := Recorder(module.torch, os.environ[FOLDER]))
+        recorders.append(recorder := CallRecorder(module.torch, os.environ[FOLDER]))
         module.flashinfer_api = decorating(recorder, module.flashinfer_api)
         hook_graphs(recorder)
         if os.environ.get(TIMED):
@@ -35,7 +35,7 @@ def imported(module: Any) -> None:
         module.fast_decode_plan = recorders[0].counted(module.fast_decode_plan, module.fast_decode_plan)
 
 
-def decorating(recorder: Recorder, own: Function) -> Function:
+def decorating(recorder: CallRecorder, own: Function) -> Function:
     """FlashInfer's decorator, of which the program gets counted functions, whether it has arguments or none."""
 
     @functools.wraps(own)
@@ -48,7 +48,7 @@ def decorating(recorder: Recorder, own: Function) -> Function:
     return flashinfer_api
 
 
-def hook_graphs(recorder: Recorder) -> None:
+def hook_graphs(recorder: CallRecorder) -> None:
     """Know of captures and replays from the methods of torch's class, as FlashInfer's own dumps do."""
     graphs = recorder.torch.cuda.CUDAGraph
     begin, end, replay = graphs.capture_begin, graphs.capture_end, graphs.replay

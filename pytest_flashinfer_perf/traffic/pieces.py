@@ -32,7 +32,7 @@ class Held:
         self.is_ready = True
 
 
-class Tally:
+class CallTally:
     """A distinct call of this process: how often it was made, and a uniform sample of what its tensors held.
 
     `due` is the call whose tensors are kept next. Behind the first 64 it is drawn, so that a call that is not kept
@@ -115,7 +115,7 @@ class Writer:
                 os.close(before)
 
 
-def changes(tallies: Iterable[Tally], room: list[int], *, anew: bool) -> Iterator[dict[str, Any]]:
+def changes(tallies: Iterable[CallTally], room: list[int], *, anew: bool) -> Iterator[dict[str, Any]]:
     """A line for each tally that has changed since; `room` has how many numbers of samples may still be written."""
     for tally in tallies:
         if anew:

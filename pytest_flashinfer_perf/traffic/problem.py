@@ -22,7 +22,7 @@ COUNTS = frozenset({"s_qo", "s_kv", "kv_len", "qo_len", "nnz_kv", "num_pages", *
 LISTS = {"actual_seq_lens_kv": "kv", "actual_seq_lens_q": "q"}
 
 
-class Work(NamedTuple):
+class Effort(NamedTuple):
     """What a call has to do, for an estimate of its time."""
 
     nbytes: float
@@ -34,7 +34,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Problem:
+class PosedProblem:
     """What a case measures of a call; `params` are those of the routine, in a form that can be stored."""
 
     routine: str
@@ -71,14 +71,14 @@ def routine_of(name: str) -> AnyRoutine:
     return all_routines()[name] if name in all_routines() else all_apis()[name]
 
 
-def posed(x: GivenCall, routine: str, params: Mapping[str, Any], work: Work, backend: str = "") -> Problem:
+def posed(x: GivenCall, routine: str, params: Mapping[str, Any], effort: Effort, backend: str = "") -> PosedProblem:
     """The problem, by the backend that the program asked for or got; raises NoCaseError."""
     kind = routine_of(routine)
     try:
         made = kind.params(**params)
     except ParamError as error:
         raise NoCaseError(f"{routine}: {error}") from error
-    return Problem(routine, _backend(x, kind, backend), made.as_json(), work.seconds, made=made)
+    return PosedProblem(routine, _backend(x, kind, backend), made.as_json(), effort.seconds, made=made)
 
 
 def _backend(x: GivenCall, routine: AnyRoutine, usual: str) -> str:

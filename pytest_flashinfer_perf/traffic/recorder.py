@@ -21,7 +21,7 @@ from typing import Any
 from pytest_flashinfer_perf.traffic import arguments
 from pytest_flashinfer_perf.traffic.arguments import Key, KeyOf
 from pytest_flashinfer_perf.traffic.kernels import Kernels
-from pytest_flashinfer_perf.traffic.pieces import MOST_NUMBERS, Held, Tally, Writer, changes
+from pytest_flashinfer_perf.traffic.pieces import MOST_NUMBERS, CallTally, Held, Writer, changes
 
 MOST_DISTINCT = 20_000  # calls of a process
 MOST_BYTES = 32 << 20  # of their descriptions
@@ -36,8 +36,8 @@ class State:
 
     def __init__(self) -> None:
         self.token = 0  # one for each pair of them: a part of the key of calls
-        self.made: Tally | None = None
-        self.planned: Tally | None = None
+        self.made: CallTally | None = None
+        self.planned: CallTally | None = None
         self.backend: str | None = None
         self.held: Held | None = None
         self.is_wanted = False  # by a call that is to keep a sample: the next plan is held
@@ -59,7 +59,7 @@ class Captured:
     """A call in a CUDA graph: its tally as long as the wrapper's plan is that of the key; None if it is dropped."""
 
     key: Key
-    tally: Tally | None
+    tally: CallTally | None
     state: State
     times: int = 0
 
@@ -80,7 +80,7 @@ class Here(threading.local):
 
 
 @dataclass(eq=False)
-class Api:
+class DecoratedApi:
     """A decorated function: its name, its parameters, and the key function of each form of call."""
 
     name: str
@@ -89,7 +89,7 @@ class Api:
     keys: dict[tuple[Any, ...], KeyOf] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, function: Function) -> Api:
+    def of(cls, function: Function) -> DecoratedApi:
         signature, name = inspect.signature(function), function.__name__
         is_method = next(iter(signature.parameters), "") == "self"
         roles = {"__init__": "init", "plan": "plan", "fast_decode_plan": "plan"}
@@ -121,12 +121,12 @@ class Api:
         return {**call, **state.described()} if self.role == "method" and state is not NO_STATE else call
 
 
-class Recorder:
+class CallRecorder:
     """All that a process has counted."""
 
     def __init__(self, torch: Any, folder: str) -> None:
         self.torch, self.here, self.lock = torch, Here(), threading.RLock()
-        self.tallies: dict[Key, Tally] = {}
+        self.tallies: dict[Key, CallTally] = {}
         self.tokens: dict[Any, int] = {}
         self.graphs: list[Graph] = []
         self.copies: list[tuple[Held, dict[str, Any], Any]] = []
@@ -154,7 +154,7 @@ class Recorder:
 
     def counted(self, made: Function, function: Function) -> Function:
         """What the program calls instead of the function that FlashInfer's decorator made of its own."""
-        api, here, is_compiling = Api.of(function), self.here, self.torch.compiler.is_compiling
+        api, here, is_compiling = DecoratedApi.of(function), self.here, self.torch.compiler.is_compiling
 
         @functools.wraps(made)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -173,7 +173,7 @@ class Recorder:
 
         return call
 
-    def note(self, api: Api, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def note(self, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         form = (*map(type, args), *kwargs, *map(type, kwargs.values()))
         key = (api.keys.get(form) or self.new_form(api, form, args, kwargs))(args, kwargs)
         with self.lock:
@@ -195,10 +195,10 @@ class Recorder:
                 state.made, state.token = tally, self.token(tally, None, None)
 
     def token(self, *state: Any) -> int:
-        known = tuple(one.number if isinstance(one, Tally) else one for one in state)
+        known = tuple(one.number if isinstance(one, CallTally) else one for one in state)
         return self.tokens.setdefault(known, len(self.tokens) + 1)
 
-    def new_form(self, api: Api, form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyOf:
+    def new_form(self, api: DecoratedApi, form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyOf:
         with self.lock:
             if self.forms >= MOST_FORMS:
                 raise OverflowError(f"{MOST_FORMS} forms of calls")
@@ -206,10 +206,10 @@ class Recorder:
             made = api.keys[form] = api.key_of(self.torch, self.forms, args, kwargs)
         return made
 
-    def state(self, api: Api, args: tuple[Any, ...]) -> State:
+    def state(self, api: DecoratedApi, args: tuple[Any, ...]) -> State:
         return getattr(args[0], MARK, NO_STATE) if api.role == "method" else NO_STATE
 
-    def add(self, key: Key, api: Api, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tally | None:
+    def add(self, key: Key, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallTally | None:
         if self.is_full():
             return None
         given, state = api.bound(args, kwargs), self.state(api, args)
@@ -220,24 +220,26 @@ class Recorder:
     def is_full(self) -> bool:
         return len(self.tallies) >= MOST_DISTINCT or self.bytes > MOST_BYTES
 
-    def new_tally(self, key: Key, call: dict[str, Any], state: State, *, is_read: bool) -> Tally | None:
+    def new_tally(self, key: Key, call: dict[str, Any], state: State, *, is_read: bool) -> CallTally | None:
         if self.is_full():
             return None
         self.bytes += len(repr(call))
         is_planned = state.planned is not None and state.planned.due < math.inf
         self.numbers += 1
-        self.tallies[key] = made = Tally(self.numbers, call, 1 if is_read or is_planned else math.inf)
+        self.tallies[key] = made = CallTally(self.numbers, call, 1 if is_read or is_planned else math.inf)
         self.writer.start()
         return made
 
-    def keep(self, tally: Tally, held: Held | None, state: State) -> None:
+    def keep(self, tally: CallTally, held: Held | None, state: State) -> None:
         """Keep a sample of this call; where its wrapper's plan was not held, of one behind the next plan."""
         sample = tuple(one for one in (state.held, held) if one is not None)
         if sample:
             tally.take(sample)
         state.is_wanted = not sample
 
-    def plan(self, tally: Tally | None, api: Api, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def plan(
+        self, tally: CallTally | None, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
         state = getattr(args[0], MARK, None)
         if state is None:
             state = State()
@@ -253,7 +255,7 @@ class Recorder:
         state.planned, state.is_wanted = tally, False
         state.token = self.token(state.made, tally, state.backend)
 
-    def held(self, api: Api, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Held | None:
+    def held(self, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Held | None:
         """What the small tensors hold; None where there are none, or where a GPU may not be asked to copy them."""
         tensors = arguments.readable(self.torch, api.bound(args, kwargs))
         held, cuda = Held(), self.torch.cuda
@@ -278,7 +280,7 @@ class Recorder:
             held.is_ready = True
             self.copies.remove(one)
 
-    def capture(self, graph: Graph, key: Key, tally: Tally | None, args: tuple[Any, ...]) -> None:
+    def capture(self, graph: Graph, key: Key, tally: CallTally | None, args: tuple[Any, ...]) -> None:
         state = getattr(args[0], MARK, NO_STATE) if key[1] else NO_STATE
         graph.calls.setdefault((key, id(state)), Captured(key, tally, state)).times += 1
         if state is not NO_STATE and graph not in state.graphs:

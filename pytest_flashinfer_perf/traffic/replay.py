@@ -19,12 +19,12 @@ from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.traffic import clusters, recording, translate
 from pytest_flashinfer_perf.traffic.clusters import Cluster, Weighed
 from pytest_flashinfer_perf.traffic.given import GivenCall, NoCaseError
-from pytest_flashinfer_perf.traffic.problem import SMALLEST_S, Problem, Work, routine_of
+from pytest_flashinfer_perf.traffic.problem import SMALLEST_S, Effort, PosedProblem, routine_of
 from pytest_flashinfer_perf.traffic.recording import RecordedCall, Recording
 
 
 @dataclass(frozen=True)
-class WithoutCase:
+class CallsWithoutCase:
     """Calls of one API that nothing measures, for one reason."""
 
     api: str
@@ -38,12 +38,12 @@ class Translated:
     """All calls of a recording: those with a case, those without, and how far samples of lengths may mislead."""
 
     weighed: tuple[Weighed, ...]
-    without: tuple[WithoutCase, ...]
+    without: tuple[CallsWithoutCase, ...]
     sampled: float = 0.0  # the standard error, in estimated seconds
 
 
 @dataclass(frozen=True)
-class Replay:
+class MeasuredTraffic:
     """What a session measures of a recording, the heaviest first, and the plan that sums it up."""
 
     entries: tuple[TestlistLine, ...]
@@ -51,12 +51,12 @@ class Replay:
 
 
 @functools.cache
-def of_file(path: Path, cover: float = 1.0, backends: tuple[str, ...] = ()) -> Replay:
+def of_file(path: Path, cover: float = 1.0, backends: tuple[str, ...] = ()) -> MeasuredTraffic:
     """Raises RecordingError for a file that is none."""
     return of(recording.read(path), path.name, cover, backends)
 
 
-def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, ...] = ()) -> Replay:
+def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, ...] = ()) -> MeasuredTraffic:
     """By the backends of the recording, or by others: of these the fastest counts."""
     translated = translate_all(recorded.calls)
     found = clusters.clustered(translated.weighed)
@@ -72,7 +72,7 @@ def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, 
     title = f"{name}: {of_all:,} calls in {recorded.head.seconds:.1f} s"
     coverage = tuple(_coverage(name, found, count, translated, recorded))
     plan = StepPlan(name=name, title=title, kernels=tuple(kernels), coverage=coverage, traffic=facts)
-    return Replay(tuple(_entries(name, measured, translated.without, of_all)), plan)
+    return MeasuredTraffic(tuple(_entries(name, measured, translated.without, of_all)), plan)
 
 
 # From calls to problems.
@@ -80,7 +80,7 @@ def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, 
 
 def translate_all(calls: Iterable[RecordedCall]) -> Translated:
     weighed: dict[tuple[object, ...], Weighed] = {}
-    without: dict[tuple[str, str], WithoutCase] = {}
+    without: dict[tuple[str, str], CallsWithoutCase] = {}
     variance = 0.0
     for call in calls:
         each = []
@@ -89,8 +89,8 @@ def translate_all(calls: Iterable[RecordedCall]) -> Translated:
             try:
                 posed = translate.problem(x)
             except NoCaseError as error:
-                seconds = count * Work(x.nbytes).seconds
-                known = without.setdefault((api, str(error)), WithoutCase(api, str(error), 0, 0.0))
+                seconds = count * Effort(x.nbytes).seconds
+                known = without.setdefault((api, str(error)), CallsWithoutCase(api, str(error), 0, 0.0))
                 without[api, str(error)] = replace(known, calls=known.calls + count, seconds=known.seconds + seconds)
                 continue
             each.append(posed.seconds)
@@ -103,7 +103,7 @@ def translate_all(calls: Iterable[RecordedCall]) -> Translated:
 
 def _samples(call: RecordedCall) -> Iterator[tuple[GivenCall, int]]:
     """Each sample, with the calls that it stands for: all of them together are exactly those that were counted."""
-    kept = call.samples or (None,)
+    kept = [sample for sample in call.samples if sample] or (None,)
     each, more = divmod(call.count, len(kept))
     for nth, sample in enumerate(kept):
         if count := each + (nth < more):
@@ -113,7 +113,7 @@ def _samples(call: RecordedCall) -> Iterator[tuple[GivenCall, int]]:
 # From problems to cases, and to the parts of the sum.
 
 
-def _cases(problem: Problem, backends: Sequence[str]) -> list[Case]:
+def _cases(problem: PosedProblem, backends: Sequence[str]) -> list[Case]:
     routine = routine_of(problem.routine)
     asked = (routine.backend_named(name) for name in backends or (problem.backend,))
     return [problem.case(name) for name in dict.fromkeys(one.name for one in asked if one is not None)]
@@ -135,7 +135,7 @@ def _gap(api: str, calls: int, reason: str) -> StepKernel:
 
 
 def _entries(
-    name: str, measured: Iterable[tuple[Cluster, list[Case]]], without: Iterable[WithoutCase], calls: int
+    name: str, measured: Iterable[tuple[Cluster, list[Case]]], without: Iterable[CallsWithoutCase], calls: int
 ) -> Iterator[TestlistLine]:
     """A case once, whichever calls it stands for; then what has none, as entries that skip."""
     cases = {(one.routine.name, one.backend_name, one.params): one for _, of_one in measured for one in of_one}

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.routines._offsets import as_list
 from pytest_flashinfer_perf.traffic.given import BYTES, GivenCall, NoCaseError
-from pytest_flashinfer_perf.traffic.problem import Problem, Work, posed
+from pytest_flashinfer_perf.traffic.problem import Effort, PosedProblem, posed
 
 DECODE = "BatchDecodeWithPagedKVCacheWrapper"
 PAGED = "BatchPrefillWithPagedKVCacheWrapper"
@@ -22,8 +22,10 @@ Lengths = Sequence[int]
 
 
 def _attention(x: GivenCall, routine: str, lengths: tuple[Lengths, Lengths], sizes: dict[str, Any],
-               backend: str = "") -> Problem:  # fmt: skip
-    """Any attention: `sizes` are the parameters beside lengths and types."""
+               backend: str = "") -> PosedProblem:  # fmt: skip
+    """Any attention: `sizes` are the parameters beside lengths and types. Where the program left the choice to
+    FlashInfer, so does the case, if its routine has `auto`: another release may choose another backend.
+    """
     _refuse_variants(x)
     q, kv = lengths
     if len(q) != len(kv) or not kv or not max(kv) or any(of_q > of_kv for of_q, of_kv in zip(q, kv, strict=True)):
@@ -39,7 +41,7 @@ def _attention(x: GivenCall, routine: str, lengths: tuple[Lengths, Lengths], siz
     causal = params.get("causal") or routine in (DECODE, MLA)
     pairs = sum(of_q * of_kv - causal * of_q * (of_q - 1) // 2 for of_q, of_kv in zip(q, kv, strict=True))
     nbytes = sum(kv) * token * BYTES.get(kv_dtype, 1) + 2 * sum(q) * heads * (qk + vo)
-    return posed(x, routine, params, Work(nbytes, 2.0 * pairs * heads * (qk + vo)), backend)
+    return posed(x, routine, params, Effort(nbytes, 2.0 * pairs * heads * (qk + vo)), backend)
 
 
 def _widths(p: dict[str, Any]) -> tuple[int, int, int]:
@@ -81,7 +83,7 @@ def _paged(x: GivenCall, indptr: str, last: str) -> list[int]:
     return [max(0, (count - 1) * page + rest) if count else 0 for count, rest in zip(pages, lasts, strict=True)]
 
 
-def _decode(x: GivenCall) -> Problem:
+def _decode(x: GivenCall) -> PosedProblem:
     """Padding, which graphs of fixed batch sizes have, is a request of one token."""
     kv = [max(1, length) for length in _paged(x, "indptr", "last_page_len")]
     sizes = {**_heads(x, "head_dim"), "page_size": x.number("page_size")}
@@ -92,26 +94,27 @@ def _decode(x: GivenCall) -> Problem:
     return _attention(x, DECODE, ([q] * len(kv), [max(q, length) for length in kv]), sizes, backend)
 
 
-def _prefill_paged(x: GivenCall) -> Problem:
+def _prefill_paged(x: GivenCall) -> PosedProblem:
     kv = _paged(x, "paged_kv_indptr", "paged_kv_last_page_len")
     sizes = {**_heads(x, "head_dim_qk"), "page_size": x.number("page_size"), "causal": bool(x.value("causal"))}
-    return _attention(x, PAGED, (x.numbers("qo_indptr"), kv), sizes)
+    return _attention(x, PAGED, (x.numbers("qo_indptr"), kv), sizes, x.value("backend", "auto"))
 
 
-def _prefill_ragged(x: GivenCall) -> Problem:
+def _prefill_ragged(x: GivenCall) -> PosedProblem:
     sizes = {**_heads(x, "head_dim_qk"), "causal": bool(x.value("causal"))}
     if "head_dim_vo" in x.all:
         sizes["head_dim_vo"] = x.number("head_dim_vo")
-    return _attention(x, RAGGED, (x.numbers("qo_indptr"), x.numbers("kv_indptr")), sizes)
+    return _attention(x, RAGGED, (x.numbers("qo_indptr"), x.numbers("kv_indptr")), sizes, x.value("backend", "auto"))
 
 
-def _mla(x: GivenCall) -> Problem:
+def _mla(x: GivenCall) -> PosedProblem:
     q, kv = x.numbers("qo_indptr"), x.numbers("kv_len_arr")
     if len(set(q)) > 1:
         raise NoCaseError("no routine measures MLA with queries of different lengths")
     sizes = {name: x.number(name) for name in ("head_dim_ckv", "head_dim_kpe", "page_size")}
     sizes["num_qo_heads"] = x.number("num_heads")
-    return _attention(x, MLA, (q, [max(of_q, of_kv) for of_q, of_kv in zip(q, kv, strict=True)]), sizes)
+    kv = [max(of_q, of_kv) for of_q, of_kv in zip(q, kv, strict=True)]
+    return _attention(x, MLA, (q, kv), sizes, x.value("backend", "auto"))
 
 
 def _cached(x: GivenCall) -> dict[str, Any]:
@@ -121,25 +124,25 @@ def _cached(x: GivenCall) -> dict[str, Any]:
     return {"num_qo_heads": heads, "num_kv_heads": kv_heads, "head_dim_qk": width, "page_size": page}
 
 
-def _native_decode(x: GivenCall) -> Problem:
+def _native_decode(x: GivenCall) -> PosedProblem:
     lengths = x.numbers("seq_lens")
     q = x.shape("query")[0] // len(lengths)
     return _attention(x, DECODE, ([q] * len(lengths), [max(q, one) for one in lengths]), _cached(x), NATIVE)
 
 
-def _native_prefill(x: GivenCall) -> Problem:
+def _native_prefill(x: GivenCall) -> PosedProblem:
     sizes = {**_cached(x), "causal": x.value("causal", True)}
     return _attention(x, PAGED, (x.numbers("cum_seq_lens_q"), x.numbers("seq_lens")), sizes, NATIVE)
 
 
-def _native_mla(x: GivenCall) -> Problem:
+def _native_mla(x: GivenCall) -> PosedProblem:
     (_, q, heads, _), lengths = x.shape("query"), x.numbers("seq_lens")
     sizes = {"head_dim_ckv": x.number("kv_lora_rank"), "head_dim_kpe": x.number("qk_rope_head_dim")}
     sizes |= {"page_size": x.shape("kv_cache")[-2], "num_qo_heads": heads}
     return _attention(x, MLA, ([q] * len(lengths), [max(q, one) for one in lengths]), sizes, NATIVE)
 
 
-def _product(x: GivenCall, routine: str, usual: str, names: tuple[str, str] = ("a", "b")) -> Problem:
+def _product(x: GivenCall, routine: str, usual: str, names: tuple[str, str] = ("a", "b")) -> PosedProblem:
     """Activations [batch, m, k] and weights of as many columns, in whatever order they are stored; FP4 has two in one
     byte.
     """
@@ -156,15 +159,15 @@ def _product(x: GivenCall, routine: str, usual: str, names: tuple[str, str] = ("
         params |= {"use_mxfp4": not x.value("use_nvfp4", True), "use_128x4_sf_layout": not x.value("use_8x4_sf_layout")}
     if routine == "gemm_fp8_nt_groupwise":
         params |= {name: value for name in ("scale_major_mode", "mma_sm") if (value := x.value(name)) is not None}
-    work = Work(x.nbytes + 2 * m * n, 2.0 * m * n * k * packed * (batch[0] if batch else 1))
-    return posed(x, routine, params, work, x.value("backend") or usual)
+    effort = Effort(x.nbytes + 2 * m * n, 2.0 * m * n * k * packed * (batch[0] if batch else 1))
+    return posed(x, routine, params, effort, x.value("backend") or usual)
 
 
 def _says_type(x: GivenCall) -> bool:
     return x.has("out") or any(isinstance(x.all.get(name), dict) for name in ("out_dtype", "dtype"))
 
 
-def _experts(x: GivenCall) -> Problem:
+def _experts(x: GivenCall) -> PosedProblem:
     (tokens, hidden), (_, top_k) = x.shape("input"), x.shape("token_selected_experts")
     first, second = x.shape("fc1_expert_weights"), x.shape("fc2_expert_weights")
     in_fp8 = "deepseek_fp8_block_scale" if x.value("use_deepseek_fp8_block_scale") else "fp8"
@@ -184,11 +187,11 @@ def _experts(x: GivenCall) -> Problem:
     used = sum(count > 0 for count in counts) / len(counts)
     chosen = tokens * top_k / ranks["ep_size"]
     matrices = 6.0 if first[1] != second[2] else 4.0
-    work = Work(used * x.nbytes, matrices * chosen * hidden * second[2] * packed)
-    return posed(x, "cutlass_fused_moe", {**params, "expert_counts": as_list(counts)}, work, "cutlass")
+    effort = Effort(used * x.nbytes, matrices * chosen * hidden * second[2] * packed)
+    return posed(x, "cutlass_fused_moe", {**params, "expert_counts": as_list(counts)}, effort, "cutlass")
 
 
-Reader = Callable[[GivenCall], Problem]
+Reader = Callable[[GivenCall], PosedProblem]
 ROUTINES: dict[str, Reader] = {
     f"{DECODE}.run": _decode,
     f"{PAGED}.run": _prefill_paged,

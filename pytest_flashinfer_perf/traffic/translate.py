@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.routines.derived import all_apis, special_cases
 from pytest_flashinfer_perf.routines.derived.shapes import FLOATS
 from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
 from pytest_flashinfer_perf.traffic.given import OURS, GivenCall, NoCaseError, tensors_in
-from pytest_flashinfer_perf.traffic.problem import Problem, Work, posed
+from pytest_flashinfer_perf.traffic.problem import Effort, PosedProblem, posed
 from pytest_flashinfer_perf.traffic.routine_calls import ROUTINES
 
 NOT_OF_A_CASE = ("backend", "seed", "offset", "generator")  # arguments that a case gives itself
@@ -21,7 +21,7 @@ TOUCHED = ("nnz_kv", "nnz", "num_tokens", "batch_size")
 ENOUGH_PAGES = 1024
 
 
-def problem(x: GivenCall) -> Problem:
+def problem(x: GivenCall) -> PosedProblem:
     """What measures the call; raises NoCaseError."""
     try:
         return _problem(x, short(x.api))
@@ -29,7 +29,7 @@ def problem(x: GivenCall) -> Problem:
         raise NoCaseError(f"its arguments do not have the form that this API's have: {error}") from error
 
 
-def _problem(x: GivenCall, name: str) -> Problem:
+def _problem(x: GivenCall, name: str) -> PosedProblem:
     if name in ROUTINES:
         return ROUTINES[name](x)
     templates = [routine.api for routine in all_apis().values() if short(routine.api.path) == name]
@@ -45,7 +45,7 @@ def short(api: str) -> str:
     return f"{last}.{name}" if last[:1].isupper() else name
 
 
-def _by_template(x: GivenCall, api: Api) -> Problem:
+def _by_template(x: GivenCall, api: Api) -> PosedProblem:
     """By the axes that shapes tell, and those that are arguments themselves; the others keep the template's default."""
     known = _axes(x, api)
     own = {axis.name: x.value(axis.name) for axis in api.axes if x.value(axis.name) is not None}
@@ -58,7 +58,7 @@ def _by_template(x: GivenCall, api: Api) -> Problem:
         axes["num_pages"] = min(axes["num_pages"], max(ENOUGH_PAGES, touched))
     further = ",".join(f"{name}={value}" for name, value in _further(x, api, set(axes)))
     params = {**axes, "dtype": _dtype(x, api), "arguments": further or None}
-    return posed(x, api.name, params, Work(x.nbytes))
+    return posed(x, api.name, params, Effort(x.nbytes))
 
 
 def _likeness(x: GivenCall, api: Api) -> int:

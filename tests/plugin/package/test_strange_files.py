@@ -222,7 +222,10 @@ def read_settings(path):
     project = project_file.read(path)
     return [
         read(project)
-        for read in (thresholds.read, thresholds.of_steps, project_file.read_tolerances, project_file.read_quarantine)
+        for read in (
+            *(thresholds.read, thresholds.of_steps, thresholds.of_traffic),
+            *(project_file.read_tolerances, project_file.read_quarantine),
+        )
     ]
 
 
