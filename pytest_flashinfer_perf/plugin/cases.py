@@ -26,7 +26,6 @@ from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.presets import Spread, split_name
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
-from pytest_flashinfer_perf.traffic import replay
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import Perf
@@ -132,6 +131,8 @@ def _plan(model: str, step: str, file: str | None) -> StepPlan:
 def recorded_step(settings: Settings) -> StepPlan | None:
     """The step of the run, as this FlashInfer can measure it, for the file of the run; or the calls of a recording."""
     if settings.traffic is not None:
+        from pytest_flashinfer_perf.traffic import replay  # which needs torch
+
         return replay.of_file(settings.traffic, settings.cover, settings.backends).plan
     if not _runs_a_step(settings):
         return None

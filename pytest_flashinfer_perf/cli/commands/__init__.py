@@ -22,6 +22,7 @@ SHARED = {
 }
 INTERRUPTED = 128 + signal.SIGINT  # as a shell has it
 HELP = {
+    "record": "Record what a program calls of FlashInfer, to measure exactly that.",
     "list": "List routines with their backends, tiers, models and flags.",
     "doctor": "Show what can be measured on this machine, and why the rest cannot.",
     "prebuild": "Compile the FlashInfer modules that cases need, before a run or for another machine.",

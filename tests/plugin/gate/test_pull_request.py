@@ -162,7 +162,7 @@ def hostile(comment, **members):
     """A file of verdicts whose every text is a stranger's."""
     values = json.loads((comment.folder / "verdicts.json").read_text())
     values |= {"headline": HOSTILE, "against": HOSTILE, "refusals": [HOSTILE], "notes": [HOSTILE], "to_decide": HOSTILE}
-    values["steps"] = [{"line": HOSTILE}]
+    values["steps"] = [{"line": HOSTILE, "is_traffic": False}]
     texts = dict.fromkeys(("case", "time", "change", "detects", "sentence"), HOSTILE)
     values["cases"] = [{**values["cases"][0], **texts, "judged_in": None, "remarks": [HOSTILE], "broken": [HOSTILE]}]
     return {**values, **members}

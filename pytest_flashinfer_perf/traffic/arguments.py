@@ -1,0 +1,171 @@
+"""The arguments of a call: a key that is found fast, their description as JSON, and what small tensors held.
+
+It runs inside recorded programs, so that it imports nothing; torch is handed to it. A key is made by a function that
+is compiled once for each form of call, which is the types of the arguments and the names of those given by name.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+Key = tuple[Any, ...]
+KeyOf = Callable[[tuple[Any, ...], Mapping[str, Any]], Key]
+
+WORD = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
+NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_.+-]")
+LARGEST = 1 << 62
+LONGEST_LIST = 256  # of Python's lists and tuples; a longer one is an object
+# Numbers that differ with each call and change no work: the state of random generators.
+VARYING = re.compile(r"(rand_|philox_)?(seed|offset)")
+# The small integer tensors whose values decide the work. No other tensor is read.
+SUMMARIES = {
+    "lengths": re.compile(r"(\w+_)?indptr(_\w+)?|(\w+_)?cum?_?seq_?lens(_\w+)?"),
+    "values": re.compile(r"(\w+_)?(seq_?|sequence_)?(lens?|lengths?|seqlens?|seqused)(_\w+)?|masked_m"),
+    "reach": re.compile(r"(\w+_)?(block|page)_tables?|(paged_)?(kv_)?indices"),
+    "counts": re.compile(r"topk_ids|token_selected_experts|expert_ids"),
+}
+# Lists of pages: how long they are follows from lengths, and differs with each plan.
+FLAT = re.compile(r"(paged_)?(kv_)?indices")
+MOST_EXPERTS = 4096
+MOST_VALUES = {"lengths": 4096, "values": 4096, "reach": 65_536, "counts": 65_536}  # of a tensor that is read
+
+
+def how(name: str) -> str | None:
+    """How a tensor of this name is summed up, None for one that is not read."""
+    return next((kind for kind, names in SUMMARIES.items() if names.fullmatch(name)), None)
+
+
+def key_maker(torch: Any, start: str, named: list[tuple[str, str, Any]], **known: Any) -> KeyOf:
+    """A function of a call's arguments; `named` has name, place and value of each, `known` what `start` names."""
+    known |= {"nested": lambda values: _nested(torch, values), "type": type, "len": len}
+    parts = [part for name, place, value in named for part in _parts(torch, name, place, value, known)]
+    source = f"lambda a, k: ({start}, {''.join(f'{part}, ' for part in parts)})"
+    return eval(source, known)  # type: ignore[no-any-return]  # noqa: S307 - it is made of places, no text of a call
+
+
+def _parts(torch: Any, name: str, place: str, value: Any, known: dict[str, Any]) -> Iterator[str]:
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        sizes = f"{place}.shape, {place}.is_contiguous() or {place}.stride()"
+        yield f"{place}.dim() == 1 or ({sizes})" if FLAT.fullmatch(name) else sizes
+        yield f"{place}.dtype, {place}.is_cpu" if how(name) else f"{place}.dtype"
+    elif issubclass(kind, (list, tuple)) and 0 < len(value) <= 4 and all(type(one) is torch.Tensor for one in value):
+        known["Tensor"] = torch.Tensor  # the keys and values of a cache: as fast as two arguments
+        each = [f"{place}[{at}]" for at in range(len(value))]
+        alike = " and ".join([f"len({place}) == {len(each)}", *(f"type({one}) is Tensor" for one in each)])
+        parts = [part for one in each for part in _parts(torch, name, one, value[0], known)]
+        yield f"({', '.join(parts)}) if {alike} else nested({place})"
+    elif issubclass(kind, (list, tuple)):
+        yield f"nested({place})"
+    elif _is_plain(torch, kind) and not _varies(name, value):
+        yield place
+
+
+def _is_plain(torch: Any, kind: type) -> bool:
+    return kind in (bool, int, float, str, torch.dtype) or issubclass(kind, enum.Enum)
+
+
+def _nested(torch: Any, values: Any) -> Any:
+    if len(values) > LONGEST_LIST:
+        return None
+    return tuple([_leaf(torch, one) for one in values])
+
+
+def _leaf(torch: Any, value: Any) -> Any:
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        return value.shape, value.is_contiguous() or value.stride(), value.dtype
+    if issubclass(kind, (list, tuple)):
+        return _nested(torch, value)
+    return (kind, value) if _is_plain(torch, kind) else kind
+
+
+def described(torch: Any, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments as JSON, without None and those at their default."""
+    given = {name: value for name, value in arguments.items() if not _is_left_out(name, value, defaults.get(name))}
+    mixed = len({one.is_cpu for one in _tensors(torch, list(given.values()))}) > 1
+    return {
+        name: {"object": "int"} if _varies(name, value) else
+        _value(torch, value, mixed=mixed, flat=bool(FLAT.fullmatch(name)))
+        for name, value in given.items()
+    }  # fmt: skip
+
+
+def _varies(name: str, value: Any) -> bool:
+    return type(value) is int and bool(VARYING.fullmatch(name))
+
+
+def _is_left_out(name: str, value: Any, default: Any) -> bool:
+    if _varies(name, value):
+        return False
+    is_same = type(value) is type(default) and isinstance(value, (bool, int, float, str)) and value == default
+    return value is None or value is default or is_same
+
+
+def _tensors(torch: Any, values: Any) -> Iterator[Any]:
+    for one in values:
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, (list, tuple)):
+            yield from _tensors(torch, one)
+
+
+def _value(torch: Any, value: Any, *, mixed: bool, flat: bool = False) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _tensor(value, mixed=mixed, flat=flat)
+    if isinstance(value, enum.Enum):
+        own = value.value if isinstance(value.value, (int, str)) else None
+        return {"enum": word(f"{type(value).__name__}.{value.name}"), "value": _value(torch, own, mixed=mixed)}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, (list, tuple)) and len(value) <= LONGEST_LIST:
+        return [_value(torch, one, mixed=mixed) for one in value]
+    kind = type(value)
+    is_word = kind is str and WORD.fullmatch(value)
+    is_number = (kind is int and abs(value) <= LARGEST) or (kind is float and math.isfinite(value))
+    return value if value is None or kind is bool or is_word or is_number else {"object": word(kind.__name__)}
+
+
+def word(text: str) -> str:
+    return NOT_IN_WORDS.sub("_", text)[:64] or "_"
+
+
+def _tensor(tensor: Any, *, mixed: bool, flat: bool) -> dict[str, Any]:
+    sizes = [None] if flat and tensor.dim() == 1 else list(tensor.shape)
+    made: dict[str, Any] = {"tensor": sizes, "dtype": str(tensor.dtype).removeprefix("torch.")}
+    if not tensor.is_contiguous():
+        made["strides"] = list(tensor.stride())
+    if mixed and tensor.is_cpu:
+        made["cpu"] = True
+    return made
+
+
+def readable(torch: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors among the arguments whose values decide the work, and are few."""
+    found = {}
+    for name, one in arguments.items():
+        kind = how(name)
+        is_read = kind is not None and isinstance(one, torch.Tensor) and one.dtype in (torch.int32, torch.int64)
+        if is_read and 0 < one.numel() <= MOST_VALUES[kind]:  # type: ignore[index]
+            found[name] = one
+    return found
+
+
+def summary(name: str, tensor: Any) -> dict[str, Any]:
+    """What a tensor held, of which a copy is given that lies on the CPU; a value that makes no sense counts as 0."""
+    kind, flat = how(name), tensor.flatten()
+    if kind == "reach":
+        reach = {"reach": max(0, int(flat.max()) + 1)}
+        return {**reach, "size": flat.numel()} if FLAT.fullmatch(name) and tensor.dim() == 1 else reach
+    numbers = flat.tolist()
+    if kind == "lengths":
+        return {"lengths": [max(0, after - before) for before, after in itertools.pairwise(numbers)]}
+    if kind == "values":
+        return {"values": [max(0, one) for one in numbers]}
+    known = [one for one in numbers if 0 <= one < MOST_EXPERTS]
+    return {"counts": [known.count(expert) for expert in range(max(known, default=-1) + 1)]}

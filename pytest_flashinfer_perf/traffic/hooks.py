@@ -1,0 +1,89 @@
+"""Where a recorded program calls FlashInfer: its decorator, and torch's graphs.
+
+`inside/sitecustomize.py` starts this in each process that imports FlashInfer. It imports Python's own modules alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from typing import Any
+
+from pytest_flashinfer_perf.traffic.kernels import Kernels
+from pytest_flashinfer_perf.traffic.recorder import MARK, Function, Graph, Recorder
+
+FOLDER = "FLASHINFER_PERF_RECORD"  # where pieces are written
+TIMED = "FLASHINFER_PERF_RECORD_TIME"
+
+
+recorders: list[Recorder] = []  # of this process: one, once FlashInfer is imported
+
+
+def imported(module: Any) -> None:
+    """Hook one of the two modules that sitecustomize.py waits for, which has just been imported."""
+    if module.__name__ == "flashinfer.api_logging":
+        recorders.append(recorder := Recorder(module.torch, os.environ[FOLDER]))
+        module.flashinfer_api = decorating(recorder, module.flashinfer_api)
+        hook_graphs(recorder)
+        if os.environ.get(TIMED):
+            try:
+                recorder.kernels = Kernels()
+            except Exception as error:  # noqa: BLE001 - the recording says it
+                recorder.failed("--time", error, calls=0)
+    elif recorders and hasattr(module, "fast_decode_plan"):  # SGLang plans by it, and FlashInfer does not decorate it
+        module.fast_decode_plan = recorders[0].counted(module.fast_decode_plan, module.fast_decode_plan)
+
+
+def decorating(recorder: Recorder, own: Function) -> Function:
+    """FlashInfer's decorator, of which the program gets counted functions, whether it has arguments or none."""
+
+    @functools.wraps(own)
+    def flashinfer_api(func: Any = None, **options: Any) -> Any:
+        if func is None:
+            return lambda function: flashinfer_api(function, **options)
+        made = own(func, **options)
+        return recorder.counted(made, func) if inspect.isfunction(func) else made
+
+    return flashinfer_api
+
+
+def hook_graphs(recorder: Recorder) -> None:
+    """Know of captures and replays from the methods of torch's class, as FlashInfer's own dumps do."""
+    graphs = recorder.torch.cuda.CUDAGraph
+    begin, end, replay = graphs.capture_begin, graphs.capture_end, graphs.replay
+
+    @functools.wraps(begin)
+    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        with recorder.lock:
+            recorder.capturing += 1
+            recorder.here.graph = Graph()
+            recorder.graphs.append(recorder.here.graph)
+            setattr(graph, MARK, recorder.here.graph)
+        try:
+            return begin(graph, *args, **kwargs)
+        except BaseException:
+            ended()
+            raise
+
+    @functools.wraps(end)
+    def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return end(graph, *args, **kwargs)
+        finally:
+            ended()
+
+    def ended() -> None:
+        with recorder.lock:
+            recorder.here.graph, recorder.capturing = None, max(0, recorder.capturing - 1)
+
+    @functools.wraps(replay)
+    def replayed(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = replay(graph, *args, **kwargs)
+        known = getattr(graph, MARK, None)
+        if known is not None:
+            with recorder.lock:
+                known.replays += 1
+        return answer
+
+    graphs.capture_begin, graphs.capture_end, graphs.replay = capture_begin, capture_end, replayed

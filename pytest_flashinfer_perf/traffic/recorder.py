@@ -1,0 +1,329 @@
+"""What counts FlashInfer's calls inside a recorded program; `hooks.py` gives it the functions to count.
+
+It must not disturb: it imports Python's own modules alone, and an error of its own is counted and never raised into the
+program. A call is counted once it has returned, the outermost one alone: an API may call others. All that is counted
+lies behind one lock, so that counts are exact whatever threads do. `pieces.py` writes it down every half second.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_flashinfer_perf.traffic import arguments
+from pytest_flashinfer_perf.traffic.arguments import Key, KeyOf
+from pytest_flashinfer_perf.traffic.kernels import Kernels
+from pytest_flashinfer_perf.traffic.pieces import MOST_NUMBERS, Held, Tally, Writer, changes
+
+MOST_DISTINCT = 20_000  # calls of a process
+MOST_BYTES = 32 << 20  # of their descriptions
+MOST_FORMS = 10_000
+MOST_COPIES = 256  # of tensors of a GPU that nobody has read yet
+MARK = "_flashinfer_perf_traffic"  # the attribute of a wrapper or graph that holds what is known of it
+Function = Callable[..., Any]
+
+
+class State:
+    """What is known of a wrapper: the call that made it, its last plan, and what that plan's tensors held."""
+
+    def __init__(self) -> None:
+        self.token = 0  # one for each pair of them: a part of the key of calls
+        self.made: Tally | None = None
+        self.planned: Tally | None = None
+        self.backend: str | None = None
+        self.held: Held | None = None
+        self.is_wanted = False  # by a call that is to keep a sample: the next plan is held
+        self.graphs: list[Graph] = []
+
+    def __reduce__(self) -> tuple[type[State], tuple[()]]:
+        return State, ()  # a copy of the wrapper begins anew
+
+    def described(self) -> dict[str, Any]:
+        init, plan = (tally.call["arguments"] if tally else {} for tally in (self.made, self.planned))
+        return {"wrapper": {"init": init, "plan": plan}, **({"backend": self.backend} if self.backend else {})}
+
+
+NO_STATE = State()
+
+
+@dataclass
+class Captured:
+    """A call in a CUDA graph: its tally as long as the wrapper's plan is that of the key; None if it is dropped."""
+
+    key: Key
+    tally: Tally | None
+    state: State
+    times: int = 0
+
+
+class Graph:
+    """A CUDA graph: the calls that were captured, and how often it was replayed."""
+
+    def __init__(self) -> None:
+        self.calls: dict[tuple[Key, int], Captured] = {}
+        self.replays = self.settled = 0
+
+
+class Here(threading.local):
+    """What this thread does: whether it is inside of an API, and which graph it captures."""
+
+    inside = False
+    graph: Graph | None = None
+
+
+@dataclass(eq=False)
+class Api:
+    """A decorated function: its name, its parameters, and the key function of each form of call."""
+
+    name: str
+    role: str  # "init", "plan" or "method" of a wrapper, or "function"
+    signature: inspect.Signature
+    keys: dict[tuple[Any, ...], KeyOf] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, function: Function) -> Api:
+        signature, name = inspect.signature(function), function.__name__
+        is_method = next(iter(signature.parameters), "") == "self"
+        roles = {"__init__": "init", "plan": "plan", "fast_decode_plan": "plan"}
+        role = roles.get(name, "method") if is_method else "function"
+        return cls(f"{function.__module__}.{function.__qualname__}", role, signature)
+
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, those behind `*` as a list, without self."""
+        given = dict(self.signature.bind(*args, **kwargs).arguments)
+        for name, one in self.signature.parameters.items():
+            if one.kind is one.VAR_KEYWORD:
+                given |= given.pop(name, {})
+        if self.role != "function":
+            given.pop("self")
+        return given
+
+    def key_of(self, torch: Any, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyOf:
+        """The key function of calls of this form; keys begin with its number and with the wrapper's token."""
+        names = [name for name, one in self.signature.parameters.items() if one.kind is not one.VAR_KEYWORD]
+        first = 0 if self.role == "function" else 1
+        named = [(names[min(at, len(names) - 1)], f"a[{at}]", args[at]) for at in range(first, len(args))]
+        named += [(name, f"k[{name!r}]", value) for name, value in kwargs.items()]
+        token = f"getattr(a[0], {MARK!r}, no_state).token" if self.role == "method" else "0"
+        return arguments.key_maker(torch, f"{number}, {token}", named, no_state=NO_STATE)
+
+    def described(self, torch: Any, given: Mapping[str, Any], state: State) -> dict[str, Any]:
+        defaults = {name: one.default for name, one in self.signature.parameters.items()}
+        call = {"api": self.name, "arguments": arguments.described(torch, given, defaults)}
+        return {**call, **state.described()} if self.role == "method" and state is not NO_STATE else call
+
+
+class Recorder:
+    """All that a process has counted."""
+
+    def __init__(self, torch: Any, folder: str) -> None:
+        self.torch, self.here, self.lock = torch, Here(), threading.RLock()
+        self.tallies: dict[Key, Tally] = {}
+        self.tokens: dict[Any, int] = {}
+        self.graphs: list[Graph] = []
+        self.copies: list[tuple[Held, dict[str, Any], Any]] = []
+        self.forms = self.numbers = self.capturing = 0
+        self.devices: set[int] = set()
+        self.kernels: Kernels | None = None
+        self.writer = Writer(folder, self.lines)
+        self.cleared()
+        os.register_at_fork(after_in_child=self.forked)
+
+    def cleared(self) -> None:
+        self.dropped = self.dropped_before = self.bytes = 0
+        self.fault, self.began, self.room = "", time.time(), [MOST_NUMBERS]
+
+    def forked(self) -> None:
+        """What the parent has counted is the parent's."""
+        self.lock = threading.RLock()
+        self.tallies.clear()
+        self.copies.clear()
+        self.kernels = None  # no process that was forked uses a GPU
+        for graph in self.graphs:
+            graph.settled = graph.replays
+        self.cleared()
+        self.writer.forked()
+
+    def counted(self, made: Function, function: Function) -> Function:
+        """What the program calls instead of the function that FlashInfer's decorator made of its own."""
+        api, here, is_compiling = Api.of(function), self.here, self.torch.compiler.is_compiling
+
+        @functools.wraps(made)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or here.inside:
+                return made(*args, **kwargs)
+            here.inside = True
+            try:
+                answer = made(*args, **kwargs)
+            finally:
+                here.inside = False
+            try:
+                self.note(api, args, kwargs)
+            except Exception as error:  # noqa: BLE001 - the program has its answer
+                self.failed(api.name, error)
+            return answer
+
+        return call
+
+    def note(self, api: Api, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        form = (*map(type, args), *kwargs, *map(type, kwargs.values()))
+        key = (api.keys.get(form) or self.new_form(api, form, args, kwargs))(args, kwargs)
+        with self.lock:
+            tally = self.tallies.get(key) or self.add(key, api, args, kwargs)
+            if self.here.graph is not None and api.role in {"method", "function"}:
+                self.capture(self.here.graph, key, tally, args)
+                return
+            if tally is None:
+                self.dropped += 1
+            else:
+                tally.count += 1
+                if tally.count >= tally.due and api.role != "plan":
+                    self.keep(tally, self.held(api, args, kwargs), self.state(api, args))
+            if api.role == "plan":
+                self.plan(tally, api, args, kwargs)
+            elif api.role == "init":
+                state = State()
+                setattr(args[0], MARK, state)
+                state.made, state.token = tally, self.token(tally, None, None)
+
+    def token(self, *state: Any) -> int:
+        known = tuple(one.number if isinstance(one, Tally) else one for one in state)
+        return self.tokens.setdefault(known, len(self.tokens) + 1)
+
+    def new_form(self, api: Api, form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyOf:
+        with self.lock:
+            if self.forms >= MOST_FORMS:
+                raise OverflowError(f"{MOST_FORMS} forms of calls")
+            self.forms += 1
+            made = api.keys[form] = api.key_of(self.torch, self.forms, args, kwargs)
+        return made
+
+    def state(self, api: Api, args: tuple[Any, ...]) -> State:
+        return getattr(args[0], MARK, NO_STATE) if api.role == "method" else NO_STATE
+
+    def add(self, key: Key, api: Api, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tally | None:
+        if self.is_full():
+            return None
+        given, state = api.bound(args, kwargs), self.state(api, args)
+        self.devices |= {one.device.index for one in given.values() if getattr(one, "is_cuda", False)}
+        is_read = bool(arguments.readable(self.torch, given))
+        return self.new_tally(key, api.described(self.torch, given, state), state, is_read=is_read)
+
+    def is_full(self) -> bool:
+        return len(self.tallies) >= MOST_DISTINCT or self.bytes > MOST_BYTES
+
+    def new_tally(self, key: Key, call: dict[str, Any], state: State, *, is_read: bool) -> Tally | None:
+        if self.is_full():
+            return None
+        self.bytes += len(repr(call))
+        is_planned = state.planned is not None and state.planned.due < math.inf
+        self.numbers += 1
+        self.tallies[key] = made = Tally(self.numbers, call, 1 if is_read or is_planned else math.inf)
+        self.writer.start()
+        return made
+
+    def keep(self, tally: Tally, held: Held | None, state: State) -> None:
+        """Keep a sample of this call; where its wrapper's plan was not held, of one behind the next plan."""
+        sample = tuple(one for one in (state.held, held) if one is not None)
+        if sample:
+            tally.take(sample)
+        state.is_wanted = not sample
+
+    def plan(self, tally: Tally | None, api: Api, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        state = getattr(args[0], MARK, None)
+        if state is None:
+            state = State()
+            setattr(args[0], MARK, state)
+        for graph in state.graphs:
+            self.settle(graph)
+        is_due = tally is not None and tally.count >= tally.due
+        state.held = self.held(api, args, kwargs) if is_due or state.is_wanted else None
+        if is_due and tally is not None and state.held is not None:
+            tally.take((state.held,))
+        backend = getattr(args[0], "_backend", None)
+        state.backend = backend if isinstance(backend, str) and arguments.WORD.fullmatch(backend) else None
+        state.planned, state.is_wanted = tally, False
+        state.token = self.token(state.made, tally, state.backend)
+
+    def held(self, api: Api, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Held | None:
+        """What the small tensors hold; None where there are none, or where a GPU may not be asked to copy them."""
+        tensors = arguments.readable(self.torch, api.bound(args, kwargs))
+        held, cuda = Held(), self.torch.cuda
+        there = {name: one for name, one in tensors.items() if one.is_cuda}
+        if there and (self.capturing or len(self.copies) >= MOST_COPIES or cuda.is_current_stream_capturing()):
+            return None
+        held.values = {name: arguments.summary(name, one) for name, one in tensors.items() if one.is_cpu}
+        if there:
+            held.is_ready, empty = False, functools.partial(self.torch.empty, device="cpu", pin_memory=True)
+            copies = {n: empty(one.shape, dtype=one.dtype).copy_(one, non_blocking=True) for n, one in there.items()}
+            done = cuda.current_stream(next(iter(there.values())).device).record_event()
+            self.copies.append((held, copies, done))
+        return held if tensors else None
+
+    def read_copies(self) -> None:
+        """Read what the GPU has copied since; to ask it while a graph is being captured could end the capture."""
+        if self.capturing:
+            return
+        for one in [one for one in self.copies if one[2].query()]:
+            held, copies, _ = one
+            held.values |= {name: arguments.summary(name, copy) for name, copy in copies.items()}
+            held.is_ready = True
+            self.copies.remove(one)
+
+    def capture(self, graph: Graph, key: Key, tally: Tally | None, args: tuple[Any, ...]) -> None:
+        state = getattr(args[0], MARK, NO_STATE) if key[1] else NO_STATE
+        graph.calls.setdefault((key, id(state)), Captured(key, tally, state)).times += 1
+        if state is not NO_STATE and graph not in state.graphs:
+            state.graphs.append(graph)
+
+    def settle(self, graph: Graph) -> None:
+        """Count the calls of a graph for its replays since, with the plans that its wrappers have now."""
+        new, graph.settled = graph.replays - graph.settled, graph.replays
+        for one in graph.calls.values() if new else ():
+            tally = one.tally
+            if tally is not None:
+                key = (one.key[0], one.state.token, *one.key[2:])
+                call = {**tally.call, **one.state.described()} if key[1] else tally.call
+                tally = self.tallies.get(key) or self.new_tally(key, call, one.state, is_read=False)
+            if tally is None:
+                self.dropped += new * one.times
+            else:
+                tally.count += new * one.times
+                tally.replayed += new * one.times
+                if tally.count >= tally.due:
+                    self.keep(tally, None, one.state)
+
+    def failed(self, where: str, error: Exception, calls: int = 1) -> None:
+        with self.lock:
+            self.dropped += calls
+            self.fault = self.fault or f"{where}: {type(error).__name__}: {error}"[:200]
+
+    def lines(self, *, anew: bool) -> list[dict[str, Any]]:
+        """What has changed since the last time, for the piece; all that is known, where it begins anew."""
+        with self.lock:
+            for graph in self.graphs:
+                self.settle(graph)
+            self.read_copies()
+            self.room = [MOST_NUMBERS] if anew else self.room
+            made = list(changes(self.tallies.values(), self.room, anew=anew))
+            if made or self.dropped != self.dropped_before:
+                self.dropped_before = self.dropped
+                made.append(self.process())
+            if self.kernels is not None and not self.capturing:
+                made += self.kernels.lines()
+        return made
+
+    def process(self) -> dict[str, Any]:
+        cuda = self.torch.cuda
+        names = [cuda.get_device_name(index) for index in sorted(self.devices)] if not self.capturing else None
+        version = getattr(sys.modules.get("flashinfer"), "__version__", None)
+        line = {"began": self.began, "ended": time.time(), "dropped": self.dropped, "fault": self.fault}
+        return {**line, "flashinfer": version, "torch": str(self.torch.__version__), "devices": names}
