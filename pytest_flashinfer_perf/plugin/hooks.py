@@ -44,7 +44,7 @@ def begin(config: pytest.Config) -> None:
         settings = config.stash[SETTINGS] = read_options.read(config)
         board = Board(functools.partial(_step_of, settings))
         config.pluginmanager.register(board, "flashinfer-perf-board")
-        config.pluginmanager.register(results.Columns(), "flashinfer-perf-columns")
+        config.pluginmanager.register(reports.Columns(), "flashinfer-perf-columns")
         running.start(config, board.notes)
         if not hasattr(config, "workerinput"):
             _start_gathering(config, settings, board)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import html
-import importlib
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator
@@ -187,33 +185,6 @@ def _ours(machine_info: dict[str, Any]) -> None:
         machine_info.get("cpu", {}).pop(reading, None)
 
 
-class Columns:
-    """The row's numbers as columns of pytest-html's table.
-
-    It asks for the head of the table when the session starts: one that then knows of no case has no such columns.
-    """
-
-    def __init__(self) -> None:
-        self._known = False
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_html_results_table_header(self, cells: list[str]) -> None:
-        self._known = True
-        cells[-1:-1] = [
-            f'<th class="sortable" data-column-type="{run_file.PREFIX}{name}">{name}</th>' for name in run_file.FIGURES
-        ]
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_html_results_table_row(self, report: pytest.TestReport, cells: list[str]) -> None:
-        known = dict(report.user_properties)
-        names = [f"{run_file.PREFIX}{name}" for name in run_file.FIGURES] if self._known else []
-        cells[-1:-1] = [f'<td class="col-{name}">{_short(known.get(name, ""))}</td>' for name in names]
-
-
-def _short(value: object) -> str:
-    return html.escape(f"{value:.5g}" if isinstance(value, float) else str(value))
-
-
 # Attach the row, the check and the repro commands to a test's report.
 
 
@@ -221,12 +192,7 @@ def add(item: pytest.Item, report: pytest.TestReport) -> None:
     if stash.ROW in item.stash:
         row, options = benchmark_rows.finished(item, item.stash[stash.ROW], item.stash[stash.BENCHMARK])
         reports.add(report, row=row, options=options, roofs=item.stash[stash.ROOFS])
-        for known in (item.user_properties, report.user_properties):
-            run_file.put(row, known)
-        if item.config.pluginmanager.has_plugin("allure_listener"):
-            allure = importlib.import_module("allure")
-            for name, value in run_file.of(row):  # excluded from what a test is known by from run to run
-                allure.dynamic.parameter(name, value, excluded=True)
+        reports.tell_others(item, report, row)
     reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
     if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
         from pytest_flashinfer_perf.routines import upstream_command
