@@ -62,14 +62,14 @@ class NothingToCommentError(CommentError):
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadCommit:
     sha: str
 
 
 @dataclass(frozen=True)
 class Pull:
     number: int
-    head: Head
+    head: HeadCommit
 
 
 @dataclass(frozen=True)
