@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import read_json
+from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.traffic import arguments, merging
 from pytest_flashinfer_perf.traffic.merging import PieceCall
 from pytest_flashinfer_perf.traffic.recording import VERSION, Head, Recording, RecordingError
@@ -31,8 +33,10 @@ def of_folder(folder: Path) -> tuple[Recording, list[str]]:
         definitions = [read_json(path) for path in sorted(folder.glob("*.json"))]
         if definitions:
             return recorded(traced(definitions))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise RecordingError(f"{folder}: is no dump of FlashInfer: {error!r}") from error
+    except FlashinferPerfError:
+        raise
+    except Exception as error:
+        raise RecordingError(safe(f"{folder}: is no dump of FlashInfer: {error!r}"[:400])) from error
     if not any(folder.glob("*.jsonl")):
         raise RecordingError(f"{folder}: has neither session.jsonl of FLASHINFER_LOGLEVEL=10, nor a trace dump")
     return merging.of_folder(folder)
@@ -139,7 +143,7 @@ def values_in(folder: Path, one: Values) -> dict[str, Any]:
     """What the small integer tensors held, of a call's folder."""
     wanted = {key: name_of(key, one) or "" for key in one["tensor_info"]["input_tensor_keys"]}
     wanted = {key: name for key, name in wanted.items() if arguments.how(name) and "__" not in key}
-    if not wanted:
+    if not wanted or not folder.name.strip("."):  # the folder above is none of a call
         return {}
     import torch
 

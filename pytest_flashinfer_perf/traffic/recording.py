@@ -93,11 +93,11 @@ class Recording:
 
 def write(path: Path, recording: Recording) -> None:
     """Write the file, of which each line is one that `read` accepts."""
-    made = list(as_lines(recording))
     try:
+        made = list(as_lines(recording))
         for number, line in enumerate(made):
             _object(line.encode(), is_first=number == 0)
-    except FieldError as error:
+    except (FieldError, ValueError) as error:
         raise RecordingError(f"{path}: not written, it would not be read again: {error}") from error
     write_whole(path, "".join(f"{line}\n" for line in made))
 

@@ -16,44 +16,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from known_calls import CALLS
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.cli.commands import record
 from pytest_flashinfer_perf.traffic import merging, recording
-
-CALLS = """
-import importlib.util, sys, types
-import torch
-if "flashinfer" not in sys.modules:  # its decorator alone: the whole takes seconds to import
-    package = types.ModuleType("flashinfer")
-    package.__path__, package.__version__ = importlib.util.find_spec("flashinfer").submodule_search_locations, "0.7.2"
-    sys.modules["flashinfer"] = package
-from flashinfer.api_logging import flashinfer_api
-
-@flashinfer_api
-def mm(a, b, out=None, scale=1.0, seed=0, name="auto"):
-    if scale < 0:
-        raise ValueError("it does not compute")
-
-@flashinfer_api()
-def two(a):
-    mm(a, a)
-
-class Wrapper:
-    @flashinfer_api
-    def __init__(self, workspace, kv_layout="NHD"):
-        pass
-
-    @flashinfer_api
-    def plan(self, indptr, indices, heads):
-        self._backend = "fa2"
-
-    @flashinfer_api
-    def run(self, q, kv, *args, return_lse=False):
-        return mm(q, q)
-
-A = torch.empty(4, 8, dtype=torch.bfloat16)
-"""
 
 
 def program(folder, text, first=""):
@@ -340,3 +307,60 @@ def test_what_cannot_be_recorded_is_said(tmp_path, monkeypatch, capsys, words, s
     assert cli.main(["record", *words]) == 2
     assert sentence in capsys.readouterr().err
     assert list(Path().iterdir()) == []
+
+
+BOUNDS = """
+    class Strange(torch.Tensor):
+        @property
+        def shape(self):
+            raise RuntimeError("has none")
+
+    mm(A, A)
+    mm(A.as_subclass(Strange), A)
+    sys.modules["pytest_flashinfer_perf.traffic.recorder"].MOST_DISTINCT = 4
+    for nth in range(10):
+        mm(A, A, scale=nth + 0.5)
+        mm(A, A)
+"""
+
+
+def test_what_is_beyond_a_bound_or_cannot_be_described_is_dropped_and_said(tmp_path, capsys):
+    """The program goes on as if it were not recorded."""
+    made = recorded(tmp_path, BOUNDS)
+    assert counts(made) == {"mm": 11 + 3}
+    assert made.head.dropped == 1 + 7
+    said = capsys.readouterr().err
+    assert "8 calls not recorded" in said
+    assert "the recorder failed: calls.mm: RuntimeError: has none" in said
+
+
+CUPTI = """
+class cupti:  # hands out three records once, as CUPTI does behind a buffer
+    class ActivityKind:
+        CONCURRENT_KERNEL = 10
+
+    class Record:
+        kind, name, start, end = 10, "void kernel<1>(int)", 1_000, 251_000
+
+    left = [Record] * 3
+
+    def activity_enable(kind):
+        assert kind == 10
+
+    def activity_register_callbacks(requested, completed):
+        cupti.completed = completed
+
+    def activity_flush_all(flag):
+        left, cupti.left = cupti.left, []
+        cupti.completed(left)
+"""
+
+
+def test_with_time_the_kernels_are_those_of_cupti(tmp_path):
+    """CUPTI itself needs a GPU: here one that hands out known records stands in its place."""
+    (tmp_path / "cupti.py").write_text(CUPTI)
+    path, out = program(tmp_path, "mm(A, A)"), tmp_path / "t.jsonl"
+    assert cli.main(["record", "--time", "-o", str(out), "--", sys.executable, str(path)]) == 0
+    assert recording.read(out).kernels == (
+        recording.KernelTotal(kernel="void kernel<1>(int)", count=3, seconds=0.00075),
+    )
