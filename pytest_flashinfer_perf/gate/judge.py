@@ -272,10 +272,9 @@ def _by_host(threshold: float, judged: Judged, effect: Effect, cases: int) -> Ju
 def _steps(cases: Sequence[Judged], head: Sequence[Run], rules: Rules) -> Iterator[JudgedStep]:
     timed: dict[budget.ProblemKey, list[TimedCase]] = defaultdict(list)
     for one in cases:
-        for row in one.case.rows[:1]:
-            seconds = (_seconds(one.case.before), _seconds(one.case.after))
-            for key in budget.keys_of(row.params):
-                timed[key].append(TimedCase(*seconds, _unsure(one)))
+        seconds = (_seconds(one.case.before), _seconds(one.case.after))
+        for key in {key for row in one.case.rows for key in budget.keys_of(row.params)}:  # releases name axes otherwise
+            timed[key].append(TimedCase(*seconds, _unsure(one)))
     for plan in {run.step.name: run.step for run in head if run.step is not None}.values():
         if plan.traffic is None:
             yield verdicts.judged(plan, timed, rules.steps.of(plan.name))

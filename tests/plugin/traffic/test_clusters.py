@@ -1,5 +1,7 @@
 """Calls that are alike become few cases: no call is lost, and the sum is as near as it is said to be."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given, strategies
 from recorded_traffic import CALLS, decode, prefill, product, recorded, unknown
@@ -88,3 +90,10 @@ def test_equal_calls_are_one_case_and_samples_stand_for_all_calls():
     calls = [decode([9, 17], [9, 17], [8, 17], count=8), decode([9, 17], count=1)]
     weighed = replay.translate_all(calls).weighed
     assert sorted(one.calls for one in weighed) == [2, 7]
+
+
+def test_a_sample_without_anything_stands_for_nothing():
+    """As of calls whose tensors could not be read."""
+    call = decode([9, 17], count=10)
+    found = replay.translate_all([dataclasses.replace(call, samples=(*call.samples, {}))])
+    assert ([one.calls for one in found.weighed], found.without) == ([10], ())

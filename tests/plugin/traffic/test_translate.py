@@ -15,6 +15,7 @@ from pytest_flashinfer_perf.routines.derived import given as inputs_of
 from pytest_flashinfer_perf.routines.moe import _routing
 from pytest_flashinfer_perf.rows.fields import FieldError, read, written
 from pytest_flashinfer_perf.spec import CannotRunError
+from pytest_flashinfer_perf.traffic import arguments as recorded_arguments
 from pytest_flashinfer_perf.traffic import recording, translate
 from pytest_flashinfer_perf.traffic.given import GivenCall, NoCaseError
 from pytest_flashinfer_perf.traffic.recording import RecordedCall, WrapperState
@@ -186,14 +187,6 @@ def test_strange_calls_have_no_traceback(seed):
 # What a case calls is recorded, and is the same case again.
 
 
-def as_recorded(value):
-    if isinstance(value, torch.Tensor):
-        return tensor(*value.shape, dtype=str(value.dtype).removeprefix("torch."))
-    if isinstance(value, (list, tuple)):
-        return [as_recorded(one) for one in value]
-    return value if isinstance(value, (bool, int, float, str)) else {"object": type(value).__name__}
-
-
 @pytest.mark.parametrize("family", ["norm", "rope", "activation", "cascade", "quantization"])
 def test_a_case_of_a_template_calls_what_becomes_the_case_again(family):
     """Of APIs with one template."""
@@ -206,7 +199,7 @@ def test_a_case_of_a_template_calls_what_becomes_the_case_again(family):
             made = inputs_of.make(routine.api, params, "cpu", 0)
         except CannotRunError:  # without a GPU
             continue
-        arguments = {name: as_recorded(value) for name, value in made.call.items() if value is not None}
+        arguments = recorded_arguments.described(torch, made.call, {})
         once = posed(RecordedCall(api=routine.api.path, arguments=arguments, wrapper=None, count=1))
         sizes = {axis.name for axis in routine.api.axes}
         assert {n: once.params.get(n) for n in sizes} == {n: getattr(params, n) for n in sizes}, name
