@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.rows.fields import read as read_object
 
 VERSION: Final = 1
 MOST_SAMPLES = 64  # of each distinct call
-LONGEST_LINE, MOST_LINES, DEEPEST, LONGEST_LIST = 1 << 22, 200_000, 6, 1 << 16
+LONGEST_LINE, MOST_LINES, DEEPEST, LONGEST_LIST = 1 << 24, 1 << 20, 6, 1 << 16
 LARGEST = 1 << 62  # of sizes, counts and other whole numbers
 WORD = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
