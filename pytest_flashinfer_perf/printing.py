@@ -58,8 +58,8 @@ def print_raw(text: str) -> None:
 
 def write_lines(terminal: Terminal, lines: Iterable[str]) -> None:
     """Print to pytest's terminal."""
-    terminal.ensure_newline()
     for line in map(safe, lines):
+        terminal.ensure_newline()
         done = 0
         for word in COLOURED.finditer(line):
             terminal.write(line[done : word.start()])

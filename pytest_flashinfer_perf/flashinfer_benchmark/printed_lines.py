@@ -45,10 +45,7 @@ class UpstreamLines:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        lines = list(self._lines(report))
-        if lines:
-            self._terminal.ensure_newline()
-        write_lines(self._terminal, lines)
+        write_lines(self._terminal, self._lines(report))
 
     def _lines(self, report: pytest.TestReport) -> Iterator[str]:
         name, carried = report.nodeid.partition("::")[2], reports.of(report)

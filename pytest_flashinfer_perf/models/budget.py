@@ -112,7 +112,7 @@ def _of_two(plan: StepPlan, run: Run, first: Run) -> Budget:
 def keys_of(params: Mapping[str, Any]) -> tuple[ProblemKey, ProblemKey]:
     """By which a problem of a plan finds a row: with the row's backend, and without, for a problem that names none."""
     known = key_of(params)
-    return known, known - {("backend", params.get("backend"))}
+    return known, known - {("backend", _hashable(params.get("backend")))}
 
 
 def key_of(params: Mapping[str, Any]) -> ProblemKey:

@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.files import write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.pairs import PairPlan
-from pytest_flashinfer_perf.gate.verdict import Judgement
+from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Done, Environment, Pairs
 from pytest_flashinfer_perf.printing import say
@@ -34,11 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     if args.repo is None and (args.head is None or args.build):
         raise RunError("without --repo it needs --head, and has nothing to build")
     rules = judging.rules(args, paired=True)
-    output, gpu = processes.folder(args.output, "ab"), processes.gpu(for_pytest)
-    output = output if args.repo is None else output.resolve()  # commits are measured in folders of their own
-    with sides(args, for_pytest, output) as (base, head):
-        for where in (base, head):
-            processes.verify_complete(where, rules.allowed)
+    gpu = processes.gpu(for_pytest)
+    with sides(args, for_pytest, rules) as (base, head, output):
         session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
         with processes.alone_on(gpu):
             judgement = PairPlan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
@@ -52,20 +49,30 @@ def main(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def sides(
-    args: argparse.Namespace, for_pytest: Sequence[str], output: Path
-) -> Iterator[tuple[Environment, Environment]]:
-    """Both environments; worktrees of commits, and what is built in them, are gone in the end."""
+    args: argparse.Namespace, for_pytest: Sequence[str], rules: Rules
+) -> Iterator[tuple[Environment, Environment, Path]]:
+    """Both environments, complete, and the folder of the comparison; worktrees of commits are gone in the end."""
     if args.repo is None:
-        yield processes.environment("base", args.base), processes.environment("head", args.head)
+        given = processes.environment("base", args.base), processes.environment("head", args.head)
+        _verify_complete(given, rules)
+        yield *given, processes.folder(args.output, "ab")
         return
+    output = processes.folder(args.output, "ab").resolve()  # each commit is measured in a folder of its own
     command = processes.environment("python", args.python).command
     trees = subjects.worktrees(args.repo, for_pytest, command, output, args.build)
     base = histories.commit(trees.repo, "base", args.base)
     head = histories.commit(trees.repo, "head", args.head or "HEAD")
     try:
-        yield trees.prepared("base", base), trees.prepared("head", head)
+        made = trees.prepared("base", base), trees.prepared("head", head)
+        _verify_complete(made, rules)
+        yield *made, output
     finally:
         trees.remove()
+
+
+def _verify_complete(both: Sequence[Environment], rules: Rules) -> None:
+    for where in both:
+        processes.verify_complete(where, rules.allowed)
 
 
 @dataclass

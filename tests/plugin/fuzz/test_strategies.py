@@ -28,8 +28,8 @@ def drawn(name, count=60, **fixed):
 
 @every_routine
 def test_few_draws_are_lost_and_each_field_takes_many_values(name):
-    seen = drawn(name)
-    assert len(seen) >= 57
+    seen = drawn(name, 120)
+    assert len(seen) >= 114
     for field in fields_of(all_routines()[name].params):
         values = {getattr(params, field.name) for params in seen}
         if field.flag.most:
