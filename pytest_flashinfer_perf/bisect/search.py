@@ -212,9 +212,8 @@ class RevisionSearch:
 
     def _trails(self) -> list[CaseSearch]:
         ends = self._ask("ends", self.history.good, self.history.bad)
-        trails = [
-            CaseSearch(case, finding) for case, finding in ends.items() if finding.answer is not PointVerdict.UNCHANGED
-        ]
+        differ = [case for case in sorted(ends) if ends[case].answer is not PointVerdict.UNCHANGED]
+        trails = [CaseSearch(case, ends[case]) for case in differ]
         if not any(trail.searched for trail in trails):
             listed = "\n".join(f"  {case}: {finding.sentence}" for case, finding in ends.items())
             seen = "it is unclear whether the ends differ" if trails else "the ends do not differ"

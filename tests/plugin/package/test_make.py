@@ -52,7 +52,7 @@ def test_the_site_of_the_documents_needs_its_extra_alone(tmp_path, pytestconfig)
     extra = re.search(r"\$\((sed -n .* pyproject.toml)\)", "\n".join(lines))[1]
     listed = subprocess.run(extra, shell=True, cwd=pytestconfig.rootpath, capture_output=True, text=True, check=True)
     assert [re.split(">=", line)[0] for line in listed.stdout.split()] == ["furo", "myst-parser", "sphinx-external-toc"]
-    assert lines[-1].endswith(" -m sphinx -W --keep-going -q -c docs/site . results/site")
+    assert any(line.endswith(" -m sphinx -W --keep-going -q -c docs/site . results/site") for line in lines)
 
 
 BAD_ENDS = """

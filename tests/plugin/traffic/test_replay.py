@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 
 import pytest
 from recorded_traffic import CALLS, decode, product, unknown, written
@@ -116,7 +117,7 @@ def test_bench_runs_the_recording_alone(pytester, monkeypatch):
     path = written(pytester.path / "traffic.jsonl", [product(4, count=5), unknown(1)])
     monkeypatch.chdir(pytester.path)
     words = [str(path), *ON_CPU[1:], *QUICK]
-    assert pytester.run("flashinfer-perf", "bench", *words).ret == 0
+    assert pytester.run(sys.executable, "-m", "pytest_flashinfer_perf", "bench", *words).ret == 0
     assert len(json.loads((pytester.path / "run.json").read_text())["benchmarks"]) == 1
 
 
