@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.gate import calm, effects, match
+from pytest_flashinfer_perf.gate import calm, effects, match, words
 from pytest_flashinfer_perf.gate.effects import Domain, Replicates
 from pytest_flashinfer_perf.gate.levels import SHORTEST, Change, changes
-from pytest_flashinfer_perf.gate.match import NEVER_ALLOWED
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
@@ -41,7 +40,7 @@ class Series:
             yield f"driver {before.driver} -> {after.driver}"
         gone, come = was.trace.kernels, now.trace.kernels
         if gone != come:
-            yield f"now runs another kernel: {', '.join(gone or ())} -> {', '.join(come or ())}"
+            yield words.another_kernel(gone or (), come or ())
 
 
 def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
@@ -59,10 +58,8 @@ def failures(runs: Sequence[Run]) -> Iterator[str]:
     """Cases that failed or had a wrong answer in the newest run of each host."""
     newest = {run.machine.get("node"): run for run in sorted(runs, key=lambda run: run.when)}
     for run in newest.values():
-        for case in match.cases([], [run], paired=False):
-            found = match.trouble(case, [], [run], same_library=False, allowed=frozenset())
-            if found and found.reason in NEVER_ALLOWED:
-                yield f"{case.name}, {found.reason}: {found.sentence}"
+        for case, trouble in match.failures(run):
+            yield f"{case.name}, {trouble.reason}: {trouble.sentence}"
 
 
 def _series(points: Sequence[Point], thresholds: Thresholds) -> Iterator[Series]:

@@ -152,6 +152,14 @@ def trouble(
     return Trouble(unlike[0].facet.reason, "; ".join(d.sentence for d in unlike)) if unlike else None
 
 
+def failures(run: Run) -> Iterator[tuple[ComparedCase, Trouble]]:
+    """The cases of a run that failed or had a wrong answer."""
+    for case in cases([], [run], paired=False):
+        found = trouble(case, [], [run], same_library=False, allowed=frozenset())
+        if found and found.reason in NEVER_ALLOWED:
+            yield case, found
+
+
 def _troubles(case: ComparedCase, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
     yield from _failures(case, base, head)
     yield from _wrong_answers(case, head)

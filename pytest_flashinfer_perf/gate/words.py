@@ -173,8 +173,7 @@ def _asked_of_the_host(case: ComparedCase) -> Iterator[str]:
 def _kernels(case: ComparedCase) -> Iterator[str]:
     before, after = (dict.fromkeys(row.trace.kernels for row in side) for side in (case.before, case.after))
     if before and after and before != after and None not in (*before, *after):
-        gone, come = (", ".join(_short(name) for names in side for name in names or ()) for side in (before, after))
-        yield f"now runs another kernel: {gone} -> {come}"
+        yield another_kernel(*((_short(name) for names in side for name in names or ()) for side in (before, after)))
 
 
 def _short(name: str) -> str:
@@ -186,9 +185,17 @@ def _clock(case: ComparedCase) -> Iterator[str]:
     sides = (case.before, case.after)
     before, after = ([ghz for row in side if (ghz := positive(row.clocks.sm_ghz))] for side in sides)
     if before and after:
-        was, now = statistics.median(before), statistics.median(after)
-        if abs(math.log(now / was)) > CLOCK_MOVED:
-            yield f"SM clock {was:.2f} -> {now:.2f} GHz"
+        yield from clock_moved(statistics.median(before), statistics.median(after))
+
+
+def another_kernel(gone: Iterable[str], come: Iterable[str]) -> str:
+    return f"now runs another kernel: {', '.join(gone)} -> {', '.join(come)}"
+
+
+def clock_moved(was: float, now: float) -> Iterator[str]:
+    """A sentence where the SM clock is another one by more than it varies."""
+    if abs(math.log(now / was)) > CLOCK_MOVED:
+        yield f"SM clock {was:.2f} -> {now:.2f} GHz"
 
 
 # The whole comparison: its result, its two sides, and what prevents or limits it.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.trace_sets.items import Evaluations
 
 TRACE_SETS = pytest.StashKey[list[tuple[named_files.Asked, "Evaluations"]]]()
+BOARD = pytest.StashKey[Board]()
 
 CODSPEED = (
     "pytest-codspeed is active (--codspeed or CODSPEED_ENV) and has switched off pytest-benchmark, which writes the"
@@ -42,7 +43,7 @@ def begin(config: pytest.Config) -> None:
     """Read the settings, and register the plugins of a session that measures."""
     with errors_of_use():
         settings = config.stash[SETTINGS] = read_options.read(config)
-        board = Board(functools.partial(_step_of, settings))
+        board = config.stash[BOARD] = Board(functools.cache(functools.partial(_step_of, settings)))
         config.pluginmanager.register(board, "flashinfer-perf-board")
         config.pluginmanager.register(reports.Columns(), "flashinfer-perf-columns")
         running.start(config, board.notes)
@@ -121,7 +122,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     """Whether FlashInfer is complete, and which part of a model has cases."""
     from pytest_flashinfer_perf.machine import requirements
 
-    step, known = _step_of(config.stash[SETTINGS]), []
+    step, known = config.stash[BOARD].step(), []
     if any(map(measures, items)):
         lacking = "; ".join(one.sentence for one in requirements.unmet())
         state = f" is INCOMPLETE: {lacking}" if lacking else ", with all that it requires"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections.abc
 import functools
+import json
 import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.printing import safe
@@ -41,6 +42,15 @@ def read(kind: Callable[..., T], values: Any, where: str) -> T:
         raise FieldError(f"{where} must be an object, got {shown(values)}")
     given = {name: value for name, part in _parts(kind) if (value := part(values, where)) is not MISSING}
     return kind(**given)
+
+
+def parsed(text: str) -> Any:
+    """A value of JSON, which has neither the NaN nor the infinities that Python would read."""
+    return json.loads(text, parse_constant=_no_constant)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def read_list(kind: Callable[..., T], values: Any, where: str) -> list[T]:

@@ -17,6 +17,7 @@ TORCH = {
     "fp8_e4m3": torch.float8_e4m3fn,
     "fp8_e5m2": torch.float8_e5m2,
 }
+OURS = {str(dtype).removeprefix("torch."): name for name, dtype in TORCH.items()}  # the same by torch's names
 # Types that FLOPs may be computed in: those of tensors, and those that no tensor has.
 COMPUTED_IN = (*TORCH, "tf32", "fp4", "int8")
 
@@ -28,8 +29,8 @@ def computed_in(stated: str | None, tensors: Iterable[torch.Tensor]) -> str:
     if stated is not None:
         return stated
     first = next((tensor.dtype for tensor in tensors), None)
-    known = {dtype: name for name, dtype in TORCH.items()}
-    return "" if first is None else known.get(first, str(first).removeprefix("torch."))
+    named = "" if first is None else str(first).removeprefix("torch.")
+    return OURS.get(named, named)
 
 
 def bytes_of(name: str) -> int:

@@ -18,7 +18,7 @@ KeyOf = Callable[[tuple[Any, ...], Mapping[str, Any]], Key]
 
 WORD = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_.+-]")
-LARGEST = 1 << 62
+LARGEST = 1 << 62  # of sizes, counts and other whole numbers
 LONGEST_LIST = 256  # of Python's lists and tuples; a longer one is an object
 # Numbers that differ with each call and change no work: the state of random generators.
 VARYING = re.compile(r"(rand_|philox_)?(seed|offset)")

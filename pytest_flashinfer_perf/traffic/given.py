@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.spec.dtypes import OURS
 from pytest_flashinfer_perf.traffic.recording import RecordedCall, Sample
 
 BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "uint32": 4, "bfloat16": 2, "float16": 2}
 IN_PART = ("cache", "workspace", "buffer")
-OURS = {"float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}  # names of types, as flags have them
 
 
 class NoCaseError(FlashinferPerfError):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.traffic.pieces import MOST_SAMPLES
 from pytest_flashinfer_perf.traffic.recording import (
-    MOST_SAMPLES,
     VERSION,
     Head,
     KernelTotal,

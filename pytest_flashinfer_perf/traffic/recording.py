@@ -12,18 +12,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Final, Literal
 
 from pytest_flashinfer_perf.files import FileError, write_whole
 from pytest_flashinfer_perf.printing import safe
-from pytest_flashinfer_perf.rows.fields import FieldError, shown, written
+from pytest_flashinfer_perf.rows.fields import FieldError, parsed, shown, written
 from pytest_flashinfer_perf.rows.fields import read as read_object
+from pytest_flashinfer_perf.traffic.arguments import LARGEST, WORD
+from pytest_flashinfer_perf.traffic.pieces import MOST_SAMPLES
 
 VERSION: Final = 1
-MOST_SAMPLES = 64  # of each distinct call
 LONGEST_LINE, MOST_LINES, DEEPEST, LONGEST_LIST = 1 << 24, 1 << 20, 6, 1 << 16
-LARGEST = 1 << 62  # of sizes, counts and other whole numbers
-WORD = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 API = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 LISTS = ("lengths", "values", "counts")  # what a sample has of a tensor; or `reach`, with `size` where that varies
@@ -156,7 +155,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _object(line: bytes, *, is_first: bool) -> Head | RecordedCall | KernelTotal:
     try:
-        values = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+        values = parsed(line.decode("utf-8"))
     except RecursionError as error:
         raise FieldError("is nested too deeply") from error
     except ValueError as error:
@@ -170,10 +169,6 @@ def _object(line: bytes, *, is_first: bool) -> Head | RecordedCall | KernelTotal
     made = read_object(kind, values, kind.__name__)
     VERIFY[kind](made)
     return made  # type: ignore[no-any-return]
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _members(kind: Any, values: Mapping[str, Any], where: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 from pytest_flashinfer_perf.routines.derived import all_apis, special_cases
 from pytest_flashinfer_perf.routines.derived.shapes import FLOATS
 from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
-from pytest_flashinfer_perf.traffic.given import OURS, GivenCall, NoCaseError, tensors_in
+from pytest_flashinfer_perf.spec.dtypes import OURS
+from pytest_flashinfer_perf.traffic.given import GivenCall, NoCaseError, tensors_in
 from pytest_flashinfer_perf.traffic.problem import Effort, PosedProblem, posed
 from pytest_flashinfer_perf.traffic.routine_calls import ROUTINES
 

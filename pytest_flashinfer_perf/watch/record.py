@@ -8,7 +8,6 @@ are hashes of what they say; a case's is that of its flags, so that a renamed ca
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ import numpy.typing as npt
 from pytest_flashinfer_perf.files import as_json
 from pytest_flashinfer_perf.gate import calm, figures, match
 from pytest_flashinfer_perf.gate.levels import Floats
-from pytest_flashinfer_perf.gate.match import FACETS, NEVER_ALLOWED, Reason
+from pytest_flashinfer_perf.gate.match import FACETS, Reason
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.formatting import grouped
@@ -194,14 +193,10 @@ KINDS: dict[str, Callable[..., Any]] = {
 
 
 def _object(line: str) -> Mapping[str, Any]:
-    said = json.loads(line, parse_constant=_no_number)
+    said = fields.parsed(line)
     if not isinstance(said, dict):
         raise FieldError("it is no object")
     return said
-
-
-def _no_number(name: str) -> float:
-    raise FieldError(f"{name} is no number")
 
 
 def _placed(values: Any, known: Mapping[str, int], name: str) -> Places:
@@ -334,10 +329,8 @@ def _short(value: float | None) -> float | None:
 
 def _failed(run: Run) -> dict[str, str]:
     found = {}
-    for case in match.cases([], [run], paired=False):
-        trouble = match.trouble(case, [], [run], same_library=False, allowed=frozenset())
-        if trouble and trouble.reason in NEVER_ALLOWED:
-            found[case.name] = f"{trouble.reason}: {trouble.sentence.removeprefix(f'{run.source}: ')}"
+    for case, trouble in match.failures(run):
+        found[case.name] = f"{trouble.reason}: {trouble.sentence.removeprefix(f'{run.source}: ')}"
     return found
 
 

@@ -6,7 +6,6 @@ another card is 2-3 % apart, which is no change of a kernel.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +16,11 @@ from itertools import groupby, pairwise
 import numpy as np
 import numpy.typing as npt
 
+from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.levels import Change, Floats, Levels
 from pytest_flashinfer_perf.gate.noise import QUIETEST, Noise
 from pytest_flashinfer_perf.gate.verdict import Verdict
-from pytest_flashinfer_perf.gate.words import CLOCK_MOVED
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.watch.record import Night, RunEnvironment, WatchedCase
 
@@ -143,10 +142,10 @@ class Found:
         yield from self.page.changed(before, after).values()
         gone, come = self.kernels
         if gone != come and gone is not None and come is not None:
-            yield f"now runs another kernel: {', '.join(gone)} -> {', '.join(come)}"
+            yield words.another_kernel(gone, come)
         was, now = (self._clock(*part) for part in self._parts)
-        if was and now and abs(math.log(now / was)) > CLOCK_MOVED:
-            yield f"SM clock {was:.2f} -> {now:.2f} GHz"
+        if was and now:
+            yield from words.clock_moved(was, now)
 
     @property
     def _parts(self) -> tuple[tuple[int, int], tuple[int, int]]:

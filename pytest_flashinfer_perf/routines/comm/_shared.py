@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,8 @@ from pytest_flashinfer_perf.ranks.joined import Ranks
 from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
 from pytest_flashinfer_perf.spec.params import Params, flag
 from pytest_flashinfer_perf.spec.routine import CannotRunError
+
+X = TypeVar("X", bound="GivenToRanks")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,12 @@ class GivenToRanks(Protocol):
     def of_all(self) -> Tensor: ...
     @property
     def input(self) -> Tensor: ...
+    def _replace(self: X, *, of_all: Tensor, input: Tensor) -> X: ...  # noqa: A002, PYI019 - Python 3.10 has no Self
+
+
+def alone(x: X, message: Tensor) -> X:
+    """The inputs that a call is built with: this rank's own message, apart from the others'."""
+    return x._replace(of_all=x.of_all[:0], input=message)
 
 
 def own_or_all(x: GivenToRanks) -> Tensor:

@@ -134,7 +134,7 @@ def _built(
     x: AllReduceInputs, launch: Callable[[AllReduceInputs], object], options: LaunchOptions
 ) -> Built[AllReduceInputs]:
     """A call that is given this rank's own message, apart from the others'."""
-    return Built(launch, options.backend, x._replace(of_all=x.of_all[:0], input=x.input.clone()))
+    return Built(launch, options.backend, _shared.alone(x, x.input.clone()))
 
 
 @allreduce_fusion.backend("torch")

@@ -162,10 +162,6 @@ moe_a2a_dispatch_combine: Routine[Exchange, AllToAllInputs] = Routine(
 )
 
 
-def _own(x: AllToAllInputs, input: Tensor) -> AllToAllInputs:  # noqa: A002 - the name of the field
-    return x._replace(of_all=x.of_all[:0], input=input)
-
-
 # By torch.distributed: rows are gathered for each rank, sent in parts whose sizes are known, and added up.
 
 
@@ -214,10 +210,10 @@ def _by_torch(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[A
         return None if x.out is None else parts.sent_back(rows, x.out)
 
     if p.phase == DISPATCH:
-        return Built(dispatched, options.backend, _own(x, x.input.clone()))
+        return Built(dispatched, options.backend, _shared.alone(x, x.input.clone()))
     if p.phase == COMBINE:
-        return Built(lambda x: combined(x.input, x), options.backend, _own(x, made(x)))
-    return Built(lambda x: combined(made(x), x), options.backend, _own(x, x.input.clone()))
+        return Built(lambda x: combined(x.input, x), options.backend, _shared.alone(x, made(x)))
+    return Built(lambda x: combined(made(x), x), options.backend, _shared.alone(x, x.input.clone()))
 
 
 moe_a2a_dispatch_combine.backend("torch")(_by_torch)
@@ -254,9 +250,9 @@ def _trtllm(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[All
         both.combine(space, tokens, payload_in_workspace=True, output=x.out)
 
     if p.phase == BOTH:
-        return Built(in_turn, options.backend, _own(x, x.input.clone()))
+        return Built(in_turn, options.backend, _shared.alone(x, x.input.clone()))
     if p.phase == DISPATCH:
-        return Built(lambda x: tuple(dispatched(x)[0][:-1]), options.backend, _own(x, x.input.clone()))
+        return Built(lambda x: tuple(dispatched(x)[0][:-1]), options.backend, _shared.alone(x, x.input.clone()))
     if p not in _COMBINED:
         got, offset = dispatched(x)
         _COMBINED[p] = made(got).to(p.dtype), offset
@@ -264,7 +260,7 @@ def _trtllm(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[All
     return Built(
         lambda x: comm.moe_a2a_combine(x.input, tokens, *where, offset, output=x.out),
         options.backend,
-        _own(x, rows.clone()),
+        _shared.alone(x, rows.clone()),
     )
 
 

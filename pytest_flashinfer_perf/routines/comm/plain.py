@@ -102,8 +102,7 @@ def _inputs(rows: Rows, p: PlainParams, rand: torch.Generator, device: torch.dev
 
 def _built(operation: Operation, p: PlainParams, x: PlainInputs, options: LaunchOptions) -> Built[PlainInputs]:
     _shared.group(p)
-    own = x._replace(of_all=x.of_all[:0], input=x.input.clone())
-    return Built(lambda x: operation(x.out, x.input), options.backend, own)
+    return Built(lambda x: operation(x.out, x.input), options.backend, _shared.alone(x, x.input.clone()))
 
 
 all_gather = _routine("all_gather", dist.all_gather_into_tensor, _gathered, lambda p: (p.part, p.num_tokens), _copies)

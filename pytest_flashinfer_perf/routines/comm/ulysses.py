@@ -88,8 +88,7 @@ ulysses_all_to_all: Routine[Ulysses, UlyssesInputs] = Routine(
 
 
 def _built(x: UlyssesInputs, exchange: Callable[[Tensor], Tensor], options: LaunchOptions) -> Built[UlyssesInputs]:
-    own = x._replace(of_all=x.of_all[:0], input=x.input.clone())
-    return Built(lambda x: (exchange(x.input),), options.backend, own)
+    return Built(lambda x: (exchange(x.input),), options.backend, _shared.alone(x, x.input.clone()))
 
 
 @ulysses_all_to_all.backend("torch")
