@@ -141,12 +141,12 @@ class Installed:
 
     def _complete(self, site: Path, point: str) -> list[str]:
         """Add what the release requires, and what that requires in turn; return what could not be added, and why."""
-        where, tried = self._environment(point, site), dict[str, str]()
-        while lacking := [one for one in processes.unmet(where) if one.name not in tried]:
-            for one in lacking:
-                tried[one.name] = self._tried(one, site, point)
-            where = self._environment(point, site)
-        return [f"{one.requirement} ({tried[one.name]})" for one in processes.unmet(where)]
+        tried = dict[str, str]()
+        unmet = processes.unmet(self._environment(point, site))
+        while lacking := [one for one in unmet if one.name not in tried]:
+            tried |= {one.name: self._tried(one, site, point) for one in lacking}
+            unmet = processes.unmet(self._environment(point, site))
+        return [f"{one.requirement} ({tried[one.name]})" for one in unmet]
 
     def _tried(self, one: Unmet, site: Path, point: str) -> str:
         """Add it; return why it could not be of use."""

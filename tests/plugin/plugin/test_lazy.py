@@ -53,7 +53,7 @@ def test_a_mistake_that_a_worker_finds_late_ends_the_run_with_its_sentence(pytes
 
 def test_a_benchmark_of_somebody_else_s_loads_no_more(pytester):
     pytester.makeconftest(COUNTED)
-    pytester.makepyfile("def test_theirs(benchmark): benchmark(sum, [1])")
+    pytester.makepyfile("def test_theirs(benchmark): benchmark.pedantic(sum, args=[[1]])")
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--benchmark-json=run.json")
     done.assert_outcomes(passed=1)
     assert len(loaded(pytester)[0]) <= MOST_MODULES
