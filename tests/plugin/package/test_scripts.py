@@ -107,9 +107,9 @@ def test_kernels_of_ones_own_and_longer_ones(tmp_path):
 
 
 def test_calls_of_two_processes(tmp_path):
-    measured("ranks_kernels.py", "-k", "1MB or well", where=tmp_path)
-    _, _, *lines = started("ranks_table.py", tmp_path / "run.json").splitlines()
-    assert [line.split(" | ")[0] for line in lines] == ["| test_nccl_all_reduce_alone[1MB]", "| test_ends[well]"]
+    measured("ranks_kernels.py", "-k", "well", where=tmp_path)
+    _, _, line = started("ranks_table.py", tmp_path / "run.json").splitlines()
+    assert line.startswith("| test_ends[well] | ")
 
 
 def test_calls_of_many_kernels_and_longer_ones(tmp_path):

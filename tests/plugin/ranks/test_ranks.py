@@ -16,36 +16,25 @@ from pytest_flashinfer_perf.session import setup
 
 CONFTEST = """
 import pytest, torch
-import torch.distributed as dist
-
-def all_reduced(x):
-    y = x.clone()
-    dist.all_reduce(y)
-    return y
 
 @pytest.fixture
 def mine(perf):
-    assert dist.get_world_size() == perf.ranks.size == 2, "this fixture is a rank's"
+    assert perf.ranks.size == 2, "this fixture is a rank's"
     return torch.randn(1 << 12, generator=torch.Generator().manual_seed(perf.ranks.rank))
 """
 TESTS = """
 import os, signal, subprocess, sys, time
-import pytest, torch
-from conftest import all_reduced
+import pytest
+from test_one import all_reduced
 
-pytestmark = pytest.mark.perf_ranks(2, collective="all_reduce")
+pytestmark = pytest.mark.perf_ranks(2)
 
-@pytest.mark.parametrize("factor", [2.0])
-def test_right(perf, mine, factor):
-    print("seen in a rank")
-    of_all = lambda: factor * sum(perf.ranks.all(mine))
-    perf.time(lambda x: factor * all_reduced(x), mine, bytes=4 << 12, reference=of_all)
-
-def test_wrong_on_one(perf, mine):
+@pytest.mark.parametrize("by", [9])
+def test_wrong_on_one(perf, mine, by):
     def wrong(x):
         y = all_reduced(x)
         if perf.ranks.rank == 1:
-            y[5] += 9
+            y[5] += by
         return y
     perf.time(wrong, mine, reference=lambda: sum(perf.ranks.all(mine)))
 
@@ -81,65 +70,50 @@ def left_of_ranks(folder):
             yield environ.parent.name
 
 
-def test_each_end_costs_one_case_and_leaves_nothing(pytester, tmp_path, monkeypatch):
+def test_among_workers_each_end_costs_one_case_and_leaves_nothing(pytester, tmp_path, monkeypatch):
+    """The page's example, and ranks that end badly."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(test_them=TESTS)
-    result = pytester.runpytest_subprocess(*QUICK, "--perf-timeout=4", "--benchmark-json=run.json", "-Werror", "-rs")
+    pytester.makepyfile(test_one=EXAMPLE, test_them=TESTS)
+    how = ("-n2", "--perf-timeout=4", "--benchmark-json=run.json", "-Werror", "-rs")
+    result = pytester.runpytest_subprocess(*QUICK, *how)
     said = result.stdout.str()
     result.assert_outcomes(passed=1, failed=3, skipped=1)
-    result.stdout.fnmatch_lines(["*not here*"])
+    result.stdout.fnmatch_lines(["SKIPPED*: not here"])
     assert "rank 1 of 2: wrong answer: output 0" in said
     assert "rank 1 of 2: its process was ended by SIGKILL" in said
     assert "rank 1 of 2: no end within 4 s (--perf-timeout), its process was ended" in said
     assert "in test_hangs" in said
-    rows = {row["name"]: row for row in json.loads(Path("run.json").read_text())["benchmarks"]}
-    assert set(rows) == {"test_right[2.0]"}
-    for row in rows.values():
-        info, seen = row["extra_info"], row["extra_info"]["ranks"]
-        assert (seen["ranks"], seen["figure"], seen["backend"]) == (2, "last arrival to last end", "gloo")
-        assert info["refcheck"] == "passed"
-        assert seen["busbw_gb_per_s"] == pytest.approx((4 << 12) / row["stats"]["median"] / 1e9), "as algbw, of two"
-        assert info["sol_pct"] is None, "the memory's roof is not that of links"
-        assert [len(times) for times in (*seen["arrivals_s"], *seen["ends_s"])] == [10] * 4
-        calls = zip(*seen["arrivals_s"], *seen["ends_s"], strict=True)
-        again = [max(ends) - max(arrivals) for *arrivals, end_0, end_1 in calls for ends in [(end_0, end_1)]]
-        assert again == pytest.approx(row["stats"]["data"])
-        assert seen["max_over_ranks_s"] >= row["stats"]["median"]
+    [row] = json.loads(Path("run.json").read_text())["benchmarks"]
+    info, seen = row["extra_info"], row["extra_info"]["ranks"]
+    assert (row["name"], info["refcheck"]) == ("test_all_reduce", "passed")
+    assert (seen["ranks"], seen["figure"], seen["backend"]) == (2, "last arrival to last end", "gloo")
+    assert seen["busbw_gb_per_s"] == pytest.approx(info["bytes"] / row["stats"]["median"] / 1e9), "as algbw, of two"
+    assert info["sol_pct"] is None, "the memory's roof is not that of links"
+    assert [len(times) for times in (*seen["arrivals_s"], *seen["ends_s"])] == [10] * 4
+    calls = zip(*seen["arrivals_s"], *seen["ends_s"], strict=True)
+    again = [max(ends) - max(arrivals) for *arrivals, end_0, end_1 in calls for ends in [(end_0, end_1)]]
+    assert again == pytest.approx(row["stats"]["data"])
+    assert seen["max_over_ranks_s"] >= row["stats"]["median"]
     assert not list(left_of_ranks(tmp_path))
     assert not list(tmp_path.glob("flashinfer-perf-ranks-*"))
 
 
-LINES = """
---routine allreduce_fusion --num_tokens 16 --hidden_size 512 --ar_backend torch --validate --num_gpus 2
---routine allreduce_fusion --num_tokens 16 --hidden_size 512 --ar_backend mnnvl
---routine mixed_comm --mode autotune
-"""
-
-
-def test_the_pages_example_and_upstreams_lines_among_workers(pytester):
+def test_a_wrong_answer_that_is_allowed_is_the_row_of_the_rank_that_gave_it(pytester):
     pytester.makepyfile(
-        test_one=f"""
-{EXAMPLE}
+        """
+        import pytest, torch
 
-@pytest.mark.perf_ranks(1)
-def test_wrong_on_one(perf):
-    x = torch.ones(8)
-    perf.time(lambda x: all_reduced(x) + perf.ranks.rank, x, reference=lambda: sum(perf.ranks.all(x)))
-"""
+        @pytest.mark.perf_ranks(1)
+        def test_wrong_on_one(perf):
+            x = torch.ones(8)
+            perf.time(lambda x: x + perf.ranks.rank, x, reference=lambda: x)
+        """
     )
-    Path("lines.txt").write_text(LINES)
-    how = ("-n2", "--perf-ranks=2", "--perf-allow-output-mismatch", "--benchmark-json=run.json", "-rs")
-    result = pytester.runpytest_subprocess("test_one.py", "lines.txt", *QUICK, *how)
-    result.assert_outcomes(passed=3, skipped=2)
-    for name in ("mixed_comm", "mnnvl"):
-        result.stdout.fnmatch_lines([f"*{name} needs NVLink multicast, which can put GPUs out of*"])
-    rows = {row["name"]: row["extra_info"] for row in json.loads(Path("run.json").read_text())["benchmarks"]}
-    assert {name: (info["status"] == "wrong", info["ranks"]["ranks"]) for name, info in rows.items()} == {
-        "test_all_reduce": (False, 2),
-        "test_wrong_on_one": (True, 2),
-        "allreduce_fusion[t16-h512-g2-torch]": (False, 2),
-    }
+    how = ("--perf-ranks=2", "--perf-allow-output-mismatch", "--benchmark-json=run.json")
+    pytester.runpytest_inprocess(*QUICK, *how).assert_outcomes(passed=1)
+    [row] = json.loads(Path("run.json").read_text())["benchmarks"]
+    assert (row["extra_info"]["status"], row["extra_info"]["ranks"]["ranks"]) == ("wrong", 2)
 
 
 @pytest.mark.parametrize(
@@ -160,11 +134,11 @@ def test_what_could_not_be_one_case_ends_the_session(pytester, marker, given, se
 
 def test_ranks_end_with_the_session_that_started_them(pytester, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    waits = "import pytest, time\n@pytest.mark.perf_ranks(2)\ndef test_it(perf):\n    time.sleep(600)\n"
+    waits = "import pytest, time\n@pytest.mark.perf_ranks(1)\ndef test_it(perf):\n    time.sleep(600)\n"
     command = [sys.executable, "-m", "pytest", str(pytester.makepyfile(waits)), *QUICK]
     session = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    assert soon(lambda: len(list(tmp_path.glob("*/*.begun"))) == 2)
-    assert len(list(left_of_ranks(tmp_path))) >= 2
+    assert soon(lambda: len(list(tmp_path.glob("*/*.begun"))) == 1)
+    assert list(left_of_ranks(tmp_path))
     session.kill()
     session.wait()
     assert soon(lambda: not list(left_of_ranks(tmp_path)))
@@ -219,7 +193,7 @@ def test_a_case_between_gpus_wants_to_be_told_about_multicast(environment, optio
 TAKES = """
 import sys
 from pytest_flashinfer_perf.session.gpu_lock import alone_on_all
-for _ in range(20_000):
+for _ in range(5_000):
     with alone_on_all(sys.argv[1:], lambda path: None):
         pass
 """
