@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.ranks.joined import Ranks
 from pytest_flashinfer_perf.routines.comm import _shared
 from pytest_flashinfer_perf.routines.comm._shared import Between
 from pytest_flashinfer_perf.routines.upstream import MULTICAST
@@ -187,8 +188,7 @@ def _normed(x: AllReduceInputs) -> None:
 @allreduce_fusion.backend("symm_mem-oneshot", "symm_mem-twoshot", limits=_unfused)
 def _symmetric(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
     """torch's symmetric memory, without multicast."""
-    _shared.group(p)
-    shared, name = _symmetric_buffer(p, x.input.device), _shared.world()
+    shared, name = _symmetric_buffer(p, _shared.group(p)), _shared.world()
     one_shot = options.backend.endswith("oneshot")
 
     def launch(x: AllReduceInputs) -> None:
@@ -206,13 +206,8 @@ def _symmetric(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Buil
 
 
 @functools.cache
-def _symmetric_buffer(p: AllReduce, device: torch.device) -> Tensor:
-    from torch.distributed import _symmetric_memory as symmetric
-
-    assert dist.group.WORLD is not None
-    shared = symmetric.empty((p.num_tokens, p.hidden_size), dtype=p.dtype, device=device)
-    symmetric.rendezvous(shared, dist.group.WORLD)
-    return shared
+def _symmetric_buffer(p: AllReduce, ranks: Ranks) -> Tensor:
+    return ranks.shared((p.num_tokens, p.hidden_size), p.dtype)[0]
 
 
 def _strategy(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:

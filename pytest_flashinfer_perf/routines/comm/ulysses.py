@@ -20,7 +20,7 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.comm import _shared
 from pytest_flashinfer_perf.routines.comm._shared import Between
 from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, Cost, LaunchOptions, Routine, Shape
 
 SCATTER, GATHER = "scatter_heads", "gather_heads"
 
@@ -127,7 +127,7 @@ def _on_a_mesh(p: Ulysses, _backend: str, _device: Device) -> Iterator[str]:
     api="comm.UlyssesCommunicator",
     runs_as="ulysses-nvlink",
     limits=_on_a_mesh,
-    modules=("jit.comm.gen_ulysses_a2a_module",),
+    modules=("jit.comm.gen_ulysses_a2a_module", "jit.comm.gen_vllm_comm_module"),
 )
 def _flashinfers(p: Ulysses, x: UlyssesInputs, options: LaunchOptions) -> Built[UlyssesInputs]:
     """Both by FlashInfer's communicator, whose own kernel writes into the other ranks' memory."""
@@ -141,7 +141,10 @@ def _communicator(elements: int, dtype: torch.dtype, backend: str) -> Any:
     """Made once in a process, which is a rank of one case: all placements use its buffers."""
     from flashinfer import comm
 
-    return comm.UlyssesCommunicator(max_elems=elements, dtype=dtype, backend=backend)
+    try:
+        return comm.UlyssesCommunicator(max_elems=elements, dtype=dtype, backend=backend)
+    except comm.UlyssesBackendError as error:  # of GPUs that no NVLink joins, on all ranks alike
+        raise CannotRunError(str(error)) from error
 
 
 SMALL = Ulysses(num_tokens=16, hidden_size=512, num_qo_heads=8)

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,10 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch.distributed import _symmetric_memory
 
 from pytest_flashinfer_perf.config.settings import Settings
-from pytest_flashinfer_perf.ranks import asked
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.ranks import asked, joined
 from pytest_flashinfer_perf.session import setup
+from pytest_flashinfer_perf.session.stash import DEVICE
 
 CONFTEST = """
 import pytest, torch
@@ -180,14 +185,41 @@ def test_the_environment_of_a_rank_is_no_sessions_and_has_all_gpus(monkeypatch):
     assert (free["CUDA_VISIBLE_DEVICES"], free["RANK"], free["WORLD_SIZE"]) == ("0,1", "1", "2")
     assert asked.multicast(free) == "multicast allowed"
     assert asked.multicast(asked.environment(2, 1, "folder", no_multicast=True)) == "no multicast"
+    for name, off in asked.NO_MULTICAST.items():
+        monkeypatch.setenv(name, off)
+        assert asked.multicast(asked.environment(2, 1, "folder", no_multicast=False)) == "no multicast", name
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize(
     ("environment", "option", "runs"),
-    [({}, False, False), ({}, True, True), ({"NCCL_NVLS_ENABLE": "0"}, False, True), ({"RANK": "0"}, False, False)],
+    [
+        ({}, False, False),
+        ({}, True, True),
+        ({"NCCL_NVLS_ENABLE": "1"}, False, True),
+        ({"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}, False, True),
+        ({"RANK": "0"}, False, False),
+    ],
 )
 def test_a_case_between_gpus_wants_to_be_told_about_multicast(environment, option, runs):
     assert (asked.undecided(environment, no_multicast=option) is None) == runs
+
+
+def test_memory_that_ranks_share_for_a_barrier_never_has_multicast(monkeypatch, hopper):
+    """torch reads the variable when ranks exchange their memory."""
+    seen = []
+    monkeypatch.setenv(variable := "TORCH_SYMM_MEM_DISABLE_MULTICAST", "0")
+    monkeypatch.setattr(_symmetric_memory, "empty", lambda *size, **_: size)
+    monkeypatch.setattr(_symmetric_memory, "rendezvous", lambda *_: seen.append(os.environ[variable]))
+    assert joined.Ranks(0, 2, None, hopper).shared((4, 8), torch.uint8)[0] == (4, 8)
+    assert (seen, os.environ[variable]) == (["1"], "0")
+
+
+def test_on_a_cpu_ranks_lock_and_need_no_gpu(pytester, monkeypatch):
+    monkeypatch.setattr(asked, "_uuids", lambda _visible: ["GPU-0"])
+    item = pytester.getitem("def test_func(): pass")
+    item.config.stash[DEVICE] = devices.find("cpu")
+    assert asked.locks(item, 2) == []
 
 
 TAKES = """
