@@ -216,6 +216,8 @@ def test_memory_that_ranks_share_for_a_barrier_never_has_multicast(monkeypatch, 
 
 
 def test_on_a_cpu_ranks_lock_and_need_no_gpu(pytester, monkeypatch):
+    """Nor is the test skipped where there is one GPU."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(asked, "_uuids", lambda _visible: ["GPU-0"])
     item = pytester.getitem("def test_func(): pass")
     item.config.stash[DEVICE] = devices.find("cpu")
