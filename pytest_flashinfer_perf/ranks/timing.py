@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,7 +31,7 @@ from pytest_flashinfer_perf.kernel_timing.trace import Trace
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.garbage import without_gc
 from pytest_flashinfer_perf.ranks import asked, device_clock, links
-from pytest_flashinfer_perf.ranks.clock import Spans
+from pytest_flashinfer_perf.ranks.clock import Spans, seconds
 from pytest_flashinfer_perf.ranks.joined import Ranks
 from pytest_flashinfer_perf.rows.ranks import RankTimes
 
@@ -134,14 +134,10 @@ class Together:
             end_skew_s=raw.end_skew,
             late_s=LATE_S,
             late_figure_s=statistics.median(self.figures(late)),
-            arrivals_s=_seconds(raw.arrivals),
-            ends_s=_seconds(raw.ends),
+            arrivals_s=tuple(map(tuple, map(seconds, raw.arrivals))),
+            ends_s=tuple(map(tuple, map(seconds, raw.ends))),
             links_gb_per_s={source: rate / 1e9 for source, rate in links.roofs(self.ranks).items()},
         )
-
-
-def _seconds(times: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(one / 1e9 for one in rank) for rank in times)
 
 
 def chosen(ranks: Ranks, name: str) -> tuple[Together, str]:
