@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import EXACT, Tolerance
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.ranks.joined import Ranks
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.comm import _shared
@@ -26,6 +27,7 @@ from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Rout
 
 BOTH, DISPATCH, COMBINE = "dispatch_combine", "dispatch", "combine"
 FP8 = torch.float8_e4m3fn
+TOP_KS = (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 22)  # of FlashInfer's kernel
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def decoded(p: Exchange, written: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     sent, numbers, *scales = (one.flatten(0, -2) for one in written)
     came = numbers[:, 0] > 0
     table = torch.zeros(p.num_gpus * p.num_tokens, p.hidden_size, device=sent.device)
-    values = _numbers_of(sent[came], scales[0][came] if scales else None)
+    values = _numbers_of(sent, scales[0] if scales else None)[came]
     return (table.index_copy_(0, numbers[came, 0].long() - 1, values),)
 
 
@@ -185,7 +187,8 @@ class _Parts:
         return cls(rows, here.sum(0).tolist(), there.sum(1).tolist(), numbers[:, None].to(torch.int32))
 
     def sent_there(self, tokens: Tensor) -> Tensor:
-        return _exchanged(tokens[self.rows], self.sent, self.came)
+        """As bytes: torch cannot index every type of 8 bits on a GPU."""
+        return _exchanged(tokens.view(torch.uint8)[self.rows], self.sent, self.came).view(tokens.dtype)
 
     def sent_back(self, made: Tensor, out: Tensor) -> Tensor:
         back = _exchanged(made, self.came, self.sent).float()
@@ -225,8 +228,17 @@ moe_a2a_dispatch_combine.backend("torch")(_by_torch)
 moe_a2a_dispatch_combine.backend("nccl", limits=_shared.on_gpus)(_by_torch)
 
 
+def _compiled(p: Exchange, backend: str, _device: Device) -> Iterator[str]:
+    if p.top_k not in TOP_KS:
+        yield f"{backend} is compiled for a --top_k of {', '.join(map(str, TOP_KS))}, not {p.top_k}: use nccl"
+
+
 @moe_a2a_dispatch_combine.backend(
-    "trtllm", api="comm.MoeAlltoAll", runs_as="trtllm-alltoall", modules=("jit.comm.gen_moe_alltoall_module",)
+    "trtllm",
+    api="comm.MoeAlltoAll",
+    runs_as="trtllm-alltoall",
+    limits=_compiled,
+    modules=("jit.comm.gen_moe_alltoall_module",),
 )
 def _trtllm(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[AllToAllInputs]:
     """FlashInfer's MoeAlltoAll; a phase alone by the functions that it calls, which may be repeated."""
