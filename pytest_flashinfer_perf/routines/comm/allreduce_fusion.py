@@ -7,7 +7,7 @@ backend works in a buffer of its own, copying the message there is part of the c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -131,13 +131,6 @@ allreduce_fusion: Routine[AllReduce, AllReduceInputs] = Routine(
 )
 
 
-def _built(
-    x: AllReduceInputs, launch: Callable[[AllReduceInputs], object], options: LaunchOptions
-) -> Built[AllReduceInputs]:
-    """A call that is given this rank's own message, apart from the others'."""
-    return Built(launch, options.backend, _shared.alone(x, x.input.clone()))
-
-
 @allreduce_fusion.backend("torch")
 def _torch(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
     """The default group of torch.distributed, in fp32: gloo on a CPU."""
@@ -154,7 +147,7 @@ def _torch(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[Al
         for written, value in zip(outputs(x), (first, *residual), strict=False):
             written.copy_(value)
 
-    return _built(x, launch, options)
+    return _shared.built(launch, x, options)
 
 
 def _unfused(p: AllReduce, backend: str, device: Device) -> Iterator[str]:
@@ -173,7 +166,7 @@ def _nccl(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[All
         dist.all_reduce(x.out)
         _normed(x)
 
-    return _built(x, launch, options)
+    return _shared.built(launch, x, options)
 
 
 def _normed(x: AllReduceInputs) -> None:
@@ -199,7 +192,7 @@ def _symmetric(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Buil
             torch.ops.symm_mem.two_shot_all_reduce_out(shared, "sum", name, x.out)
         _normed(x)
 
-    return _built(x, launch, options)
+    return _shared.built(launch, x, options)
 
 
 # Buffers that ranks share are made once in a process, which is a rank of one case: all placements use them.
@@ -245,7 +238,7 @@ def _trtllm(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[A
         given = {name: value for name, value in written.items() if value is not None}
         comm.allreduce_fusion(x.input, space, pattern, **given, **how)
 
-    return _built(x, launch, options)
+    return _shared.built(launch, x, options)
 
 
 @functools.cache
@@ -287,7 +280,7 @@ def _vllm(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[All
     def launch(x: AllReduceInputs) -> None:
         comm.vllm_all_reduce(handle, x.input, x.out, buffer, size, VLLM_CTAS)
 
-    return _built(x, launch, options)
+    return _shared.built(launch, x, options)
 
 
 @functools.cache

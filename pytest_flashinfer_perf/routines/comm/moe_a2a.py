@@ -217,11 +217,9 @@ def _by_torch(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[A
     def combined(rows: Tensor, x: AllToAllInputs) -> object:
         return None if x.out is None else parts.sent_back(rows, x.out)
 
-    if p.phase == DISPATCH:
-        return Built(dispatched, options.backend, _shared.alone(x, x.input.clone()))
     if p.phase == COMBINE:
-        return Built(lambda x: combined(x.input, x), options.backend, _shared.alone(x, made(x)))
-    return Built(lambda x: combined(made(x), x), options.backend, _shared.alone(x, x.input.clone()))
+        return _shared.built(lambda x: combined(x.input, x), x, options, made)
+    return _shared.built(dispatched if p.phase == DISPATCH else lambda x: combined(made(x), x), x, options)
 
 
 moe_a2a_dispatch_combine.backend("torch")(_by_torch)
@@ -266,19 +264,18 @@ def _trtllm(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[All
         torch.mul(got[0], rank + 1, out=space) if p.quant_dtype is None else space.copy_(made(got))
         both.combine(space, tokens, payload_in_workspace=True, output=x.out)
 
-    if p.phase == BOTH:
-        return Built(in_turn, options.backend, _shared.alone(x, x.input.clone()))
-    if p.phase == DISPATCH:
-        return Built(lambda x: tuple(dispatched(x)[0][:-1]), options.backend, _shared.alone(x, x.input.clone()))
-    if p not in _COMBINED:
-        got, offset = dispatched(x)
-        _COMBINED[p] = made(got).to(p.dtype), offset
-    rows, offset = _COMBINED[p]
-    return Built(
-        lambda x: comm.moe_a2a_combine(x.input, tokens, *where, offset, output=x.out),
-        options.backend,
-        _shared.alone(x, rows.clone()),
-    )
+    def to_combine(x: AllToAllInputs) -> Tensor:
+        if p not in _COMBINED:
+            got, offset = dispatched(x)
+            _COMBINED[p] = made(got).to(p.dtype), offset
+        return _COMBINED[p][0].clone()
+
+    def combined(x: AllToAllInputs) -> object:
+        return comm.moe_a2a_combine(x.input, tokens, *where, _COMBINED[p][1], output=x.out)
+
+    if p.phase == COMBINE:
+        return _shared.built(combined, x, options, to_combine)
+    return _shared.built(in_turn if p.phase == BOTH else lambda x: tuple(dispatched(x)[0][:-1]), x, options)
 
 
 # What combine alone sends back, in the order of the only dispatch: each leaves rows in an order of its own in the

@@ -94,7 +94,7 @@ def _inputs(rows: Rows, p: PlainParams, rand: torch.Generator, device: torch.dev
 
 def _built(operation: Operation, p: PlainParams, x: PlainInputs, options: LaunchOptions) -> Built[PlainInputs]:
     _shared.group(p)
-    return Built(lambda x: operation(x.out, x.input), options.backend, _shared.alone(x, x.input.clone()))
+    return _shared.built(lambda x: operation(x.out, x.input), x, options)
 
 
 all_gather = _routine("all_gather", dist.all_gather_into_tensor, _gathered, lambda p: (p.part, p.num_tokens))

@@ -7,7 +7,7 @@ other way round (`gather_heads`). One message is one of queries, keys, values or
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -87,10 +87,6 @@ ulysses_all_to_all: Routine[Ulysses, UlyssesInputs] = Routine(
 )
 
 
-def _built(x: UlyssesInputs, exchange: Callable[[Tensor], Tensor], options: LaunchOptions) -> Built[UlyssesInputs]:
-    return Built(lambda x: (exchange(x.input),), options.backend, _shared.alone(x, x.input.clone()))
-
-
 @ulysses_all_to_all.backend("torch")
 def _torch(p: Ulysses, x: UlyssesInputs, options: LaunchOptions) -> Built[UlyssesInputs]:
     """The default group of torch.distributed: gloo on a CPU."""
@@ -105,7 +101,8 @@ def _torch(p: Ulysses, x: UlyssesInputs, options: LaunchOptions) -> Built[Ulysse
         got = _exchanged(x.view(ranks, tokens, heads, columns))
         return got.transpose(0, 1).reshape(1, tokens, ranks * heads, columns)
 
-    return _built(x, gathered if p.phase == GATHER else scattered, options)
+    exchange = gathered if p.phase == GATHER else scattered
+    return _shared.built(lambda x: (exchange(x.input),), x, options)
 
 
 def _exchanged(parts: Tensor) -> Tensor:
@@ -132,8 +129,8 @@ def _on_a_mesh(p: Ulysses, _backend: str, _device: Device) -> Iterator[str]:
 def _flashinfers(p: Ulysses, x: UlyssesInputs, options: LaunchOptions) -> Built[UlyssesInputs]:
     """Both by FlashInfer's communicator, whose own kernel writes into the other ranks' memory."""
     _shared.group(p)
-    communicator = _communicator(p.elements, p.dtype, options.backend)
-    return _built(x, getattr(communicator, p.phase), options)
+    exchange = getattr(_communicator(p.elements, p.dtype, options.backend), p.phase)
+    return _shared.built(lambda x: (exchange(x.input),), x, options)
 
 
 @functools.cache
