@@ -42,14 +42,14 @@ def environment(number: int, rank: int, folder: str, *, no_multicast: bool) -> d
     if ALL_GPUS in own:
         own[VISIBLE] = own[ALL_GPUS]
     if wants_no_multicast(own, option=no_multicast):
-        own.update(NO_MULTICAST)
+        own = {**NO_MULTICAST, **own, **(NO_MULTICAST if no_multicast else {})}
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
     ours = {RANK: f"{rank}/{number}", FOLDER: folder}
     return {**own, **{name: str(value) for name, value in place.items()}, **ours}
 
 
 def wants_no_multicast(environment: Mapping[str, str], *, option: bool) -> bool:
-    """Whether ranks are to do without: whoever says so to one of the libraries means all of them."""
+    """Whether ranks are to do without: whoever says so to one library means all to which nothing else is said."""
     return option or any(environment.get(name) == off for name, off in NO_MULTICAST.items())
 
 
@@ -80,7 +80,9 @@ def locks(item: pytest.Item, number: int) -> list[str]:
 
 def gpus() -> list[str]:
     """The UUIDs of all GPUs that the session may use: a worker of xdist sees only its own."""
-    return _uuids(os.environ.get(ALL_GPUS, os.environ.get(VISIBLE)))
+    import torch
+
+    return _uuids(os.environ.get(ALL_GPUS, os.environ.get(VISIBLE))) if torch.cuda.device_count() else []
 
 
 @functools.cache

@@ -33,6 +33,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The case's time counts from when all are here: one may import for seconds longer than another."""
     rank, _, size = os.environ[RANK].partition("/")
     (FOLDER / f"{rank}.begun").touch()
     with not_counted():

@@ -189,6 +189,11 @@ def test_the_environment_of_a_rank_is_no_sessions_and_has_all_gpus(monkeypatch):
         monkeypatch.setenv(name, off)
         assert asked.multicast(asked.environment(2, 1, "folder", no_multicast=False)) == "no multicast", name
         monkeypatch.delenv(name)
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
+    monkeypatch.setenv("NVSHMEM_DISABLE_NVLS", "1")
+    mixed = asked.environment(2, 1, "folder", no_multicast=False)
+    assert (mixed["NCCL_NVLS_ENABLE"], mixed["TORCH_SYMM_MEM_DISABLE_MULTICAST"]) == ("1", "1")
+    assert asked.multicast(asked.environment(2, 1, "folder", no_multicast=True)) == "no multicast"
 
 
 @pytest.mark.parametrize(
