@@ -102,6 +102,11 @@ def on_gpus(_p: Between, backend: str, device: Device) -> Iterator[str]:
         yield reason
 
 
+def of_a_mesh(p: Between, backend: str, _device: Device) -> Iterator[str]:
+    if p.num_gpus not in (2, 4, 6, 8):
+        yield f"{backend} is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}: use nccl"
+
+
 def world() -> str:
     """The name of the group of all ranks, as torch's operations take it."""
     assert dist.group.WORLD is not None

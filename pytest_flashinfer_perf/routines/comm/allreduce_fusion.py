@@ -257,11 +257,10 @@ def _workspace(p: AllReduce, rank: int) -> Any:
     )
 
 
-def _only_sums(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
+def _only_sums(p: AllReduce, backend: str, device: Device) -> Iterator[str]:
+    yield from _shared.of_a_mesh(p, backend, device)
     if p.pattern != SUM:
         yield f"{backend} has no {p.pattern}: it is of the trtllm backends"
-    if p.num_gpus not in (2, 4, 6, 8):
-        yield f"{backend} is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}"
 
 
 @allreduce_fusion.backend(

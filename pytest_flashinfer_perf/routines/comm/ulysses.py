@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import EXACT
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.comm import _shared
 from pytest_flashinfer_perf.routines.comm._shared import Between
 from pytest_flashinfer_perf.spec.params import Fault, flag
@@ -113,17 +112,12 @@ def _exchanged(parts: Tensor) -> Tensor:
     return got
 
 
-def _on_a_mesh(p: Ulysses, _backend: str, _device: Device) -> Iterator[str]:
-    if p.num_gpus not in (2, 4, 6, 8):
-        yield f"nvlink is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}: use nccl"
-
-
 @ulysses_all_to_all.backend("nccl", api="comm.UlyssesCommunicator", limits=_shared.on_gpus)
 @ulysses_all_to_all.backend(
     "nvlink",
     api="comm.UlyssesCommunicator",
     runs_as="ulysses-nvlink",
-    limits=_on_a_mesh,
+    limits=_shared.of_a_mesh,
     modules=("jit.comm.gen_ulysses_a2a_module", "jit.comm.gen_vllm_comm_module"),
 )
 def _flashinfers(p: Ulysses, x: UlyssesInputs, options: LaunchOptions) -> Built[UlyssesInputs]:

@@ -205,6 +205,22 @@ def test_alone_a_call_is_refused_with_what_to_do():
             check_answer(routine, "torch", first.params, device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("name", "backend", "change", "sentence"),
+    [
+        ("moe_a2a_dispatch_combine", "trtllm", {"top_k": 3}, "is compiled for a --top_k of 1, 2, 4,"),
+        ("ulysses_all_to_all", "nvlink", {"num_gpus": 3, "num_qo_heads": 6, "hidden_size": 48}, "or 8 GPUs, not 3"),
+        ("allreduce_fusion", "vllm", {"num_gpus": 5}, "2, 4, 6 or 8 GPUs, not 5"),
+        ("allreduce_fusion", "trtllm-twoshot", {"num_tokens": 2}, "two-shot needs more tokens than the 2 ranks"),
+    ],
+)
+def test_what_a_kernel_is_not_made_for_is_a_skip_with_that_sentence(hopper, name, backend, change, sentence):
+    [first, *_] = BETWEEN[name].tiers["smoke"]()
+    limits = BETWEEN[name].backends[backend].limits
+    assert not list(limits(first.params, backend, hopper))
+    assert sentence in next(iter(limits(dataclasses.replace(first.params, **change), backend, hopper)))
+
+
 def test_a_models_step_has_its_all_reduce_measured_and_counted_per_layer(pytester, pytestconfig, capsys):
     Path("tiny").mkdir()
     Path("tiny/config.json").write_text(json.dumps(TINY))
