@@ -100,11 +100,12 @@ def test_calls_that_cannot_be_made_as_they_are_have_their_modules_found(toolkit,
         "--api flashinfer.sampling.softmax --backends flashinfer --batch_size 64",
         f"--routine allreduce_fusion --backends trtllm-oneshot trtllm-twoshot vllm nccl torch {sizes}",
         f"--routine moe_a2a_dispatch_combine --backends trtllm nccl {sizes} --num_experts 16 --top_k 4",
+        f"--routine ulysses_all_to_all --backends nvlink nccl {sizes} --num_qo_heads 8",
     )
     tmp_path.joinpath("lines.txt").write_text("\n".join(lines))
     done = prebuild("--", "lines.txt", TAKES="0.1")
-    assert done.returncode == 0, done.stderr
-    assert toolkit.modules == {"sampling", "trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall"}
+    modules = {"sampling", "trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall", "ulysses_a2a"}
+    assert (done.returncode, toolkit.modules) == (0, modules), done.stderr
     assert "calls that failed" not in done.stdout
 
 
