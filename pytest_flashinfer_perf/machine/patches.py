@@ -36,12 +36,21 @@ def tuner_wrapped(method: str, wrapped: Callable[[Function], Function]) -> Itera
     """
     from flashinfer.autotuner import AutoTuner
 
-    tuner: Any = AutoTuner.get()
-    setattr(tuner, method, wrapped(getattr(tuner, method)))
+    with wrapped_of(AutoTuner.get(), method, wrapped):
+        yield
+
+
+@contextmanager
+def wrapped_of(owner: Any, method: str, wrapped: Callable[[Function], Function]) -> Iterator[None]:
+    """Wrap a method of this object or class alone, and put back afterwards what it had there, if anything."""
+    own = vars(owner).get(method)
+    setattr(owner, method, wrapped(getattr(owner, method)))
     try:
         yield
     finally:
-        delattr(tuner, method)
+        delattr(owner, method)
+        if own is not None:
+            setattr(owner, method, own)
 
 
 def tuner_choices(seen: Callable[[str, Any, Any], None]) -> AbstractContextManager[None]:

@@ -69,7 +69,8 @@ def verify(cache: str, *, tune: bool) -> None:
         raise CacheError(
             f"{cache} is not an autotuner cache file: {error}; a case with --autotune writes one"
         ) from error
+    if not isinstance(written, dict):
+        raise CacheError(f"{cache} is not an autotuner cache file: a case with --autotune writes one")
     if not tune and not importlib.import_module("flashinfer.autotuner").AutoTuner.get().load_configs(cache):
-        environment = written.get("_metadata", {})
-        of = ", ".join(f"{name} {environment.get(name)}" for name in ("gpu", "flashinfer_version", "cudnn_version"))
+        of = ", ".join(f"{name} {value}" for name, value in written["_metadata"].items())
         raise CacheError(f"{cache}: FlashInfer does not use it here, as it is of another environment: {of}")

@@ -45,6 +45,12 @@ class Limit:
             _running.remove(self)
             self._halt()
 
+    def again(self) -> None:
+        """Give the case its whole time again, as another part of it begins that may hang."""
+        self._halt()
+        self._left = self._seconds
+        self._run()
+
     @contextmanager
     def halted(self) -> Iterator[None]:
         """Stop the clock for whatever is not the case's own time."""
@@ -75,6 +81,11 @@ class Limit:
 
 
 _running: list[Limit] = []
+
+
+def again() -> None:
+    for limit in _running[-1:]:
+        limit.again()
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -55,7 +56,8 @@ class CheckedCall:
 
     def first(self) -> None:
         self.restore()
-        verify(self.examination.first())
+        with _no_default_instead():
+            verify(self.examination.first())
         self.restore()
 
     def timed(self, nth: int) -> Lap:
@@ -70,6 +72,25 @@ class CheckedCall:
 
     def _fits(self) -> bool:
         return placements.fits(self.target, self.free_at_first, self.bench.device.free_bytes(), len(self.placed) - 1)
+
+
+def verify_alive(device: Device, error: Exception) -> None:
+    """Raise DeviceLostError if the error left the GPU unusable."""
+    try:
+        device.synchronize()
+    except RuntimeError:
+        raise DeviceLostError(str(error)) from error
+
+
+@contextmanager
+def _no_default_instead() -> Iterator[None]:
+    """Raise if FlashInfer runs its default in place of a tactic that fails, of which it only warns (cuDNN's do so)."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        yield
+    for warning in seen:
+        if "falling back to default" in str(warning.message):
+            raise UnfitError("fails", str(warning.message))
 
 
 def verify(result: CheckResult) -> None:
@@ -131,14 +152,8 @@ class Contest:
         except UnfitError:
             raise
         except Exception as error:
-            self._verify_alive(error)
+            verify_alive(self.bench.device, error)
             raise UnfitError("fails", in_one_line(error)) from error
-
-    def _verify_alive(self, error: Exception) -> None:
-        try:
-            self.bench.device.synchronize()
-        except RuntimeError:
-            raise DeviceLostError(str(error)) from error
 
     def kernels(self, call: Callable[[], object]) -> tuple[str, ...] | None:
         """The kernels that a call launches, in their order; None where CUPTI cannot see them."""

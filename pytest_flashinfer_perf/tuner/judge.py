@@ -98,6 +98,11 @@ def grown(cases: Iterable[CaseFound], before: Iterable[CaseFound]) -> Iterator[T
         old = earlier.get(case.case)
         if old is None:
             continue
+        if (old.device, old.instrument, old.cuda_graph) != (case.device, case.instrument, case.cuda_graph):
+            graph = "in CUDA graphs" if old.cuda_graph else "without CUDA graphs"
+            sentence = f"not compared with --base, as that is of {old.device}, by {old.instrument}, {graph}"
+            yield TunerFinding("NOTE", case.case, sentence)
+            continue
         now, then = (one.regret(one.ways[DEFAULT]) for one in (case, old))
         if now and then and now.low > then.high:
             best = "though the best is as fast" if best_s(case) <= AS_FAST * best_s(old) else "of another best"
@@ -120,7 +125,8 @@ def _runners(case: CaseFound) -> set[str]:
 
 
 def _offered(case: CaseFound) -> set[str]:
-    return {one.tactic for one in case.tactics}
+    """The answers to each question, as which of them were combined depends on their times."""
+    return {answer for one in case.tactics for answer in one.tactic.split("; ")}
 
 
 def best_s(case: CaseFound) -> float:

@@ -22,7 +22,7 @@ from pytest_flashinfer_perf.tuner.loop import LOST, PLUGIN
 from pytest_flashinfer_perf.tuner.search import TuneJob
 
 MOST_RESTARTS = 50
-ENDED = {LOST: "it left the GPU unusable"}
+ENDED = {LOST: "it left the GPU unusable", 1: "it did not end within --perf-timeout"}
 
 
 class TunerRunError(FlashinferPerfError):

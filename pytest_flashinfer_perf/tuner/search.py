@@ -22,6 +22,7 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import one_case
 from pytest_flashinfer_perf.measurement.autotune import Choice
 from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.tuner import contest, heuristics, sets, tactics
 from pytest_flashinfer_perf.tuner.contest import CheckedCall, Contest, Entrant
@@ -53,6 +54,8 @@ class TuneJob:
     done: tuple[str, ...] = ()
 
     def say(self, event: str, **more: Any) -> None:
+        """Another part begins, which has the whole time of a case."""
+        time_limit.again()
         if self.output:
             append_whole(Path(self.output), f"{as_json({'event': event, **more})}\n")
 

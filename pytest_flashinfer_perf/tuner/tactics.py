@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +90,8 @@ def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
     def wrapped(ask: Function) -> Function:
         def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
             runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
-            listed, broken = _listed(runners, inputs)
+            with patches.tuner_wrapped("choose_one", lambda _: ask):  # a runner may ask for its parts to list: no call
+                listed, broken = _listed(runners, inputs)
             rounded = tuple(_rounded(_specs(tuner, tuning_config, inputs), runners, inputs))
             seen.setdefault(op, TunerQuestion(op, _choice(runner, tactic), listed, broken, rounded))
             return runner, tactic
@@ -115,8 +116,8 @@ def _choice(runner: Any, tactic: Any) -> Choice:
 
 
 def _frozen(tactic: Any) -> Any:
-    """As the tuner has it: lists, which JSON knows, are tuples."""
-    return tuple(map(_frozen, tactic)) if isinstance(tactic, list | tuple) else tactic
+    """As the tuner reads it from a file: lists, and arrays of TVM FFI, are tuples."""
+    return tactic if isinstance(tactic, str) or not hasattr(tactic, "__iter__") else tuple(map(_frozen, tactic))
 
 
 def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice, ...], tuple[str, ...]]:
@@ -161,7 +162,8 @@ def _specs(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> list[Spec]:
 
 
 def _shapes(inputs: Sequence[Any]) -> list[Any]:
-    return [getattr(tensor, "shape", ()) for tensor in inputs]
+    """As the tuner has them in profiles: what is no tensor has one dimension of 0."""
+    return [getattr(tensor, "shape", (0,)) for tensor in inputs]
 
 
 def _rounded(specs: Sequence[Spec], runners: Sequence[Any], inputs: Sequence[Any]) -> Iterator[str]:
@@ -219,13 +221,12 @@ def chosen(call: Callable[[], object], *, cache: str | None = None) -> Chosen:
 
 
 def tuned(call: Callable[[], object], tuner: str, cache: str) -> Chosen:
-    """What the tuner answers after it has tuned the call afresh; `autotune` writes the cache file."""
-    if tuner == V1:
-        autotune.prepare(call, tune=True, cache=cache)
-    else:
-        _tuner().clear_cache()
-        with autotune_v2()(mode="tune", persistent_cache=False):
-            call()
+    """What the tuner answers after it has tuned the call's own sizes afresh; `autotune` writes the cache file."""
+    _tuner().clear_cache()
+    v1: Any = importlib.import_module("flashinfer.autotuner").autotune
+    tunes = v1(True, cache=cache) if tuner == V1 else autotune_v2()(mode="tune", persistent_cache=False)
+    with tunes, _offering(lambda _op, _runner, listed: listed):
+        call()
     return _answers(call)
 
 
@@ -269,37 +270,47 @@ def product(base: Tactic, among: dict[str, Sequence[Choice]]) -> list[Tactic]:
 
 
 def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
-    """Add the tactic to a cache file, as FlashInfer writes it: its tuner runs, and is offered no other tactic.
+    """Add the tactic to a cache file, as FlashInfer writes it: its tuner runs, and is offered no other tactic."""
+    wanted = dict(best.answers)
+    _tuner().clear_cache()
+    with (
+        importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache),
+        _offering(lambda op, runner, _: [wanted[op].tactic] if type(runner).__name__ == wanted[op].runner else []),
+    ):
+        call()
 
-    Other buckets than the one of this call are offered none, and so get no entry.
+
+Offer = Callable[[str, Any, list[Any]], list[Any]]
+
+
+@contextmanager
+def _offering(offer: Offer) -> Iterator[None]:
+    """The tuner is offered these tactics, of the operation, the runner and what it lists, in the call's bucket alone.
+
+    Other buckets than the one of this call are offered none, and so take no time and get no entry.
     """
-    tuner, wanted = _tuner(), dict(best.answers)
-    tuner.clear_cache()
+    tuner = _tuner()
 
     def wrapped(ask: Function) -> Function:
         def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
             specs = _specs(tuner, tuning_config, inputs)
             here = [spec.bucket(spec.size(_shapes(inputs))) for spec in specs]
-            for runner in runners:
-                runner.get_valid_tactics = _offer(runner, wanted[op], specs, here)
-            try:
+
+            def limited(lists: Function) -> Function:
+                def get_valid_tactics(runner: Any, inputs: Any, profile: Any) -> list[Any]:
+                    """The last profile has the call's own size, and is kept as the bucket this one is rounded to."""
+                    is_here = [spec.bucket(spec.size(profile.get_opt_shapes())) for spec in specs] == here
+                    return offer(op, runner, lists(runner, inputs, profile)) if is_here else []
+
+                return get_valid_tactics
+
+            with ExitStack() as stack:  # of the classes: the tuner takes a runner's own attributes for its identity
+                for kind in {type(runner) for runner in runners}:
+                    stack.enter_context(patches.wrapped_of(kind, "get_valid_tactics", limited))
                 runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
-                return runner, tactic
-            finally:
-                for runner in runners:
-                    runner.__dict__.pop("get_valid_tactics", None)
+            return runner, tactic
 
         return choose_one
 
-    autotune_here = importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache)
-    with autotune_here, patches.tuner_wrapped("choose_one", wrapped):
-        call()
-
-
-def _offer(runner: Any, wanted: Choice, specs: Sequence[Spec], here: Sequence[int]) -> Callable[[Any, Any], list[Any]]:
-    def get_valid_tactics(_inputs: Any, profile: Any) -> list[Any]:
-        """The last profile has the call's own size, and is kept as the bucket that this one is rounded to."""
-        is_here = [spec.bucket(spec.size(profile.get_opt_shapes())) for spec in specs] == here
-        return [wanted.tactic] if is_here and type(runner).__name__ == wanted.runner else []
-
-    return get_valid_tactics
+    with patches.tuner_wrapped("choose_one", wrapped):
+        yield
