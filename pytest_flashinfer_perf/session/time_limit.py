@@ -36,8 +36,7 @@ class Limit:
 
     @contextmanager
     def of_one(self) -> Iterator[None]:
-        self._left = self._seconds
-        self._run()
+        self.again()
         _running.append(self)
         try:
             yield
@@ -46,7 +45,7 @@ class Limit:
             self._halt()
 
     def again(self) -> None:
-        """Give the case its whole time again, as another part of it begins that may hang."""
+        """Give the whole time again, as another part of the case begins that may hang."""
         self._halt()
         self._left = self._seconds
         self._run()

@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.kernel_timing import graphs, instruments, placements
 from pytest_flashinfer_perf.kernel_timing.cupti import attached
 from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS
 from pytest_flashinfer_perf.kernel_timing.run import Bench
-from pytest_flashinfer_perf.kernel_timing.target import Restore, Target
+from pytest_flashinfer_perf.kernel_timing.target import Restore
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement.fingerprint import Fingerprint
 from pytest_flashinfer_perf.measurement.one_case import PreparedCase
@@ -33,26 +33,14 @@ class DeviceLostError(FlashinferPerfError):
     """A tactic left the GPU unusable for this process."""
 
 
-@dataclass
 class CheckedCall:
     """A call with the answer to expect, and its placements: the same ones for all that are chosen in it."""
 
-    prepared: PreparedCase
-    bench: Bench
-    placed: list[Target] = field(init=False)
-    examination: Examination = field(init=False)
-    restore: Restore = field(init=False)
-    free_at_first: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        target, device = self.target, self.bench.device
-        self.placed, self.free_at_first = [target], device.free_bytes()
-        self.restore = Restore(tuple((one, one.clone()) for one in target.changed(target.args)), 1)
-        self.examination = Examination(target, self.prepared.expected, device, Fingerprint(target))
-
-    @property
-    def target(self) -> Target:
-        return self.prepared.target
+    def __init__(self, prepared: PreparedCase, bench: Bench) -> None:
+        self.bench, self.target = bench, prepared.target
+        self.placed, self.free_at_first = [self.target], bench.device.free_bytes()
+        self.restore = Restore(tuple((one, one.clone()) for one in self.target.changed(self.target.args)), 1)
+        self.examination = Examination(self.target, prepared.expected, bench.device, Fingerprint(self.target))
 
     def first(self) -> None:
         self.restore()

@@ -98,10 +98,8 @@ def grown(cases: Iterable[CaseFound], before: Iterable[CaseFound]) -> Iterator[T
         old = earlier.get(case.case)
         if old is None:
             continue
-        if (old.device, old.instrument, old.cuda_graph) != (case.device, case.instrument, case.cuda_graph):
-            graph = "in CUDA graphs" if old.cuda_graph else "without CUDA graphs"
-            sentence = f"not compared with --base, as that is of {old.device}, by {old.instrument}, {graph}"
-            yield TunerFinding("NOTE", case.case, sentence)
+        if len({(one.device, one.instrument, one.cuda_graph) for one in (old, case)}) > 1:
+            yield TunerFinding("NOTE", case.case, "not compared: --base was measured elsewhere or in another way")
             continue
         now, then = (one.regret(one.ways[DEFAULT]) for one in (case, old))
         if now and then and now.low > then.high:

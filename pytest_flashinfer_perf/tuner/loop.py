@@ -84,7 +84,7 @@ class TunerLoop:
                 found = self._looked_at(case)
         except Exception as error:  # noqa: BLE001 - the other cases have tactics too
             contest.verify_alive(device, error)
-            found = {"failed": in_one_line(error)}
+            found = {"outcome": "failed", "why": in_one_line(error)}
         device.give_back_memory()
         job.say("case", case=name, **found)
 
@@ -92,16 +92,16 @@ class TunerLoop:
         settings, device = self._config.stash[SETTINGS], self._config.stash[DEVICE]
         reason = one_case.obstacle(case, device, settings.max_memory)
         if reason:
-            return {"skipped": reason}
+            return {"outcome": "skipped", "why": reason}
         time_limit.watch()
         if device.is_gpu:
             garbage.freeze_imports()
         if self._job.tune:
             unchecked = replace(settings.checking, refcheck="off")
             target = one_case.prepared(case, settings.measuring, unchecked, device, tuned=False).target
-            return {"picked": tactics.tuned(target, self._job.tune, str(self._job.cache)).as_json}
+            return {"picked": asdict(tactics.tuned(target, self._job.tune, str(self._job.cache)))}
         found = search.look_at(case, settings, device, self._job)
-        return {"skipped": NOTHING_TO_CHOOSE} if found is None else {"found": asdict(found)}
+        return {"outcome": "skipped", "why": NOTHING_TO_CHOOSE} if found is None else {"found": asdict(found)}
 
 
 def _untuned(case: Case) -> tuple[Any, ...]:

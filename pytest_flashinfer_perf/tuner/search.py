@@ -21,6 +21,7 @@ from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import one_case
 from pytest_flashinfer_perf.measurement.autotune import Choice
+from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.spec.case import Case
@@ -80,7 +81,8 @@ def look_at(case: Case, settings: Settings, device: Device, job: TuneJob) -> Cas
 
 def _heuristic(case: Case, held: Contest, rivals: Sequence[Entrant], budget: float) -> CaseFound:
     """What a heuristic chose, which is the first of them, against the others."""
-    race, names = _race(held, rivals[:1]), held.enter(rivals)
+    names = held.enter(rivals)
+    race = Race(names[:1], held.rounds(), held.tick_s)
     race.run(names, _until(time.monotonic() + budget))
     return _found(case, held, race, f"{names[0]} against {counted(len(names) - 1, 'other')}", {DEFAULT: names[0]})
 
@@ -89,7 +91,8 @@ def _tactics(
     case: Case, held: Contest, call: CheckedCall, questions: Sequence[TunerQuestion], job: TuneJob
 ) -> CaseFound:
     """Every tactic of the tuner, then what each way replays."""
-    chosen = {way: Chosen.from_json(picked) for way, picked in job.picks.get(case.identity.case, {}).items()}
+    picks = job.picks.get(case.identity.case, {})
+    chosen = {way: fields.read(Chosen, picked, way) for way, picked in picks.items()}
     files = {way: job.files[way] for way in chosen if way in job.files}
     if job.cache:
         chosen["cache"], files["cache"] = tactics.chosen(call.target, cache=job.cache), job.cache
@@ -112,10 +115,6 @@ def _tactics(
     )
 
 
-def _race(held: Contest, kept: Sequence[Entrant]) -> Race:
-    return Race(held.enter(kept), held.rounds(), lambda: True, held.tick_s)
-
-
 def _until(end: float) -> Callable[[], bool]:
     return lambda: time.monotonic() < end
 
@@ -128,7 +127,8 @@ def _searched(
     def entrants(of: Sequence[Tactic]) -> list[Entrant]:
         return [Entrant(tactic.name, call, partial(tactics.using, tactic)) for tactic in of]
 
-    start, base, race = time.monotonic(), tactics.default(questions), _race(held, entrants(kept))
+    start, base = time.monotonic(), tactics.default(questions)
+    race = Race(held.enter(entrants(kept)), held.rounds(), held.tick_s)
     each = budget / (len(questions) + (len(questions) > 1))
     best: dict[str, Sequence[Choice]] = {}
     for nth, question in enumerate(questions, start=1):

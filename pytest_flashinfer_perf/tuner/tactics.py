@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.machine import capability, patches
@@ -51,16 +51,6 @@ class Chosen:
     tactic: Tactic
     is_covered: bool
 
-    @property
-    def as_json(self) -> dict[str, Any]:
-        answers = [[op, choice.runner, choice.tactic] for op, choice in self.tactic.answers]
-        return {"answers": answers, "covered": self.is_covered}
-
-    @classmethod
-    def from_json(cls, written: Mapping[str, Any]) -> Chosen:
-        answers = ((op, Choice(runner, _frozen(tactic))) for op, runner, tactic in written["answers"])
-        return cls(Tactic(tuple(answers)), written["covered"])
-
 
 @dataclass(frozen=True)
 class TunerQuestion:
@@ -83,8 +73,7 @@ class TunerQuestion:
 
 def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
     """What the call asks the tuner when nothing is tuned. An operation that asks again is listed once."""
-    tuner = _tuner()
-    tuner.clear_cache()
+    _tuner().clear_cache()
     seen: dict[str, TunerQuestion] = {}
 
     def wrapped(ask: Function) -> Function:
@@ -92,8 +81,8 @@ def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
             runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
             with patches.tuner_wrapped("choose_one", lambda _: ask):  # a runner may ask for its parts to list: no call
                 listed, broken = _listed(runners, inputs)
-            rounded = tuple(_rounded(_specs(tuner, tuning_config, inputs), runners, inputs))
-            seen.setdefault(op, TunerQuestion(op, _choice(runner, tactic), listed, broken, rounded))
+            rounded = tuple(_rounded(_specs(tuning_config, inputs), runners, inputs))
+            seen.setdefault(op, TunerQuestion(op, Choice.of(runner, tactic), listed, broken, rounded))
             return runner, tactic
 
         return choose_one
@@ -111,27 +100,16 @@ def default(asked: Sequence[TunerQuestion]) -> Tactic:
     return Tactic(tuple((question.op, question.default) for question in asked))
 
 
-def _choice(runner: Any, tactic: Any) -> Choice:
-    return Choice(type(runner).__name__, _frozen(tactic))
-
-
-def _frozen(tactic: Any) -> Any:
-    """As the tuner reads it from a file: lists, and arrays of TVM FFI, are tuples."""
-    return tactic if isinstance(tactic, str) or not hasattr(tactic, "__iter__") else tuple(map(_frozen, tactic))
-
-
 def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice, ...], tuple[str, ...]]:
     """What each runner lists for inputs of just this size; a runner that raises is named, not lost."""
-    answers = [_of_runner(runner, inputs, _profile(inputs)) for runner in runners]
-    found = (choice for choices in answers if not isinstance(choices, str) for choice in choices)
-    return tuple(dict.fromkeys(found)), tuple(sentence for sentence in answers if isinstance(sentence, str))
-
-
-def _of_runner(runner: Any, inputs: Sequence[Any], profile: Any) -> list[Choice] | str:
-    try:
-        return [_choice(runner, tactic) for tactic in runner.get_valid_tactics(inputs, profile)]
-    except Exception as error:  # noqa: BLE001 - whatever it raises
-        return f"{type(runner).__name__}: {in_one_line(error)}"
+    found: dict[Choice, None] = {}
+    broken = []
+    for runner in runners:
+        try:
+            found |= {Choice.of(runner, tactic): None for tactic in runner.get_valid_tactics(inputs, _profile(inputs))}
+        except Exception as error:  # noqa: BLE001, PERF203 - whatever it raises
+            broken.append(f"{type(runner).__name__}: {in_one_line(error)}")
+    return tuple(found), tuple(broken)
 
 
 def _profile(inputs: Sequence[Any]) -> Any:
@@ -140,8 +118,7 @@ def _profile(inputs: Sequence[Any]) -> Any:
     return library.OptimizationProfile(shapes, [None] * len(shapes))
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(NamedTuple):
     """A dimension that the tuner rounds, of one or several inputs; `bucket` says what a size is tuned as."""
 
     inputs: Sequence[int]
@@ -152,13 +129,15 @@ class Spec:
         return int(shapes[self.inputs[0]][self.dimensions[0]])
 
 
-def _specs(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> list[Spec]:
+def _specs(tuning_config: Any, inputs: Sequence[Any]) -> list[Spec]:
     """Those of inputs that are there, as some are optional."""
-    return [
-        Spec(spec.input_idx, spec.dim_idx, tuner.get_effective_map_to_tuning_buckets(tuning_config, nth))
-        for nth, spec in enumerate(tuning_config.dynamic_tensor_specs)
-        if inputs[spec.input_idx[0]] is not None
-    ]
+    bucket, specs = _tuner().get_effective_map_to_tuning_buckets, tuning_config.dynamic_tensor_specs
+    made = (Spec(one.input_idx, one.dim_idx, bucket(tuning_config, nth)) for nth, one in enumerate(specs))
+    return [spec for spec in made if inputs[spec.inputs[0]] is not None]
+
+
+def _buckets(specs: Sequence[Spec], shapes: Sequence[Any]) -> list[int]:
+    return [spec.bucket(spec.size(shapes)) for spec in specs]
 
 
 def _shapes(inputs: Sequence[Any]) -> list[Any]:
@@ -251,7 +230,7 @@ def _answers(call: Callable[[], object]) -> Chosen:
         return search_cache
 
     with (
-        patches.tuner_choices(lambda op, runner, tactic: seen.update({op: _choice(runner, tactic)})),
+        patches.tuner_choices(lambda op, runner, tactic: seen.update({op: Choice.of(runner, tactic)})),
         patches.tuner_wrapped("search_cache", wrapped),
     ):
         call()
@@ -283,23 +262,21 @@ def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
 Offer = Callable[[str, Any, list[Any]], list[Any]]
 
 
-@contextmanager
-def _offering(offer: Offer) -> Iterator[None]:
+def _offering(offer: Offer) -> AbstractContextManager[None]:
     """The tuner is offered these tactics, of the operation, the runner and what it lists, in the call's bucket alone.
 
     Other buckets than the one of this call are offered none, and so take no time and get no entry.
     """
-    tuner = _tuner()
 
     def wrapped(ask: Function) -> Function:
-        def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
-            specs = _specs(tuner, tuning_config, inputs)
-            here = [spec.bucket(spec.size(_shapes(inputs))) for spec in specs]
+        def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> Any:
+            specs = _specs(tuning_config, inputs)
+            here = _buckets(specs, _shapes(inputs))
 
             def limited(lists: Function) -> Function:
                 def get_valid_tactics(runner: Any, inputs: Any, profile: Any) -> list[Any]:
                     """The last profile has the call's own size, and is kept as the bucket this one is rounded to."""
-                    is_here = [spec.bucket(spec.size(profile.get_opt_shapes())) for spec in specs] == here
+                    is_here = _buckets(specs, profile.get_opt_shapes()) == here
                     return offer(op, runner, lists(runner, inputs, profile)) if is_here else []
 
                 return get_valid_tactics
@@ -307,10 +284,8 @@ def _offering(offer: Offer) -> Iterator[None]:
             with ExitStack() as stack:  # of the classes: the tuner takes a runner's own attributes for its identity
                 for kind in {type(runner) for runner in runners}:
                     stack.enter_context(patches.wrapped_of(kind, "get_valid_tactics", limited))
-                runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
-            return runner, tactic
+                return ask(op, runners, tuning_config, inputs, **kwargs)
 
         return choose_one
 
-    with patches.tuner_wrapped("choose_one", wrapped):
-        yield
+    return patches.tuner_wrapped("choose_one", wrapped)
