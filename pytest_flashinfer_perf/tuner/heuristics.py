@@ -6,10 +6,11 @@ algorithm a variable of the environment sets is raced against each of its values
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+
+import pytest
 
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.errors import in_one_line
@@ -61,11 +62,6 @@ def _fails(reason: str) -> Iterator[None]:
 
 @contextmanager
 def _set(variable: str, value: str) -> Iterator[None]:
-    before = os.environ.get(variable)
-    os.environ[variable] = value
-    try:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(variable, value)
         yield
-    finally:
-        os.environ.pop(variable)
-        if before is not None:
-            os.environ[variable] = before

@@ -44,23 +44,23 @@ class Runs:
 
     def cases(self) -> tuple[list[CaseFound], list[LeftOut]]:
         """Tune as often as asked, then race: the cases with what was found, and those that were left out."""
-        for nth in range(1, self.tunes + 1):
-            self._tune(f"{TUNE}{nth}", self.folder / f"tune-{nth}")
+        untuned = [left for nth in range(1, self.tunes + 1) for left in self._tuned(f"{TUNE}{nth}", f"tune-{nth}")]
         where = str(self.folder / "race.jsonl")
         events = self._ran(replace(self.job, output=where, picks=self.picks, files=self.files), "race")
         cases = [fields.read(CaseFound, event["found"], where) for event in events if "found" in event]
-        return cases, [fields.read(LeftOut, event, where) for event in events if "outcome" in event]
+        return cases, [*untuned, *(fields.read(LeftOut, event, where) for event in events if "outcome" in event)]
 
-    def _tune(self, way: str, stem: Path) -> None:
-        cache = str(stem.with_suffix(".cache.json").resolve())
-        found = self._ran(TuneJob(str(stem.with_suffix(".jsonl")), tune=self.tuner, cache=cache), way)
+    def _tuned(self, way: str, name: str) -> list[LeftOut]:
+        """Tune in a fresh process; the cases where that failed."""
+        cache = str(self.folder.resolve() / f"{name}.cache.json")
+        found = self._ran(TuneJob(str(self.folder / f"{name}.jsonl"), tune=self.tuner, cache=cache), way)
         for case in found:
-            if case.get("outcome") == "failed":
-                say(f"{way}: {case['case']}: {case['why']}")
-            if case.get("picked"):
+            if "picked" in case:
                 self.picks.setdefault(case["case"], {})[way] = case["picked"]
         if Path(cache).exists():
             self.files[way] = cache
+        failed = (case for case in found if case.get("outcome") == "failed")
+        return [LeftOut(case["case"], "failed", f"{way}: {case['why']}") for case in failed]
 
     def _ran(self, job: TuneJob, title: str) -> list[dict[str, Any]]:
         """Run the process to its end, and again without the tactic that it ended with."""

@@ -68,9 +68,9 @@ def look_at(case: Case, settings: Settings, device: Device, job: TuneJob) -> Cas
     bench = contest.bench_of(made, measuring, device)
     name = case.identity.case
     held = Contest(bench, lambda tactic: job.say("tactic", case=name, tactic=tactic), job.crashed.get(name, {}))
+    call = CheckedCall(made, bench)  # before the first call, which may change what it is given
     questions = tactics.questions(made.target)
-    call = CheckedCall(made, bench)
-    if any(question.listed for question in questions):
+    if any(question.listed or question.broken for question in questions):
         found = _tactics(case, held, call, questions, job)
     elif len(rivals := heuristics.rivals(case, call, settings)) > 1:
         found = _heuristic(case, held, rivals, job.budget)
@@ -99,20 +99,14 @@ def _tactics(
     ways = {DEFAULT: tactics.default(questions), **{way: one.tactic for way, one in chosen.items()}}
     race, sentence = _searched(held, call, questions, list(ways.values()), job.budget)
     job.say("replays", case=case.identity.case)
-    replayed = {
-        way: _replayed(held, call.target, ways[way], files.get(way)) for way in ways if way in {DEFAULT, *files}
+    again = (way for way in ways if way in {DEFAULT, *files})
+    more = {
+        "untuned": tuple(way for way, one in chosen.items() if not one.is_covered),
+        "questions": tuple(map(_question, questions)),
+        "replayed": {way: _replayed(held, call.target, ways[way], files.get(way)) for way in again},
+        "written": _written(race, call.target, questions, ways, job.write),
     }
-    return _found(
-        case,
-        held,
-        race,
-        sentence,
-        {way: tactic.name for way, tactic in ways.items()},
-        untuned=tuple(way for way, one in chosen.items() if not one.is_covered),
-        questions=tuple(map(_question, questions)),
-        replayed=replayed,
-        written=_written(race, call.target, questions, ways, job.write),
-    )
+    return _found(case, held, race, sentence, {way: tactic.name for way, tactic in ways.items()}, **more)
 
 
 def _until(end: float) -> Callable[[], bool]:
@@ -206,18 +200,16 @@ def _question(question: TunerQuestion) -> QuestionFound:
 
 def entries(race: Race) -> list[TacticFound]:
     """Everything that had a turn, or should have had one."""
-    field, in_cycles, made = race.field, race.field_in_cycles, []
+    field, in_cycles = race.field, race.field_in_cycles
     best = set(field.best) if field.times else set()
-    for name, lane in race.lanes.items():
-        ran = bool(lane.laps)
-        made.append(
-            TacticFound(
-                name,
-                "best" if name in best else lane.state or "slower",
-                lane.why,
-                tuple(lane.times[nth] for nth in sorted(lane.laps)),
-                field.regret(name) if ran else None,
-                in_cycles.regret(name) if ran and in_cycles else None,
-            )
+    return [
+        TacticFound(
+            name,
+            "best" if name in best else lane.state or "slower",
+            lane.why,
+            tuple(lane.times[nth] for nth in sorted(lane.laps)),
+            field.regret(name) if lane.laps else None,
+            in_cycles.regret(name) if lane.laps and in_cycles else None,
         )
-    return made
+        for name, lane in race.lanes.items()
+    ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,9 +39,6 @@ class Tactic:
         if len(self.answers) == 1:
             return self.answers[0][1].sentence
         return "; ".join(f"{op.rpartition('::')[2]}: {choice.sentence}" for op, choice in self.answers)
-
-    def changed(self, op: str, choice: Choice) -> Tactic:
-        return Tactic(tuple((name, choice if name == op else old) for name, old in self.answers))
 
 
 @dataclass(frozen=True)
@@ -173,8 +170,7 @@ def _is_kept_by_size(runner: Any, inputs: Sequence[Any], spec: Spec, bucket: int
     return bool(runner.get_cache_key_extras(inputs) != runner.get_cache_key_extras(resized))
 
 
-@contextmanager
-def using(tactic: Tactic) -> Iterator[None]:
+def using(tactic: Tactic) -> AbstractContextManager[None]:
     """Calls use this tactic, as they would if the tuner had chosen it. Raises TacticError if they do not offer it."""
     wanted = dict(tactic.answers)
 
@@ -186,8 +182,7 @@ def using(tactic: Tactic) -> Iterator[None]:
             raise TacticError(f"{op} does not offer {choice.sentence if choice else 'a tactic that was listed'}")
         return runner, choice.tactic
 
-    with patches.tuner_wrapped("choose_one", lambda _: choose_one):
-        yield
+    return patches.tuner_wrapped("choose_one", lambda _: choose_one)
 
 
 def chosen(call: Callable[[], object], *, cache: str | None = None) -> Chosen:
@@ -239,13 +234,8 @@ def _answers(call: Callable[[], object]) -> Chosen:
 
 def product(base: Tactic, among: dict[str, Sequence[Choice]]) -> list[Tactic]:
     """Every combination of these answers, with the base's answers to other questions."""
-    made = []
-    for combination in itertools.product(*among.values()):
-        tactic = base
-        for op, choice in zip(among, combination, strict=True):
-            tactic = tactic.changed(op, choice)
-        made.append(tactic)
-    return made
+    combined = (dict(base.answers) | dict(zip(among, them, strict=True)) for them in itertools.product(*among.values()))
+    return [Tactic(tuple(answers.items())) for answers in combined]
 
 
 def write(call: Callable[[], object], best: Tactic, cache: str) -> None:

@@ -130,8 +130,16 @@ TWO = f"""{CLOCK}
 # No tuner: `auto` stands for one of two backends, and takes the slower one.
 HEURISTIC = f"""{CLOCK}
     import pytest
+    from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
     from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
     from pytest_flashinfer_perf.spec.routine import Built
+
+    class BrokenRunner(TunableRunner):
+        def get_valid_tactics(self, inputs, profile):
+            raise RuntimeError("no list")
+
+        def forward(self, inputs, tactic=-1, **more):
+            pass
 
     def planted(name, milliseconds):
         @bmm_fp8.backend(name)
@@ -143,6 +151,8 @@ HEURISTIC = f"""{CLOCK}
             def launch(x):
                 plain(x)
                 clock.works(milliseconds)
+                if name == "cublas":
+                    AutoTuner.get().choose_one("a_product", [BrokenRunner()], TuningConfig(), [None])
 
             return Built(launch, name)
 

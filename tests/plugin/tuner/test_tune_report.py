@@ -319,9 +319,10 @@ def test_a_heuristic_is_judged_by_all_that_it_could_have_chosen(file):
     assert not {"auto", "cudnn"} & set(seen.best)
     assert (seen.tactic("cutlass").state, seen.tactic("cutlass").why) == ("fails", "RuntimeError: no workspace")
     assert seen.search == "auto against 4 others"
-    some = ran(file, "--perf-backends=auto,cublas", budget=1.0)
-    assert {one.tactic for one in some[M8].tactics} == {"auto", "cublas"}
-    assert some[M8.replace("auto", "cublas")]["why"] == NOTHING_TO_CHOOSE
+    some = ran(file, "--perf-backends=auto,cublas,cudnn", budget=1.0)
+    assert {one.tactic for one in some[M8].tactics} == {"auto", "cublas", "cudnn"}
+    assert some[M8.replace("auto", "cudnn")]["why"] == NOTHING_TO_CHOOSE
+    assert some[M8.replace("auto", "cublas")].questions[0].broken == ("BrokenRunner: RuntimeError: no list",)
 
 
 def test_the_algorithm_of_top_k_is_chosen_by_a_variable(monkeypatch):
@@ -373,6 +374,15 @@ def test_a_tactic_that_hangs_costs_no_more_than_itself(file):
     assert made.cases[0].case == M8
     assert "| FAIL |" in file.path.joinpath("r.md").read_text()
     assert f"<h2>{M8}</h2>" in file.path.joinpath("r.html").read_text()
+
+
+def test_a_tune_that_fails_is_named_and_fails(tmp_path, monkeypatch):
+    said = {"tune 1": [{"case": M8, "outcome": "failed", "why": "no memory"}, {"case": M3, "picked": {}}], "race": []}
+    monkeypatch.setattr(Runs, "_ran", lambda _self, _job, title: said[title])
+    runs = Runs((), 1, "autotune", TuneJob(), tmp_path)
+    cases, left = runs.cases()
+    assert (left, runs.picks) == ([LeftOut(M8, "failed", "tune 1: no memory")], {M3: {"tune 1": {}}})
+    assert judge.exit_code(cases, left, []) == judge.INCOMPLETE
 
 
 def test_the_wait_for_another_run_is_no_part_of_its_seconds(tmp_path, monkeypatch):
