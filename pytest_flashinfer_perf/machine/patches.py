@@ -46,9 +46,7 @@ def wrapped_of(owner: Any, method: str, wrapped: Callable[[Function], Function])
     try:
         yield
     finally:
-        delattr(owner, method)
-        if own is not None:
-            setattr(owner, method, own)
+        delattr(owner, method) if own is None else setattr(owner, method, own)
 
 
 def tuner_choices(seen: Callable[[str, Any, Any], None]) -> AbstractContextManager[None]:
