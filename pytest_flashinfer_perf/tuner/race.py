@@ -117,7 +117,7 @@ class Race:
         if len(running) < 2:
             return True
         seen = self._field(running)
-        regrets = [seen.regret(name) for name in running]
+        regrets = map(seen.regret, running)  # until one of them is not known well enough
         return all(one is not None and (one.high - one.low) / (1 + one.seen) <= 2 * ENOUGH for one in regrets)
 
     def _field(self, names: Sequence[str]) -> Contestants:
