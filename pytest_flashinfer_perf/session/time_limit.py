@@ -36,14 +36,19 @@ class Limit:
 
     @contextmanager
     def of_one(self) -> Iterator[None]:
-        self._left = self._seconds
-        self._run()
+        self.again()
         _running.append(self)
         try:
             yield
         finally:
             _running.remove(self)
             self._halt()
+
+    def again(self) -> None:
+        """Give the whole time again, as another part of the case begins that may hang."""
+        self._halt()
+        self._left = self._seconds
+        self._run()
 
     @contextmanager
     def halted(self) -> Iterator[None]:
@@ -75,6 +80,11 @@ class Limit:
 
 
 _running: list[Limit] = []
+
+
+def again() -> None:
+    for limit in _running[-1:]:
+        limit.again()
 
 
 @contextmanager

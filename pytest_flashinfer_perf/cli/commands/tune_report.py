@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _write(made: Report, args: argparse.Namespace, folder: Path) -> None:
     for path in filter(None, (folder / "tune-report.json", args.json)):
-        write_json(path, made.as_json)
+        write_json(path, asdict(made))
     for path in filter(None, (folder / "tune-report.md", args.markdown)):
         write_whole(path, report.markdown(made))
     for path in filter(None, (folder / "tune-report.html", args.html)):
