@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.kernel_timing import clocks, cold, graphs, host_calls, instruments, placements, stopping
 from pytest_flashinfer_perf.kernel_timing.clocks import Clocks, clock_pass
-from pytest_flashinfer_perf.kernel_timing.cupti import attached
+from pytest_flashinfer_perf.kernel_timing.cupti import Recorder, Trace, attached, summarise
 from pytest_flashinfer_perf.kernel_timing.host_calls import Counts, counted
 from pytest_flashinfer_perf.kernel_timing.instruments import (
     INSTRUMENTS,
@@ -29,7 +29,6 @@ from pytest_flashinfer_perf.kernel_timing.instruments import (
 from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
 from pytest_flashinfer_perf.kernel_timing.stopping import Sampling
 from pytest_flashinfer_perf.kernel_timing.target import Restore, Target, of
-from pytest_flashinfer_perf.kernel_timing.trace import CALLS, Trace, trace
 from pytest_flashinfer_perf.machine import load, nvrtc, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.load import Contention
@@ -40,7 +39,8 @@ from pytest_flashinfer_perf.rows.ranks import RankTimes
 
 FEW_LAUNCHES, GAPS = 10, 1.5
 FEWEST_CALLS_IN_GRAPH = 10
-OTHER_CALLS = instruments.OWN_CALLS + clocks.ALL_CALLS + CALLS  # of a placement, beside warm-ups and timed calls
+TRACED_CALLS = 3
+OTHER_CALLS = instruments.OWN_CALLS + clocks.ALL_CALLS + TRACED_CALLS  # of a placement, beside warm-ups and timed calls
 
 
 @dataclass(frozen=True)
@@ -306,6 +306,12 @@ def _recorded(last: Placed, device: Device) -> tuple[Trace | None, Counts]:
     with attached(cupti, device.synchronize) as recorder:
         seen = trace(recorder, last.work, statistics.median(last.placement.samples))
         return seen, counted("cupti", lambda: host_calls.of(recorder, last.target))
+
+
+def trace(recorder: Recorder, work: Work, each: float) -> Trace | None:
+    """Trace the last of a few calls, since the first one meets an idle device and is slower than timed calls."""
+    steps = (work.chill, work) * stopping.fitting(TRACED_CALLS, each)
+    return summarise([recorder.of(step) for step in steps][-1])
 
 
 # Restore the order in which a GPU assigns the blocks of a launch to its SMs. The order is left over from earlier

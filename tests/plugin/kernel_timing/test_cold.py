@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from said_to_be import SaidToBeAGpu
 
 from pytest_flashinfer_perf import Measuring
-from pytest_flashinfer_perf.kernel_timing import clocks, cold, copies, instruments, run, trace
+from pytest_flashinfer_perf.kernel_timing import clocks, cold, copies, instruments, run
 from pytest_flashinfer_perf.kernel_timing.instruments import CallTime, Wall
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine import nvrtc
@@ -92,7 +92,7 @@ def test_a_gpu_gets_no_more_copies_than_a_placement_makes_calls(hopper, monkeypa
         Instrument("cupti"), Measuring(), SaidToBeAGpu(**{**vars(hopper), "cache_bytes": MIB}), cuda_graph=False
     )
     placed = bench.timed(Target(lambda a: used.append(a.data_ptr()), (torch.empty(elements),)), 10, 2)
-    for _ in range(trace.CALLS):
+    for _ in range(run.TRACED_CALLS):
         placed.work()
     assert placed.sets.mode == mode
     assert placed.sets.used_once == sets
