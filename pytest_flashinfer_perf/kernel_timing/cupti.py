@@ -75,6 +75,24 @@ def union(intervals: Iterable[tuple[int, int]]) -> int:
     return total
 
 
+@dataclass(frozen=True)
+class Trace:
+    kernels: tuple[str, ...]
+    launches: int
+    busy_s: float
+    span_s: float
+
+
+def summarise(activities: Sequence[Activity]) -> Trace | None:
+    """Summarise a trace; None without activities, since a call without launches and a lost record look the same."""
+    if not activities:
+        return None
+    ordered = sorted(activities, key=lambda a: a.start)
+    span = max(a.end for a in ordered) - ordered[0].start
+    names = tuple(dict.fromkeys(a.name for a in ordered))
+    return Trace(names, len(ordered), union((a.start, a.end) for a in ordered) / 1e9, span / 1e9)
+
+
 @contextmanager
 def attached(cupti: Any, synchronize: Callable[[], None]) -> Iterator[Recorder]:
     """Attach CUPTI with the activities that bench_gpu_time enables, so that both see the same."""

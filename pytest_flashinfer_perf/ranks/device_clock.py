@@ -18,14 +18,15 @@ import torch
 from pytest_flashinfer_perf.kernel_timing.cupti import (
     BUFFER_BYTES,
     Activity,
+    Trace,
     activities,
     copied,
     launched_in,
     on_device,
     on_host,
+    summarise,
 )
 from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, InstrumentError, Work
-from pytest_flashinfer_perf.kernel_timing.trace import Trace, summarise
 from pytest_flashinfer_perf.machine.garbage import without_gc
 from pytest_flashinfer_perf.ranks.joined import Ranks
 
