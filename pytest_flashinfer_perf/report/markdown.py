@@ -24,10 +24,9 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     tables = list(backends.comparisons(found))
     yield from (f"{as_markdown(sentence)}\n" for sentence in (*backends.answers(tables), " ".join(answer.sentences)))
     slower = ((one.case, _median(one.row), judged[one.case].reason) for one in answer.slower)
-    undecided = ((", ".join(cases), why) for why, cases in answer.undecided.items())
     yield from _listed(("failed", "why"), ((one.case, one.reason) for one in answer.failed))
     yield from _listed(("slower", "median", "how sure"), slower)
-    yield from _listed(("not decided", "why"), undecided)
+    yield from _listed(("not decided", "why"), ((cases, why) for why, cases in answer.undecided.items()))
     for one in budget.of_runs(runs):
         if not one.trouble:
             yield from (*budget.markdown(one), "")

@@ -25,6 +25,7 @@ from pytest_flashinfer_perf.rows.scatter import is_measured
 OWN = "own kernels"
 SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "python_version")
 WORSE = ("SLOWER", "MISSING", "INVALID", "AMBIGUOUS")
+NAMED = 20  # cases of which there is one thing to say
 MEANINGS = {
     "failed": "failed: wrong answers or errors",
     "wrong": "measured with a wrong answer, as was allowed",
@@ -123,13 +124,13 @@ def _numbered(run: Run, before: Mapping[str, str]) -> Iterator[tuple[str, str, i
 
 @dataclass(frozen=True)
 class Summary:
-    """The summary. `undecided` are verdicts with their reasons, and the cases of each."""
+    """The summary. `undecided` are verdicts with their reasons, and in words the cases of each."""
 
     measured: int
     statuses: Counter[str]
     failed: tuple[CaseHistory, ...]
     slower: tuple[CaseHistory, ...]
-    undecided: Mapping[str, Sequence[str]]
+    undecided: Mapping[str, str]
     sentences: tuple[str, ...]
 
 
@@ -141,10 +142,15 @@ def answer(runs: Sequence[Run], found: Sequence[CaseHistory], judged: Mapping[st
     listed = {one.case for one in failed}
     left = [(case, one) for case, one in judged.items() if one.verdict in WORSE[1:] and case not in listed]
     by_reason = grouped(left, lambda pair: f"{pair[1].verdict}: {pair[1].reason}")
-    undecided = {reason: [case for case, _ in alike] for reason, alike in by_reason}
+    undecided = {reason: _some([case for case, _ in alike]) for reason, alike in by_reason}
     troubles = (f"{statuses[status]} {meaning}." for status, meaning in MEANINGS.items() if statuses[status])
     sentences = (_measured(measured, found), *troubles, _compared(runs, judged))
     return Summary(measured, statuses, failed, slower, undecided, sentences)
+
+
+def _some(cases: Sequence[str]) -> str:
+    left = len(cases) - NAMED
+    return ", ".join(cases[:NAMED]) + (f" and {counted(left, 'more case')}" if left > 0 else "")
 
 
 def _measured(measured: int, found: Sequence[CaseHistory]) -> str:

@@ -290,5 +290,7 @@ def test_the_answer_names_what_the_gate_calls_slower(told, tmp_path):
     )
     assert said.sentences[-1] == "The newest against 1 run: 1 MISSING, 1 SLOWER, 1 SAME."
     assert [one.case for one in said.slower] == list(judged)
-    assert said.undecided == {"MISSING: skipped": ["gone"]}
+    assert said.undecided == {"MISSING: skipped": "gone"}
+    lost = {str(n): ShownVerdict("MISSING", "skipped") for n in range(25)}
+    assert story.answer(both, found, lost).undecided["MISSING: skipped"].endswith("18, 19 and 5 more cases")
     assert story.answer(both, found, {}).sentences[-1] == "2 runs, not compared."
