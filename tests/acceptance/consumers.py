@@ -63,8 +63,8 @@ def exported(to: str, folder: Path, *runs: Path) -> Path:
     """As the command writes it."""
     output = folder / f"{len(runs)}-run.{to}"
     command = "import sys; from pytest_flashinfer_perf.cli import main; sys.exit(main(sys.argv[1:]))"
-    words = [sys.executable, "-c", command, "export", *runs, "--to", to, "-o", output]
-    subprocess.run(words, check=True, stderr=subprocess.DEVNULL)
+    words = map(str, ("export", *runs, "--to", to, "-o", output))
+    subprocess.run([sys.executable, "-c", command, *words], check=True, stderr=subprocess.DEVNULL)
     return output
 
 
@@ -111,11 +111,11 @@ def otava(python: Path, run: Path, folder: Path) -> None:
         told = {**document, "datetime": f"2026-11-{night + 1:02}T03:00:00+00:00", "benchmarks": rows}
         nights.append(folder / f"night{night}.json")
         nights[-1].write_text(json.dumps(told))
-    subprocess.run([python, "-c", PIVOTS, exported("csv", folder, *nights), folder / "pivot.csv"], check=True)
+    table = exported("csv", folder, *nights)
+    subprocess.run([python, "-c", PIVOTS, table, folder / "pivot.csv"], check=True)
     (folder / "otava.yaml").write_text(OTAVA.format(file=folder / "pivot.csv"))
-    words = [python.with_name("otava"), "analyze", "nights", "--since=2026-10-01"]
-    words += ["--config-file", folder / "otava.yaml"]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    words = ["analyze", "nights", "--since=2026-10-01", f"--config-file={folder / 'otava.yaml'}"]
+    done = subprocess.run([python.with_name("otava"), *words], check=True, capture_output=True, text=True)
     found = re.findall(r"[+-]\d+\.\d+%", done.stdout)
     assert [round(float(one[:-1])) for one in found] == [8], done.stdout + done.stderr
     print(f"otava: one change, {found[0]}")
@@ -124,7 +124,7 @@ def otava(python: Path, run: Path, folder: Path) -> None:
 def pypi(python: Path, folder: Path) -> None:
     """A release as its workflow builds it: PyPI renders its page without a remark."""
     where = {"GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "kernels/perf"}
-    build = [sys.executable, "-m", "hatchling", "build", "-d", folder / "dist"]
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder / "dist")]
     subprocess.run(build, cwd=ROOT, env={**os.environ, **where}, check=True, capture_output=True)
     subprocess.run([python, "-m", "twine", "check", "--strict", *(folder / "dist").iterdir()], check=True)
 
