@@ -88,13 +88,6 @@ class View:
     def steps(self) -> list[Budget]:
         return budget.of_runs(self.runs)
 
-    def step_table(self, shown: Budget) -> list[tuple[str, ...]]:
-        """Its headings first."""
-        return [] if shown.trouble else [budget.headings(shown), *budget.table(shown)]
-
-    def below_step(self, shown: Budget) -> list[str]:
-        return list(budget.below(shown))
-
     @functools.cached_property
     def host_tables(self) -> dict[str, host.Table]:
         """The host-time tables; empty for a run on a CPU."""
@@ -315,7 +308,8 @@ def write(path: Path, runs: Sequence[Run]) -> None:
 def render(runs: Sequence[Run]) -> str:
     """The page; a large one is packed into a small one, which a browser unpacks."""
     view, script = View(tuple(runs), story.of(runs)), _libraries() + _file("report.js")
-    page = _template("page.html.j2").render(view=view, script=script, style=_file("report.css"))
+    told = {"view": view, "script": script, "style": _file("report.css"), "budget": budget}
+    page = _template("page.html.j2").render(told)
     if len(page) < PACKED_FROM:
         return page
     packed = base64.b64encode(zlib.compress(page.encode())).decode()
