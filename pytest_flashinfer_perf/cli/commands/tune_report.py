@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.option import SECONDS, whole
 from pytest_flashinfer_perf.files import verify_outputs, write_json, write_whole
@@ -66,14 +67,14 @@ def _write(made: Report, args: argparse.Namespace, folder: Path) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "flashinfer-perf tune-report",
-        usage="flashinfer-perf tune-report [OPTIONS] -- PYTEST_ARGS",
-        description="Time every tactic that FlashInfer's tuner could choose for these cases, and show what its choices "
+    made = parser_of(
+        "tune-report",
+        "Time every tactic that FlashInfer's tuner could choose for these cases, and show what its choices "
         "cost: its default, what fresh processes tune, and what a cache file says. Exits with 0, with 1 if a choice is "
         "wrong or breaks a limit of [thresholds] (max_regret, max_flips) or a default became worse than in --base, "
         "with 2 if a case failed or no case has tactics.",
-        epilog=EXAMPLE,
+        EXAMPLE,
+        usage="[OPTIONS] -- PYTEST_ARGS",
     )
     made.add_argument(
         "--budget",
