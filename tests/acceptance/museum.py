@@ -93,19 +93,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, usage="museum.py FOLDER [OPTIONS] -- PYTEST_ARGS")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--exhibits", type=Path, default=DATA)
-    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=())
     parser.add_argument("--wheels", type=Path, metavar="DIR")
     parser.add_argument("--python", default=sys.executable, metavar="CMD")
     args = parser.parse_args(own)
     document = tomllib.loads(args.exhibits.read_text())
     exhibits = fields.read_list(Exhibit, [*document.get("exhibit", []), *document.get("control", [])], "exhibits")
-    exhibits = [one for one in exhibits if not args.only or one.name in args.only]
+    named = {one.name: one for one in exhibits}
+    if unknown := {*args.only} - {*named}:
+        parser.error(f"--only: no exhibit is named {' or '.join(sorted(unknown))}")
+    chosen = [*(named[name] for name in args.only or named), *(one for one in exhibits if one.without_case)]
     args.folder.mkdir(parents=True, exist_ok=True)
     state = args.folder / "state.json"
     done = {one.name: one for one in fields.read_list(Shown, read_json(state) if state.exists() else [], "state")}
     museum = Museum(args.folder.resolve(), args.python, args.wheels, rest)
-    museum.open([one for one in exhibits if one.name not in done and not one.without_case])
-    for exhibit in exhibits:
+    museum.open([one for one in chosen if one.name not in done and not one.without_case])
+    for exhibit in chosen:
         if exhibit.name not in done:
             done[exhibit.name] = museum.shown(exhibit)
             write_json(state, [fields.written(one) for one in done.values()])
@@ -208,8 +211,8 @@ def judged(exhibit: Exhibit, cases: Sequence[Mapping[str, Any]], runs: Mapping[s
     if not compared and exhibit.verdict in ("", *CHANGED):
         raise RunError("; ".join(dict.fromkeys(f"{case['verdict']}: {case['sentence']}" for case in cases)))
     new = {case["case"]: _new_kernels(case["case"], runs) for case in cases}
-    names = {run.model(row) for run in runs["head"] for row in run.rows}
-    card = f"{', '.join(names)}, torch {runs['head'][0].machine.get('torch')}, driver {runs['head'][0].driver}"
+    names = {run.model(row) for side in runs.values() for run in side for row in run.rows}
+    card = f"{', '.join(names)}, torch {runs['base'][0].machine.get('torch')}, driver {runs['base'][0].driver}"
     shown = Shown(exhibit.name, "missed", "", judged=len(compared), card=card)
     if exhibit.is_control:
         bad = [case for case in compared if case["verdict"] in CHANGED and not new[case["case"]]]
