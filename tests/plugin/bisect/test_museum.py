@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from datetime import datetime, timezone
 
 import museum
 import pytest
@@ -10,6 +11,7 @@ from packaging.version import Version
 from releases import environment, wheel
 
 from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.run_file import Run
 
 LEVELS = {
     "1.0": (100, ""),
@@ -98,6 +100,29 @@ def test_what_was_interrupted_goes_on_and_what_is_done_is_not_measured_again(vis
     assert started == ["ab", "bisect", "bisect", "ab", "bisect"]
     visit("grown", "imagined")
     assert len(started) == 5
+
+
+WRONG = {"verdict": "MISSING", "sentence": "Failed: wrong answer: output 0", "remarks": [], "effects": {}}
+CUTE = {"verdict": "SAME", "sentence": "", "remarks": ["now the CuTe DSL implementation"]}
+NORM = {**CUTE, "judged_in": "time", "effects": {"time": {"change": 0.01}}}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says", "case", "answer", "sentence"),
+    [
+        ("MISSING", "illegal|wrong answer", WRONG, "found", "1 of 1 cases, a MISSING: Failed: wrong answer: output 0"),
+        ("MISSING", "illegal", WRONG, "missed", "a MISSING: Failed: wrong answer: output 0"),
+        ("", "the CuTe DSL", NORM, "found", "1 of 1 cases, a SAME: time +1.0 %"),
+        ("FASTER", "the CuTe DSL", NORM, "missed", "a SAME: time +1.0 %"),
+    ],
+)
+def test_an_exhibit_may_be_a_wrong_answer_or_another_implementation(verdict, says, case, answer, sentence):
+    """Of a case without a row on one side, or whose time did not change."""
+    exhibit = museum.Exhibit("e", "what", ("1.0", "1.1"), ("tests",), verdict=verdict, says=says)
+    runs = {side: [Run(source=side, when=datetime.now(timezone.utc))] for side in ("base", "head")}
+    seen = museum.judged(exhibit, [{"case": "a", "judged_in": None, **case}], runs)
+    assert not exhibit.is_control
+    assert (seen.answer, seen.sentence) == (answer, sentence)
 
 
 def test_the_museums_data_are_whole():
