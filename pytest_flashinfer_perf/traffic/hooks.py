@@ -10,7 +10,6 @@ import inspect
 import os
 from typing import Any
 
-from pytest_flashinfer_perf.traffic.kernels import Kernels
 from pytest_flashinfer_perf.traffic.recorder import MARK, CallRecorder, Function, Graph
 
 FOLDER = "FLASHINFER_PERF_RECORD"  # where pieces are written
@@ -26,11 +25,7 @@ def imported(module: Any) -> None:
         recorders.append(recorder := CallRecorder(module.torch, os.environ[FOLDER]))
         module.flashinfer_api = decorating(recorder, module.flashinfer_api)
         hook_graphs(recorder)
-        if os.environ.get(TIMED):
-            try:
-                recorder.kernels = Kernels()
-            except Exception as error:  # noqa: BLE001 - the recording says it
-                recorder.failed("--time", error, calls=0)
+        recorder.is_timed = bool(os.environ.get(TIMED))
     elif recorders and hasattr(module, "fast_decode_plan"):  # SGLang plans by it, and FlashInfer does not decorate it
         module.fast_decode_plan = recorders[0].counted(module.fast_decode_plan, module.fast_decode_plan)
 
@@ -82,8 +77,7 @@ def hook_graphs(recorder: CallRecorder) -> None:
         answer = replay(graph, *args, **kwargs)
         known = getattr(graph, MARK, None)
         if known is not None:
-            with recorder.lock:
-                known.replays += 1
+            recorder.replayed(known)
         return answer
 
     graphs.capture_begin, graphs.capture_end, graphs.replay = capture_begin, capture_end, replayed

@@ -96,23 +96,30 @@ class Writer:
         self.exit(status)
 
     def flush(self) -> None:
-        with suppress(Exception), self.lock:
-            anew = self.size > LONGEST_PIECE
-            text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in self.lines(anew=anew))
-            if not text:
-                return
-            before, final = self.piece, self.path
-            if before < 0 or anew:
-                self.path = Path(self.folder, f"{os.getpid()}-{time.time_ns()}.{'new' if anew else 'jsonl'}")
-                self.piece = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                self.size = 0
-            data = text.encode()
-            self.size += len(data)
-            while data:
-                data = data[os.write(self.piece, data) :]
-            if anew:  # at no time are there two
-                self.path = self.path.replace(final)
-                os.close(before)
+        lock = self.lock
+        if not lock.acquire(timeout=4 * EVERY):  # by a signal's handler, in a call for whose end the other thread waits
+            return
+        with suppress(Exception):
+            self.write()
+        lock.release()
+
+    def write(self) -> None:
+        anew = self.size > LONGEST_PIECE
+        text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in self.lines(anew=anew))
+        if not text:
+            return
+        before, final = self.piece, self.path
+        if before < 0 or anew:
+            self.path = Path(self.folder, f"{os.getpid()}-{time.time_ns()}.{'new' if anew else 'jsonl'}")
+            self.piece = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self.size = 0
+        data = text.encode()
+        self.size += len(data)
+        while data:
+            data = data[os.write(self.piece, data) :]
+        if anew:  # at no time are there two
+            self.path = self.path.replace(final)
+            os.close(before)
 
 
 def changes(tallies: Iterable[CallTally], room: list[int], *, anew: bool) -> Iterator[dict[str, Any]]:

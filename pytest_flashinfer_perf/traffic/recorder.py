@@ -28,6 +28,7 @@ MOST_BYTES = 32 << 20  # of their descriptions
 MOST_FORMS = 10_000
 MOST_COPIES = 256  # of tensors of a GPU that nobody has read yet
 MARK = "_flashinfer_perf_traffic"  # the attribute of a wrapper or graph that holds what is known of it
+UNNAMED = "skip_check"  # what FlashInfer's checks take of a call, and no signature names
 Function = Callable[..., Any]
 
 
@@ -54,6 +55,23 @@ class State:
 NO_STATE = State()
 
 
+class Buffer:
+    """A small tensor of a captured call, which the program refills before replays. It is not kept alive: memory that
+    ends with the capture is the graph's, which uses it again.
+    """
+
+    def __init__(self, torch: Any, tensor: Any) -> None:
+        self.torch, self.dtype = torch, tensor.dtype
+        self.memory = torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
+        self.place = (tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def tensor(self) -> Any:
+        """What lies there now; None once nobody else has the memory."""
+        memory = self.torch.UntypedStorage._new_with_weak_ptr(self.memory.cdata)  # noqa: SLF001 - as torch itself does
+        empty = functools.partial(self.torch.empty, 0, dtype=self.dtype)
+        return None if memory is None else empty(device=memory.device).set_(memory, *self.place)
+
+
 @dataclass
 class Captured:
     """A call in a CUDA graph: its tally as long as the wrapper's plan is that of the key; None if it is dropped."""
@@ -61,15 +79,24 @@ class Captured:
     key: Key
     tally: CallTally | None
     state: State
+    buffers: dict[str, Buffer]
     times: int = 0
+
+    def readable(self) -> dict[str, Any]:
+        """Its small tensors, if all of them are still there."""
+        tensors = {name: one.tensor() for name, one in self.buffers.items()}
+        if any(one is None for one in tensors.values()):
+            self.buffers, tensors = {}, {}
+        return tensors
 
 
 class Graph:
-    """A CUDA graph: the calls that were captured, and how often it was replayed."""
+    """A CUDA graph: the calls that were captured, how often it was replayed, and the replay that is read next."""
 
     def __init__(self) -> None:
         self.calls: dict[tuple[Key, int], Captured] = {}
         self.replays = self.settled = 0
+        self.due = math.inf
 
 
 class Here(threading.local):
@@ -98,7 +125,8 @@ class DecoratedApi:
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name, those behind `*` as a list, without self."""
-        given = dict(self.signature.bind(*args, **kwargs).arguments)
+        named = {name: value for name, value in kwargs.items() if name != UNNAMED or name in self.signature.parameters}
+        given = dict(self.signature.bind(*args, **named).arguments)
         for name, one in self.signature.parameters.items():
             if one.kind is one.VAR_KEYWORD:
                 given |= given.pop(name, {})
@@ -132,6 +160,7 @@ class CallRecorder:
         self.copies: list[tuple[Held, dict[str, Any], Any]] = []
         self.forms = self.numbers = self.capturing = 0
         self.devices: set[int] = set()
+        self.is_timed = False
         self.kernels: Kernels | None = None
         self.writer = Writer(folder, self.lines)
         self.cleared()
@@ -145,8 +174,9 @@ class CallRecorder:
         """What the parent has counted is the parent's."""
         self.lock = threading.RLock()
         self.tallies.clear()
-        self.copies.clear()
-        self.kernels = None  # no process that was forked uses a GPU
+        self.devices.clear()
+        self.parents, self.copies = self.copies, []  # to free them would ask a GPU that only the parent has
+        self.kernels = None
         for graph in self.graphs:
             graph.settled = graph.replays
         self.cleared()
@@ -179,14 +209,14 @@ class CallRecorder:
         with self.lock:
             tally = self.tallies.get(key) or self.add(key, api, args, kwargs)
             if self.here.graph is not None and api.role in {"method", "function"}:
-                self.capture(self.here.graph, key, tally, args)
+                self.capture(self.here.graph, key, tally, api, args, kwargs)
                 return
             if tally is None:
                 self.dropped += 1
             else:
                 tally.count += 1
                 if tally.count >= tally.due and api.role != "plan":
-                    self.keep(tally, self.held(api, args, kwargs), self.state(api, args))
+                    self.keep(tally, self.held(self.readable(api, args, kwargs)), self.state(api, args))
             if api.role == "plan":
                 self.plan(tally, api, args, kwargs)
             elif api.role == "init":
@@ -212,10 +242,20 @@ class CallRecorder:
     def add(self, key: Key, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallTally | None:
         if self.is_full():
             return None
+        if self.is_timed and not self.capturing:
+            self.time()
         given, state = api.bound(args, kwargs), self.state(api, args)
         self.devices |= {one.device.index for one in given.values() if getattr(one, "is_cuda", False)}
         is_read = bool(arguments.readable(self.torch, given))
         return self.new_tally(key, api.described(self.torch, given, state), state, is_read=is_read)
+
+    def time(self) -> None:
+        """Time kernels from the first call on: a process that makes none may fork others that use the GPU."""
+        self.is_timed = False
+        try:
+            self.kernels = Kernels()
+        except Exception as error:  # noqa: BLE001 - the recording says it
+            self.failed("--time", error, calls=0)
 
     def is_full(self) -> bool:
         return len(self.tallies) >= MOST_DISTINCT or self.bytes > MOST_BYTES
@@ -247,7 +287,7 @@ class CallRecorder:
         for graph in state.graphs:
             self.settle(graph)
         is_due = tally is not None and tally.count >= tally.due
-        state.held = self.held(api, args, kwargs) if is_due or state.is_wanted else None
+        state.held = self.held(self.readable(api, args, kwargs)) if is_due or state.is_wanted else None
         if is_due and tally is not None and state.held is not None:
             tally.take((state.held,))
         backend = getattr(args[0], "_backend", None)
@@ -255,9 +295,11 @@ class CallRecorder:
         state.planned, state.is_wanted = tally, False
         state.token = self.token(state.made, tally, state.backend)
 
-    def held(self, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Held | None:
+    def readable(self, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        return arguments.readable(self.torch, api.bound(args, kwargs))
+
+    def held(self, tensors: Mapping[str, Any]) -> Held | None:
         """What the small tensors hold; None where there are none, or where a GPU may not be asked to copy them."""
-        tensors = arguments.readable(self.torch, api.bound(args, kwargs))
         held, cuda = Held(), self.torch.cuda
         there = {name: one for name, one in tensors.items() if one.is_cuda}
         if there and (self.capturing or len(self.copies) >= MOST_COPIES or cuda.is_current_stream_capturing()):
@@ -280,28 +322,50 @@ class CallRecorder:
             held.is_ready = True
             self.copies.remove(one)
 
-    def capture(self, graph: Graph, key: Key, tally: CallTally | None, args: tuple[Any, ...]) -> None:
-        state = getattr(args[0], MARK, NO_STATE) if key[1] else NO_STATE
-        graph.calls.setdefault((key, id(state)), Captured(key, tally, state)).times += 1
+    def capture(self, graph: Graph, key: Key, tally: CallTally | None, api: DecoratedApi,
+                args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:  # fmt: skip
+        state = self.state(api, args)
+        if (key, id(state)) not in graph.calls:
+            buffers = {name: Buffer(self.torch, one) for name, one in self.readable(api, args, kwargs).items()}
+            graph.calls[key, id(state)] = Captured(key, tally, state, buffers)
+            graph.due = 1 if buffers else graph.due
+        graph.calls[key, id(state)].times += 1
         if state is not NO_STATE and graph not in state.graphs:
             state.graphs.append(graph)
 
-    def settle(self, graph: Graph) -> None:
+    def replayed(self, graph: Graph) -> None:
+        """Count a replay that was just enqueued, and copy what its calls were given where a sample of them is due."""
+        with self.lock:
+            graph.replays += 1
+            if graph.replays >= graph.due:
+                try:
+                    self.settle(graph, is_read=True)
+                except Exception as error:  # noqa: BLE001 - the program has its replay
+                    self.failed("replay", error, calls=0)
+
+    def settle(self, graph: Graph, *, is_read: bool = False) -> None:
         """Count the calls of a graph for its replays since, with the plans that its wrappers have now."""
         new, graph.settled = graph.replays - graph.settled, graph.replays
-        for one in graph.calls.values() if new else ():
-            tally = one.tally
-            if tally is not None:
-                key = (one.key[0], one.state.token, *one.key[2:])
-                call = {**tally.call, **one.state.described()} if key[1] else tally.call
-                tally = self.tallies.get(key) or self.new_tally(key, call, one.state, is_read=False)
+        if not new:
+            return
+        graph.due = math.inf
+        for one in graph.calls.values():
+            tally = self.tally_now(one)
             if tally is None:
                 self.dropped += new * one.times
-            else:
-                tally.count += new * one.times
-                tally.replayed += new * one.times
-                if tally.count >= tally.due:
-                    self.keep(tally, None, one.state)
+                continue
+            tally.count += new * one.times
+            tally.replayed += new * one.times
+            if tally.count >= tally.due:
+                self.keep(tally, self.held(one.readable()) if is_read else None, one.state)
+            if one.buffers:
+                graph.due = min(graph.due, graph.replays + max(1, (tally.due - tally.count) / one.times))
+
+    def tally_now(self, one: Captured) -> CallTally | None:
+        if one.tally is None or not one.key[1]:
+            return one.tally
+        key, call = (one.key[0], one.state.token, *one.key[2:]), {**one.tally.call, **one.state.described()}
+        return self.tallies.get(key) or self.new_tally(key, call, one.state, is_read=bool(one.buffers))
 
     def failed(self, where: str, error: Exception, calls: int = 1) -> None:
         with self.lock:

@@ -19,6 +19,16 @@ RAGGED = "BatchPrefillWithRaggedKVCacheWrapper"
 MLA = "BatchMLAPagedAttentionWrapper"
 NATIVE = "trtllm-native"
 Lengths = Sequence[int]
+VARIANTS = {  # arguments, and what attention becomes by them
+    "logits_soft_cap": "a cap of its logits",
+    **dict.fromkeys(("custom_mask", "packed_custom_mask", "mask"), "a mask of its own"),
+    "sinks": "sinks",
+    **dict.fromkeys(("jit_args", "args"), "a kernel of its own"),  # BatchAttentionWithAttentionSinkWrapper's is one
+    **dict.fromkeys(("sparse_mla_top_k", "enable_block_sparse_attention"), "keys that it chooses"),
+    "skip_softmax_threshold_scale_factor": "keys that it skips",
+    "cp_world": "keys of other GPUs",
+    "deprecated_positional_args": "arguments in the order of an older release",
+}
 
 
 def _attention(x: GivenCall, routine: str, lengths: tuple[Lengths, Lengths], sizes: dict[str, Any],
@@ -55,16 +65,11 @@ def _widths(p: dict[str, Any]) -> tuple[int, int, int]:
 
 def _refuse_variants(x: GivenCall) -> None:
     """What no routine of attention knows, and what changes its time."""
-    variants = {
-        "a window": (x.value("window_left", -1) or 0) >= 0 and "window_left" in x.all,
-        "a cap of its logits": (x.value("logits_soft_cap") or 0) > 0,
-        "a mask of its own": x.has("custom_mask") or x.has("packed_custom_mask"),
-        "sinks": x.has("sinks"),
-        "positions that it encodes": x.value("pos_encoding_mode", "NONE") != "NONE",
-    }
-    found = [name for name, is_there in variants.items() if is_there]
+    found = [sentence for name, sentence in VARIANTS.items() if x.all.get(name)]
+    found += ["a window"] if (x.value("window_left", -1) or 0) >= 0 and "window_left" in x.all else []
+    found += ["positions that it encodes"] if x.value("pos_encoding_mode", "NONE") != "NONE" else []
     if found:
-        raise NoCaseError(f"no routine measures attention with {' and '.join(found)}")
+        raise NoCaseError(f"no routine measures attention with {' and '.join(dict.fromkeys(found))}")
 
 
 def _heads(x: GivenCall, *width: str) -> dict[str, Any]:
@@ -127,6 +132,8 @@ def _cached(x: GivenCall) -> dict[str, Any]:
 def _native_decode(x: GivenCall) -> PosedProblem:
     lengths = x.numbers("seq_lens")
     q = x.shape("query")[0] // len(lengths)
+    if x.has("cum_seq_lens_q") and set(x.numbers("cum_seq_lens_q")) != {q}:
+        raise NoCaseError("no routine measures decoding with queries of different lengths")
     return _attention(x, DECODE, ([q] * len(lengths), [max(q, one) for one in lengths]), _cached(x), NATIVE)
 
 
