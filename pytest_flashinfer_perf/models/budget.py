@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.rows.formatting import as_markdown, duration, markdown_table, named
+from pytest_flashinfer_perf.rows.formatting import as_markdown, cold_l2, duration, markdown_table, named, shortened
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run, RunError
 from pytest_flashinfer_perf.rows.scatter import median_error
@@ -22,6 +22,7 @@ from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan, Traffic
 OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median, in standard deviations over the root of the count
 USABLE = ("ok", "noisy")
 MOST_REASONS = 3
+MOST_KERNELS = 12
 ProblemKey = frozenset[tuple[str, Any]]
 
 
@@ -248,18 +249,43 @@ def below(budget: Budget) -> Iterator[str]:
 
 def _beside(budget: Budget, traffic: Traffic) -> Iterator[str]:
     """The sum per second, and beside the kernels that the recorded program ran, if the recording timed them."""
-    took = budget.total.seconds
+    took, measured = budget.total.seconds, [(one.kernel, one.row) for one in budget.entries if one.row is not None]
     if traffic.seconds:
         yield f"{duration(took / traffic.seconds)} of GPU time for each second that was recorded"
-    traces = (entry.row.trace for entry in budget.entries if entry.row is not None)
-    launched = {name for trace in traces if trace for name in trace.kernels or ()}
+    launched = {name for _, row in measured for name in row.trace.kernels or ()}
     seen = math.fsum(seconds for name, seconds in traffic.kernels.items() if name in launched)
-    if seen:
-        others = 1 - seen / math.fsum(traffic.kernels.values())
-        yield (
-            f"the recorded program spent {duration(seen)} in the kernels of these cases, "
-            f"the sum is {took / seen - 1:+.1%} of that; {others:.1%} of its GPU time went into other kernels"
-        )
+    if not seen:
+        return
+    caches = " and ".join(sorted({cold_l2(row) for _, row in measured}))
+    others = sorted((one for one in traffic.kernels.items() if one[0] not in launched), key=lambda one: -one[1])
+    whole = math.fsum(traffic.kernels.values())
+    heaviest = "".join(f", {seconds / whole:.1%} into {shortened(name)}" for name, seconds in others[:1])
+    yield (
+        f"the recorded program spent {duration(seen)} in the kernels of these cases, the sum, of {caches}, is "
+        f"{took / seen - 1:+.1%} of that; {1 - seen / whole:.1%} of its GPU time went into other kernels{heaviest}"
+    )
+    yield from _by_kernel(measured, traffic, seen)
+
+
+def _by_kernel(measured: Iterable[tuple[StepKernel, Row]], traffic: Traffic, seen: float) -> Iterator[str]:
+    """Where the sum differs most from what was recorded: in how often a kernel runs, or in how long.
+
+    A traced call tells which part of a row's time each kernel has; what is left is time between kernels.
+    """
+    runs, took, between = defaultdict[str, int](int), defaultdict[str, float](float), 0.0
+    for kernel, row in measured:
+        busy, seconds = row.timed.busy or row.median, row.trace.kernel_s or ()
+        for name, often, own in zip(row.trace.kernels or (), row.trace.kernel_runs or (), seconds, strict=False):
+            runs[name] += kernel.count * often
+            took[name] += kernel.count * busy * own / math.fsum(seconds)
+        between += kernel.count * (row.median - busy)
+    apart = {name: took[name] - traffic.kernels.get(name, 0.0) for name in took}
+    for name, more in sorted(apart.items(), key=lambda one: -abs(one[1]))[:MOST_KERNELS]:
+        sides = ((traffic.runs.get(name, 0), traffic.kernels.get(name, 0.0)), (runs[name], took[name]))
+        was, now = (f"{often:,} x {duration(seconds / max(1, often))}" for often, seconds in sides)
+        yield f"  {more / seen:+.1%}: recorded {was}, measured {now}: {shortened(name)}"
+    if between:
+        yield f"  {between / seen:+.1%}: between the kernels of a call, which the recording does not time"
 
 
 def _weights(kernels: Sequence[StepKernel], budget: Budget) -> str:

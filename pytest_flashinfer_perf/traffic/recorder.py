@@ -79,7 +79,7 @@ class Captured:
     key: Key
     tally: CallTally | None
     state: State
-    buffers: dict[str, Buffer]
+    buffers: dict[str, Buffer] = field(default_factory=dict)
     times: int = 0
 
     def readable(self) -> dict[str, Any]:
@@ -208,8 +208,12 @@ class CallRecorder:
         key = (api.keys.get(form) or self.new_form(api, form, args, kwargs))(args, kwargs)
         with self.lock:
             tally = self.tallies.get(key) or self.add(key, api, args, kwargs)
-            if self.here.graph is not None and api.role in {"method", "function"}:
-                self.capture(self.here.graph, key, tally, api, args, kwargs)
+            graph = self.here.graph
+            if graph is not None and api.role in {"method", "function"}:
+                state = self.state(api, args)
+                if (key, id(state)) not in graph.calls:
+                    self.capture(graph, Captured(key, tally, state), self.readable(api, args, kwargs))
+                graph.calls[key, id(state)].times += 1
                 return
             if tally is None:
                 self.dropped += 1
@@ -322,16 +326,12 @@ class CallRecorder:
             held.is_ready = True
             self.copies.remove(one)
 
-    def capture(self, graph: Graph, key: Key, tally: CallTally | None, api: DecoratedApi,
-                args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:  # fmt: skip
-        state = self.state(api, args)
-        if (key, id(state)) not in graph.calls:
-            buffers = {name: Buffer(self.torch, one) for name, one in self.readable(api, args, kwargs).items()}
-            graph.calls[key, id(state)] = Captured(key, tally, state, buffers)
-            graph.due = 1 if buffers else graph.due
-        graph.calls[key, id(state)].times += 1
-        if state is not NO_STATE and graph not in state.graphs:
-            state.graphs.append(graph)
+    def capture(self, graph: Graph, one: Captured, tensors: Mapping[str, Any]) -> None:
+        graph.calls[one.key, id(one.state)] = one
+        one.buffers = {name: Buffer(self.torch, tensor) for name, tensor in tensors.items()}
+        graph.due = 1 if tensors else graph.due
+        if one.state is not NO_STATE and graph not in one.state.graphs:
+            one.state.graphs.append(graph)
 
     def replayed(self, graph: Graph) -> None:
         """Count a replay that was just enqueued, and copy what its calls were given where a sample of them is due."""
