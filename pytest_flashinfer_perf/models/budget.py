@@ -249,43 +249,47 @@ def below(budget: Budget) -> Iterator[str]:
 
 def _beside(budget: Budget, traffic: Traffic) -> Iterator[str]:
     """The sum per second, and beside the kernels that the recorded program ran, if the recording timed them."""
-    took, measured = budget.total.seconds, [(one.kernel, one.row) for one in budget.entries if one.row is not None]
+    took, rows = budget.total.seconds, [entry.row for entry in budget.entries if entry.row is not None]
     if traffic.seconds:
         yield f"{duration(took / traffic.seconds)} of GPU time for each second that was recorded"
-    launched = {name for _, row in measured for name in row.trace.kernels or ()}
+    launched = {name for row in rows for name in row.trace.kernels or ()}
     seen = math.fsum(seconds for name, seconds in traffic.kernels.items() if name in launched)
     if not seen:
         return
-    caches = " and ".join(sorted({cold_l2(row) for _, row in measured}))
-    others = sorted((one for one in traffic.kernels.items() if one[0] not in launched), key=lambda one: -one[1])
-    whole = math.fsum(traffic.kernels.values())
-    heaviest = "".join(f", {seconds / whole:.1%} into {shortened(name)}" for name, seconds in others[:1])
+    now, between = _by_kernel(budget)
+    both = [(name, seconds / runs) for name, (runs, seconds) in now.items() if name in traffic.kernels]
+    as_often = sum(traffic.runs[name] * each - traffic.kernels[name] for name, each in both)
+    caches = " and ".join(sorted({cold_l2(row) for row in rows}))
+    whole, others = math.fsum(traffic.kernels.values()), traffic.kernels.keys() - launched
+    heaviest = max(others, key=lambda name: traffic.kernels[name], default="")
+    most = f", {traffic.kernels[heaviest] / whole:.1%} into {shortened(heaviest)}" if heaviest else ""
     yield (
-        f"the recorded program spent {duration(seen)} in the kernels of these cases, the sum, of {caches}, is "
-        f"{took / seen - 1:+.1%} of that; {1 - seen / whole:.1%} of its GPU time went into other kernels{heaviest}"
+        f"the recorded program spent {duration(seen)} in the kernels of these cases; the sum, of {caches}, is "
+        f"{took / seen - 1:+.1%} of that, and {as_often / seen:+.1%} if each kernel ran as often as it was recorded; "
+        f"{1 - seen / whole:.1%} of the program's GPU time went into other kernels{most}"
     )
-    yield from _by_kernel(measured, traffic, seen)
-
-
-def _by_kernel(measured: Iterable[tuple[StepKernel, Row]], traffic: Traffic, seen: float) -> Iterator[str]:
-    """Where the sum differs most from what was recorded: in how often a kernel runs, or in how long.
-
-    A traced call tells which part of a row's time each kernel has; what is left is time between kernels.
-    """
-    runs, took, between = defaultdict[str, int](int), defaultdict[str, float](float), 0.0
-    for kernel, row in measured:
-        busy, seconds = row.timed.busy or row.median, row.trace.kernel_s or ()
-        for name, often, own in zip(row.trace.kernels or (), row.trace.kernel_runs or (), seconds, strict=False):
-            runs[name] += kernel.count * often
-            took[name] += kernel.count * busy * own / math.fsum(seconds)
-        between += kernel.count * (row.median - busy)
-    apart = {name: took[name] - traffic.kernels.get(name, 0.0) for name in took}
-    for name, more in sorted(apart.items(), key=lambda one: -abs(one[1]))[:MOST_KERNELS]:
-        sides = ((traffic.runs.get(name, 0), traffic.kernels.get(name, 0.0)), (runs[name], took[name]))
-        was, now = (f"{often:,} x {duration(seconds / max(1, often))}" for often, seconds in sides)
-        yield f"  {more / seen:+.1%}: recorded {was}, measured {now}: {shortened(name)}"
+    apart = {name: seconds - traffic.kernels.get(name, 0.0) for name, (_, seconds) in now.items()}
+    for name in sorted(apart, key=lambda name: -abs(apart[name]))[:MOST_KERNELS]:
+        sides = ((traffic.runs.get(name, 0), traffic.kernels.get(name, 0.0)), now[name])
+        before, after = (f"{runs:,} x {duration(seconds / max(1, runs))}" for runs, seconds in sides)
+        yield f"  {apart[name] / seen:+.1%}: recorded {before}, measured {after}: {shortened(name)}"
     if between:
-        yield f"  {between / seen:+.1%}: between the kernels of a call, which the recording does not time"
+        yield f"  {between / seen:+.1%}: between the kernels of a call, which a recording does not time"
+
+
+def _by_kernel(budget: Budget) -> tuple[dict[str, tuple[int, float]], float]:
+    """How often each kernel runs in the calls of the sum, and its seconds; and the seconds between kernels.
+
+    A row times the whole call: a kernel has the part of it that it had in the call that was traced.
+    """
+    found, between = dict[str, tuple[int, float]](), 0.0
+    for kernel, row in ((entry.kernel, entry.row) for entry in budget.entries if entry.row is not None):
+        busy, each = row.timed.busy or row.median, row.trace.kernel_s or ()
+        between += kernel.count * (row.median - busy)
+        for name, often, own in zip(row.trace.kernels or (), row.trace.kernel_runs or (), each, strict=False):
+            runs, seconds = found.get(name, (0, 0.0))
+            found[name] = runs + kernel.count * often, seconds + kernel.count * busy * own / math.fsum(each)
+    return found, between
 
 
 def _weights(kernels: Sequence[StepKernel], budget: Budget) -> str:
