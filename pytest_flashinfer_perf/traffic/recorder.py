@@ -20,12 +20,10 @@ from typing import Any
 
 from pytest_flashinfer_perf.traffic import arguments
 from pytest_flashinfer_perf.traffic.arguments import Key, KeyOf
-from pytest_flashinfer_perf.traffic.kernels import Kernels
 from pytest_flashinfer_perf.traffic.pieces import MOST_NUMBERS, CallTally, Held, Writer, changes
 
 MOST_DISTINCT = 20_000  # calls of a process
 MOST_BYTES = 32 << 20  # of their descriptions
-MOST_FORMS = 10_000
 MOST_COPIES = 256  # of tensors of a GPU that nobody has read yet
 MARK = "_flashinfer_perf_traffic"  # the attribute of a wrapper or graph that holds what is known of it
 UNNAMED = "skip_check"  # what FlashInfer's checks take of a call, and no signature names
@@ -55,23 +53,6 @@ class State:
 NO_STATE = State()
 
 
-class Buffer:
-    """A small tensor of a captured call, which the program refills before replays. It is not kept alive: memory that
-    ends with the capture is the graph's, which uses it again.
-    """
-
-    def __init__(self, torch: Any, tensor: Any) -> None:
-        self.torch, self.dtype = torch, tensor.dtype
-        self.memory = torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
-        self.place = (tensor.storage_offset(), tensor.shape, tensor.stride())
-
-    def tensor(self) -> Any:
-        """What lies there now; None once nobody else has the memory."""
-        memory = self.torch.UntypedStorage._new_with_weak_ptr(self.memory.cdata)  # noqa: SLF001 - as torch itself does
-        empty = functools.partial(self.torch.empty, 0, dtype=self.dtype)
-        return None if memory is None else empty(device=memory.device).set_(memory, *self.place)
-
-
 @dataclass
 class Captured:
     """A call in a CUDA graph: its tally as long as the wrapper's plan is that of the key; None if it is dropped."""
@@ -79,12 +60,12 @@ class Captured:
     key: Key
     tally: CallTally | None
     state: State
-    buffers: dict[str, Buffer] = field(default_factory=dict)
+    buffers: dict[str, Callable[[], Any]]  # of its small tensors, which the program refills before replays
     times: int = 0
 
     def readable(self) -> dict[str, Any]:
-        """Its small tensors, if all of them are still there."""
-        tensors = {name: one.tensor() for name, one in self.buffers.items()}
+        """What the program refills, if all of that is still there."""
+        tensors = {name: buffer() for name, buffer in self.buffers.items()}
         if any(one is None for one in tensors.values()):
             self.buffers, tensors = {}, {}
         return tensors
@@ -125,7 +106,7 @@ class DecoratedApi:
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name, those behind `*` as a list, without self."""
-        named = {name: value for name, value in kwargs.items() if name != UNNAMED or name in self.signature.parameters}
+        named = {name: value for name, value in kwargs.items() if name != UNNAMED}
         given = dict(self.signature.bind(*args, **named).arguments)
         for name, one in self.signature.parameters.items():
             if one.kind is one.VAR_KEYWORD:
@@ -160,8 +141,8 @@ class CallRecorder:
         self.copies: list[tuple[Held, dict[str, Any], Any]] = []
         self.forms = self.numbers = self.capturing = 0
         self.devices: set[int] = set()
-        self.is_timed = False
-        self.kernels: Kernels | None = None
+        self.timing: Callable[[], Any] | None = None  # what times kernels, from the first call on
+        self.kernels: Any = None
         self.writer = Writer(folder, self.lines)
         self.cleared()
         os.register_at_fork(after_in_child=self.forked)
@@ -212,7 +193,9 @@ class CallRecorder:
             if graph is not None and api.role in {"method", "function"}:
                 state = self.state(api, args)
                 if (key, id(state)) not in graph.calls:
-                    self.capture(graph, Captured(key, tally, state), self.readable(api, args, kwargs))
+                    tensors = self.readable(api, args, kwargs)
+                    buffers = {name: arguments.buffer(self.torch, one) for name, one in tensors.items()}
+                    self.capture(graph, Captured(key, tally, state, buffers))
                 graph.calls[key, id(state)].times += 1
                 return
             if tally is None:
@@ -234,8 +217,6 @@ class CallRecorder:
 
     def new_form(self, api: DecoratedApi, form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyOf:
         with self.lock:
-            if self.forms >= MOST_FORMS:
-                raise OverflowError(f"{MOST_FORMS} forms of calls")
             self.forms += 1
             made = api.keys[form] = api.key_of(self.torch, self.forms, args, kwargs)
         return made
@@ -246,19 +227,19 @@ class CallRecorder:
     def add(self, key: Key, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallTally | None:
         if self.is_full():
             return None
-        if self.is_timed and not self.capturing:
-            self.time()
+        if self.timing is not None and self.kernels is None and not self.capturing:
+            self.time(self.timing)
         given, state = api.bound(args, kwargs), self.state(api, args)
         self.devices |= {one.device.index for one in given.values() if getattr(one, "is_cuda", False)}
         is_read = bool(arguments.readable(self.torch, given))
         return self.new_tally(key, api.described(self.torch, given, state), state, is_read=is_read)
 
-    def time(self) -> None:
-        """Time kernels from the first call on: a process that makes none may fork others that use the GPU."""
-        self.is_timed = False
+    def time(self, timing: Callable[[], Any]) -> None:
+        """Not before a call: a process that makes none may fork others that use the GPU."""
         try:
-            self.kernels = Kernels()
+            self.kernels = timing()
         except Exception as error:  # noqa: BLE001 - the recording says it
+            self.timing = None
             self.failed("--time", error, calls=0)
 
     def is_full(self) -> bool:
@@ -326,10 +307,9 @@ class CallRecorder:
             held.is_ready = True
             self.copies.remove(one)
 
-    def capture(self, graph: Graph, one: Captured, tensors: Mapping[str, Any]) -> None:
+    def capture(self, graph: Graph, one: Captured) -> None:
         graph.calls[one.key, id(one.state)] = one
-        one.buffers = {name: Buffer(self.torch, tensor) for name, tensor in tensors.items()}
-        graph.due = 1 if tensors else graph.due
+        graph.due = 1 if one.buffers else graph.due
         if one.state is not NO_STATE and graph not in one.state.graphs:
             one.state.graphs.append(graph)
 

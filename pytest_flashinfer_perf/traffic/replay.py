@@ -18,8 +18,7 @@ from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan, Traffic
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.traffic import clusters, recording, translate
 from pytest_flashinfer_perf.traffic.clusters import Cluster, Weighed
-from pytest_flashinfer_perf.traffic.given import GivenCall, NoCaseError
-from pytest_flashinfer_perf.traffic.problem import SMALLEST_S, Effort, PosedProblem, routine_of
+from pytest_flashinfer_perf.traffic.problem import SMALLEST_S, Effort, GivenCall, NoCaseError, PosedProblem, routine_of
 from pytest_flashinfer_perf.traffic.recording import RecordedCall, Recording
 
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.routines._offsets import as_list
-from pytest_flashinfer_perf.traffic.given import BYTES, GivenCall, NoCaseError
-from pytest_flashinfer_perf.traffic.problem import Effort, PosedProblem, posed
+from pytest_flashinfer_perf.traffic.problem import BYTES, Effort, GivenCall, NoCaseError, PosedProblem, posed
 
 DECODE = "BatchDecodeWithPagedKVCacheWrapper"
 PAGED = "BatchPrefillWithPagedKVCacheWrapper"

@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.rows.fields import FieldError, read, written
 from pytest_flashinfer_perf.spec import CannotRunError
 from pytest_flashinfer_perf.traffic import arguments as recorded_arguments
 from pytest_flashinfer_perf.traffic import recording, translate
-from pytest_flashinfer_perf.traffic.given import GivenCall, NoCaseError
+from pytest_flashinfer_perf.traffic.problem import GivenCall, NoCaseError
 from pytest_flashinfer_perf.traffic.recording import RecordedCall, WrapperState
 
 HEADS = {"num_qo_heads": 32, "num_kv_heads": 8}
