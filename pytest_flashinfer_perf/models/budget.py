@@ -249,24 +249,19 @@ def below(budget: Budget) -> Iterator[str]:
 
 def _beside(budget: Budget, traffic: Traffic) -> Iterator[str]:
     """The sum per second, and beside the kernels that the recorded program ran, if the recording timed them."""
-    took, rows = budget.total.seconds, [entry.row for entry in budget.entries if entry.row is not None]
+    took, (now, between) = budget.total.seconds, _by_kernel(budget)
     if traffic.seconds:
         yield f"{duration(took / traffic.seconds)} of GPU time for each second that was recorded"
-    launched = {name for row in rows for name in row.trace.kernels or ()}
-    seen = math.fsum(seconds for name, seconds in traffic.kernels.items() if name in launched)
+    seen = math.fsum(traffic.kernels.get(name, 0.0) for name in now)
     if not seen:
         return
-    now, between = _by_kernel(budget)
     both = [(name, seconds / runs) for name, (runs, seconds) in now.items() if name in traffic.kernels]
     as_often = sum(traffic.runs[name] * each - traffic.kernels[name] for name, each in both)
-    caches = " and ".join(sorted({cold_l2(row) for row in rows}))
-    whole, others = math.fsum(traffic.kernels.values()), traffic.kernels.keys() - launched
-    heaviest = max(others, key=lambda name: traffic.kernels[name], default="")
-    most = f", {traffic.kernels[heaviest] / whole:.1%} into {shortened(heaviest)}" if heaviest else ""
+    caches = " and ".join(sorted({cold_l2(entry.row) for entry in budget.entries if entry.row is not None}))
     yield (
         f"the recorded program spent {duration(seen)} in the kernels of these cases; the sum, of {caches}, is "
         f"{took / seen - 1:+.1%} of that, and {as_often / seen:+.1%} if each kernel ran as often as it was recorded; "
-        f"{1 - seen / whole:.1%} of the program's GPU time went into other kernels{most}"
+        f"{1 - seen / math.fsum(traffic.kernels.values()):.1%} of the program's GPU time went into other kernels"
     )
     apart = {name: seconds - traffic.kernels.get(name, 0.0) for name, (_, seconds) in now.items()}
     for name in sorted(apart, key=lambda name: -abs(apart[name]))[:MOST_KERNELS]:

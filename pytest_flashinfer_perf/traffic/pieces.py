@@ -22,6 +22,7 @@ MOST_SAMPLES = 64  # of each distinct call
 EVERY = 0.5  # seconds
 LONGEST_PIECE = 64 << 20
 MOST_NUMBERS = 4 << 20  # of all samples that a process writes
+DRAWN = random.Random()  # noqa: S311 - a sample is no secret, and the program's own state is not touched
 
 
 class Held:
@@ -54,13 +55,13 @@ class CallTally:
                 self.samples.append(sample)
                 place = len(self.samples) - 1
             else:
-                place = random.randrange(MOST_SAMPLES)  # noqa: S311 - a sample is no secret
+                place = DRAWN.randrange(MOST_SAMPLES)
                 self.samples[place] = sample
             self.changed.add(place)
             self.due += 1 if len(self.samples) < MOST_SAMPLES else self._skipped()
 
     def _skipped(self) -> int:
-        first, second = (1.0 - random.random() for _ in range(2))  # noqa: S311
+        first, second = (1.0 - DRAWN.random() for _ in range(2))
         self.threshold *= math.exp(math.log(first) / MOST_SAMPLES)
         return int(math.log(second) / math.log1p(-self.threshold)) + 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -97,11 +97,7 @@ def tensors_in(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def nbytes(tensor: Mapping[str, Any]) -> int:
-    return size(tensor["tensor"]) * BYTES.get(tensor["dtype"], 1)
-
-
-def size(shape: Sequence[int | None]) -> int:
-    return math.prod(one or 0 for one in shape)
+    return math.prod(one or 0 for one in tensor["tensor"]) * BYTES.get(tensor["dtype"], 1)
 
 
 # What an estimate takes a GPU to do: bytes and operations a second of an H200, and the seconds of the smallest kernel.

@@ -9,7 +9,7 @@ import functools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import TestlistLine, numbered
@@ -22,14 +22,14 @@ from pytest_flashinfer_perf.traffic.problem import SMALLEST_S, Effort, GivenCall
 from pytest_flashinfer_perf.traffic.recording import RecordedCall, Recording
 
 
-@dataclass(frozen=True)
+@dataclass
 class CallsWithoutCase:
     """Calls of one API that nothing measures, for one reason."""
 
     api: str
     reason: str
-    calls: int
-    seconds: float  # an estimate, by the bytes of their arguments
+    calls: int = 0
+    seconds: float = 0.0  # an estimate, by the bytes of their arguments
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,8 @@ def translate_all(calls: Iterable[RecordedCall]) -> Translated:
             try:
                 posed = translate.problem(x)
             except NoCaseError as error:
-                seconds = count * Effort(x.nbytes).seconds
-                known = without.setdefault((api, str(error)), CallsWithoutCase(api, str(error), 0, 0.0))
-                without[api, str(error)] = replace(known, calls=known.calls + count, seconds=known.seconds + seconds)
+                known = without.setdefault((api, str(error)), CallsWithoutCase(api, str(error)))
+                known.calls, known.seconds = known.calls + count, known.seconds + count * Effort(x.nbytes).seconds
                 continue
             each.append(posed.seconds)
             key = (api, *posed.fixed, *sorted(posed.params.items(), key=str))

@@ -72,11 +72,7 @@ def _refuse_variants(x: GivenCall) -> None:
 
 
 def _heads(x: GivenCall, *width: str) -> dict[str, Any]:
-    return {
-        "num_qo_heads": x.number("num_qo_heads"),
-        "num_kv_heads": x.number("num_kv_heads"),
-        "head_dim_qk": x.number(*width),
-    }
+    return {name: x.number(name) for name in ("num_qo_heads", "num_kv_heads")} | {"head_dim_qk": x.number(*width)}
 
 
 def _paged(x: GivenCall, indptr: str, last: str) -> list[int]:

@@ -96,6 +96,8 @@ def test_calls_of_threads_and_processes_are_counted_exactly(tmp_path):
 
 
 WRAPPERS = """
+    import random
+    random.seed(5)
     wrapper = Wrapper(torch.empty(16, dtype=torch.uint8), kv_layout="HND")
     kv = (torch.empty(9, 8).t(), None)
     wrapper.plan(torch.tensor([0, 3, 7]), torch.arange(7) + 100, 8)
@@ -107,6 +109,7 @@ WRAPPERS = """
             wrapper.run(A, kv, return_lse=True)
     for nth in range(50):
         mm(A, A, seed=nth, name="/home/me/secret", scale=0.5)
+    assert random.random() == random.Random(5).random()
 """
 
 
