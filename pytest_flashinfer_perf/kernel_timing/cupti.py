@@ -78,6 +78,8 @@ def union(intervals: Iterable[tuple[int, int]]) -> int:
 @dataclass(frozen=True)
 class Trace:
     kernels: tuple[str, ...]
+    kernel_runs: tuple[int, ...]
+    kernel_s: tuple[float, ...]
     launches: int
     busy_s: float
     span_s: float
@@ -89,8 +91,12 @@ def summarise(activities: Sequence[Activity]) -> Trace | None:
         return None
     ordered = sorted(activities, key=lambda a: a.start)
     span = max(a.end for a in ordered) - ordered[0].start
-    names = tuple(dict.fromkeys(a.name for a in ordered))
-    return Trace(names, len(ordered), union((a.start, a.end) for a in ordered) / 1e9, span / 1e9)
+    times: dict[str, list[int]] = {}
+    for one in ordered:
+        times.setdefault(one.name, []).append(one.end - one.start)
+    runs, took = tuple(map(len, times.values())), tuple(sum(each) / 1e9 for each in times.values())
+    busy = union((a.start, a.end) for a in ordered) / 1e9
+    return Trace(tuple(times), runs, took, len(ordered), busy, span / 1e9)
 
 
 @contextmanager

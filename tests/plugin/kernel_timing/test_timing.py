@@ -36,6 +36,8 @@ def test_a_trace_of_nothing_is_no_trace():
 def test_names_of_kernels_in_launch_order_once_each():
     seen = summarise([Activity("merge", 9, 10), Activity("decode", 0, 4), Activity("decode", 4, 9)])
     assert seen.kernels == ("decode", "merge")
+    assert seen.kernel_runs == (2, 1)
+    assert seen.kernel_s == pytest.approx((9e-9, 1e-9))
 
 
 def test_clocks_come_from_the_sms_that_both_stamps_reached():
