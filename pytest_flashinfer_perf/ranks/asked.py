@@ -54,10 +54,9 @@ def wants_no_multicast(environment: Mapping[str, str], *, option: bool) -> bool:
     return option or any(environment.get(name) == off for name, off in NO_MULTICAST.items())
 
 
-def multicast(environment: Mapping[str, str] | None = None) -> str:
+def multicast(environment: Mapping[str, str] = os.environ) -> str:
     """Whether any of what this process may use could use NVLink multicast."""
-    known = os.environ if environment is None else environment
-    return "no multicast" if all(known.get(name) == off for name, off in NO_MULTICAST.items()) else MULTICAST
+    return "no multicast" if all(environment.get(name) == off for name, off in NO_MULTICAST.items()) else MULTICAST
 
 
 def undecided(environment: Mapping[str, str], *, no_multicast: bool) -> str | None:

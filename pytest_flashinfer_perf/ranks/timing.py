@@ -143,9 +143,7 @@ class Together:
 def chosen(ranks: Ranks, name: str) -> tuple[Together, str]:
     """The instrument of a group, and why it is not the best; raises InstrumentError in all ranks alike."""
     if name == "events":
-        raise InstrumentError(
-            "--perf-instrument=events: events of two processes have no common clock, use cupti or wall"
-        )
+        raise InstrumentError("--perf-instrument=events: no clock of events is common to processes, use cupti or wall")
     why_not = None if name == "wall" else device_clock.missing(ranks)
     if name == "cupti" and why_not:
         raise InstrumentError(f"--perf-instrument=cupti: {why_not}")
