@@ -32,6 +32,14 @@ class Spans:
         return Spans(torch.cat((self.arrivals, other.arrivals), 1), torch.cat((self.ends, other.ends), 1))
 
     @property
+    def offsets(self) -> Tensor:
+        """How far each clock is ahead of the first one in nanoseconds, if ranks arrive together in the median."""
+        return (self.arrivals - self.arrivals[0]).median(-1, keepdim=True).values
+
+    def less(self, offsets: Tensor) -> Spans:
+        return Spans(self.arrivals - offsets, self.ends - offsets)
+
+    @property
     def last_to_last(self) -> list[float]:
         """The seconds of each call from the last arrival to the last end: how late a rank came is not in them."""
         return seconds(self.ends.amax(0) - self.arrivals.amax(0))
@@ -64,13 +72,12 @@ class Spans:
 
     @property
     def each_from_the_first_arrival(self) -> Spans:
-        first = self.arrivals.amin(0)
-        return Spans(self.arrivals - first, self.ends - first)
+        return self.less(self.arrivals.amin(0))
 
     @property
     def each_from_its_own_start(self) -> Spans:
         """Where clocks differ there is nothing else that a rank's times can be counted from."""
-        return Spans(self.arrivals - self.arrivals, self.ends - self.arrivals)
+        return self.less(self.arrivals)
 
 
 def seconds(nanoseconds: Tensor) -> list[float]:

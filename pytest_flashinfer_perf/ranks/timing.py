@@ -49,6 +49,9 @@ class Clock(Protocol):
     @property
     def trace(self) -> Trace | None: ...
 
+    @property
+    def drifts(self) -> bool: ...
+
     def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]: ...
 
 
@@ -60,6 +63,7 @@ class HostClock:
     now: Callable[[], int] = time.perf_counter_ns
     name: str = "wall"
     trace: None = None
+    drifts: bool = False
 
     def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]:
         with without_gc():
@@ -85,6 +89,7 @@ class Together:
     clock: Clock
     proof: Spans = field(init=False)
     timed: list[Spans] = field(default_factory=list)
+    offset_ns: int = 0  # the largest that was taken off
 
     def __post_init__(self) -> None:
         tiny = torch.ones(1, device=self.ranks.device.torch)
@@ -104,11 +109,19 @@ class Together:
 
     def sample(self, work: Work, count: int, warmup: int) -> list[CallTime]:
         """Untimed calls are made as timed ones are, right before them: after idling a call takes 100 us more."""
-        self.timed.append(self._spans(work, count, warmup))
+        seen = self._spans(work, count, warmup)
+        self.timed.append(self._aligned(seen, seen))
         return list(map(CallTime, self.figures(self.timed[-1])))
 
     def figures(self, seen: Spans) -> list[float]:
         return seen.longest if self.proof.violations else seen.last_to_last
+
+    def _aligned(self, seen: Spans, beside: Spans) -> Spans:
+        """Less how far the clocks have drifted apart, which calls right beside them show that all came to at once."""
+        if not self.clock.drifts:
+            return seen
+        self.offset_ns = max(self.offset_ns, int(beside.offsets.abs().max()))
+        return seen.less(beside.offsets)
 
     def _spans(self, work: Work, count: int, warmup: int = 1, late_s: float = 0.0) -> Spans:
         return Spans.of(self.ranks.everybodys(self.clock.spans(work, warmup + count, late_s)[warmup:]))
@@ -116,8 +129,10 @@ class Together:
     def described(self, work: Work) -> RankTimes:
         """What the row says; the last rank comes late to a few more calls first."""
         late_s = LATE_S if self.ranks.rank == self.ranks.size - 1 else 0.0
-        late = self._spans(work, LATE_CALLS, late_s=late_s)
         seen = functools.reduce(Spans.__add__, self.timed)
+        calls = min(LATE_CALLS, len(seen.longest))
+        beside = self._spans(work, calls) if self.clock.drifts else seen
+        late = self._aligned(self._spans(work, calls, late_s=late_s), beside)
         differs = self.proof.violations > 0
         raw = seen.each_from_its_own_start if differs else seen.each_from_the_first_arrival
         return RankTimes(
@@ -127,6 +142,7 @@ class Together:
             backend=str(dist.get_backend()),
             transport=asked.multicast() if self.ranks.device.is_gpu else "one host",
             clock_bound_ns=None if differs else self.proof.bound_ns,
+            clock_offset_ns=self.offset_ns,
             clock_violations=self.proof.violations,
             clock_calls=PROOF_CALLS,
             max_over_ranks_s=statistics.median(seen.longest),

@@ -63,3 +63,15 @@ def test_placements_are_joined_call_by_call_and_counted_from_their_first_arrival
     both = true + true
     assert both.longest == true.longest * 2
     assert both.each_from_the_first_arrival.arrivals.amin(0).tolist() == [0] * len(both.longest)
+
+
+@given(collectives(), US)
+def test_how_far_clocks_have_drifted_is_taken_off_what_ranks_do_at_once_and_late(drawn, late):
+    true, clocks = drawn
+    first = true.arrivals[0].tolist()
+    beside = read_by(clocks, spans([first] * len(clocks), true.ends.tolist()))
+    arrivals = [*[first] * (len(clocks) - 1), [at + late for at in first]]
+    called = spans(arrivals, (true.ends + late).tolist())
+    seen = read_by(clocks, called).less(beside.offsets)
+    assert seen.last_to_last == called.last_to_last
+    assert seen.longest == called.longest
