@@ -70,15 +70,6 @@ class Spans:
         bounds = (self.ends[:, None] - self.arrivals).amin(-1)  # [i, j]
         return int(bounds.fill_diagonal_(0).max())
 
-    @property
-    def each_from_the_first_arrival(self) -> Spans:
-        return self.less(self.arrivals.amin(0))
-
-    @property
-    def each_from_its_own_start(self) -> Spans:
-        """Where clocks differ there is nothing else that a rank's times can be counted from."""
-        return self.less(self.arrivals)
-
 
 def seconds(nanoseconds: Tensor) -> list[float]:
     return [one / 1e9 for one in nanoseconds.tolist()]

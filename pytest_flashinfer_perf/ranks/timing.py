@@ -12,7 +12,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -27,7 +26,6 @@ from pytest_flashinfer_perf.kernel_timing.instruments import (
 )
 from pytest_flashinfer_perf.kernel_timing.run import Observations, Placed, Timing, Verify
 from pytest_flashinfer_perf.kernel_timing.target import Target
-from pytest_flashinfer_perf.kernel_timing.trace import Trace
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.garbage import without_gc
 from pytest_flashinfer_perf.ranks import asked, device_clock, links
@@ -38,21 +36,6 @@ from pytest_flashinfer_perf.rows.ranks import RankTimes
 PROOF_CALLS = 100
 LATE_S, LATE_CALLS = 200e-6, 30
 LAST_TO_LAST, LONGEST = "last arrival to last end", "maximum over ranks"
-
-
-class Clock(Protocol):
-    """Notes when this rank arrives at each of some calls and ends it, in nanoseconds; all ranks meet before each."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def trace(self) -> Trace | None: ...
-
-    @property
-    def drifts(self) -> bool: ...
-
-    def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]: ...
 
 
 @dataclass(frozen=True)
@@ -79,6 +62,10 @@ class HostClock:
         work()
         work.device.synchronize()
         return arrival, self.now()
+
+
+# Notes when this rank arrives at each of some calls and ends it, in nanoseconds; all ranks meet before each.
+Clock = HostClock | device_clock.DeviceClock
 
 
 @dataclass
@@ -109,19 +96,19 @@ class Together:
 
     def sample(self, work: Work, count: int, warmup: int) -> list[CallTime]:
         """Untimed calls are made as timed ones are, right before them: after idling a call takes 100 us more."""
-        seen = self._spans(work, count, warmup)
-        self.timed.append(self._aligned(seen, seen))
+        self.timed.append(self._aligned(self._spans(work, count, warmup)))
         return list(map(CallTime, self.figures(self.timed[-1])))
 
     def figures(self, seen: Spans) -> list[float]:
         return seen.longest if self.proof.violations else seen.last_to_last
 
-    def _aligned(self, seen: Spans, beside: Spans) -> Spans:
-        """Less how far the clocks have drifted apart, which calls right beside them show that all came to at once."""
+    def _aligned(self, seen: Spans, beside: Spans | None = None) -> Spans:
+        """Less how far the clocks have drifted apart, which they or calls beside them show that all came to at once."""
         if not self.clock.drifts:
             return seen
-        self.offset_ns = max(self.offset_ns, int(beside.offsets.abs().max()))
-        return seen.less(beside.offsets)
+        offsets = (beside or seen).offsets
+        self.offset_ns = max(self.offset_ns, int(offsets.abs().max()))
+        return seen.less(offsets)
 
     def _spans(self, work: Work, count: int, warmup: int = 1, late_s: float = 0.0) -> Spans:
         return Spans.of(self.ranks.everybodys(self.clock.spans(work, warmup + count, late_s)[warmup:]))
@@ -131,10 +118,11 @@ class Together:
         late_s = LATE_S if self.ranks.rank == self.ranks.size - 1 else 0.0
         seen = functools.reduce(Spans.__add__, self.timed)
         calls = min(LATE_CALLS, len(seen.longest))
-        beside = self._spans(work, calls) if self.clock.drifts else seen
+        beside = self._spans(work, calls) if self.clock.drifts else None
         late = self._aligned(self._spans(work, calls, late_s=late_s), beside)
         differs = self.proof.violations > 0
-        raw = seen.each_from_its_own_start if differs else seen.each_from_the_first_arrival
+        # Where clocks differ there is nothing but its own start that a rank's times can be counted from.
+        raw = seen.less(seen.arrivals if differs else seen.arrivals.amin(0))
         return RankTimes(
             ranks=self.ranks.size,
             collective=self.ranks.collective,

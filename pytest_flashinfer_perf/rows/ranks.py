@@ -15,8 +15,6 @@ BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
     "broadcast": lambda _: 1.0,
     "reduce": lambda _: 1.0,
 }
-
-
 MULTICAST = "multicast allowed"  # the transport of ranks that could use it
 
 
