@@ -99,11 +99,13 @@ def _tactics(
     ways = {DEFAULT: tactics.default(questions), **{way: one.tactic for way, one in chosen.items()}}
     race, sentence = _searched(held, call, questions, list(ways.values()), job.budget)
     job.say("replays", case=case.identity.case)
-    again = (way for way in ways if way in {DEFAULT, *files})
     more = {
         "untuned": tuple(way for way, one in chosen.items() if not one.is_covered),
-        "questions": tuple(map(_question, questions)),
-        "replayed": {way: _replayed(held, call.target, ways[way], files.get(way)) for way in again},
+        "questions": tuple(
+            QuestionFound(one.op, tuple(sorted({choice.runner for choice in one.choices})), one.broken, one.rounded)
+            for one in questions
+        ),
+        "replayed": {way: _replayed(held, call.target, ways[way], files.get(way)) for way in (DEFAULT, *files)},
         "written": _written(race, call.target, questions, ways, job.write),
     }
     return _found(case, held, race, sentence, {way: tactic.name for way, tactic in ways.items()}, **more)
@@ -191,11 +193,6 @@ def _found(case: Case, held: Contest, race: Race, search: str, ways: Mapping[str
         flips=sets.flips(race.field, picks),
         **more,
     )
-
-
-def _question(question: TunerQuestion) -> QuestionFound:
-    runners = sorted({choice.runner for choice in question.choices})
-    return QuestionFound(question.op, tuple(runners), question.broken, question.rounded)
 
 
 def entries(race: Race) -> list[TacticFound]:
