@@ -141,10 +141,15 @@ def _watched(build: Callable[..., Any]) -> Callable[..., Any]:
                 broken[spec.name] = first_error(str(error))
         raise CompileError(
             f"FlashInfer's module {spec.name} does not compile: {broken[spec.name]}\n"
-            f"all that its compiler says: ninja -C {spec.build_dir} -f {spec.ninja_path}"
+            f"all that its compiler says: ninja -C {ninja_folder(spec)} -f {spec.ninja_path}"
         )
 
     return built
+
+
+def ninja_folder(spec: Any) -> Any:
+    """Where FlashInfer runs ninja for a module: before 0.6.3 all modules of a release shared one folder."""
+    return spec.build_dir if hasattr(spec, "build_dir") else spec.ninja_path.parents[1]
 
 
 def first_error(output: str) -> str:
