@@ -47,6 +47,37 @@ def _done(words, where, variables):
     return done.stdout
 
 
+# In the place of FlashInfer: what the museum calls, by torch.
+CALLED = """
+import sys, torch
+__version__ = "0.0"
+for module in ("norm", "sampling", "page", "gdn_prefill"):
+    sys.modules[f"flashinfer.{module}"] = sys.modules[__name__]
+def rmsnorm(x, weight, eps=1e-6, out=None):
+    return out.copy_(torch.nn.functional.rms_norm(x, weight.shape, weight, eps))
+def top_k(scores, k, sorted=False, tie_break=0):
+    return tuple(scores.topk(k))
+def top_k_top_p_sampling_from_logits(logits, k, p):
+    return logits.argmax(-1)
+def append_paged_mla_kv_cache(ckv, kpe, which, at, ckvs, kpes, pages, starts, last):
+    page = pages[starts[which] + at // ckvs.shape[1]]
+    ckvs[page, at % ckvs.shape[1]], kpes[page, at % ckvs.shape[1]] = ckv, kpe
+def chunk_gated_delta_rule(query, key, value, decay, beta, cu_seqlens):
+    return (value * (decay * beta).unsqueeze(-1)).to(value.dtype)
+"""
+
+
+def test_the_museums_calls_are_right_of_functions_that_are(tmp_path):
+    (tmp_path / "flashinfer.py").write_text(CALLED)
+    smallest = "16-4096 or sampling[1] or ties[64] or alike or [4096] or [512]"
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    rows = measured("museum_calls.py", f"-k{smallest}", where=tmp_path, PYTHONPATH=path)
+    answers = {row["name"]: row["extra_info"]["refcheck"] for row in rows}
+    not_compared = {"test_sampling[1]", "test_top_k_ties[64]", "test_gdn[512]"}
+    right = {"test_rmsnorm[16-4096]", "test_top_k_of_alike_scores", "test_append_mla[4096]"}
+    assert answers == {**dict.fromkeys(not_compared, "not checked"), **dict.fromkeys(right, "passed")}
+
+
 def test_every_script_is_started_by_a_test():
     tests = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
     used = {*re.findall(r"^import (\w+)|^from (\w+) import", tests, re.MULTILINE)}
