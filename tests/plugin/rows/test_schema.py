@@ -34,7 +34,7 @@ def test_own(perf, benchmark):
     perf.time(torch.neg, torch.ones(8), flops=8, bytes=64)
 
 def test_plain(benchmark):
-    benchmark(int)
+    benchmark.pedantic(int)
 """
 
 
