@@ -1,6 +1,7 @@
 """Each script beside the package is started, without a GPU: what it does after the GPU, or before it."""
 
 import json
+import os
 import random
 import re
 import runpy
@@ -58,6 +59,7 @@ def started_alone(name, *arguments):
 @pytest.fixture
 def measured(pytester, monkeypatch):
     """The rows of a script that pytest runs."""
+
     def measured(name, *arguments, **variables):
         monkeypatch.chdir(ROOT)
         for variable, value in variables.items():
@@ -97,7 +99,9 @@ def test_the_museums_calls_are_right_of_functions_that_are(tmp_path):
     words = [sys.executable, "-m", "pytest", SCRIPTS["museum_calls.py"], *QUICK, "-k", smallest]
     written = tmp_path / "run.json"
     words.append(f"--benchmark-json={written}")
-    done = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(written.read_text())["benchmarks"]
     answers = {row["name"]: row["extra_info"]["refcheck"] for row in rows}
