@@ -37,6 +37,14 @@ def pytest_collection():
         return (yield)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Tests that share a fixture of their module are one worker's, which makes it once (`--dist=loadgroup`)."""
+    for item in items:
+        if any(found[-1].scope == "module" for found in item._fixtureinfo.name2fixturedefs.values()):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 class KeepsWhatIsInstalled(_pytest.pytester.SysModulesSnapshot):
     """After a session that a test started in this process, of what it imported only files of the test go.
 
