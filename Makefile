@@ -77,7 +77,7 @@ test-gate: $(VENV)/test-is-ready
 
 # Three for two cores: a third of their time these tests wait for a process or a clock.
 test-plugin: $(VENV)/test-is-ready
-	$(PYTEST) -n 3 --dist=loadgroup --max-worker-restart=0 $(TESTS) --ignore=tests/plugin/gate
+	$(PYTEST) -n 3 --dist=load --max-worker-restart=0 $(TESTS) --ignore=tests/plugin/gate
 
 test-avx2: $(VENV)/test-is-ready
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(call files,$(OF_THE_CPU))

@@ -27,22 +27,15 @@ settings.load_profile("no deadline")
 
 
 def pytest_configure(config):
-    if config.pluginmanager.hasplugin("timeout"):
-        config.pluginmanager.import_plugin("fair_timeout")
+    for needed, plugin in (("timeout", "fair_timeout"), ("xdist", "sharing")):
+        if config.pluginmanager.hasplugin(needed):
+            config.pluginmanager.import_plugin(plugin)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     with importing():  # torch and FlashInfer
         return (yield)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Tests that share a fixture of their module are one worker's, which makes it once (`--dist=loadgroup`)."""
-    for item in items:
-        if any(found[-1].scope == "module" for found in item._fixtureinfo.name2fixturedefs.values()):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 class KeepsWhatIsInstalled(_pytest.pytester.SysModulesSnapshot):
