@@ -55,9 +55,7 @@ class Scheduler:
 
     def step(self):
         """Requests with the number of tokens that each gets: chunks of prompts, or one more for each that decodes."""
-        while (
-            self.waiting and len(self.running) < self.most and self._pages_for(self.waiting[0], PAGE) <= len(self.free)
-        ):
+        while self.waiting and len(self.running) < self.most and self._fits(self.waiting[0]):
             self.running.append(self.waiting.popleft())
         budget, prefill = self.chunk, []
         for request in list(self.running):
@@ -85,6 +83,9 @@ class Scheduler:
     @staticmethod
     def _pages_for(request, more):
         return -(-(request.cached + more) // PAGE) - len(request.pages)
+
+    def _fits(self, request):
+        return self._pages_for(request, request.wanted) <= len(self.free)
 
     def _grow(self, request, count):
         """Pages for so many more tokens, if need be those of the newest request, which may be this one itself."""
@@ -233,7 +234,7 @@ class Decode:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="How long requests arrive.")
-    parser.add_argument("--per-second", type=float, default=8.0, help="How many of them.")
+    parser.add_argument("--per-second", type=float, default=48.0, help="How many of them.")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     import torch

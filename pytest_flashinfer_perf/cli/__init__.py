@@ -27,6 +27,7 @@ SCRIPT = "flashinfer_benchmark.py"
 CHOOSING = ("--perf-api", "--perf-case", "--perf-model", "--perf-step", "--perf-plan")
 RUN_USAGE = "flashinfer-perf run FLAGS [-- PYTEST_ARGS]"
 RUN_EXAMPLE = "example: flashinfer-perf run --testlist my_benchmarks.txt --output_path run.csv -- -k bmm_fp8"
+BENCH_USAGE = "flashinfer-perf bench [PYTEST_ARGS]"
 BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite=smoke --benchmark-json=run.json"
 
 
@@ -46,24 +47,14 @@ def _parser() -> argparse.ArgumentParser:
     installed = metadata.version("pytest-flashinfer-perf")
     parser.add_argument("--version", action="version", version=f"pytest-flashinfer-perf {installed}")
     known = parser.add_subparsers(metavar="COMMAND", required=True)
-    known.add_parser(
-        "bench",
-        usage="flashinfer-perf bench [PYTEST_ARGS]",
-        help="Run the performance suite. All arguments are passed to pytest.",
-        description="Run the performance suite, from a checkout or a wheel. All arguments are passed to pytest; "
-        "`pytest --help` explains those that begin with --perf. Exits with pytest's code, and with 5 if every case was "
-        "skipped.",
-        epilog=BENCH_EXAMPLE,
-    )
-    known.add_parser(
-        "run",
-        usage=RUN_USAGE,
-        help=f"Run a command line of {SCRIPT}, FlashInfer's own benchmark.",
-        description=f"Run a command line of {SCRIPT}, with or without `python3 {SCRIPT}` in front. Flags beside "
-        "--testlist are added to every line of the file; the line's own flags win. Arguments behind -- are passed to "
-        "pytest.",
-        epilog=RUN_EXAMPLE,
-    )
+    suite = """Run the performance suite, from a checkout or a wheel. All arguments are passed to pytest; `pytest
+    --help` explains those that begin with --perf. Exits with pytest's code, and with 5 if every case was skipped."""
+    script = f"""Run a command line of {SCRIPT}, with or without `python3 {SCRIPT}` in front. Flags beside --testlist
+    are added to every line of the file; the line's own flags win. Arguments behind -- are passed to pytest."""
+    short = "Run the performance suite. All arguments are passed to pytest."
+    known.add_parser("bench", usage=BENCH_USAGE, help=short, description=suite, epilog=BENCH_EXAMPLE)
+    short = f"Run a command line of {SCRIPT}, FlashInfer's own benchmark."
+    known.add_parser("run", usage=RUN_USAGE, help=short, description=script, epilog=RUN_EXAMPLE)
     for name, sentence in commands.HELP.items():
         known.add_parser(name, help=sentence, add_help=False)
     return parser

@@ -22,7 +22,7 @@ from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, 
 from pytest_flashinfer_perf.machine import implementations
 from pytest_flashinfer_perf.machine.implementations import UNKNOWN
 from pytest_flashinfer_perf.models import verdicts
-from pytest_flashinfer_perf.rows.formatting import counted, duration
+from pytest_flashinfer_perf.rows.formatting import counted, duration, shortened
 from pytest_flashinfer_perf.rows.host_time import COUNTED, places
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
@@ -90,7 +90,6 @@ def place(judged: Judged) -> tuple[str, int] | None:
 # Remarks beside a verdict: what else changed with the case.
 
 CLOCK_MOVED = 0.02
-LONGEST_NAME = 64
 
 
 def remarks(judged: Judged) -> Iterator[str]:
@@ -173,12 +172,7 @@ def _asked_of_the_host(case: ComparedCase) -> Iterator[str]:
 def _kernels(case: ComparedCase) -> Iterator[str]:
     before, after = (dict.fromkeys(row.trace.kernels for row in side) for side in (case.before, case.after))
     if before and after and before != after and None not in (*before, *after):
-        yield another_kernel(*((_short(name) for names in side for name in names or ()) for side in (before, after)))
-
-
-def _short(name: str) -> str:
-    """A kernel's mangled name may have hundreds of letters, and its end tells it from its siblings."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}...{name[-LONGEST_NAME // 2 :]}"
+        yield another_kernel(*((shortened(name) for names in side for name in names or ()) for side in (before, after)))
 
 
 def _clock(case: ComparedCase) -> Iterator[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.rows.formatting import as_markdown, duration, markdown_table, named
+from pytest_flashinfer_perf.rows.formatting import as_markdown, cold_l2, duration, markdown_table, named, shortened
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run, RunError
 from pytest_flashinfer_perf.rows.scatter import median_error
@@ -22,6 +22,7 @@ from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan, Traffic
 OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median, in standard deviations over the root of the count
 USABLE = ("ok", "noisy")
 MOST_REASONS = 3
+MOST_KERNELS = 12
 ProblemKey = frozenset[tuple[str, Any]]
 
 
@@ -248,18 +249,42 @@ def below(budget: Budget) -> Iterator[str]:
 
 def _beside(budget: Budget, traffic: Traffic) -> Iterator[str]:
     """The sum per second, and beside the kernels that the recorded program ran, if the recording timed them."""
-    took = budget.total.seconds
+    took, (now, between) = budget.total.seconds, _by_kernel(budget)
     if traffic.seconds:
         yield f"{duration(took / traffic.seconds)} of GPU time for each second that was recorded"
-    traces = (entry.row.trace for entry in budget.entries if entry.row is not None)
-    launched = {name for trace in traces if trace for name in trace.kernels or ()}
-    seen = math.fsum(seconds for name, seconds in traffic.kernels.items() if name in launched)
-    if seen:
-        others = 1 - seen / math.fsum(traffic.kernels.values())
-        yield (
-            f"the recorded program spent {duration(seen)} in the kernels of these cases, "
-            f"the sum is {took / seen - 1:+.1%} of that; {others:.1%} of its GPU time went into other kernels"
-        )
+    seen = math.fsum(traffic.kernels.get(name, 0.0) for name in now)
+    if not seen:
+        return
+    both = [(name, seconds / runs) for name, (runs, seconds) in now.items() if name in traffic.kernels]
+    as_often = sum(traffic.runs[name] * each - traffic.kernels[name] for name, each in both)
+    caches = " and ".join(sorted({cold_l2(entry.row) for entry in budget.entries if entry.row is not None}))
+    yield (
+        f"the recorded program spent {duration(seen)} in the kernels of these cases; the sum, of {caches}, is "
+        f"{took / seen - 1:+.1%} of that, and {as_often / seen:+.1%} if each kernel ran as often as it was recorded; "
+        f"{1 - seen / math.fsum(traffic.kernels.values()):.1%} of the program's GPU time went into other kernels"
+    )
+    apart = {name: seconds - traffic.kernels.get(name, 0.0) for name, (_, seconds) in now.items()}
+    for name in sorted(apart, key=lambda name: -abs(apart[name]))[:MOST_KERNELS]:
+        sides = ((traffic.runs.get(name, 0), traffic.kernels.get(name, 0.0)), now[name])
+        before, after = (f"{runs:,} x {duration(seconds / max(1, runs))}" for runs, seconds in sides)
+        yield f"  {apart[name] / seen:+.1%}: recorded {before}, measured {after}: {shortened(name)}"
+    if between:
+        yield f"  {between / seen:+.1%}: between the kernels of a call, which a recording does not time"
+
+
+def _by_kernel(budget: Budget) -> tuple[dict[str, tuple[int, float]], float]:
+    """How often each kernel runs in the calls of the sum, and its seconds; and the seconds between kernels.
+
+    A row times the whole call: a kernel has the part of it that it had in the call that was traced.
+    """
+    found, between = dict[str, tuple[int, float]](), 0.0
+    for kernel, row in ((entry.kernel, entry.row) for entry in budget.entries if entry.row is not None):
+        busy, each = row.timed.busy or row.median, row.trace.kernel_s or ()
+        between += kernel.count * (row.median - busy)
+        for name, often, own in zip(row.trace.kernels or (), row.trace.kernel_runs or (), each, strict=False):
+            runs, seconds = found.get(name, (0, 0.0))
+            found[name] = runs + kernel.count * often, seconds + kernel.count * busy * own / math.fsum(each)
+    return found, between
 
 
 def _weights(kernels: Sequence[StepKernel], budget: Budget) -> str:

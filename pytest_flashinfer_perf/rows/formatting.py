@@ -16,6 +16,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 WIDTH, NARROWEST = 80, 40  # what pytest takes where there is no terminal, or one that says less
+LONGEST_NAME = 64  # of kernels
 COLD = {"rotate": "cold L2 by rotation", "flush": "cold L2 by flush", "none": "hot L2"}
 
 
@@ -48,6 +49,11 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def some(names: Sequence[str], most: int = 5) -> str:
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
+
+
 def rate(value: float | None) -> str:
     """A rate in at most 6 characters, of which none says nothing, as 0.0000 would."""
     if not value:
@@ -74,6 +80,11 @@ def provenance(row: Row) -> str:
     fallback = " (fallback)" if how.fallback else ""
     where = f"{identity.device} {identity.device_name}"
     return f"{identity.routine or 'own kernels'} on {where}: {', '.join(ways)}{fallback}, {roof}"
+
+
+def shortened(name: str) -> str:
+    """A kernel's mangled name may have hundreds of letters, and its end tells it from its siblings."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}...{name[-LONGEST_NAME // 2 :]}"
 
 
 def as_markdown(text: str) -> str:

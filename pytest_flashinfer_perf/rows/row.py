@@ -161,6 +161,8 @@ class KernelTrace:
     """One untimed call under CUPTI."""
 
     kernels: Annotated[tuple[str, ...] | None, "names of the kernels, in order"] = None
+    kernel_runs: Annotated[tuple[int, ...] | None, "how often each of them ran"] = None
+    kernel_s: Annotated[tuple[float, ...] | None, "the seconds of each, of all its runs together"] = None
     launches: Annotated[int | None, "kernels, copies and fills"] = None
     busy_s: Annotated[float | None, "the union of their intervals"] = None
     span_s: Annotated[float | None, "from the first start to the last end"] = None

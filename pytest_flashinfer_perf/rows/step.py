@@ -49,6 +49,7 @@ class Traffic:
     seconds: float
     calls: int
     kernels: Mapping[str, float]  # the GPU's seconds in each, if it was timed
+    runs: Mapping[str, int]  # how often each of them ran
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -156,6 +156,20 @@ def readable(torch: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def buffer(torch: Any, tensor: Any) -> Callable[[], Any]:
+    """Reads what lies later where the tensor is now, None once nobody else has that memory: to keep it would take it
+    from a graph, which uses it again.
+    """
+    memory = torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
+    dtype, place = tensor.dtype, (tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def now() -> Any:
+        there = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)  # noqa: SLF001 - as torch's own references do
+        return None if there is None else torch.empty(0, dtype=dtype, device=there.device).set_(there, *place)
+
+    return now
+
+
 def summary(name: str, tensor: Any) -> dict[str, Any]:
     """What a tensor held, of which a copy is given that lies on the CPU; a value that makes no sense counts as 0."""
     kind, flat = how(name), tensor.flatten()

@@ -106,9 +106,6 @@ def error(clusters: Sequence[Cluster]) -> float:
 
 def covering(clusters: Sequence[Cluster], share: float, without: float = 0.0) -> int:
     """How many of the first reach this share of the estimated time, `without` being that of calls without a case."""
-    whole, reached = sum(cluster.seconds for cluster in clusters) + without, 0.0
-    for count, cluster in enumerate(clusters):
-        if reached >= share * whole:
-            return count
-        reached += cluster.seconds
-    return len(clusters)
+    reached = list(itertools.accumulate((cluster.seconds for cluster in clusters), initial=0.0))
+    wanted = share * (reached[-1] + without)
+    return next((count for count, seconds in enumerate(reached) if seconds >= wanted), len(clusters))

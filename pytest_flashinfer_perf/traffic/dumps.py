@@ -77,13 +77,12 @@ def level_10(folder: Path, session: Path) -> Iterator[tuple[str | None, PieceCal
         sample = values_in(folder / name, one)
         call: dict[str, Any] = {"api": f"{one['module']}.{one['function_name']}", "arguments": given}
         role, wrapper = one["function_name"].rpartition(".")[2], (one.get("process_id"), one.get("self_id"))
-        if one.get("self_id") is not None and role not in ("__init__", "plan"):
-            state, planned = states.get(wrapper, ({"init": {}, "plan": {}}, {}))
-            call, sample = {**call, "wrapper": dict(state)}, {**planned, **sample}
-        elif one.get("self_id") is not None:
-            state, _ = states.get(wrapper, ({"init": {}, "plan": {}}, {}))
+        state, planned = states.get(wrapper, ({"init": {}, "plan": {}}, {}))
+        if one.get("self_id") is not None and role in ("__init__", "plan"):
             made = {"init": given, "plan": {}} if role == "__init__" else {**state, "plan": given}
             states[wrapper] = (made, sample)
+        elif one.get("self_id") is not None:
+            call, sample = {**call, "wrapper": dict(state)}, {**planned, **sample}
         yield one["versions"].get("flashinfer"), PieceCall(call, count=1, samples={0: sample} if sample else {})
 
 

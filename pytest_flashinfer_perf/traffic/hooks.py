@@ -1,4 +1,4 @@
-"""Where a recorded program calls FlashInfer: its decorator, and torch's graphs.
+"""Where a recorded program calls FlashInfer: its decorator, torch's graphs, and with `--time` its kernels.
 
 `inside/sitecustomize.py` starts this in each process that imports FlashInfer. It imports Python's own modules alone.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+from collections.abc import Iterable
 from typing import Any
 
-from pytest_flashinfer_perf.traffic.kernels import Kernels
+from pytest_flashinfer_perf.kernel_timing.cupti import BUFFER_BYTES, copied
 from pytest_flashinfer_perf.traffic.recorder import MARK, CallRecorder, Function, Graph
 
 FOLDER = "FLASHINFER_PERF_RECORD"  # where pieces are written
 TIMED = "FLASHINFER_PERF_RECORD_TIME"
-
+LONGEST_NAME = 4096  # of kernels
 
 recorders: list[CallRecorder] = []  # of this process: one, once FlashInfer is imported
 
@@ -26,11 +27,7 @@ def imported(module: Any) -> None:
         recorders.append(recorder := CallRecorder(module.torch, os.environ[FOLDER]))
         module.flashinfer_api = decorating(recorder, module.flashinfer_api)
         hook_graphs(recorder)
-        if os.environ.get(TIMED):
-            try:
-                recorder.kernels = Kernels()
-            except Exception as error:  # noqa: BLE001 - the recording says it
-                recorder.failed("--time", error, calls=0)
+        recorder.timing = Kernels if os.environ.get(TIMED) else None
     elif recorders and hasattr(module, "fast_decode_plan"):  # SGLang plans by it, and FlashInfer does not decorate it
         module.fast_decode_plan = recorders[0].counted(module.fast_decode_plan, module.fast_decode_plan)
 
@@ -82,8 +79,35 @@ def hook_graphs(recorder: CallRecorder) -> None:
         answer = replay(graph, *args, **kwargs)
         known = getattr(graph, MARK, None)
         if known is not None:
-            with recorder.lock:
-                known.replays += 1
+            recorder.replayed(known)
         return answer
 
     graphs.capture_begin, graphs.capture_end, graphs.replay = capture_begin, capture_end, replayed
+
+
+class Kernels:
+    """How often each kernel ran, and for how many nanoseconds. CUPTI has one user for each process."""
+
+    def __init__(self) -> None:
+        from cupti import cupti
+
+        self.cupti, self.kind = cupti, cupti.ActivityKind.CONCURRENT_KERNEL
+        self.totals: dict[str, list[int]] = {}
+        self.written = 0
+        cupti.activity_enable(self.kind)
+        cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self.completed)
+
+    def completed(self, records: Iterable[Any]) -> None:
+        for one in copied(list(records)):
+            if one.kind == self.kind:
+                total = self.totals.setdefault(one.name[:LONGEST_NAME], [0, 0])
+                total[0] += 1
+                total[1] += one.end - one.start
+
+    def lines(self) -> list[dict[str, Any]]:
+        """A line for the piece with all totals, where anything ran since the last one."""
+        self.cupti.activity_flush_all(0)
+        known = {name: (count, spent / 1e9) for name, (count, spent) in list(self.totals.items())}
+        ran = sum(count for count, _ in known.values())
+        is_new, self.written = ran != self.written, ran
+        return [{"kernels": known}] if is_new else []

@@ -22,6 +22,7 @@ MOST_SAMPLES = 64  # of each distinct call
 EVERY = 0.5  # seconds
 LONGEST_PIECE = 64 << 20
 MOST_NUMBERS = 4 << 20  # of all samples that a process writes
+DRAWN = random.Random()  # noqa: S311 - a sample is no secret, and the program's own state is not touched
 
 
 class Held:
@@ -54,13 +55,13 @@ class CallTally:
                 self.samples.append(sample)
                 place = len(self.samples) - 1
             else:
-                place = random.randrange(MOST_SAMPLES)  # noqa: S311 - a sample is no secret
+                place = DRAWN.randrange(MOST_SAMPLES)
                 self.samples[place] = sample
             self.changed.add(place)
             self.due += 1 if len(self.samples) < MOST_SAMPLES else self._skipped()
 
     def _skipped(self) -> int:
-        first, second = (1.0 - random.random() for _ in range(2))  # noqa: S311
+        first, second = (1.0 - DRAWN.random() for _ in range(2))
         self.threshold *= math.exp(math.log(first) / MOST_SAMPLES)
         return int(math.log(second) / math.log1p(-self.threshold)) + 1
 
@@ -96,23 +97,30 @@ class Writer:
         self.exit(status)
 
     def flush(self) -> None:
-        with suppress(Exception), self.lock:
-            anew = self.size > LONGEST_PIECE
-            text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in self.lines(anew=anew))
-            if not text:
-                return
-            before, final = self.piece, self.path
-            if before < 0 or anew:
-                self.path = Path(self.folder, f"{os.getpid()}-{time.time_ns()}.{'new' if anew else 'jsonl'}")
-                self.piece = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                self.size = 0
-            data = text.encode()
-            self.size += len(data)
-            while data:
-                data = data[os.write(self.piece, data) :]
-            if anew:  # at no time are there two
-                self.path = self.path.replace(final)
-                os.close(before)
+        lock = self.lock
+        if not lock.acquire(timeout=4 * EVERY):  # by a signal's handler, in a call for whose end the other thread waits
+            return
+        with suppress(Exception):
+            self.write()
+        lock.release()
+
+    def write(self) -> None:
+        anew = self.size > LONGEST_PIECE
+        text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in self.lines(anew=anew))
+        if not text:
+            return
+        before, final = self.piece, self.path
+        if before < 0 or anew:
+            self.path = Path(self.folder, f"{os.getpid()}-{time.time_ns()}.{'new' if anew else 'jsonl'}")
+            self.piece = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self.size = 0
+        data = text.encode()
+        self.size += len(data)
+        while data:
+            data = data[os.write(self.piece, data) :]
+        if anew:  # at no time are there two
+            self.path = self.path.replace(final)
+            os.close(before)
 
 
 def changes(tallies: Iterable[CallTally], room: list[int], *, anew: bool) -> Iterator[dict[str, Any]]:

@@ -20,14 +20,13 @@ from typing import Any
 
 from pytest_flashinfer_perf.traffic import arguments
 from pytest_flashinfer_perf.traffic.arguments import Key, KeyOf
-from pytest_flashinfer_perf.traffic.kernels import Kernels
 from pytest_flashinfer_perf.traffic.pieces import MOST_NUMBERS, CallTally, Held, Writer, changes
 
 MOST_DISTINCT = 20_000  # calls of a process
 MOST_BYTES = 32 << 20  # of their descriptions
-MOST_FORMS = 10_000
 MOST_COPIES = 256  # of tensors of a GPU that nobody has read yet
 MARK = "_flashinfer_perf_traffic"  # the attribute of a wrapper or graph that holds what is known of it
+UNNAMED = "skip_check"  # what FlashInfer's checks take of a call, and no signature names
 Function = Callable[..., Any]
 
 
@@ -61,15 +60,24 @@ class Captured:
     key: Key
     tally: CallTally | None
     state: State
+    buffers: dict[str, Callable[[], Any]]  # of its small tensors, which the program refills before replays
     times: int = 0
+
+    def readable(self) -> dict[str, Any]:
+        """What the program refills, if all of that is still there."""
+        tensors = {name: buffer() for name, buffer in self.buffers.items()}
+        if any(one is None for one in tensors.values()):
+            self.buffers, tensors = {}, {}
+        return tensors
 
 
 class Graph:
-    """A CUDA graph: the calls that were captured, and how often it was replayed."""
+    """A CUDA graph: the calls that were captured, how often it was replayed, and the replay that is read next."""
 
     def __init__(self) -> None:
         self.calls: dict[tuple[Key, int], Captured] = {}
         self.replays = self.settled = 0
+        self.due = math.inf
 
 
 class Here(threading.local):
@@ -98,7 +106,8 @@ class DecoratedApi:
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name, those behind `*` as a list, without self."""
-        given = dict(self.signature.bind(*args, **kwargs).arguments)
+        named = {name: value for name, value in kwargs.items() if name != UNNAMED}
+        given = dict(self.signature.bind(*args, **named).arguments)
         for name, one in self.signature.parameters.items():
             if one.kind is one.VAR_KEYWORD:
                 given |= given.pop(name, {})
@@ -132,7 +141,8 @@ class CallRecorder:
         self.copies: list[tuple[Held, dict[str, Any], Any]] = []
         self.forms = self.numbers = self.capturing = 0
         self.devices: set[int] = set()
-        self.kernels: Kernels | None = None
+        self.timing: Callable[[], Any] | None = None  # what times kernels, from the first call on
+        self.kernels: Any = None
         self.writer = Writer(folder, self.lines)
         self.cleared()
         os.register_at_fork(after_in_child=self.forked)
@@ -145,8 +155,9 @@ class CallRecorder:
         """What the parent has counted is the parent's."""
         self.lock = threading.RLock()
         self.tallies.clear()
-        self.copies.clear()
-        self.kernels = None  # no process that was forked uses a GPU
+        self.devices.clear()
+        self.parents, self.copies = self.copies, []  # to free them would ask a GPU that only the parent has
+        self.kernels = None
         for graph in self.graphs:
             graph.settled = graph.replays
         self.cleared()
@@ -178,15 +189,21 @@ class CallRecorder:
         key = (api.keys.get(form) or self.new_form(api, form, args, kwargs))(args, kwargs)
         with self.lock:
             tally = self.tallies.get(key) or self.add(key, api, args, kwargs)
-            if self.here.graph is not None and api.role in {"method", "function"}:
-                self.capture(self.here.graph, key, tally, args)
+            graph = self.here.graph
+            if graph is not None and api.role in {"method", "function"}:
+                state = self.state(api, args)
+                if (key, id(state)) not in graph.calls:
+                    tensors = self.readable(api, args, kwargs)
+                    buffers = {name: arguments.buffer(self.torch, one) for name, one in tensors.items()}
+                    self.capture(graph, Captured(key, tally, state, buffers))
+                graph.calls[key, id(state)].times += 1
                 return
             if tally is None:
                 self.dropped += 1
             else:
                 tally.count += 1
                 if tally.count >= tally.due and api.role != "plan":
-                    self.keep(tally, self.held(api, args, kwargs), self.state(api, args))
+                    self.keep(tally, self.held(self.readable(api, args, kwargs)), self.state(api, args))
             if api.role == "plan":
                 self.plan(tally, api, args, kwargs)
             elif api.role == "init":
@@ -200,8 +217,6 @@ class CallRecorder:
 
     def new_form(self, api: DecoratedApi, form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyOf:
         with self.lock:
-            if self.forms >= MOST_FORMS:
-                raise OverflowError(f"{MOST_FORMS} forms of calls")
             self.forms += 1
             made = api.keys[form] = api.key_of(self.torch, self.forms, args, kwargs)
         return made
@@ -212,10 +227,20 @@ class CallRecorder:
     def add(self, key: Key, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallTally | None:
         if self.is_full():
             return None
+        if self.timing is not None and self.kernels is None and not self.capturing:
+            self.time(self.timing)
         given, state = api.bound(args, kwargs), self.state(api, args)
         self.devices |= {one.device.index for one in given.values() if getattr(one, "is_cuda", False)}
         is_read = bool(arguments.readable(self.torch, given))
         return self.new_tally(key, api.described(self.torch, given, state), state, is_read=is_read)
+
+    def time(self, timing: Callable[[], Any]) -> None:
+        """Not before a call: a process that makes none may fork others that use the GPU."""
+        try:
+            self.kernels = timing()
+        except Exception as error:  # noqa: BLE001 - the recording says it
+            self.timing = None
+            self.failed("--time", error, calls=0)
 
     def is_full(self) -> bool:
         return len(self.tallies) >= MOST_DISTINCT or self.bytes > MOST_BYTES
@@ -247,7 +272,7 @@ class CallRecorder:
         for graph in state.graphs:
             self.settle(graph)
         is_due = tally is not None and tally.count >= tally.due
-        state.held = self.held(api, args, kwargs) if is_due or state.is_wanted else None
+        state.held = self.held(self.readable(api, args, kwargs)) if is_due or state.is_wanted else None
         if is_due and tally is not None and state.held is not None:
             tally.take((state.held,))
         backend = getattr(args[0], "_backend", None)
@@ -255,9 +280,11 @@ class CallRecorder:
         state.planned, state.is_wanted = tally, False
         state.token = self.token(state.made, tally, state.backend)
 
-    def held(self, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Held | None:
+    def readable(self, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        return arguments.readable(self.torch, api.bound(args, kwargs))
+
+    def held(self, tensors: Mapping[str, Any]) -> Held | None:
         """What the small tensors hold; None where there are none, or where a GPU may not be asked to copy them."""
-        tensors = arguments.readable(self.torch, api.bound(args, kwargs))
         held, cuda = Held(), self.torch.cuda
         there = {name: one for name, one in tensors.items() if one.is_cuda}
         if there and (self.capturing or len(self.copies) >= MOST_COPIES or cuda.is_current_stream_capturing()):
@@ -280,28 +307,45 @@ class CallRecorder:
             held.is_ready = True
             self.copies.remove(one)
 
-    def capture(self, graph: Graph, key: Key, tally: CallTally | None, args: tuple[Any, ...]) -> None:
-        state = getattr(args[0], MARK, NO_STATE) if key[1] else NO_STATE
-        graph.calls.setdefault((key, id(state)), Captured(key, tally, state)).times += 1
-        if state is not NO_STATE and graph not in state.graphs:
-            state.graphs.append(graph)
+    def capture(self, graph: Graph, one: Captured) -> None:
+        graph.calls[one.key, id(one.state)] = one
+        graph.due = 1 if one.buffers else graph.due
+        if one.state is not NO_STATE and graph not in one.state.graphs:
+            one.state.graphs.append(graph)
 
-    def settle(self, graph: Graph) -> None:
+    def replayed(self, graph: Graph) -> None:
+        """Count a replay that was just enqueued, and copy what its calls were given where a sample of them is due."""
+        with self.lock:
+            graph.replays += 1
+            if graph.replays >= graph.due:
+                try:
+                    self.settle(graph, is_read=True)
+                except Exception as error:  # noqa: BLE001 - the program has its replay
+                    self.failed("replay", error, calls=0)
+
+    def settle(self, graph: Graph, *, is_read: bool = False) -> None:
         """Count the calls of a graph for its replays since, with the plans that its wrappers have now."""
         new, graph.settled = graph.replays - graph.settled, graph.replays
-        for one in graph.calls.values() if new else ():
-            tally = one.tally
-            if tally is not None:
-                key = (one.key[0], one.state.token, *one.key[2:])
-                call = {**tally.call, **one.state.described()} if key[1] else tally.call
-                tally = self.tallies.get(key) or self.new_tally(key, call, one.state, is_read=False)
+        if not new:
+            return
+        graph.due = math.inf
+        for one in graph.calls.values():
+            tally = self.tally_now(one)
             if tally is None:
                 self.dropped += new * one.times
-            else:
-                tally.count += new * one.times
-                tally.replayed += new * one.times
-                if tally.count >= tally.due:
-                    self.keep(tally, None, one.state)
+                continue
+            tally.count += new * one.times
+            tally.replayed += new * one.times
+            if tally.count >= tally.due:
+                self.keep(tally, self.held(one.readable()) if is_read else None, one.state)
+            if one.buffers:
+                graph.due = min(graph.due, graph.replays + max(1, (tally.due - tally.count) / one.times))
+
+    def tally_now(self, one: Captured) -> CallTally | None:
+        if one.tally is None or not one.key[1]:
+            return one.tally
+        key, call = (one.key[0], one.state.token, *one.key[2:]), {**one.tally.call, **one.state.described()}
+        return self.tallies.get(key) or self.new_tally(key, call, one.state, is_read=bool(one.buffers))
 
     def failed(self, where: str, error: Exception, calls: int = 1) -> None:
         with self.lock:

@@ -120,31 +120,24 @@ def is_recording(path: Path) -> bool:
 
 def read(path: Path) -> Recording:
     """The recording in a file, or a RecordingError with the line and the reason."""
-    head, calls, kernels = None, [], []
+    made: list[Any] = []
     for number, line in _lines(path):
         try:
-            made = _object(line, is_first=head is None)
-        except FieldError as error:
+            made.append(_object(line, is_first=not made))
+        except FieldError as error:  # noqa: PERF203 - it names the line
             raise RecordingError(f"{path}:{number}: {error}") from error
-        if isinstance(made, Head):
-            head = made
-        elif isinstance(made, RecordedCall):
-            calls.append(made)
-        else:
-            kernels.append(made)
-    if head is None:
+    if not made:
         raise RecordingError(f"{path}: is empty: `flashinfer-perf record` writes a recording")
-    if head.calls != sum(call.count for call in calls):
-        raise RecordingError(f"{path}:1: calls is {head.calls}, the lines have {sum(call.count for call in calls)}")
-    return Recording(head, tuple(calls), tuple(kernels))
+    calls, kernels = (tuple(one for one in made if isinstance(one, kind)) for kind in (RecordedCall, KernelTotal))
+    if made[0].calls != (count := sum(call.count for call in calls)):
+        raise RecordingError(f"{path}:1: calls is {made[0].calls}, the lines have {count}")
+    return Recording(made[0], calls, kernels)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as file:
-            number = 0
-            while line := file.readline(LONGEST_LINE + 1):
-                number += 1
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
                 if len(line) > LONGEST_LINE or number > MOST_LINES:
                     raise RecordingError(f"{path}:{number}: a line has at most {LONGEST_LINE} bytes, "
                                          f"a recording {MOST_LINES} lines")  # fmt: skip
@@ -179,41 +172,37 @@ def _members(kind: Any, values: Mapping[str, Any], where: str) -> None:
 
 
 def _verify_head(head: Head) -> None:
-    for name in ("flashinfer", "torch"):
-        _verify_text(getattr(head, name) or "-", name)
-    for name in head.devices:
-        _verify_text(name, "devices")
-    for name in ("seconds", "processes", "calls", "dropped"):
-        _verify_size(getattr(head, name), name)
+    named = {"flashinfer": head.flashinfer, "torch": head.torch}
+    for where, text in (*named.items(), *(("devices", one) for one in head.devices)):
+        if text is not None and (len(text) > 200 or safe(text) != text):
+            raise FieldError(f"{where} must be a short text on one line, got {shown(text)}")
+    _verify_sizes_of(head, "seconds", "processes", "calls", "dropped")
 
 
 def _verify_call(call: RecordedCall) -> None:
     if not API.fullmatch(call.api) or len(call.api) > 200:
         raise FieldError(f"api must be a module and a name, got {shown(call.api)}")
-    groups = {"arguments": call.arguments}
-    if call.wrapper is not None:
-        groups |= {"wrapper: init": call.wrapper.init, "wrapper: plan": call.wrapper.plan}
-    for where, values in groups.items():
-        for name, value in values.items():
-            _verify_name(name, where)
-            _verify_value(value, f"{where}: {name}")
+    plan = call.wrapper.plan if call.wrapper else {}
+    groups = {"arguments": call.arguments, "wrapper: plan": plan}
+    groups |= {"wrapper: init": call.wrapper.init} if call.wrapper else {}
+    for where, name, value in ((where, *one) for where, values in groups.items() for one in values.items()):
+        if not NAME.fullmatch(name):
+            raise FieldError(f"{where}: {shown(name)} is no name of an argument")
+        _verify_value(value, f"{where}: {name}")
     _verify_word(call.backend or "-", "backend")
-    for name in ("count", "replayed"):
-        _verify_size(getattr(call, name), name)
+    _verify_sizes_of(call, "count", "replayed")
     if call.replayed > call.count:
         raise FieldError(f"replayed is {call.replayed}, more than count, {call.count}")
     if len(call.samples) > min(MOST_SAMPLES, call.count):
         raise FieldError(f"samples are at most {MOST_SAMPLES} and at most count, got {len(call.samples)}")
-    known = {*call.arguments, *(call.wrapper.plan if call.wrapper else ())}
     for nth, sample in enumerate(call.samples):
-        _verify_sample(sample, known, f"samples[{nth}]")
+        _verify_sample(sample, {*call.arguments, *plan}, f"samples[{nth}]")
 
 
 def _verify_kernel(kernel: KernelTotal) -> None:
     if not 0 < len(kernel.kernel) <= 4096:
         raise FieldError(f"kernel must be a name, got {shown(kernel.kernel)}")
-    _verify_size(kernel.count, "count")
-    _verify_size(kernel.seconds, "seconds")
+    _verify_sizes_of(kernel, "count", "seconds")
 
 
 VERIFY: dict[Any, Any] = {Head: _verify_head, RecordedCall: _verify_call, KernelTotal: _verify_kernel}
@@ -221,15 +210,12 @@ VERIFY: dict[Any, Any] = {Head: _verify_head, RecordedCall: _verify_call, Kernel
 
 def _verify_sample(sample: Mapping[str, Any], known: set[str], where: str) -> None:
     for name, held in sample.items():
+        members = sorted(held) if isinstance(held, dict) else []
         if name not in known:
             raise FieldError(f"{where}: {shown(name)} is no argument of the call or its plan")
-        members = sorted(held) if isinstance(held, dict) else []
-        if members in ([one] for one in LISTS):
-            _verify_sizes(held[members[0]], f"{where}: {name}")
-        elif members in (["reach"], ["reach", "size"]):
-            _verify_sizes(list(held.values()), f"{where}: {name}")
-        else:
+        if members not in (*([one] for one in LISTS), ["reach"], ["reach", "size"]):
             raise FieldError(f"{where}: {name} must have one of {', '.join(LISTS)}, reach, got {shown(held)}")
+        _verify_sizes(held[members[0]] if members[0] in LISTS else list(held.values()), f"{where}: {name}")
 
 
 def _verify_value(value: Json, where: str, depth: int = 0) -> None:
@@ -283,6 +269,11 @@ def _verify_sizes(values: Any, where: str) -> Sequence[int]:
     return values  # type: ignore[no-any-return]
 
 
+def _verify_sizes_of(one: Any, *names: str) -> None:
+    for name in names:
+        _verify_size(getattr(one, name), name)
+
+
 def _verify_size(value: float, where: str) -> None:
     if not 0 <= value <= LARGEST:
         raise FieldError(f"{where} must be from 0 to {LARGEST}, got {shown(value)}")
@@ -291,13 +282,3 @@ def _verify_size(value: float, where: str) -> None:
 def _verify_word(value: Any, where: str) -> None:
     if not isinstance(value, str) or not WORD.fullmatch(value):
         raise FieldError(f"{where} must be a short word, got {shown(value)}")
-
-
-def _verify_name(name: str, where: str) -> None:
-    if not NAME.fullmatch(name):
-        raise FieldError(f"{where}: {shown(name)} is no name of an argument")
-
-
-def _verify_text(value: str, where: str) -> None:
-    if len(value) > 200 or safe(value) != value:
-        raise FieldError(f"{where} must be a short text on one line, got {shown(value)}")

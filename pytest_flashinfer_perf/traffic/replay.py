@@ -9,7 +9,7 @@ import functools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_flashinfer_perf.flashinfer_benchmark.testlist import TestlistLine, numbered
@@ -18,19 +18,18 @@ from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan, Traffic
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.traffic import clusters, recording, translate
 from pytest_flashinfer_perf.traffic.clusters import Cluster, Weighed
-from pytest_flashinfer_perf.traffic.given import GivenCall, NoCaseError
-from pytest_flashinfer_perf.traffic.problem import SMALLEST_S, Effort, PosedProblem, routine_of
+from pytest_flashinfer_perf.traffic.problem import SMALLEST_S, Effort, GivenCall, NoCaseError, PosedProblem, routine_of
 from pytest_flashinfer_perf.traffic.recording import RecordedCall, Recording
 
 
-@dataclass(frozen=True)
+@dataclass
 class CallsWithoutCase:
     """Calls of one API that nothing measures, for one reason."""
 
     api: str
     reason: str
-    calls: int
-    seconds: float  # an estimate, by the bytes of their arguments
+    calls: int = 0
+    seconds: float = 0.0  # an estimate, by the bytes of their arguments
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,9 @@ def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, 
     kernels += [_gap(one.leader.api, one.calls, f"beyond --perf-cover={cover:.0%}") for one, _ in made[count:]]
     kernels += [_gap(one.api, one.calls, one.reason) for one in translated.without]
     seen = {kernel.kernel: kernel.seconds for kernel in recorded.kernels}
+    runs = {kernel.kernel: kernel.count for kernel in recorded.kernels}
     of_all = sum(call.count for call in recorded.calls)
-    facts = Traffic(seconds=recorded.head.seconds, calls=of_all, kernels=seen)
+    facts = Traffic(seconds=recorded.head.seconds, calls=of_all, kernels=seen, runs=runs)
     title = f"{name}: {of_all:,} calls in {recorded.head.seconds:.1f} s"
     coverage = tuple(_coverage(name, found, count, translated, recorded))
     plan = StepPlan(name=name, title=title, kernels=tuple(kernels), coverage=coverage, traffic=facts)
@@ -89,9 +89,8 @@ def translate_all(calls: Iterable[RecordedCall]) -> Translated:
             try:
                 posed = translate.problem(x)
             except NoCaseError as error:
-                seconds = count * Effort(x.nbytes).seconds
-                known = without.setdefault((api, str(error)), CallsWithoutCase(api, str(error), 0, 0.0))
-                without[api, str(error)] = replace(known, calls=known.calls + count, seconds=known.seconds + seconds)
+                known = without.setdefault((api, str(error)), CallsWithoutCase(api, str(error)))
+                known.calls, known.seconds = known.calls + count, known.seconds + count * Effort(x.nbytes).seconds
                 continue
             each.append(posed.seconds)
             key = (api, *posed.fixed, *sorted(posed.params.items(), key=str))

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.routines._offsets import as_list
-from pytest_flashinfer_perf.traffic.given import BYTES, GivenCall, NoCaseError
-from pytest_flashinfer_perf.traffic.problem import Effort, PosedProblem, posed
+from pytest_flashinfer_perf.traffic.problem import BYTES, Effort, GivenCall, NoCaseError, PosedProblem, posed
 
 DECODE = "BatchDecodeWithPagedKVCacheWrapper"
 PAGED = "BatchPrefillWithPagedKVCacheWrapper"
@@ -19,6 +18,16 @@ RAGGED = "BatchPrefillWithRaggedKVCacheWrapper"
 MLA = "BatchMLAPagedAttentionWrapper"
 NATIVE = "trtllm-native"
 Lengths = Sequence[int]
+VARIANTS = {  # arguments, and what attention becomes by them
+    "logits_soft_cap": "a cap of its logits",
+    **dict.fromkeys(("custom_mask", "packed_custom_mask", "mask"), "a mask of its own"),
+    "sinks": "sinks",
+    **dict.fromkeys(("jit_args", "args"), "a kernel of its own"),  # BatchAttentionWithAttentionSinkWrapper's is one
+    **dict.fromkeys(("sparse_mla_top_k", "enable_block_sparse_attention"), "keys that it chooses"),
+    "skip_softmax_threshold_scale_factor": "keys that it skips",
+    "cp_world": "keys of other GPUs",
+    "deprecated_positional_args": "arguments in the order of an older release",
+}
 
 
 def _attention(x: GivenCall, routine: str, lengths: tuple[Lengths, Lengths], sizes: dict[str, Any],
@@ -55,24 +64,15 @@ def _widths(p: dict[str, Any]) -> tuple[int, int, int]:
 
 def _refuse_variants(x: GivenCall) -> None:
     """What no routine of attention knows, and what changes its time."""
-    variants = {
-        "a window": (x.value("window_left", -1) or 0) >= 0 and "window_left" in x.all,
-        "a cap of its logits": (x.value("logits_soft_cap") or 0) > 0,
-        "a mask of its own": x.has("custom_mask") or x.has("packed_custom_mask"),
-        "sinks": x.has("sinks"),
-        "positions that it encodes": x.value("pos_encoding_mode", "NONE") != "NONE",
-    }
-    found = [name for name, is_there in variants.items() if is_there]
+    found = [sentence for name, sentence in VARIANTS.items() if x.all.get(name)]
+    found += ["a window"] if (x.value("window_left", -1) or 0) >= 0 and "window_left" in x.all else []
+    found += ["positions that it encodes"] if x.value("pos_encoding_mode", "NONE") != "NONE" else []
     if found:
-        raise NoCaseError(f"no routine measures attention with {' and '.join(found)}")
+        raise NoCaseError(f"no routine measures attention with {' and '.join(dict.fromkeys(found))}")
 
 
 def _heads(x: GivenCall, *width: str) -> dict[str, Any]:
-    return {
-        "num_qo_heads": x.number("num_qo_heads"),
-        "num_kv_heads": x.number("num_kv_heads"),
-        "head_dim_qk": x.number(*width),
-    }
+    return {name: x.number(name) for name in ("num_qo_heads", "num_kv_heads")} | {"head_dim_qk": x.number(*width)}
 
 
 def _paged(x: GivenCall, indptr: str, last: str) -> list[int]:
@@ -127,6 +127,8 @@ def _cached(x: GivenCall) -> dict[str, Any]:
 def _native_decode(x: GivenCall) -> PosedProblem:
     lengths = x.numbers("seq_lens")
     q = x.shape("query")[0] // len(lengths)
+    if x.has("cum_seq_lens_q") and set(x.numbers("cum_seq_lens_q")) != {q}:
+        raise NoCaseError("no routine measures decoding with queries of different lengths")
     return _attention(x, DECODE, ([q] * len(lengths), [max(q, one) for one in lengths]), _cached(x), NATIVE)
 
 

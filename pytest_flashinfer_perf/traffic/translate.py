@@ -13,8 +13,7 @@ from pytest_flashinfer_perf.routines.derived import all_apis, special_cases
 from pytest_flashinfer_perf.routines.derived.shapes import FLOATS
 from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
 from pytest_flashinfer_perf.spec.dtypes import OURS
-from pytest_flashinfer_perf.traffic.given import GivenCall, NoCaseError, tensors_in
-from pytest_flashinfer_perf.traffic.problem import Effort, PosedProblem, posed
+from pytest_flashinfer_perf.traffic.problem import Effort, GivenCall, NoCaseError, PosedProblem, posed, tensors_in
 from pytest_flashinfer_perf.traffic.routine_calls import ROUTINES
 
 NOT_OF_A_CASE = ("backend", "seed", "offset", "generator")  # arguments that a case gives itself

@@ -51,10 +51,9 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["flashinfer"]:
         yield from _titled("", facts["flashinfer"])
     yield from _requirements(facts)
-    timed = {**facts["instruments"], "clock pass": facts["clock_pass"]}
-    yield from _titled(
-        "timed by", "; ".join(f"{name}: {'yes' if why is None else f'no, {why}'}" for name, why in timed.items())
-    )
+    timed = {**facts["instruments"], "clock pass": facts["clock_pass"]}.items()
+    said = (f"{name}: {'yes' if why is None else f'no, {why}'}" for name, why in timed)
+    yield from _titled("timed by", "; ".join(said))
     yield from _titled("caches", "; ".join(_caches(facts["caches"])))
     yield ""
     yield from _routines(facts["routines"])
@@ -182,15 +181,9 @@ def _no_gpu(seen: Mapping[str, Facts]) -> str | None:
 
 
 def _described(gpu: Device) -> Facts:
-    return {
-        "device": str(gpu.torch),
-        "name": gpu.name,
-        "uuid": gpu.uuid,
-        "compute_capability": ".".join(map(str, gpu.capability or ())),
-        "processors": gpu.processors,
-        "l2_bytes": gpu.cache_bytes,
-        "free_bytes": gpu.free_bytes(),
-    }
+    of_it = {"device": str(gpu.torch), "name": gpu.name, "uuid": gpu.uuid, "processors": gpu.processors}
+    memory = {"l2_bytes": gpu.cache_bytes, "free_bytes": gpu.free_bytes()}
+    return {**of_it, **memory, "compute_capability": ".".join(map(str, gpu.capability or ()))}
 
 
 def _kernels() -> Facts | None:

@@ -59,16 +59,12 @@ def _changes(one: Series) -> Iterator[str]:
 
 def _facts(one: Series) -> dict[str, Any]:
     """A series with its changes; a change is a ratio less 1."""
-    changes = [
-        {
-            "source": one.points[change.at][0].source,
-            "when": one.points[change.at][0].when.isoformat(),
-            "commit": one.points[change.at][0].commit.id,
-            "change": math.expm1(change.after - change.before),
-            "beside": list(one.beside(change)),
-        }
-        for change in one.found
-    ]
+    changes = []
+    for change in one.found:
+        run, _ = one.points[change.at]
+        found = {"source": run.source, "when": run.when.isoformat(), "commit": run.commit.id}
+        size = math.expm1(change.after - change.before)
+        changes.append({**found, "change": size, "beside": list(one.beside(change))})
     named = {"case": one.case, "gpu_uuid": one.gpu, "domain": one.domain, "runs": len(one.points)}
     return {**named, "long_enough": one.long_enough, "changes": changes}
 

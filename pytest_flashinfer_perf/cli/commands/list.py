@@ -40,10 +40,10 @@ def _apis(asked: str, *, as_json: bool) -> int:
     found = installed()
     if not found.version:
         raise DiscoveryError("flashinfer is not installed: there are no APIs to list")
-    if not any(asked.lower() in api.name.lower() for api in found.apis):
+    asked_for = [api for api in found.apis if asked.lower() in api.name.lower()]
+    if not asked_for:
         raise ParamError(derived.unknown(asked))
     if as_json:
-        asked_for = [api for api in found.apis if asked.lower() in api.name.lower()]
         show_json([{"name": api.name, **fields.written(api)} for api in asked_for])
     else:
         show(lines(found, asked))

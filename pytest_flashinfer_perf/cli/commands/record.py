@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import say, show
 from pytest_flashinfer_perf.rows.formatting import counted, duration
 from pytest_flashinfer_perf.traffic import dumps, hooks, merging, recording
-from pytest_flashinfer_perf.traffic.recording import RecordedCall, Recording
+from pytest_flashinfer_perf.traffic.recording import RecordedCall, Recording, WrapperState
 
 USAGE = "-o FILE [--time] -- COMMAND | -o FILE --from FOLDER | --show FILE"
 EXAMPLE = "example: flashinfer-perf record -o traffic.jsonl -- python -m my_server --model m"
@@ -59,14 +59,8 @@ def parser() -> argparse.ArgumentParser:
     made = parser_of("record", DESCRIPTION, EXAMPLE, usage=USAGE)
     made.add_argument("-o", "--output", type=Path, metavar="FILE", help="The recording to write, as JSON lines.")
     made.add_argument("--time", action="store_true", help="Add the GPU time of each kernel, which CUPTI tells.")
-    made.add_argument(
-        "--from",
-        dest="folder",
-        type=Path,
-        metavar="FOLDER",
-        help="Read a dump of FLASHINFER_LOGLEVEL=10 or FLASHINFER_TRACE_DUMP, or the pieces of a command that was "
-        "killed.",
-    )
+    dump = "Read a dump of FLASHINFER_LOGLEVEL=10 or FLASHINFER_TRACE_DUMP, or the pieces of a command that was killed."
+    made.add_argument("--from", dest="folder", type=Path, metavar="FOLDER", help=dump)
     made.add_argument("--show", type=Path, metavar="FILE", help="Print a recording.")
     return made
 
@@ -121,22 +115,18 @@ def shown(made: Recording) -> Iterator[str]:
 
 
 def described(call: RecordedCall) -> Iterator[str]:
-    groups = {"": call.arguments}
-    if call.wrapper is not None:
-        groups |= {"made with ": call.wrapper.init, "planned with ": call.wrapper.plan}
-    for what, values in groups.items():
+    made = call.wrapper or WrapperState(init={}, plan={})
+    for what, values in {"": call.arguments, "made with ": made.init, "planned with ": made.plan}.items():
         if values:
             yield what + ", ".join(f"{name}={as_text(value)}" for name, value in values.items())
     if call.backend:
         yield f"backend {call.backend}"
     held: dict[str, list[int]] = {}
-    for name, summary, numbers in (
-        (n, *one) for sample in call.samples for n, held in sample.items() for one in held.items()
-    ):
-        held.setdefault(f"{summary} of {name}", []).extend(numbers if isinstance(numbers, list) else [numbers])
-    for name, numbers in held.items():
-        if numbers:
-            yield f"{name}: {min(numbers)} to {max(numbers)}, in {counted(len(call.samples), 'sample')}"
+    for name, of_one in (item for sample in call.samples for item in sample.items()):
+        for summary, numbers in of_one.items():
+            held.setdefault(f"{summary} of {name}", []).extend(numbers if isinstance(numbers, list) else [numbers])
+    for name, numbers in filter(lambda one: one[1], held.items()):
+        yield f"{name}: {min(numbers)} to {max(numbers)}, in {counted(len(call.samples), 'sample')}"
 
 
 def as_text(value: object) -> str:

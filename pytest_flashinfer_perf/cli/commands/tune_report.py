@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.option import SECONDS, whole
 from pytest_flashinfer_perf.files import verify_outputs, write_json, write_whole
@@ -21,6 +23,14 @@ from pytest_flashinfer_perf.tuner.found import TUNERS, Report
 from pytest_flashinfer_perf.tuner.runs import Runs
 from pytest_flashinfer_perf.tuner.search import TuneJob
 
+FILES = {
+    "--cache": "Judge the entries of this file of autotune(cache=).",
+    "--write-cache": "Write the best tactics to a new file of autotune(cache=).",
+    "--base": "An earlier --json, to compare defaults and tactics with.",
+    "--json": "Write the report as JSON.",
+    "--markdown": "Write the report as Markdown.",
+    "--html": "Write the report as a page: a strip for each case.",
+}
 EXAMPLE = "example: flashinfer-perf tune-report --tunes 10 -- tests/gemm -k 'mm_bf16 and cublaslt'"
 
 
@@ -40,16 +50,9 @@ def main(arguments: Sequence[str]) -> int:
         start = time.monotonic()
         cases, left_out = runs.cases()
         took_s = time.monotonic() - start
-    made = Report(
-        found.FORMAT,
-        args.tuner,
-        round(took_s, 1),
-        runs.versions,
-        tuple(cases),
-        tuple(left_out),
-        tuple(judge.transfers(cases)),
-        (*judge.findings(cases, limits), *judge.grown(cases, before)),
-    )
+    judged = tuple(judge.transfers(cases)), (*judge.findings(cases, limits), *judge.grown(cases, before))
+    what = runs.versions, tuple(cases), tuple(left_out)
+    made = Report(found.FORMAT, args.tuner, round(took_s, 1), *what, *judged)
     _write(made, args, folder)
     show([*report.lines(made), f"{counted(len(cases), 'case')} in {made.seconds:.0f} s, results and logs in {folder}"])
     return judge.exit_code(cases, left_out, made.findings)
@@ -57,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _write(made: Report, args: argparse.Namespace, folder: Path) -> None:
     for path in filter(None, (folder / "tune-report.json", args.json)):
-        write_json(path, made.as_json)
+        write_json(path, asdict(made))
     for path in filter(None, (folder / "tune-report.md", args.markdown)):
         write_whole(path, report.markdown(made))
     for path in filter(None, (folder / "tune-report.html", args.html)):
@@ -65,41 +68,23 @@ def _write(made: Report, args: argparse.Namespace, folder: Path) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "flashinfer-perf tune-report",
-        usage="flashinfer-perf tune-report [OPTIONS] -- PYTEST_ARGS",
-        description="Time every tactic that FlashInfer's tuner could choose for these cases, and show what its choices "
+    made = parser_of(
+        "tune-report",
+        "Time every tactic that FlashInfer's tuner could choose for these cases, and show what its choices "
         "cost: its default, what fresh processes tune, and what a cache file says. Exits with 0, with 1 if a choice is "
         "wrong or breaks a limit of [thresholds] (max_regret, max_flips) or a default became worse than in --base, "
         "with 2 if a case failed or no case has tactics.",
-        epilog=EXAMPLE,
+        EXAMPLE,
+        usage="[OPTIONS] -- PYTEST_ARGS",
     )
-    made.add_argument(
-        "--budget",
-        type=SECONDS,
-        default=30.0,
-        metavar="SECONDS",
-        help="For the race of one case; the first round is finished for what is in use. Default: %(default)g.",
-    )
-    made.add_argument(
-        "--tunes", type=whole(0), default=5, metavar="N", help="Fresh processes that tune. Default: %(default)s."
-    )
-    made.add_argument(
-        "--tuner",
-        choices=TUNERS,
-        default=TUNERS[0],
-        help="FlashInfer's function that fresh processes tune with. Default: %(default)s.",
-    )
-    made.add_argument("--cache", type=Path, metavar="FILE", help="Judge the entries of this file of autotune(cache=).")
-    made.add_argument(
-        "--write-cache", type=Path, metavar="FILE", help="Write the best tactics to a new file of autotune(cache=)."
-    )
-    made.add_argument(
-        "--base", type=Path, metavar="FILE", help="An earlier --json, to compare defaults and tactics with."
-    )
-    made.add_argument("--json", type=Path, metavar="FILE", help="Write the report as JSON.")
-    made.add_argument("--markdown", type=Path, metavar="FILE", help="Write the report as Markdown.")
-    made.add_argument("--html", type=Path, metavar="FILE", help="Write the report as a page: a strip for each case.")
+    race = "For the race of one case; the first round is finished for what is in use. Default: %(default)g."
+    made.add_argument("--budget", type=SECONDS, default=30.0, metavar="SECONDS", help=race)
+    fresh = "Fresh processes that tune. Default: %(default)s."
+    made.add_argument("--tunes", type=whole(0), default=5, metavar="N", help=fresh)
+    function = "FlashInfer's function that fresh processes tune with. Default: %(default)s."
+    made.add_argument("--tuner", choices=TUNERS, default=TUNERS[0], help=function)
+    for name, meaning in FILES.items():
+        made.add_argument(name, type=Path, metavar="FILE", help=meaning)
     judging.add_output(made, "tune-report")
     judging.add_settings(made)
     return made

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.kernel_timing import clocks, instruments
-from pytest_flashinfer_perf.kernel_timing.cupti import Activity
+from pytest_flashinfer_perf.kernel_timing.cupti import Activity, summarise
 from pytest_flashinfer_perf.kernel_timing.instruments import InstrumentError, Wall, Work
 from pytest_flashinfer_perf.kernel_timing.target import FEWEST_CALLS, MOST_PARTS, Restore
-from pytest_flashinfer_perf.kernel_timing.trace import summarise
 from pytest_flashinfer_perf.machine import provenance
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=8)
@@ -37,6 +36,8 @@ def test_a_trace_of_nothing_is_no_trace():
 def test_names_of_kernels_in_launch_order_once_each():
     seen = summarise([Activity("merge", 9, 10), Activity("decode", 0, 4), Activity("decode", 4, 9)])
     assert seen.kernels == ("decode", "merge")
+    assert seen.kernel_runs == (2, 1)
+    assert seen.kernel_s == pytest.approx((9e-9, 1e-9))
 
 
 def test_clocks_come_from_the_sms_that_both_stamps_reached():

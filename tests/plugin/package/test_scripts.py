@@ -131,9 +131,9 @@ def test_kernels_of_ones_own_and_longer_ones(measured):
 
 
 def test_calls_of_two_processes(started, measured, pytester):
-    measured("ranks_kernels.py", "-k", "1MB or well")
-    _, _, *lines = started("ranks_table.py", pytester.path / "run.json").splitlines()
-    assert [line.split(" | ")[0] for line in lines] == ["| test_nccl_all_reduce_alone[1MB]", "| test_ends[well]"]
+    measured("ranks_kernels.py", "-k", "well")
+    _, _, line = started("ranks_table.py", pytester.path / "run.json").splitlines()
+    assert line.startswith("| test_ends[well] | ")
 
 
 def test_calls_of_many_kernels_and_longer_ones(measured):

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -44,6 +45,7 @@ COMPILED_ON_AN_H200 = {
 LOOKED_UP = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from flashinfer.jit import env
 found = getattr(env, "get_aot_path", lambda name: env.FLASHINFER_AOT_DIR / name / f"{name}.so")(sys.argv[1])
 print(found, found.exists())
@@ -100,11 +102,12 @@ def test_calls_that_cannot_be_made_as_they_are_have_their_modules_found(toolkit,
         "--api flashinfer.sampling.softmax --backends flashinfer --batch_size 64",
         f"--routine allreduce_fusion --backends trtllm-oneshot trtllm-twoshot vllm nccl torch {sizes}",
         f"--routine moe_a2a_dispatch_combine --backends trtllm nccl {sizes} --num_experts 16 --top_k 4",
+        f"--routine ulysses_all_to_all --backends nvlink nccl {sizes} --num_qo_heads 8",
     )
     tmp_path.joinpath("lines.txt").write_text("\n".join(lines))
     done = prebuild("--", "lines.txt", TAKES="0.1")
-    assert done.returncode == 0, done.stderr
-    assert toolkit.modules == {"sampling", "trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall"}
+    modules = {"sampling", "trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall", "ulysses_a2a"}
+    assert (done.returncode, toolkit.modules) == (0, modules), done.stderr
     assert "calls that failed" not in done.stdout
 
 
@@ -224,6 +227,23 @@ def test_the_gpu_that_is_not_there_has_shapes_and_small_contents():
     assert counts == (6, [0, 1, 2, 3], (4,), 1.0, True)
     assert masked.shape == (1, 4)
     assert [t.device for t in (large, small, mixed, grown)] == [NOWHERE, HERE, NOWHERE, NOWHERE]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_module_is_compiled_where_its_flashinfer_compiles_it_and_is_current_then(tmp_path, shared):
+    """Before 0.6.3 the files of a module were named from a folder that all modules shared."""
+    folder = tmp_path / "m"
+    there = "m" if shared else folder
+    folder.mkdir()
+    folder.joinpath("build.ninja").write_text(f"rule make\n  command = touch $out\nbuild {there}/m.so: make\n")
+    own = {} if shared else {"build_dir": folder}
+    paths = {"ninja_path": folder / "build.ninja", "lock_path": tmp_path / "lock"}
+    spec = SimpleNamespace(name="m", sources=["a.cu"], write_ninja=lambda: None, **paths, **own)
+    finished, steps = [], []
+    for _ in range(2):
+        building.built([spec], lambda *one: finished.append(one), lambda *one: steps.append(one))
+    assert (finished, steps) == ([("m", None)] * 2, [(1, 1)])
+    assert folder.joinpath("m.so").exists()
 
 
 def test_a_flashinfer_that_loads_modules_in_another_way_is_said(monkeypatch):

@@ -1,7 +1,7 @@
 """A module that recorded programs import: functions that FlashInfer's own decorator made, without kernels."""
 
 CALLS = """
-import importlib.util, sys, types
+import functools, importlib.util, sys, types
 import torch
 if "flashinfer" not in sys.modules:  # its decorator alone: the whole takes seconds to import
     package = types.ModuleType("flashinfer")
@@ -17,6 +17,17 @@ def mm(a, b, out=None, scale=1.0, seed=0, name="auto"):
 @flashinfer_api()
 def two(a):
     mm(a, a)
+
+def checks(function):
+    @functools.wraps(function)
+    def checked(*args, skip_check=False, **kwargs):
+        return function(*args, **kwargs)
+    return checked
+
+@flashinfer_api
+@checks
+def attend(q, seq_lens, block_tables=None):
+    pass
 
 class Wrapper:
     @flashinfer_api

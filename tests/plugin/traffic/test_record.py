@@ -96,6 +96,8 @@ def test_calls_of_threads_and_processes_are_counted_exactly(tmp_path):
 
 
 WRAPPERS = """
+    import random
+    random.seed(5)
     wrapper = Wrapper(torch.empty(16, dtype=torch.uint8), kv_layout="HND")
     kv = (torch.empty(9, 8).t(), None)
     wrapper.plan(torch.tensor([0, 3, 7]), torch.arange(7) + 100, 8)
@@ -107,6 +109,7 @@ WRAPPERS = """
             wrapper.run(A, kv, return_lse=True)
     for nth in range(50):
         mm(A, A, seed=nth, name="/home/me/secret", scale=0.5)
+    assert random.random() == random.Random(5).random()
 """
 
 
@@ -168,6 +171,16 @@ GRAPHS = """
         for _ in range(100):
             graph.replay()
     [mm(A, A) for _ in range(10)]
+    buffer, full = torch.zeros(8, dtype=torch.int64), torch.cuda.CUDAGraph()
+    full.capture_begin()
+    attend(A, buffer[2:4], torch.zeros(2, 3, dtype=torch.int64))  # of a table that nobody keeps
+    for _ in range(4):
+        attend(A, buffer[2:4], skip_check=True)
+        attend(A, torch.zeros(2, dtype=torch.int64), torch.ones(4))
+    full.capture_end()
+    for length in range(1, 201):
+        buffer[2], buffer[3] = length, 1000 + length
+        full.replay()
 """
 EMPTY_GRAPHS = """
 import torch
@@ -180,12 +193,20 @@ def test_calls_in_a_graph_are_counted_by_its_replays_with_the_plans_since(tmp_pa
     """Capturing a call does not run it."""
     (tmp_path / "sitecustomize.py").write_text(EMPTY_GRAPHS)  # it shows, too, that one that is hidden runs
     made = recorded(tmp_path, GRAPHS, PYTHONPATH=before_others(tmp_path))
-    assert counts(made) == {"Wrapper.__init__": 1, "Wrapper.plan": 4, "Wrapper.run": 900, "mm": 310}
+    known = {"Wrapper.__init__": 1, "Wrapper.plan": 4, "Wrapper.run": 900, "mm": 310, "attend": 200 * 9}
+    assert counts(made) == known
     [run] = [call for call in made.calls if call.api.endswith("run")]
     assert run.replayed == 900
     assert {one["indptr"]["lengths"][0] for one in run.samples} <= {5, 6, 7}
     [mm] = [call for call in made.calls if call.api.endswith(".mm")]
     assert (mm.count, mm.replayed) == (310, 300)
+    attending = [call for call in made.calls if call.api.endswith(".attend")]
+    assert {call.count: len(call.samples) for call in attending if not call.samples} == {200: 0, 800: 0}
+    [filled] = [call for call in attending if call.samples]
+    assert (filled.count, filled.replayed, len(filled.samples)) == (800, 800, recording.MOST_SAMPLES)
+    values = [one["seq_lens"]["values"] for one in filled.samples]
+    assert all(second == 1000 + first for first, second in values)
+    assert 60 < statistics.mean(first for first, _ in values) < 140  # of 1 to 200, each as often
 
 
 ENDLESS = """
@@ -288,8 +309,20 @@ def test_flashinfers_functions_keep_their_attributes(tmp_path):
     assert counts(recorded(tmp_path, KEPT, "import flashinfer\n")) == {"mm": 1}
 
 
-def test_a_program_that_fails_gives_its_code_and_its_calls(tmp_path, capsys):
-    path, out = program(tmp_path, "mm(A, A); raise SystemExit(3)"), tmp_path / "t.jsonl"
+STUCK = """
+    import os, time
+    mm(A, A)
+    sys.modules["pytest_flashinfer_perf.traffic.pieces"].EVERY = 0.05
+    time.sleep(0.7)
+    sys.modules["pytest_flashinfer_perf.traffic.hooks"].recorders[0].lock.acquire()
+    time.sleep(0.2)
+    os._exit(3)
+"""
+
+
+def test_a_program_that_ends_in_a_call_gives_its_code_and_its_calls(tmp_path, capsys):
+    """As a signal's handler may end it, while the thread that writes waits for that call."""
+    path, out = program(tmp_path, STUCK), tmp_path / "t.jsonl"
     assert cli.main(["record", "-o", str(out), "--", sys.executable, str(path)]) == 3
     assert recording.read(out).head.calls == 1
     assert "1 call in" in capsys.readouterr().err

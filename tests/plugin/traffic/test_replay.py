@@ -56,15 +56,31 @@ def test_a_recording_is_measured_and_summed(run, pytester):
 
 
 def test_the_sum_stands_beside_the_kernels_that_were_seen(tmp_path, capsys):
-    seen = (recording.KernelTotal(kernel="decode_kernel<fa2>", count=300, seconds=0.02),)
-    seen += (recording.KernelTotal(kernel="another", count=3, seconds=0.02),)
-    path = written(tmp_path / "traffic.jsonl", [decode([9, 17], count=300)], kernels=seen)
+    """Which kernel ran more often than is measured, and which longer: of 21 ms, a third is in the second one."""
+    names, seen = ("decode_kernel<fa2>", "merge", "another"), [(300, 0.012), (460, 0.008), (3, 0.02)]
+    kernels = [recording.KernelTotal(kernel=n, count=c, seconds=s) for n, (c, s) in zip(names, seen, strict=True)]
+    path = written(tmp_path / "traffic.jsonl", [decode([9, 17], count=300)], kernels=tuple(kernels))
     plan = replay.of_file(path).plan
-    made = recorded_of(plan, document(*rows(plan, {DECODING: 70.0})))
+    traced = {
+        "kernels": names[:2],
+        "kernel_runs": [1, 1],
+        "kernel_s": [4e-5, 2e-5],
+        "busy": 69.0,
+        "cold_l2": "rotate",
+    }
+    made = recorded_of(plan, document(*rows(plan, {DECODING: 70.0}, **traced)))
     assert cli.main(["report", "--markdown", str(write(tmp_path / "run.json", made))]) == 0
-    text = capsys.readouterr().out
+    text = capsys.readouterr().out.replace("\\", "")
     assert "sum 21.00 ms" in text
-    assert "spent 20.00 ms in the kernels of these cases, the sum is +5.0% of that; 50.0% of its GPU time" in text
+    assert "spent 20.00 ms in the kernels of these cases; the sum, of cold L2 by rotation, is +5.0% of that" in text
+    assert "+21.9% if each kernel ran as often as it was recorded" in text
+    assert "50.0% of the program's GPU time went into other kernels" in text
+    lines = [line.removeprefix("- ") for line in text.splitlines() if "%: " in line]
+    assert lines == [
+        "+9.0%: recorded 300 x 40.00 us, measured 300 x 46.00 us: decode_kernel&lt;fa2&gt;",
+        "-5.5%: recorded 460 x 17.39 us, measured 300 x 23.00 us: merge",
+        "+1.5%: between the kernels of a call, which a recording does not time",
+    ]
 
 
 @pytest.mark.parametrize(

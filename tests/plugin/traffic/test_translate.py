@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.rows.fields import FieldError, read, written
 from pytest_flashinfer_perf.spec import CannotRunError
 from pytest_flashinfer_perf.traffic import arguments as recorded_arguments
 from pytest_flashinfer_perf.traffic import recording, translate
-from pytest_flashinfer_perf.traffic.given import GivenCall, NoCaseError
+from pytest_flashinfer_perf.traffic.problem import GivenCall, NoCaseError
 from pytest_flashinfer_perf.traffic.recording import RecordedCall, WrapperState
 
 HEADS = {"num_qo_heads": 32, "num_kv_heads": 8}
@@ -147,6 +147,9 @@ def test_a_call_is_the_case_that_makes_it(call, backend, wanted):
         ({"plan": {"window_left": 127}}, "no routine measures attention with a window"),
         ({"arguments": {"sinks": tensor(4, dtype="float32")}}, "attention with sinks"),
         ({"plan": {"logits_soft_cap": 30.0}}, "attention with a cap of its logits"),
+        ({"plan": {"deprecated_positional_args": ["NONE", 127]}}, "attention with arguments in the order of an older"),
+        ({"arguments": {"args": [tensor(4, dtype="float32"), 0.5]}}, "attention with a kernel of its own"),
+        ({"arguments": {"skip_softmax_threshold_scale_factor": 1e3}}, "attention with keys that it skips"),
         ({"samples": ()}, "what indptr held was not recorded"),
         ({"plan": {"page_size": "x"}}, "page_size was not recorded"),
     ],
