@@ -81,21 +81,22 @@ test-gate: $(VENV)/test-is-ready
 
 # Three for two cores: a third of their time these tests wait for a process or a clock.
 test-plugin: $(VENV)/test-is-ready
-	$(PYTEST) -n 3 --dist=load --maxschedchunk=1 --max-worker-restart=0 $(TESTS) --ignore=tests/plugin/gate
+	$(PYTEST) -n 3 --dist=load --max-worker-restart=0 $(TESTS) --ignore=tests/plugin/gate
 
 test-avx2: $(VENV)/test-is-ready
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(call files,$(OF_THE_CPU))
 
 test-lowest: $(LOWEST)
-	PYTHONPATH=$(LOWEST) $(PYTEST) $(call files,$(OF_PYTEST)) -k 'not (session_gate and measured_again)'
+	PYTHONPATH=$(LOWEST) $(PYTEST) $(call files,$(OF_PYTEST)) -k 'not (session_gate and (measured_again or busy_machine))'
 
 $(LOWEST): $(VENV)/test-is-ready
 	rm -rf $@
 	$(INSTALL) --target $@ $$($(FLOORS))
 
+# What the tests need holds it.
 $(VENV)/bench-is-ready: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) $(BENCH_NEEDS)
+	test $(VENV)/test-is-ready -nt pyproject.toml -a $(VENV)/test-is-ready -nt constraints-cpu.txt || $(INSTALL) $(BENCH_NEEDS)
 	@$(BIN)/python -W ignore -c 'import sys, torch; $(TORCH_IS_RIGHT)'
 	@touch $@
 

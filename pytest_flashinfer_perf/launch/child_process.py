@@ -7,7 +7,6 @@ died or is used up, the child forks another one, so that a crash costs no more t
 from __future__ import annotations
 
 import fcntl
-import gc
 import os
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.machine.garbage import importing
 
 START_SECONDS = 120.0
 END_SECONDS = 10.0
@@ -162,13 +162,12 @@ def main(descriptor: int) -> None:
     """In the child: fork workers until the connection is closed."""
     connection = Connection(descriptor)
     sys.path[:] = connection.recv()
-    start = connection.recv().load()
-    gc.freeze()  # exclude imported modules from the workers' garbage collection
+    with importing():
+        start = connection.recv().load()
     if _device_is_in_use():  # by an imported module: a forked worker could not use it
         os._exit(_serve(connection, start))
     while True:
-        worker = os.fork()
-        if worker == 0:
+        if (worker := os.fork()) == 0:
             os._exit(_serve(connection, start))
         status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
         if status == OVER:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_flashinfer_perf.errors import in_one_line
+from pytest_flashinfer_perf.machine.garbage import importing
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -180,7 +181,7 @@ def flashinfer_import_error() -> str | None:
     if not _is_there("flashinfer"):
         return "flashinfer is not installed: pip install flashinfer-python"
     try:
-        with warnings.catch_warnings():
+        with importing(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings during the import are no reason not to use it
             importlib.import_module("flashinfer")
     except Exception as error:  # noqa: BLE001 - whatever the import raises is the reason

@@ -191,11 +191,9 @@ def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path 
 
 def architectures() -> str:
     """The architectures that the variable names, or those of the GPUs here, which a child process looks up."""
-    named = os.environ.get(ARCHITECTURES, "").strip()
-    if named:
+    if named := os.environ.get(ARCHITECTURES, "").strip():
         return named
-    found = processes.answer(PROBE)
-    if not found:
+    if not (found := processes.answer(PROBE)):
         raise PrebuildError(f"there is no GPU to compile for: name one, such as {ARCHITECTURES}=9.0a")
     return found
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 import pytest_flashinfer_perf as package
+from pytest_flashinfer_perf.machine.garbage import importing
 
 os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are nobody's workers
 os.environ["COLUMNS"] = "80"  # nor in a terminal of another width
@@ -26,8 +27,15 @@ settings.load_profile("no deadline")
 
 
 def pytest_configure(config):
-    if config.pluginmanager.hasplugin("timeout"):
-        config.pluginmanager.import_plugin("fair_timeout")
+    for needed, plugin in (("timeout", "fair_timeout"), ("xdist", "sharing")):
+        if config.pluginmanager.hasplugin(needed):
+            config.pluginmanager.import_plugin(plugin)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    with importing():  # torch and FlashInfer
+        return (yield)
 
 
 class KeepsWhatIsInstalled(_pytest.pytester.SysModulesSnapshot):

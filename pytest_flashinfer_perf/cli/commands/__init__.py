@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, missing_libraries_named
 from pytest_flashinfer_perf.files import as_json, write_whole
+from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.printing import print_raw, say
 
 # Where a command is not the function `main` of a module of its own name.
@@ -45,7 +46,8 @@ def main(name: str, arguments: Sequence[str]) -> int:
     """The exit code. That of an error is never 1, which is a verdict: something is worse."""
     try:
         with missing_libraries_named():
-            module = importlib.import_module(f"{__name__}.{SHARED.get(name, name.replace('-', '_'))}")
+            with importing():
+                module = importlib.import_module(f"{__name__}.{SHARED.get(name, name.replace('-', '_'))}")
             return int(getattr(module, name if name in SHARED else "main")(arguments))
     except KeyboardInterrupt:
         say(f"flashinfer-perf {name}: interrupted")

@@ -79,6 +79,7 @@ def test_a_worker_that_dies_and_a_test_without_end_are_named_and_end_the_run(dri
     folder = tmp_path / "tests"
     folder.mkdir()
     (folder / "test_ends.py").write_text(BAD_ENDS)
+    (folder / "conftest.py").write_text("pytest_plugins = 'sharing'")  # as ours
     tests = f"TESTS={folder} -c pyproject.toml --timeout=3 -o faulthandler_timeout=1"
     plan = planned("test", driver("exit 9"), pytestconfig.rootpath, tests, f"VENV={sys.prefix}")
     [command] = [line for line in plan.splitlines() if str(folder) in line]
