@@ -239,11 +239,11 @@ def _verify_value(value: Json, where: str, depth: int = 0) -> None:
 
 def _verify_form(value: Mapping[str, Any], where: str) -> None:
     members = set(value)
-    if "tensor" in members and "dtype" in members and members <= {"tensor", "dtype", "strides", "cpu"}:
+    if "tensor" in members and "dtype" in members and members <= {"tensor", "dtype", "strides"}:
         _verify_sizes([0 if size is None else size for size in _verify_list(value["tensor"], where)], where)
         strides = _verify_sizes(value.get("strides", value["tensor"] and [0] * len(value["tensor"])), where)
-        if len(strides) != len(value["tensor"]) or value.get("cpu", True) is not True:
-            raise FieldError(f"{where} must have a stride for each dimension, and cpu only as true, got {shown(value)}")
+        if len(strides) != len(value["tensor"]):
+            raise FieldError(f"{where} must have a stride for each dimension, got {shown(value)}")
         _verify_word(value["dtype"], f"{where}: dtype")
     elif members in ({"dtype"}, {"object"}):
         _verify_word(next(iter(value.values())), where)
