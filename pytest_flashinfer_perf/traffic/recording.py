@@ -128,10 +128,10 @@ def read(path: Path) -> Recording:
             raise RecordingError(f"{path}:{number}: {error}") from error
     if not made:
         raise RecordingError(f"{path}: is empty: `flashinfer-perf record` writes a recording")
-    calls, kernels = (tuple(one for one in made if isinstance(one, kind)) for kind in (RecordedCall, KernelTotal))
+    calls = tuple(one for one in made if isinstance(one, RecordedCall))
     if made[0].calls != (count := sum(call.count for call in calls)):
         raise RecordingError(f"{path}:1: calls is {made[0].calls}, the lines have {count}")
-    return Recording(made[0], calls, kernels)
+    return Recording(made[0], calls, tuple(one for one in made if isinstance(one, KernelTotal)))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
