@@ -70,8 +70,8 @@ def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, 
     of_all = sum(call.count for call in recorded.calls)
     facts = Traffic(seconds=recorded.head.seconds, kernels=seen, runs=runs)
     title = f"{name}: {of_all:,} calls in {recorded.head.seconds:.1f} s"
-    coverage = tuple(_coverage(name, found, count, translated, recorded))
-    plan = StepPlan(name=name, title=title, kernels=tuple(kernels), coverage=coverage, traffic=facts)
+    said = tuple(_coverage(name, found, count, translated, recorded))
+    plan = StepPlan(name=name, title=title, kernels=tuple(kernels), coverage=said, traffic=facts)
     return MeasuredTraffic(tuple(_entries(name, measured, translated.without, of_all)), plan)
 
 
