@@ -1,9 +1,10 @@
 # make bench: measure here and print the table.   make test: lint, types, the plugin's own tests, which are three targets:
 # make lint, make test-gate, make test-plugin.
+# make consumers: the programs that read what is written here, from the package index, on real files.
 # make docs: the documents as a site with search, in $(RESULTS)/site; a link to nothing and a page outside its navigation fail.
 # make test-avx2, make test-lowest: some of these tests again, as on a CPU without AVX-512 and with the lowest declared versions.
-# Each sets up .venv by itself: a CUDA build of torch and the gpu extra where there is an NVIDIA driver, torch's CPU build
-# where there is none.
+# Each sets up .venv by itself: with the gpu extra where there is an NVIDIA driver. Where there is none, torch's CPU build
+# does, if pip knows where that is: docs/start.md.
 
 # Python compiles a module when it is first imported, and keeps that: most of what is installed never is.
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,7 +49,7 @@ FLOORS := sed -n 's/^  "\(pytest[a-z-]*\|hypothesis\)>=\([0-9.]*\)",$$/\1==\2/p'
 # The extra `docs` alone, without the project, which would want torch.
 DOCS := sed -n '/^docs = \[/,/^]/s/^  "\(.*\)",$$/\1/p' pyproject.toml
 
-.PHONY: ready bench docs test lint test-gate test-plugin test-avx2 test-lowest clean
+.PHONY: ready bench consumers docs test lint test-gate test-plugin test-avx2 test-lowest clean
 
 ready: $(VENV)/test-is-ready $(VENV)/bench-is-ready $(VENV)/docs-is-ready
 
@@ -57,6 +58,9 @@ bench: $(VENV)/bench-is-ready
 	@test $(GPU) != 0 || echo "no NVIDIA driver here: the torch backend on the CPU, ten calls each by the wall clock"
 	$(BIN)/flashinfer-perf bench --perf-suite=smoke $(BENCH_OPTIONS) --benchmark-json=$(RESULTS)/smoke.json
 	@echo "wrote $(RESULTS)/smoke.json: $(BIN)/pytest-benchmark compare $(RESULTS)/smoke.json"
+
+consumers: $(VENV)/test-is-ready
+	$(LIMITED) $(BIN)/python tests/acceptance/consumers.py
 
 docs: $(VENV)/docs-is-ready
 	$(BIN)/python -m sphinx -W --keep-going -q -c docs/site . $(RESULTS)/site
@@ -75,8 +79,9 @@ test-gate: $(VENV)/test-is-ready
 	$(LIMITED) $(BIN)/coverage run --branch --source=pytest_flashinfer_perf/gate -m pytest $(OPTIONS) tests/plugin/gate
 	$(BIN)/coverage report --fail-under=95
 
+# Three for two cores: a third of their time these tests wait for a process or a clock.
 test-plugin: $(VENV)/test-is-ready
-	$(PYTEST) -n 2 --dist=load --maxschedchunk=1 --max-worker-restart=0 $(TESTS) --ignore=tests/plugin/gate
+	$(PYTEST) -n 3 --dist=load --maxschedchunk=1 --max-worker-restart=0 $(TESTS) --ignore=tests/plugin/gate
 
 test-avx2: $(VENV)/test-is-ready
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(call files,$(OF_THE_CPU))

@@ -1,6 +1,7 @@
 """Rows of several processes as a table, in microseconds: python benchmarks/ranks_table.py RUN.json...
 
-`first` is the median of the first timed call at each placement, `spread` that of all samples.
+`first` is the median of the first timed call at each placement, `spread` that of all samples. The percentage beside
+the late calls is against the last placement, where they were made too.
 """
 
 import statistics
@@ -20,8 +21,9 @@ def us(seconds: float) -> str:
 def line(row: Row) -> list[str]:
     seen = row.provenance.ranks
     assert seen is not None
-    firsts = row.stats.data[:: len(row.stats.data) // max(1, len(row.provenance.placements))]
-    late = f"{us(seen.late_figure_s)} ({100 * (seen.late_figure_s / row.median - 1):+.1f} %)"
+    calls = len(row.stats.data) // max(1, len(row.provenance.placements))  # at each placement
+    firsts, at_the_last = row.stats.data[::calls], statistics.median(row.stats.data[-calls:])
+    late = f"{us(seen.late_figure_s)} ({100 * (seen.late_figure_s / at_the_last - 1):+.1f} %)"
     skew = f"{us(seen.arrival_skew_s)}, {us(seen.end_skew_s)}"
     speed = "-" if seen.busbw_gb_per_s is None else f"{seen.busbw_gb_per_s:.1f}"
     share = formatting.rate(row.throughput.sol_pct)

@@ -151,7 +151,7 @@ def captured(step: Step, *, sampled: bool = True) -> torch.cuda.CUDAGraph:
     step.run(sampled=sampled)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's watchdog asks for events meanwhile
         tokens = step.run(sampled=sampled)
     graph.replay()
     torch.cuda.synchronize()

@@ -25,6 +25,7 @@ from pytest_flashinfer_perf.config.settings import Checking
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.measurement.measure import Measurement, measure
+from pytest_flashinfer_perf.spec.nested import tensors
 
 __all__ = ["bench_gpu_time", "do_bench", "run_bench"]
 
@@ -161,6 +162,8 @@ def _milliseconds(
         raise CompatError("calls of several processes are timed together by perf.time, in a test with perf_ranks")
     warmup = _calls_in(dry_run_ms, call) if dry_run_iters is None else dry_run_iters
     graph = "on" if use_cuda_graph and torch.cuda.is_available() else "off"
+    if _device() != "cpu" and not any(tensor.is_cuda for tensor in tensors((call.args, call.kwargs))):
+        call = TimedCall(call)  # arguments on the host, as of a plan, do not say where the call runs
     seen = _timers[-1](call, {"warmup": warmup, "max_time": repeat_ms / 1e3, "cuda_graph": graph, **how})
     why = seen.timing.fallback or ("" if seen.device.is_gpu else "measured by the host's clock, there is no GPU here")
     if why:

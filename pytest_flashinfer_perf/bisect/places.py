@@ -24,8 +24,7 @@ from pytest_flashinfer_perf.rows.run_file import Run, RunError
 
 def environment(name: str, command: Sequence[str], paths: Sequence[Path], **variables: str) -> Environment:
     """`command` with these folders first on PYTHONPATH."""
-    known = os.environ.get("PYTHONPATH", "")
-    path = os.pathsep.join([*map(str, paths), *([known] if known else [])])
+    path = os.pathsep.join(filter(None, [*map(str, paths), os.environ.get("PYTHONPATH")]))
     assigned = [f"{variable}={value}" for variable, value in {"PYTHONPATH": path, **variables}.items()]
     return Environment(name, ("env", *assigned, *command))
 
@@ -141,12 +140,12 @@ class Installed:
 
     def _complete(self, site: Path, point: str) -> list[str]:
         """Add what the release requires, and what that requires in turn; return what could not be added, and why."""
-        where, tried = self._environment(point, site), dict[str, str]()
-        while lacking := [one for one in processes.unmet(where) if one.name not in tried]:
-            for one in lacking:
-                tried[one.name] = self._tried(one, site, point)
-            where = self._environment(point, site)
-        return [f"{one.requirement} ({tried[one.name]})" for one in processes.unmet(where)]
+        tried = dict[str, str]()
+        unmet = processes.unmet(self._environment(point, site))
+        while lacking := [one for one in unmet if one.name not in tried]:
+            tried |= {one.name: self._tried(one, site, point) for one in lacking}
+            unmet = processes.unmet(self._environment(point, site))
+        return [f"{one.requirement} ({tried[one.name]})" for one in unmet]
 
     def _tried(self, one: Unmet, site: Path, point: str) -> str:
         """Add it; return why it could not be of use."""
@@ -183,7 +182,7 @@ def installer(python: Sequence[str], wheels: Path | None = None) -> list[str]:
     also = [] if wheels is None else ["--find-links", str(wheels.resolve())]
     asked = subprocess.run([*python, "-m", "pip", "--version"], capture_output=True, check=False)  # noqa: S603
     if asked.returncode == 0:
-        return [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *also]
+        return [*python, "-m", "pip", "install", "--no-compile", "--quiet", "--disable-pip-version-check", *also]
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", python[-1], *also]
     raise RunError(f"{shlex.join(python)} has no pip, and there is no uv on the path: install either")
@@ -195,6 +194,7 @@ Places = Worktrees | Installed
 
 # Measure a revision in a pytest process of its own, after compiling the kernels that the tests need.
 
+# `flashinfer-perf prebuild` instead of pytest
 PREBUILD = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(['prebuild', '--', *sys.argv[1:]]))"
 
 
@@ -243,22 +243,17 @@ class Processes:
         if self.gpu is None or (side, point) in self.compiled or not self.places.compiles(side):
             return
         self.compiled.add((side, point))
+        program = where.program(PREBUILD)
+        if program is None:
+            raise RunError(f"{shlex.join(where.command)} names no Python that compiles before it measures")
         start, log, words = time.monotonic(), stem.with_name(f"prebuild-{side}.log"), list(self.arguments)
         if only is not None:
             named = stem.with_suffix(".prebuild")
             write_whole(named, "".join(f"{test}\n" for test in only))
             words.append(f"--perf-only={named}")
         try:
-            logged([*_prebuild(where), *words], log)
+            logged([*program, *words], log)
         except RunError as error:
             say(f"  prebuild: {str(error).rpartition(chr(10))[2]}: see {log}")
         else:
             say(f"  prebuild, {side}: {time.monotonic() - start:.1f} s")
-
-
-def _prebuild(where: Environment) -> list[str]:
-    """The environment's Python with `flashinfer-perf prebuild` instead of pytest."""
-    words = where.program(PREBUILD)
-    if words is None:
-        raise RunError(f"{shlex.join(where.command)} names no Python that compiles before it measures")
-    return list(words)

@@ -132,17 +132,11 @@ class SearchJournal:
             raise RunError(f"{self.path}: question {question.number} is another one there: start a new search")
         return entry.cases
 
-    @property
-    def seconds(self) -> Sequence[float]:
-        return [entry.seconds for entry in self.entries]
-
 
 def read_journal(path: Path, compare: Compare) -> SearchJournal:
     """The journal in this file, or an empty one if there is no such file."""
-    if not path.exists():
-        return SearchJournal(path, compare)
     try:
-        entries = fields.read_list(AnsweredQuestion, read_json(path), "it")
+        entries = fields.read_list(AnsweredQuestion, read_json(path) if path.exists() else [], "it")
     except (FileError, FieldError) as error:
         raise RunError(f"{path}: no findings of a search: {error}") from error
     return SearchJournal(path, compare, entries)

@@ -83,8 +83,8 @@ def read_line(line: str, where: str, backends: Sequence[str] = ()) -> list[Testl
     except NotAnApiError as error:
         return [replace(unread, missing=str(error))]
     except ParamError as error:
-        if isinstance(error, UnknownRoutineError) and error.name in upstream.COMMUNICATION:
-            return [replace(unread, missing=upstream.MULTICAST.format(error.name))]
+        if isinstance(error, UnknownRoutineError) and error.name in upstream.ELSEWHERE:
+            return [replace(unread, missing=upstream.ELSEWHERE[error.name].format(error.name))]
         return [replace(unread, problem=str(error))]
     unread, asked = replace(unread, parsed=read), backends or read.backends
     stand_in = [STAND_IN] if not asked and STAND_IN in read.routine.backends else []

@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 
 SCHEMA = 1
+OF_STEP = ("model", "line", "subject", "is_traffic", "sentence", "worse", "unknown")
 
 
 def text(judgement: Judgement) -> str:
@@ -36,18 +37,7 @@ def of(judgement: Judgement) -> dict[str, Any]:
         "allowed": sorted(judgement.rules.allowed),
         "base": _runs(judgement.base),
         "head": _runs(judgement.head),
-        "steps": [
-            {
-                "model": step.model,
-                "line": step.line,
-                "subject": step.subject,
-                "is_traffic": step.is_traffic,
-                "sentence": step.sentence,
-                "worse": list(step.worse),
-                "unknown": list(step.unknown),
-            }
-            for step in judgement.steps
-        ],
+        "steps": [{name: getattr(step, name) for name in OF_STEP} for step in judgement.steps],
         "cases": [_case(judged) for judged in judgement.cases],
     }
 

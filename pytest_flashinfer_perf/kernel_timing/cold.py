@@ -40,11 +40,13 @@ def prepare(  # noqa: PLR0913 - one argument per fact that decides the number
     cache_bytes: int,
     free_bytes: int,
     calls: int | None = None,
+    on_gpu: bool = False,
     obstacle: str = "",
 ) -> ColdSets:
     """Make copies for rotation, or use the original alone if rotation is not requested or not possible.
 
-    `calls` limits the number of copies, if the number of calls is known; `obstacle` is why there can be none.
+    `calls` limits the number of copies, if the number of calls is known; `obstacle` is why there can be none. On a GPU
+    what is too small to rotate is flushed, which takes microseconds there.
     """
     if mode != "rotate":
         return ColdSets((arguments,), mode)
@@ -56,8 +58,8 @@ def prepare(  # noqa: PLR0913 - one argument per fact that decides the number
         return ColdSets((arguments,), "flush", "no tensor among the arguments to rotate")
     enough = rotations(read, cache_bytes)
     copies = enough if calls is None else min(enough, calls)
-    if copies > MOST_COPIES:
-        return ColdSets((arguments,), "flush", f"rotation would take {copies} copies of {read} bytes")
+    if (needed := enough if on_gpu else copies) > MOST_COPIES:
+        return ColdSets((arguments,), "flush", f"rotation would take {needed} copies of {read} bytes")
     if (copies - 1) * read > MEMORY_SHARE * free_bytes:
         return ColdSets((arguments,), "flush", f"{copies} copies of {read} bytes do not fit in memory")
     copy = copier(arguments, kept)

@@ -75,6 +75,30 @@ def union(intervals: Iterable[tuple[int, int]]) -> int:
     return total
 
 
+@dataclass(frozen=True)
+class Trace:
+    kernels: tuple[str, ...]
+    kernel_runs: tuple[int, ...]
+    kernel_s: tuple[float, ...]
+    launches: int
+    busy_s: float
+    span_s: float
+
+
+def summarise(activities: Sequence[Activity]) -> Trace | None:
+    """Summarise a trace; None without activities, since a call without launches and a lost record look the same."""
+    if not activities:
+        return None
+    ordered = sorted(activities, key=lambda a: a.start)
+    span = max(a.end for a in ordered) - ordered[0].start
+    times: dict[str, list[int]] = {}
+    for one in ordered:
+        times.setdefault(one.name, []).append(one.end - one.start)
+    runs, took = tuple(map(len, times.values())), tuple(sum(each) / 1e9 for each in times.values())
+    busy = union((a.start, a.end) for a in ordered) / 1e9
+    return Trace(tuple(times), runs, took, len(ordered), busy, span / 1e9)
+
+
 @contextmanager
 def attached(cupti: Any, synchronize: Callable[[], None]) -> Iterator[Recorder]:
     """Attach CUPTI with the activities that bench_gpu_time enables, so that both see the same."""

@@ -23,6 +23,7 @@ from pytest_flashinfer_perf.machine.garbage import without_gc
 from pytest_flashinfer_perf.machine.load import LoadWatch
 
 Call = Callable[[], object]
+OWN_CALLS = 6  # of bench_gpu_time, which it makes before those that are asked for
 CUPTI_INSTALL = "pip install 'cupti-python>=13'"
 
 

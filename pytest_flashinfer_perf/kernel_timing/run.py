@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.kernel_timing import clocks, cold, graphs, host_calls, instruments, placements, stopping
 from pytest_flashinfer_perf.kernel_timing.clocks import Clocks, clock_pass
-from pytest_flashinfer_perf.kernel_timing.cupti import attached
+from pytest_flashinfer_perf.kernel_timing.cupti import Recorder, Trace, attached, summarise
 from pytest_flashinfer_perf.kernel_timing.host_calls import Counts, counted
 from pytest_flashinfer_perf.kernel_timing.instruments import (
     INSTRUMENTS,
@@ -29,7 +29,6 @@ from pytest_flashinfer_perf.kernel_timing.instruments import (
 from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
 from pytest_flashinfer_perf.kernel_timing.stopping import Sampling
 from pytest_flashinfer_perf.kernel_timing.target import Restore, Target, of
-from pytest_flashinfer_perf.kernel_timing.trace import Trace, trace
 from pytest_flashinfer_perf.machine import load, nvrtc, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.load import Contention
@@ -40,6 +39,8 @@ from pytest_flashinfer_perf.rows.ranks import RankTimes
 
 FEW_LAUNCHES, GAPS = 10, 1.5
 FEWEST_CALLS_IN_GRAPH = 10
+TRACED_CALLS = 3
+OTHER_CALLS = instruments.OWN_CALLS + clocks.ALL_CALLS + TRACED_CALLS  # of a placement, beside warm-ups and timed calls
 
 
 @dataclass(frozen=True)
@@ -132,14 +133,14 @@ class Bench:
     def timed(self, target: Target, calls: int, warmup: int) -> Placed:
         """Take `calls` samples of a target, with outputs poisoned until a call writes them."""
         arguments = (target.args, dict(target.kwargs))
-        made = None if self.device.is_gpu else calls + warmup  # on a GPU the clock pass makes more calls
         sets = cold.prepare(
             arguments,
             target.outputs,
             self.how.cold_l2,
             cache_bytes=self.device.cache_bytes,
             free_bytes=self.device.free_bytes(),
-            calls=made,
+            calls=self._all_calls(calls + warmup),
+            on_gpu=self.device.is_gpu,
             obstacle=target.obstacle,
         )
         work = _work(tuple(map(target.bound, sets.sets)), self.instrument, sets.mode, self.cuda_graph, self.device)
@@ -155,6 +156,13 @@ class Bench:
         clocked = _clocks(work, statistics.median(samples)) if self.cycles else None
         known = busy if len(busy) == len(samples) else ()
         return Placed(target, work, sets, warmup, PlacedSamples(samples, known, clocked, placements.addresses(target)))
+
+    def _all_calls(self, asked: int) -> int | None:
+        """With those that a GPU's instruments add; None where CUDA events replay whole rotations, or ranks wait."""
+        if not self.device.is_gpu:
+            return asked
+        is_known = self.cycles and not (self.cuda_graph and self.instrument.name == "events")
+        return asked + OTHER_CALLS if is_known else None
 
     def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[CallTime]:
         """Sample the calls, in parts if they change inputs: before each part these are restored, outside the time."""
@@ -298,6 +306,12 @@ def _recorded(last: Placed, device: Device) -> tuple[Trace | None, Counts]:
     with attached(cupti, device.synchronize) as recorder:
         seen = trace(recorder, last.work, statistics.median(last.placement.samples))
         return seen, counted("cupti", lambda: host_calls.of(recorder, last.target))
+
+
+def trace(recorder: Recorder, work: Work, each: float) -> Trace | None:
+    """Trace the last of a few calls, since the first one meets an idle device and is slower than timed calls."""
+    steps = (work.chill, work) * stopping.fitting(TRACED_CALLS, each)
+    return summarise([recorder.of(step) for step in steps][-1])
 
 
 # Restore the order in which a GPU assigns the blocks of a launch to its SMs. The order is left over from earlier

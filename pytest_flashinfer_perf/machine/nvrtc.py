@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -20,19 +21,25 @@ def missing(device: Device) -> str | None:
 
 @functools.cache
 def kernel(source: str, name: str, device: Device) -> Launch:
-    from cuda.core import Device as CudaDevice
-    from cuda.core import LaunchConfig, Program, ProgramOptions, launch
+    from cuda.core import LaunchConfig, launch
 
-    cuda = CudaDevice(device.torch.index)
-    cuda.set_current()
-    code = Program(source, "c++", ProgramOptions(arch=f"sm_{cuda.arch}")).compile("cubin")
-    compiled = code.get_kernel(name)
+    compiled = _compiled(source, device).get_kernel(name)
 
     def start(blocks: int, threads: int, *arguments: int) -> None:
         stream = _stream(torch.cuda.current_stream(device.torch).cuda_stream)
         launch(stream, LaunchConfig(grid=blocks, block=threads), compiled, *arguments)
 
     return start
+
+
+@functools.cache
+def _compiled(source: str, device: Device) -> Any:
+    from cuda.core import Device as CudaDevice
+    from cuda.core import Program, ProgramOptions
+
+    cuda = CudaDevice(device.torch.index)
+    cuda.set_current()
+    return Program(source, "c++", ProgramOptions(arch=f"sm_{cuda.arch}")).compile("cubin")
 
 
 @functools.lru_cache(maxsize=8)

@@ -27,8 +27,7 @@ def wrap_builds(wrapped: Callable[[Function], Function]) -> None:
         spec.build_and_load = wrapped(build)
 
 
-@contextmanager
-def tuner_wrapped(method: str, wrapped: Callable[[Function], Function]) -> Iterator[None]:
+def tuner_wrapped(method: str, wrapped: Callable[[Function], Function]) -> AbstractContextManager[None]:
     """Wrap a method of FlashInfer's `AutoTuner`: `choose_one`, which a call asks, or `search_cache`, which that asks.
 
     Only the one tuner of the process is changed, not its class. FlashInfer 0.6.18 and 0.7.2 have it. Without it a case
@@ -36,12 +35,18 @@ def tuner_wrapped(method: str, wrapped: Callable[[Function], Function]) -> Itera
     """
     from flashinfer.autotuner import AutoTuner
 
-    tuner: Any = AutoTuner.get()
-    setattr(tuner, method, wrapped(getattr(tuner, method)))
+    return wrapped_of(AutoTuner.get(), method, wrapped)
+
+
+@contextmanager
+def wrapped_of(owner: Any, method: str, wrapped: Callable[[Function], Function]) -> Iterator[None]:
+    """Wrap a function of this object alone, not of its class; afterwards it has what it had of its own."""
+    own = vars(owner).get(method)
+    setattr(owner, method, wrapped(getattr(owner, method)))
     try:
         yield
     finally:
-        delattr(tuner, method)
+        delattr(owner, method) if own is None else setattr(owner, method, own)
 
 
 def tuner_choices(seen: Callable[[str, Any, Any], None]) -> AbstractContextManager[None]:
@@ -58,8 +63,7 @@ def tuner_choices(seen: Callable[[str, Any, Any], None]) -> AbstractContextManag
     return tuner_wrapped("choose_one", wrapped)
 
 
-@contextmanager
-def cupti_records(converted: Callable[[Any], Any]) -> Iterator[None]:
+def cupti_records(converted: Callable[[Any], Any]) -> AbstractContextManager[None]:
     """Convert the records before the callbacks get them that `cupti.activity_register_callbacks` registers meanwhile.
 
     FlashInfer registers them itself, through this name of cupti-python 13. Where it did so through another one, it
@@ -67,13 +71,7 @@ def cupti_records(converted: Callable[[Any], Any]) -> Iterator[None]:
     """
     from cupti import cupti
 
-    register = cupti.activity_register_callbacks
+    def wrapped(register: Function) -> Function:
+        return lambda requested, completed: register(requested, lambda records: completed(converted(records)))
 
-    def registered(requested: Function, completed: Function) -> object:
-        return register(requested, lambda records: completed(converted(records)))
-
-    cupti.activity_register_callbacks = registered
-    try:
-        yield
-    finally:
-        cupti.activity_register_callbacks = register
+    return wrapped_of(cupti, "activity_register_callbacks", wrapped)

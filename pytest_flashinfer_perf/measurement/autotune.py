@@ -25,6 +25,13 @@ class Choice:
     runner: str
     tactic: Any
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tactic", _frozen(self.tactic))
+
+    @classmethod
+    def of(cls, runner: Any, tactic: Any) -> Choice:
+        return cls(type(runner).__name__, tactic)
+
     @property
     def sentence(self) -> str:
         return f"{self.runner} {'default' if self.tactic == -1 else self.tactic}"
@@ -36,11 +43,16 @@ class Choice:
         return max(fitting, key=len, default=self.runner)
 
 
+def _frozen(tactic: Any) -> Any:
+    """As the tuner reads it from a file: lists, and arrays of TVM FFI, are tuples."""
+    return tactic if isinstance(tactic, str) or not hasattr(tactic, "__iter__") else tuple(map(_frozen, tactic))
+
+
 def choose_kernel(call: Callable[[], object], *, tune: bool, cache: str | None) -> Choice | None:
     """Tune the call, or load the cache file, or forget earlier cases; returns the choice for the calls that follow."""
     prepare(call, tune=tune, cache=cache)
     choices: list[Choice] = []
-    with patches.tuner_choices(lambda _, runner, tactic: choices.append(Choice(type(runner).__name__, tactic))):
+    with patches.tuner_choices(lambda _, runner, tactic: choices.append(Choice.of(runner, tactic))):
         call()
     return choices[-1] if choices else None
 
@@ -62,14 +74,13 @@ def verify(cache: str, *, tune: bool) -> None:
             verify_writable(path)
             if not path.exists():
                 return
-        written = json.loads(path.read_text())
+        environment = json.loads(path.read_text()).get("_metadata", {})
     except OSError as error:
         raise CacheError(f"{cache}: {error.strerror}; a case with --autotune writes it") from error
-    except ValueError as error:
+    except (ValueError, AttributeError) as error:  # no JSON, or no object
         raise CacheError(
             f"{cache} is not an autotuner cache file: {error}; a case with --autotune writes one"
         ) from error
     if not tune and not importlib.import_module("flashinfer.autotuner").AutoTuner.get().load_configs(cache):
-        environment = written.get("_metadata", {})
-        of = ", ".join(f"{name} {environment.get(name)}" for name in ("gpu", "flashinfer_version", "cudnn_version"))
+        of = ", ".join(f"{name} {value}" for name, value in environment.items())
         raise CacheError(f"{cache}: FlashInfer does not use it here, as it is of another environment: {of}")

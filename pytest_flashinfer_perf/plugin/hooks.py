@@ -17,7 +17,7 @@ import pytest
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.errors import is_installed
-from pytest_flashinfer_perf.machine.garbage import importing
+from pytest_flashinfer_perf.machine.garbage import freeze_imports, importing
 from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import Board
 from pytest_flashinfer_perf.rows.step import StepPlan
@@ -301,3 +301,8 @@ def pytest_runtest_makereport(
         if report.failed and call.excinfo is not None:
             results.name_line(item, report, call.excinfo)
     return report
+
+
+def pytest_unconfigure() -> None:
+    """Leave out what tests imported: pytest looks for garbage up to six times from here on, and Python as it ends."""
+    freeze_imports()

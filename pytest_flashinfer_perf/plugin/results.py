@@ -96,9 +96,9 @@ class Board:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.rows:
-            if session.config.getoption("benchmark_cprofile", None):
-                self.notes.append(PROFILED_ELSEWHERE)
+        if self.rows and session.config.getoption("benchmark_cprofile", None):
+            self.notes.append(PROFILED_ELSEWHERE)
+        if self.is_ours:
             _spare_hypothesis(session.config.pluginmanager)
         if self.is_ours and session.config.getoption("benchmark_disable", None):
             self.notes.append(NOT_TIMED)

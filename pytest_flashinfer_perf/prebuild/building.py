@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.files import verify_writable, write_whole
-from pytest_flashinfer_perf.session.time_limit import FAILED, first_error
+from pytest_flashinfer_perf.session.time_limit import FAILED, first_error, ninja_folder
 
 STEP = re.compile(r"\[(\d+)/(\d+)\] ")
 OF_CUTLASS = re.compile(r"_sm\d+|cutlass|gemm|moe")
@@ -65,17 +65,20 @@ def _written(spec: Any) -> str | None:
 
 
 def _is_current(spec: Any) -> bool:
-    words = ["ninja", "-n", "-C", str(spec.build_dir), "-f", str(spec.ninja_path)]
+    words = ["ninja", "-n", "-C", str(ninja_folder(spec)), "-f", str(spec.ninja_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
     return "no work to do" in done.stdout
 
 
 def _compile(specs: Sequence[Any], finished: Finished, step: Step) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "build.ninja").write_text("".join(f"subninja {spec.ninja_path}\n" for spec in specs))
+        all_of_them = Path(folder, "build.ninja")
+        all_of_them.write_text(
+            "".join((f"builddir = {folder}\n", *(f"subninja {spec.ninja_path}\n" for spec in specs)))
+        )
         jobs = os.environ.get("MAX_JOBS", "")  # FlashInfer's own limit
         limit = ["-j", jobs] if jobs.isdecimal() else []
-        words = ["ninja", "-v", "-k", "0", "-C", folder, *limit]
+        words = ["ninja", "-v", "-k", "0", "-C", str(ninja_folder(specs[0])), "-f", str(all_of_them), *limit]
         with subprocess.Popen(  # noqa: S603
             words, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as running:
@@ -83,7 +86,7 @@ def _compile(specs: Sequence[Any], finished: Finished, step: Step) -> None:
         written = [path for name in LOGS if (path := Path(folder, name)).exists()]
         for spec in specs:
             for log in written:
-                shutil.copyfile(log, spec.build_dir / log.name)
+                shutil.copyfile(log, ninja_folder(spec) / log.name)
 
 
 def _follow(output: Iterable[str], waiting: set[str], finished: Finished, step: Step) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.rows.ranks import MULTICAST
-from pytest_flashinfer_perf.session.stash import RANK, SETTINGS
+from pytest_flashinfer_perf.session.stash import DEVICE, RANK, SETTINGS
 from pytest_flashinfer_perf.session.workers import ALL_GPUS, VISIBLE
 
 FOLDER = "FLASHINFER_PERF_RANKS_FOLDER"  # where the ranks of a case meet and leave what they have to say
@@ -41,9 +41,16 @@ def environment(number: int, rank: int, folder: str, *, no_multicast: bool) -> d
     own = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     if ALL_GPUS in own:
         own[VISIBLE] = own[ALL_GPUS]
+    if wants_no_multicast(own, option=no_multicast):
+        own = {**NO_MULTICAST, **own, **(NO_MULTICAST if no_multicast else {})}
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
-    ours = {RANK: f"{rank}/{number}", FOLDER: folder, **(NO_MULTICAST if no_multicast else {})}
+    ours = {RANK: f"{rank}/{number}", FOLDER: folder}
     return {**own, **{name: str(value) for name, value in place.items()}, **ours}
+
+
+def wants_no_multicast(environment: Mapping[str, str], *, option: bool) -> bool:
+    """Whether ranks are to do without: whoever says so to one library means all to which nothing else is said."""
+    return option or any(environment.get(name) == off for name, off in NO_MULTICAST.items())
 
 
 def multicast(environment: Mapping[str, str] | None = None) -> str:
@@ -54,14 +61,14 @@ def multicast(environment: Mapping[str, str] | None = None) -> str:
 
 def undecided(environment: Mapping[str, str], *, no_multicast: bool) -> str | None:
     """Why no case of the suite runs between GPUs yet: a host that is shared must not get multicast by default."""
-    if no_multicast or "NCCL_NVLS_ENABLE" in environment:
+    if "NCCL_NVLS_ENABLE" in environment or wants_no_multicast(environment, option=no_multicast):
         return None
     return "may use NVLink multicast, which can put GPUs out of service: --perf-no-multicast, or NCCL_NVLS_ENABLE=1"
 
 
 def locks(item: pytest.Item, number: int) -> list[str]:
     """The names of the locks that the test needs: one for each GPU, or that of the CPU where workers take turns."""
-    uuids = gpus()
+    uuids = gpus() if item.config.stash[DEVICE].is_gpu else []
     if not uuids:
         alone = not hasattr(item.config, "workerinput") or item.config.stash[SETTINGS].device == "cpu:any"
         return [] if alone else ["cpu"]

@@ -7,90 +7,71 @@ does. Zero between the bounds is one clock; the wider bound is how far apart the
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Spans:
-    """Of each rank, the nanoseconds at which it arrived at and ended each call."""
+    """The nanoseconds at which each rank arrived at and ended each call: whole numbers of [ranks, calls]."""
 
-    arrivals: tuple[tuple[int, ...], ...]
-    ends: tuple[tuple[int, ...], ...]
+    arrivals: Tensor
+    ends: Tensor
 
     @classmethod
     def of(cls, ranks: Sequence[Sequence[tuple[int, int]]]) -> Spans:
         """From the arrival and the end of each call, rank by rank."""
-        arrivals = tuple(tuple(arrival for arrival, _ in calls) for calls in ranks)
-        return cls(arrivals, tuple(tuple(end for _, end in calls) for calls in ranks))
+        times = torch.tensor(ranks, dtype=torch.int64, device="cpu")
+        return cls(times[..., 0], times[..., 1])
 
     def __add__(self, other: Spans) -> Spans:
-        arrivals = (one + more for one, more in zip(self.arrivals, other.arrivals, strict=True))
-        ends = (one + more for one, more in zip(self.ends, other.ends, strict=True))
-        return Spans(tuple(arrivals), tuple(ends))
+        return Spans(torch.cat((self.arrivals, other.arrivals), 1), torch.cat((self.ends, other.ends), 1))
 
     @property
     def last_to_last(self) -> list[float]:
         """The seconds of each call from the last arrival to the last end: how late a rank came is not in them."""
-        calls = zip(zip(*self.arrivals, strict=True), zip(*self.ends, strict=True), strict=True)
-        return [(max(ends) - max(arrivals)) / 1e9 for arrivals, ends in calls]
+        return seconds(self.ends.amax(0) - self.arrivals.amax(0))
 
     @property
     def longest(self) -> list[float]:
         """The seconds of each call on the rank that it took longest on, by its own clock; they contain lateness."""
-        own = (
-            [end - arrival for arrival, end in zip(*rank, strict=True)]
-            for rank in zip(self.arrivals, self.ends, strict=True)
-        )
-        return [max(call) / 1e9 for call in zip(*own, strict=True)]
+        return seconds((self.ends - self.arrivals).amax(0))
 
     @property
     def skew(self) -> float:
         """The seconds between the first and the last arrival, in the median."""
-        return _apart(self.arrivals)
+        return statistics.median(seconds(self.arrivals.amax(0) - self.arrivals.amin(0)))
 
     @property
     def end_skew(self) -> float:
         """The seconds between the first and the last end, in the median."""
-        return _apart(self.ends)
+        return statistics.median(seconds(self.ends.amax(0) - self.ends.amin(0)))
 
     @property
     def violations(self) -> int:
         """The calls that ended on some rank before the last one had arrived."""
-        calls = zip(zip(*self.arrivals, strict=True), zip(*self.ends, strict=True), strict=True)
-        return sum(min(ends) < max(arrivals) for arrivals, ends in calls)
+        return int((self.ends.amin(0) < self.arrivals.amax(0)).sum())
 
     @property
     def bound_ns(self) -> int:
         """How far apart two of the clocks may be at most, if they are not proved to differ."""
-        pairs = itertools.permutations(range(len(self.ends)), 2)
-        return max((min(self._after(i, j)) for i, j in pairs), default=0)
-
-    def _after(self, i: int, j: int) -> list[int]:
-        return [end - arrival for end, arrival in zip(self.ends[i], self.arrivals[j], strict=True)]
+        bounds = (self.ends[:, None] - self.arrivals).amin(-1)  # [i, j]
+        return int(bounds.fill_diagonal_(0).max())
 
     @property
     def each_from_the_first_arrival(self) -> Spans:
-        first = [min(arrivals) for arrivals in zip(*self.arrivals, strict=True)]
-        return self._since([first] * len(self.arrivals))
+        first = self.arrivals.amin(0)
+        return Spans(self.arrivals - first, self.ends - first)
 
     @property
     def each_from_its_own_start(self) -> Spans:
         """Where clocks differ there is nothing else that a rank's times can be counted from."""
-        return self._since(self.arrivals)
-
-    def _since(self, zeros: Sequence[Sequence[int]]) -> Spans:
-        arrivals, ends = (
-            tuple(
-                tuple(at - zero for at, zero in zip(times, zero_of_rank, strict=True))
-                for times, zero_of_rank in zip(ranks, zeros, strict=True)
-            )
-            for ranks in (self.arrivals, self.ends)
-        )
-        return Spans(arrivals, ends)
+        return Spans(self.arrivals - self.arrivals, self.ends - self.arrivals)
 
 
-def _apart(times: Sequence[Sequence[int]]) -> float:
-    return float(statistics.median(max(call) - min(call) for call in zip(*times, strict=True))) / 1e9
+def seconds(nanoseconds: Tensor) -> list[float]:
+    return [one / 1e9 for one in nanoseconds.tolist()]

@@ -14,20 +14,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from pytest_flashinfer_perf.kernel_timing.cupti import (
     BUFFER_BYTES,
     Activity,
+    Trace,
     activities,
     copied,
     launched_in,
     on_device,
     on_host,
+    summarise,
 )
 from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, InstrumentError, Work
-from pytest_flashinfer_perf.kernel_timing.trace import Trace, summarise
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.garbage import without_gc
 from pytest_flashinfer_perf.ranks.joined import Ranks
 
@@ -36,30 +35,26 @@ CYCLES_PER_S = 1.98e9  # of an H200 at its highest clock; a lower one makes a pl
 NO_SUCH_CALL = "the call launched nothing on the GPU of rank {}: use --perf-instrument=wall for work on the host"
 
 
-def missing(device: Device) -> str | None:
-    """Why a rank's GPU cannot be timed by CUPTI after a barrier on the device."""
-    if not device.is_gpu:
+def missing(ranks: Ranks) -> str | None:
+    """Why a GPU of the group cannot be timed by CUPTI after a barrier on the device; the same on every rank."""
+    if not ranks.device.is_gpu:
         return "there is no GPU"
-    return INSTRUMENTS["cupti"].missing(device) or _barrier_error()
+    no_cupti = next(filter(None, ranks.everybodys(INSTRUMENTS["cupti"].missing(ranks.device))), None)
+    return no_cupti or next(filter(None, ranks.everybodys(_barrier_error(ranks))), None)
 
 
-@functools.cache
-def _barrier_error() -> str | None:
+def _barrier_error(ranks: Ranks) -> str | None:
     try:
-        _barrier()
+        _barrier(ranks)
     except (ImportError, RuntimeError) as error:
         return f"torch has no symmetric memory here: {error}"
     return None
 
 
 @functools.cache
-def _barrier() -> Any:
-    """The kernel on which all ranks wait, made once for a group: a process is a rank of one group in its life."""
-    from torch.distributed import _symmetric_memory as symmetric
-
-    assert dist.group.WORLD is not None
-    held = symmetric.empty(1 << 10, dtype=torch.uint8, device=torch.device("cuda", torch.cuda.current_device()))
-    handle = symmetric.rendezvous(held, dist.group.WORLD)
+def _barrier(ranks: Ranks) -> Any:
+    """The kernel on which all ranks wait, made once for a group; it has no memory without the tensor."""
+    held, handle = ranks.shared((1 << 10,), torch.uint8)
     return lambda _held=held: handle.barrier()
 
 
@@ -76,6 +71,7 @@ class DeviceClock:
         from cupti import cupti
 
         self._cupti: Any = cupti
+        self._barrier = _barrier(self.ranks)
         cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), lambda records: self._seen.extend(copied(records)))
         for kind in (*on_host(cupti), *on_device(cupti)):
             cupti.activity_enable(kind)
@@ -99,7 +95,7 @@ class DeviceClock:
         """Enqueue a call behind the barrier, and note when this host began and ended to do so."""
         work.chill()
         torch.cuda._sleep(HOLD_CYCLES)  # noqa: SLF001 - torch has no public kernel of a chosen time
-        _barrier()()
+        self._barrier()
         if late_s:
             torch.cuda._sleep(round(late_s * CYCLES_PER_S))  # noqa: SLF001
         begun = self._cupti.get_timestamp()

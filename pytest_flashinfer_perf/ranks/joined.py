@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -49,6 +51,18 @@ class Ranks:
     def meet(self) -> None:
         """Wait for all ranks."""
         dist.barrier(group=self.control)
+
+    def shared(self, shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, Any]:
+        """Memory of this rank that the others reach, by torch's symmetric memory, and its handle.
+
+        Never with multicast, which torch otherwise creates for all such memory: nothing here uses it.
+        """
+        from torch.distributed import _symmetric_memory as symmetric
+
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+            held = symmetric.empty(*shape, dtype=dtype, device=self.device.torch)
+            return held, symmetric.rendezvous(held, dist.group.WORLD)  # type: ignore[arg-type] # there is one
 
     def clock(self) -> float:
         """A clock for budgets of time, which shows every rank the same."""

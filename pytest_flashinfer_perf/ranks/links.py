@@ -11,11 +11,9 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 import torch
-import torch.distributed as dist
 
 from pytest_flashinfer_perf import files
 from pytest_flashinfer_perf.machine.provenance import driver_version
@@ -65,11 +63,7 @@ def _cache_file(ranks: Ranks) -> Path:
 
 def _rate(ranks: Ranks) -> float:
     """The fastest copy, since it is a roof."""
-    from torch.distributed import _symmetric_memory as symmetric
-
-    assert dist.group.WORLD is not None
-    shared = symmetric.empty(COPY_BYTES, dtype=torch.uint8, device=ranks.device.torch)
-    handle: Any = symmetric.rendezvous(shared, dist.group.WORLD)
+    shared, handle = ranks.shared((COPY_BYTES,), torch.uint8)
     theirs = handle.get_buffer((ranks.rank + 1) % ranks.size, (COPY_BYTES,), torch.uint8)
     own = torch.empty_like(shared)
     own.copy_(theirs)

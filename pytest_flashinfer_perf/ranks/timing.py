@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,24 +19,19 @@ import torch.distributed as dist
 
 from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.kernel_timing import run as alone
-from pytest_flashinfer_perf.kernel_timing.instruments import (
-    CallTime,
-    ChosenInstrument,
-    InstrumentError,
-    Work,
-)
+from pytest_flashinfer_perf.kernel_timing.cupti import Trace
+from pytest_flashinfer_perf.kernel_timing.instruments import CallTime, ChosenInstrument, InstrumentError, Work
 from pytest_flashinfer_perf.kernel_timing.run import Observations, Placed, Timing, Verify
 from pytest_flashinfer_perf.kernel_timing.target import Target
-from pytest_flashinfer_perf.kernel_timing.trace import Trace
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.garbage import without_gc
 from pytest_flashinfer_perf.ranks import asked, device_clock, links
-from pytest_flashinfer_perf.ranks.clock import Spans
+from pytest_flashinfer_perf.ranks.clock import Spans, seconds
 from pytest_flashinfer_perf.ranks.joined import Ranks
 from pytest_flashinfer_perf.rows.ranks import RankTimes
 
 PROOF_CALLS = 100
-LATE_S, LATE_CALLS = 200e-6, 10
+LATE_S, LATE_CALLS = 200e-6, 30
 LAST_TO_LAST, LONGEST = "last arrival to last end", "maximum over ranks"
 
 
@@ -134,23 +129,19 @@ class Together:
             end_skew_s=raw.end_skew,
             late_s=LATE_S,
             late_figure_s=statistics.median(self.figures(late)),
-            arrivals_s=_seconds(raw.arrivals),
-            ends_s=_seconds(raw.ends),
+            arrivals_s=tuple(map(tuple, map(seconds, raw.arrivals))),
+            ends_s=tuple(map(tuple, map(seconds, raw.ends))),
             links_gb_per_s={source: rate / 1e9 for source, rate in links.roofs(self.ranks).items()},
         )
 
 
-def _seconds(times: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(one / 1e9 for one in rank) for rank in times)
-
-
 def chosen(ranks: Ranks, name: str) -> tuple[Together, str]:
     """The instrument of a group, and why it is not the best; raises InstrumentError in all ranks alike."""
-    why_not = next(filter(None, ranks.everybodys(device_clock.missing(ranks.device))), None)
     if name == "events":
         raise InstrumentError(
             "--perf-instrument=events: events of two processes have no common clock, use cupti or wall"
         )
+    why_not = None if name == "wall" else device_clock.missing(ranks)
     if name == "cupti" and why_not:
         raise InstrumentError(f"--perf-instrument=cupti: {why_not}")
     if name == "wall" or why_not:

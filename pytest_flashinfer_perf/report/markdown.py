@@ -18,16 +18,14 @@ LEFT = {"xfailed": "Failed as expected", "skipped": "Skipped"}
 
 
 def lines(runs: Sequence[Run]) -> Iterator[str]:
-    found, judged = story.outcomes(runs), story.of(runs)
-    answer = story.answer(runs, found, judged)
+    found = story.outcomes(runs)
+    answer = story.answer(runs, found, story.of(runs))
     yield f"### FlashInfer performance: {as_markdown(', '.join(story.devices(found).values()) or 'nothing measured')}\n"
     tables = list(backends.comparisons(found))
     yield from (f"{as_markdown(sentence)}\n" for sentence in (*backends.answers(tables), " ".join(answer.sentences)))
-    slower = ((one.case, _median(one.row), judged[one.case].reason) for one in answer.slower)
-    undecided = ((", ".join(cases), why) for why, cases in answer.undecided.items())
-    yield from _listed(("failed", "why"), ((one.case, one.reason) for one in answer.failed))
-    yield from _listed(("slower", "median", "how sure"), slower)
-    yield from _listed(("not decided", "why"), undecided)
+    for title, troubles in answer.troubles.items():
+        if troubles:
+            yield from _table((title.lower(), "why"), troubles)
     for one in budget.of_runs(runs):
         if not one.trouble:
             yield from (*budget.markdown(one), "")
@@ -41,13 +39,6 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
             yield from _folded(title, _reasons(found, status))
     sources = ((name, *values) for name, values in story.provenance(runs).items())
     yield from _folded("Where the numbers come from", _table(("", *(run.name for run in runs)), sources))
-
-
-def _listed(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A table, unless it would be empty."""
-    known = list(cells)
-    if known:
-        yield from _table(headings, known)
 
 
 def _side_by_side(comparison: BackendTable) -> Iterator[str]:

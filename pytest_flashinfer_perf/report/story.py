@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import judge, thresholds, verdict, words
 from pytest_flashinfer_perf.gate.read import verify_once
 from pytest_flashinfer_perf.rows import run_file
-from pytest_flashinfer_perf.rows.formatting import cold_l2, counted, grouped
+from pytest_flashinfer_perf.rows.formatting import cold_l2, counted, grouped, some
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Run, RunError, Unmeasured
 from pytest_flashinfer_perf.rows.scatter import is_measured
@@ -25,6 +25,7 @@ from pytest_flashinfer_perf.rows.scatter import is_measured
 OWN = "own kernels"
 SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "python_version")
 WORSE = ("SLOWER", "MISSING", "INVALID", "AMBIGUOUS")
+NAMED = 20  # cases of which there is one thing to say
 MEANINGS = {
     "failed": "failed: wrong answers or errors",
     "wrong": "measured with a wrong answer, as was allowed",
@@ -123,28 +124,27 @@ def _numbered(run: Run, before: Mapping[str, str]) -> Iterator[tuple[str, str, i
 
 @dataclass(frozen=True)
 class Summary:
-    """The summary. `undecided` are verdicts with their reasons, and the cases of each."""
+    """The summary. `troubles` are what failed, what got slower and what is not decided: names, and why."""
 
     measured: int
     statuses: Counter[str]
-    failed: tuple[CaseHistory, ...]
-    slower: tuple[CaseHistory, ...]
-    undecided: Mapping[str, Sequence[str]]
+    troubles: Mapping[str, Sequence[tuple[str, str]]]
     sentences: tuple[str, ...]
 
 
 def answer(runs: Sequence[Run], found: Sequence[CaseHistory], judged: Mapping[str, ShownVerdict]) -> Summary:
     statuses = counts(found)
     measured = sum(one.measured for one in found)
-    failed = tuple(one for one in found if one.status in ("failed", "wrong"))
-    slower = tuple(one for one in found if one.case in judged and judged[one.case].verdict == "SLOWER")
-    listed = {one.case for one in failed}
+    failed = [(one.case, one.reason) for one in found if one.status in ("failed", "wrong")]
+    slower = [(one.case, judged[one.case].reason) for one in found if one.case in judged and judged[one.case].is_slower]
+    listed = dict(failed)
     left = [(case, one) for case, one in judged.items() if one.verdict in WORSE[1:] and case not in listed]
     by_reason = grouped(left, lambda pair: f"{pair[1].verdict}: {pair[1].reason}")
-    undecided = {reason: [case for case, _ in alike] for reason, alike in by_reason}
-    troubles = (f"{statuses[status]} {meaning}." for status, meaning in MEANINGS.items() if statuses[status])
-    sentences = (_measured(measured, found), *troubles, _compared(runs, judged))
-    return Summary(measured, statuses, failed, slower, undecided, sentences)
+    undecided = [(some([case for case, _ in alike], NAMED), reason) for reason, alike in by_reason]
+    troubles = {"Failed": failed, "Slower": slower, "Not decided": undecided}
+    counted_by = (f"{statuses[status]} {meaning}." for status, meaning in MEANINGS.items() if statuses[status])
+    sentences = (_measured(measured, found), *counted_by, _compared(runs, judged))
+    return Summary(measured, statuses, troubles, sentences)
 
 
 def _measured(measured: int, found: Sequence[CaseHistory]) -> str:
@@ -247,6 +247,10 @@ def read(paths: Iterable[Path]) -> list[Run]:
 class ShownVerdict:
     verdict: str
     reason: str
+
+    @property
+    def is_slower(self) -> bool:
+        return self.verdict == "SLOWER"
 
 
 def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:

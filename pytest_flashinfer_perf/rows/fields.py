@@ -169,6 +169,8 @@ def shown(value: Any) -> str:
 
 def written(value: Any) -> Any:
     """The value as JSON has it."""
+    if value is None or type(value) in SCALARS:  # most are, and pages of thousands of rows are made of them
+        return value
     if is_dataclass(value):
         return {field.name: written(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

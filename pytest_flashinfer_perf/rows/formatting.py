@@ -49,6 +49,11 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def some(names: Sequence[str], most: int = 5) -> str:
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
+
+
 def rate(value: float | None) -> str:
     """A rate in at most 6 characters, of which none says nothing, as 0.0000 would."""
     if not value:

@@ -12,10 +12,10 @@ from typing import Any
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.rows import run_file
+from pytest_flashinfer_perf.rows.formatting import some
 from pytest_flashinfer_perf.rows.run_file import SCHEMA_KEY, Block, Run, ShardOfRun
 
 VERSIONS = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend", "cupti", "driver", "python_version")
-SHOWN = 5
 
 
 class MergeError(FlashinferPerfError):
@@ -87,7 +87,7 @@ def duplicates(parts: Sequence[ShardPart]) -> Iterator[str]:
     seen = Counter(row.fullname for part in parts for row in part.run.rows)
     twice = [name for name, count in seen.items() if count > 1]
     if twice:
-        yield f"measured more than once: {_some(twice)}"
+        yield f"measured more than once: {some(twice)}"
 
 
 def gaps(parts: Sequence[ShardPart]) -> Iterator[str]:
@@ -95,7 +95,7 @@ def gaps(parts: Sequence[ShardPart]) -> Iterator[str]:
         if part.shard is None:
             yield f"{part.run.source}: written without --perf-shard, so that nobody knows what is missing"
         elif part.missing:
-            yield f"{part.run.source}: no result of {_some(part.missing)}: that run was stopped"
+            yield f"{part.run.source}: no result of {some(part.missing)}: that run was stopped"
     shards = [part.shard for part in parts if part.shard is not None]
     if len({(shard.of, shard.whole) for shard in shards}) > 1:
         yield "the files are parts of different wholes: other tests, another n of --perf-shard=i/n, or --perf-shard-by"
@@ -103,7 +103,7 @@ def gaps(parts: Sequence[ShardPart]) -> Iterator[str]:
         there = {shard.nth for shard in shards}
         absent = [f"{nth}/{shards[0].of}" for nth in range(1, shards[0].of + 1) if nth not in there]
         if absent:
-            yield f"shards are missing: {_some(absent)}"
+            yield f"shards are missing: {some(absent)}"
 
 
 def _mixed(what: str, of: Callable[[ShardPart], str]) -> Callable[[Sequence[ShardPart]], Iterator[str]]:
@@ -132,8 +132,3 @@ CHECKS: dict[str, Callable[[Sequence[ShardPart]], Iterator[str]]] = {
     "versions": _mixed("versions", _versions),
     "gpus": _mixed("GPU models", _models),
 }
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

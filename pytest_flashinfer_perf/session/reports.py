@@ -102,7 +102,7 @@ def reason(report: pytest.TestReport) -> str:
     """pytest's own text in one piece, without the traceback."""
     if hasattr(report, "wasxfail"):
         return report.wasxfail or "expected to fail"
-    if report.skipped and isinstance(report.longrepr, tuple):
+    if report.skipped and isinstance(report.longrepr, (tuple, list)):  # a list, where it was JSON meanwhile
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr)

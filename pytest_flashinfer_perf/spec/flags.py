@@ -64,6 +64,8 @@ def read_some(
     for name in ignored:
         made.add_argument(name, nargs="?", default=argparse.SUPPRESS)
     args, others = made.parse_known_args(list(words))
+    if others and others[0] in params.refuses:
+        raise ParamError(f"{others[0]} {params.refuses[others[0]]}")
     if others:
         raise ParamError(unknown(others[0], [*(f"--{name}" for name in own), *ignored, *hints]))
     return {field.name: getattr(args, field.name) for field in fields_of(params) if hasattr(args, field.name)}

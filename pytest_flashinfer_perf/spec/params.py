@@ -138,10 +138,12 @@ _FIELDS: dict[type[Params], tuple[Field, ...]] = {}
 class Params:
     """The shape and types of a problem, validated when they are made.
 
-    `ignores` are flags that upstream accepts for this routine and ignores.
+    `ignores` are flags that upstream accepts for this routine and ignores; `refuses` those that it has and that have
+    no meaning here, with what to do.
     """
 
     ignores: ClassVar[tuple[str, ...]] = ()
+    refuses: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
         faults = [fault for field in fields_of(type(self)) for fault in field.faults(getattr(self, field.name))]

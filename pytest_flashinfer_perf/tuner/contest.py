@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,7 +21,7 @@ from pytest_flashinfer_perf.kernel_timing import graphs, instruments, placements
 from pytest_flashinfer_perf.kernel_timing.cupti import attached
 from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS
 from pytest_flashinfer_perf.kernel_timing.run import Bench
-from pytest_flashinfer_perf.kernel_timing.target import Restore, Target
+from pytest_flashinfer_perf.kernel_timing.target import Restore
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement.fingerprint import Fingerprint
 from pytest_flashinfer_perf.measurement.one_case import PreparedCase
@@ -32,30 +33,19 @@ class DeviceLostError(FlashinferPerfError):
     """A tactic left the GPU unusable for this process."""
 
 
-@dataclass
 class CheckedCall:
     """A call with the answer to expect, and its placements: the same ones for all that are chosen in it."""
 
-    prepared: PreparedCase
-    bench: Bench
-    placed: list[Target] = field(init=False)
-    examination: Examination = field(init=False)
-    restore: Restore = field(init=False)
-    free_at_first: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        target, device = self.target, self.bench.device
-        self.placed, self.free_at_first = [target], device.free_bytes()
-        self.restore = Restore(tuple((one, one.clone()) for one in target.changed(target.args)), 1)
-        self.examination = Examination(target, self.prepared.expected, device, Fingerprint(target))
-
-    @property
-    def target(self) -> Target:
-        return self.prepared.target
+    def __init__(self, prepared: PreparedCase, bench: Bench) -> None:
+        self.bench, self.target = bench, prepared.target
+        self.placed, self.free_at_first = [self.target], bench.device.free_bytes()
+        self.restore = Restore(tuple((one, one.clone()) for one in self.target.changed(self.target.args)), 1)
+        self.examination = Examination(self.target, prepared.expected, bench.device, Fingerprint(self.target))
 
     def first(self) -> None:
         self.restore()
-        verify(self.examination.first())
+        with _no_default_instead():
+            verify(self.examination.first())
         self.restore()
 
     def timed(self, nth: int) -> Lap:
@@ -70,6 +60,25 @@ class CheckedCall:
 
     def _fits(self) -> bool:
         return placements.fits(self.target, self.free_at_first, self.bench.device.free_bytes(), len(self.placed) - 1)
+
+
+def verify_alive(device: Device, error: Exception) -> None:
+    """Raise DeviceLostError if the error left the GPU unusable."""
+    try:
+        device.synchronize()
+    except RuntimeError:
+        raise DeviceLostError(str(error)) from error
+
+
+@contextmanager
+def _no_default_instead() -> Iterator[None]:
+    """Raise if FlashInfer runs its default in place of a tactic that fails, of which it only warns (cuDNN's do so)."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        yield
+    for warning in seen:
+        if "falling back to default" in str(warning.message):
+            raise UnfitError("fails", str(warning.message))
 
 
 def verify(result: CheckResult) -> None:
@@ -131,14 +140,8 @@ class Contest:
         except UnfitError:
             raise
         except Exception as error:
-            self._verify_alive(error)
+            verify_alive(self.bench.device, error)
             raise UnfitError("fails", in_one_line(error)) from error
-
-    def _verify_alive(self, error: Exception) -> None:
-        try:
-            self.bench.device.synchronize()
-        except RuntimeError:
-            raise DeviceLostError(str(error)) from error
 
     def kernels(self, call: Callable[[], object]) -> tuple[str, ...] | None:
         """The kernels that a call launches, in their order; None where CUPTI cannot see them."""

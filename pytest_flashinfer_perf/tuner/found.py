@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import read_json
@@ -146,10 +146,6 @@ class Report:
     left_out: Annotated[tuple[LeftOut, ...], "the others"] = ()
     transfers: Annotated[tuple[Transfer, ...], "the worst first"] = ()
     findings: Annotated[tuple[TunerFinding, ...], "in the order of the cases"] = ()
-
-    @property
-    def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def read(path: Path, option: str) -> Report:

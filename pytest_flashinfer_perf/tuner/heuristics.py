@@ -6,19 +6,23 @@ algorithm a variable of the environment sets is raced against each of its values
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import pytest
+
 from pytest_flashinfer_perf.config.settings import Settings
+from pytest_flashinfer_perf.errors import in_one_line
 from pytest_flashinfer_perf.measurement import one_case
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.tuner.contest import CheckedCall, Entrant
+from pytest_flashinfer_perf.tuner.race import UnfitError
 
 AUTO = "auto"
-# FlashInfer reads it at each call. `clusters` exists on SM100 alone, elsewhere it is the same as `default`.
-TOPK = ("FLASHINFER_TOPK_ALGO", ("default", "clusters", "cub"))
+# FlashInfer reads it at each call: Python takes `clusters`, on SM100 alone, and `cub`, which 0.6.18 lacks; for all else
+# C++ takes `filtered` or `multi_cta`, or one of these by a heuristic of its own.
+TOPK = ("FLASHINFER_TOPK_ALGO", ("default", "clusters", "cub", "filtered", "multi_cta"))
 ALGORITHMS = {"top_k": TOPK, "top_k_page_table_transform": TOPK, "top_k_ragged_transform": TOPK}
 
 
@@ -42,17 +46,22 @@ def _backends(case: Case, call: CheckedCall, settings: Settings) -> Iterator[Ent
         is_rival = name != AUTO and (not asked or name in asked) and (backend.api or not device.is_gpu)
         other = Case(case.routine, case.shape, name, case.seed)
         if is_rival and one_case.obstacle(other, device, settings.max_memory) is None:
-            made = one_case.prepared(other, call.bench.how, settings.checking, device, tuned=False)
-            yield Entrant(name, CheckedCall(made, call.bench))
+            try:
+                made = one_case.prepared(other, call.bench.how, settings.checking, device, tuned=False)
+            except Exception as error:  # noqa: BLE001 - whatever it raises, the others can be raced
+                yield Entrant(name, call, partial(_fails, in_one_line(error)))
+            else:
+                yield Entrant(name, CheckedCall(made, call.bench))
+
+
+@contextmanager
+def _fails(reason: str) -> Iterator[None]:
+    raise UnfitError("fails", reason)
+    yield
 
 
 @contextmanager
 def _set(variable: str, value: str) -> Iterator[None]:
-    before = os.environ.get(variable)
-    os.environ[variable] = value
-    try:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(variable, value)
         yield
-    finally:
-        os.environ.pop(variable)
-        if before is not None:
-            os.environ[variable] = before

@@ -98,6 +98,9 @@ def grown(cases: Iterable[CaseFound], before: Iterable[CaseFound]) -> Iterator[T
         old = earlier.get(case.case)
         if old is None:
             continue
+        if len({(one.device, one.instrument, one.cuda_graph) for one in (old, case)}) > 1:
+            yield TunerFinding("NOTE", case.case, "not compared: --base was measured elsewhere or in another way")
+            continue
         now, then = (one.regret(one.ways[DEFAULT]) for one in (case, old))
         if now and then and now.low > then.high:
             best = "though the best is as fast" if best_s(case) <= AS_FAST * best_s(old) else "of another best"
@@ -120,7 +123,8 @@ def _runners(case: CaseFound) -> set[str]:
 
 
 def _offered(case: CaseFound) -> set[str]:
-    return {one.tactic for one in case.tactics}
+    """The answers to each question, as which of them were combined depends on their times."""
+    return {answer for one in case.tactics for answer in one.tactic.split("; ")}
 
 
 def best_s(case: CaseFound) -> float:

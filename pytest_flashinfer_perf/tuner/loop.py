@@ -7,7 +7,8 @@ started the process starts it again, and says which tactic to leave out.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from pytest_flashinfer_perf.files import read_json
 from pytest_flashinfer_perf.machine import garbage, provenance
 from pytest_flashinfer_perf.measurement import autotune, one_case
 from pytest_flashinfer_perf.session import time_limit
+from pytest_flashinfer_perf.session.setup import STDERR
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, case_of
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.tuner import search, tactics
+from pytest_flashinfer_perf.tuner import contest, search, tactics
 from pytest_flashinfer_perf.tuner.contest import DeviceLostError
 from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, TuneJob
 
@@ -43,6 +45,8 @@ class TunerLoop:
     def __init__(self, config: pytest.Config, job: TuneJob) -> None:
         self._config = config
         self._job = job
+        seconds = config.getoption("perf_timeout")
+        self._limit = time_limit.Limit(seconds, config.stash[STDERR]) if seconds else None
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:  # pytest itself reports collection errors
@@ -52,9 +56,12 @@ class TunerLoop:
             raise pytest.UsageError("no tuner to look at: these arguments select no test with a case")
         self._verify()
         self._job.say("begins", versions={name: v and str(v) for name, v in provenance.versions().items()})
-        for case in cases:
-            if case.identity.case not in self._job.done:
-                self._one(case)
+        try:
+            for case in cases:
+                if case.identity.case not in self._job.done:
+                    self._one(case)
+        except DeviceLostError:
+            os._exit(LOST)
         self._job.say("end")
         return True
 
@@ -69,32 +76,32 @@ class TunerLoop:
             raise pytest.UsageError(str(error)) from error
 
     def _one(self, case: Case) -> None:
-        """A case ends with a line, whatever happens to it."""
-        job, name = self._job, case.identity.case
+        """A case ends with a line, whatever happens to it; a part of it that takes too long ends the process."""
+        job, name, device = self._job, case.identity.case, self._config.stash[DEVICE]
         job.say("starts", case=name)
         try:
-            found = self._looked_at(case)
-        except DeviceLostError:
-            os._exit(LOST)
+            with self._limit.of_one() if self._limit else nullcontext():
+                found = self._looked_at(case)
         except Exception as error:  # noqa: BLE001 - the other cases have tactics too
-            found = {"failed": in_one_line(error)}
-        finally:
-            self._config.stash[DEVICE].give_back_memory()
+            contest.verify_alive(device, error)
+            found = {"outcome": "failed", "why": in_one_line(error)}
+        device.give_back_memory()
         job.say("case", case=name, **found)
 
     def _looked_at(self, case: Case) -> dict[str, Any]:
         settings, device = self._config.stash[SETTINGS], self._config.stash[DEVICE]
         reason = one_case.obstacle(case, device, settings.max_memory)
         if reason:
-            return {"skipped": reason}
+            return {"outcome": "skipped", "why": reason}
         time_limit.watch()
         if device.is_gpu:
             garbage.freeze_imports()
         if self._job.tune:
-            target = one_case.prepared(case, settings.measuring, settings.checking, device, tuned=False).target
-            return {"picked": tactics.tuned(target, self._job.tune, str(self._job.cache)).as_json}
+            unchecked = replace(settings.checking, refcheck="off")
+            target = one_case.prepared(case, settings.measuring, unchecked, device, tuned=False).target
+            return {"picked": asdict(tactics.tuned(target, self._job.tune, str(self._job.cache)))}
         found = search.look_at(case, settings, device, self._job)
-        return {"skipped": NOTHING_TO_CHOOSE} if found is None else {"found": asdict(found)}
+        return {"outcome": "skipped", "why": NOTHING_TO_CHOOSE} if found is None else {"found": asdict(found)}
 
 
 def _untuned(case: Case) -> tuple[Any, ...]:

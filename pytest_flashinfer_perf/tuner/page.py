@@ -9,8 +9,7 @@ from html import escape
 
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.tuner.found import CaseFound, Report, TacticFound
-from pytest_flashinfer_perf.tuner.judge import grouped
-from pytest_flashinfer_perf.tuner.report import best_set, cost
+from pytest_flashinfer_perf.tuner.report import of_case
 
 WIDTH, HEIGHT, EDGE, RADIUS = 900, 64, 20, 5
 LEAST_SPAN = math.log(1.05)  # a strip of equals is no wider than this, or noise would fill it
@@ -41,10 +40,7 @@ def _body(report: Report) -> Iterator[str]:
     for case in report.cases:
         yield f"<h2>{escape(case.case)}</h2>"
         yield from _strip(case)
-        yield f"<p>best: {escape(best_set(case))}</p>"
-        yield from (f"<p>{escape(f'{way}: {name}: {cost(case, name)}')}</p>" for way, name in grouped(case))
-        unfit = (one for one in case.tactics if not one.seconds)
-        yield from (f"<p>{escape(f'{one.state}: {one.tactic}: {one.why}')}</p>" for one in unfit)
+        yield f"<pre>{escape(chr(10).join(of_case(case)))}</pre>"
     yield from (f"<p>{escape(f'{left.outcome} {left.case}: {left.why}')}</p>" for left in report.left_out)
 
 

@@ -62,22 +62,21 @@ class Race:
 
     kept: Collection[str]
     rounds: Iterator[Timed]
-    left: Callable[[], bool]
     tick_s: float = 0.0
     lanes: dict[str, Lane] = field(default_factory=dict)
     round: int = 0
     order: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311 - only an order
 
-    def run(self, names: Sequence[str], left: Callable[[], bool] | None = None) -> Contestants:
-        """Race these and the kept ones until enough is known, or until the budget is up; the first round is whole."""
+    def run(self, names: Sequence[str], left: Callable[[], bool]) -> Contestants:
+        """Race these and the kept ones until enough is known, or until no time is `left`; the first round is whole."""
         for name in names:
             self.lanes.setdefault(name, Lane(name))
         running = [name for name in dict.fromkeys((*self.kept, *names)) if self._is_fit(name)]
         for nth in range(1, MOST_ROUNDS + 1):
-            running = self._one_round(running, left or self.left)
+            running = self._one_round(running, left)
             if nth >= FIRST_LOOK and self._is_enough(running := self._look(running)):
                 break
-            if not (left or self.left)():
+            if not left():
                 break
         return self.field
 
@@ -118,7 +117,7 @@ class Race:
         if len(running) < 2:
             return True
         seen = self._field(running)
-        regrets = [seen.regret(name) for name in running]
+        regrets = map(seen.regret, running)  # until one of them is not known well enough
         return all(one is not None and (one.high - one.low) / (1 + one.seen) <= 2 * ENOUGH for one in regrets)
 
     def _field(self, names: Sequence[str]) -> Contestants:

@@ -16,7 +16,7 @@ HEADINGS = ("case", "tactics", "best set", "time", "default", "tuned, worst", "o
 def lines(report: Report) -> Iterator[str]:
     for case in report.cases:
         yield ""
-        yield from _of_case(case)
+        yield from of_case(case)
     for left in report.left_out:
         yield f"{left.outcome} {left.case}: {left.why}"
     for one in report.transfers[:MOST_TRANSFERS]:
@@ -25,7 +25,7 @@ def lines(report: Report) -> Iterator[str]:
     yield from ("", *(one.line for one in report.findings))
 
 
-def _of_case(case: CaseFound) -> Iterator[str]:
+def of_case(case: CaseFound) -> Iterator[str]:
     states = Counter(one.state for one in case.tactics)
     said = ", ".join(f"{number} {state}" for state, number in states.items())
     what = counted(len(case.tactics), "tactic" if case.questions else "choice")

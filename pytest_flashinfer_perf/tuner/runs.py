@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_json
@@ -22,7 +22,7 @@ from pytest_flashinfer_perf.tuner.loop import LOST, PLUGIN
 from pytest_flashinfer_perf.tuner.search import TuneJob
 
 MOST_RESTARTS = 50
-ENDED = {LOST: "it left the GPU unusable"}
+ENDED = {LOST: "it left the GPU unusable", 1: "it did not end within --perf-timeout"}
 
 
 class TunerRunError(FlashinferPerfError):
@@ -44,23 +44,23 @@ class Runs:
 
     def cases(self) -> tuple[list[CaseFound], list[LeftOut]]:
         """Tune as often as asked, then race: the cases with what was found, and those that were left out."""
-        for nth in range(1, self.tunes + 1):
-            self._tune(f"{TUNE}{nth}", self.folder / f"tune-{nth}")
+        untuned = [left for nth in range(1, self.tunes + 1) for left in self._tuned(f"{TUNE}{nth}", f"tune-{nth}")]
         where = str(self.folder / "race.jsonl")
         events = self._ran(replace(self.job, output=where, picks=self.picks, files=self.files), "race")
         cases = [fields.read(CaseFound, event["found"], where) for event in events if "found" in event]
-        return cases, [left for event in events for left in _left_out(event)]
+        return cases, [*untuned, *(fields.read(LeftOut, event, where) for event in events if "outcome" in event)]
 
-    def _tune(self, way: str, stem: Path) -> None:
-        cache = str(stem.with_suffix(".cache.json").resolve())
-        found = self._ran(TuneJob(str(stem.with_suffix(".jsonl")), tune=self.tuner, cache=cache), way)
+    def _tuned(self, way: str, name: str) -> list[LeftOut]:
+        """Tune in a fresh process; the cases where that failed."""
+        cache = str(self.folder.resolve() / f"{name}.cache.json")
+        found = self._ran(TuneJob(str(self.folder / f"{name}.jsonl"), tune=self.tuner, cache=cache), way)
         for case in found:
-            if "failed" in case:
-                say(f"{way}: {case['case']}: {case['failed']}")
-            if case.get("picked"):
+            if "picked" in case:
                 self.picks.setdefault(case["case"], {})[way] = case["picked"]
         if Path(cache).exists():
             self.files[way] = cache
+        failed = (case for case in found if case.get("outcome") == "failed")
+        return [LeftOut(case["case"], "failed", f"{way}: {case['why']}") for case in failed]
 
     def _ran(self, job: TuneJob, title: str) -> list[dict[str, Any]]:
         """Run the process to its end, and again without the tactic that it ended with."""
@@ -77,7 +77,7 @@ class Runs:
             if last.get("event") not in ("tactic", "starts", "replays"):
                 raise TunerRunError(f"{title}: exit code {code}, full log: {log}\n{processes.end(log, LINES_OF_LOG)}")
             if last["event"] != "tactic":
-                found[last["case"]] = {"case": last["case"], "failed": why}
+                found[last["case"]] = {"case": last["case"], "outcome": "failed", "why": why}
             job = replace(job, done=tuple(found), crashed=_blamed(job.crashed, last, why))
         raise TunerRunError(f"{title}: {MOST_RESTARTS} processes ended before their end, the last log: {log}")
 
@@ -88,13 +88,6 @@ class Runs:
             write_json(told, asdict(job))
             words = (sys.executable, "-m", "pytest", "-p", PLUGIN, f"--tuner-job={told}")
             return processes.started(Environment("tuner", words), self.arguments, log), log
-
-
-def _left_out(event: Mapping[str, Any]) -> Iterator[LeftOut]:
-    outcomes: tuple[Literal["skipped", "failed"], ...] = ("skipped", "failed")
-    for outcome in outcomes:
-        if outcome in event:
-            yield LeftOut(event["case"], outcome, event[outcome])
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

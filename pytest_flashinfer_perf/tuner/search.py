@@ -21,7 +21,9 @@ from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import one_case
 from pytest_flashinfer_perf.measurement.autotune import Choice
+from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.tuner import contest, heuristics, sets, tactics
 from pytest_flashinfer_perf.tuner.contest import CheckedCall, Contest, Entrant
@@ -53,6 +55,8 @@ class TuneJob:
     done: tuple[str, ...] = ()
 
     def say(self, event: str, **more: Any) -> None:
+        """Another part begins, which has the whole time of a case."""
+        time_limit.again()
         if self.output:
             append_whole(Path(self.output), f"{as_json({'event': event, **more})}\n")
 
@@ -64,9 +68,9 @@ def look_at(case: Case, settings: Settings, device: Device, job: TuneJob) -> Cas
     bench = contest.bench_of(made, measuring, device)
     name = case.identity.case
     held = Contest(bench, lambda tactic: job.say("tactic", case=name, tactic=tactic), job.crashed.get(name, {}))
+    call = CheckedCall(made, bench)  # before the first call, which may change what it is given
     questions = tactics.questions(made.target)
-    call = CheckedCall(made, bench)
-    if any(question.listed for question in questions):
+    if any(question.listed or question.broken for question in questions):
         found = _tactics(case, held, call, questions, job)
     elif len(rivals := heuristics.rivals(case, call, settings)) > 1:
         found = _heuristic(case, held, rivals, job.budget)
@@ -77,7 +81,8 @@ def look_at(case: Case, settings: Settings, device: Device, job: TuneJob) -> Cas
 
 def _heuristic(case: Case, held: Contest, rivals: Sequence[Entrant], budget: float) -> CaseFound:
     """What a heuristic chose, which is the first of them, against the others."""
-    race, names = _race(held, rivals[:1]), held.enter(rivals)
+    names = held.enter(rivals)
+    race = Race(names[:1], held.rounds(), held.tick_s)
     race.run(names, _until(time.monotonic() + budget))
     return _found(case, held, race, f"{names[0]} against {counted(len(names) - 1, 'other')}", {DEFAULT: names[0]})
 
@@ -86,31 +91,22 @@ def _tactics(
     case: Case, held: Contest, call: CheckedCall, questions: Sequence[TunerQuestion], job: TuneJob
 ) -> CaseFound:
     """Every tactic of the tuner, then what each way replays."""
-    chosen = {way: Chosen.from_json(picked) for way, picked in job.picks.get(case.identity.case, {}).items()}
+    picks = job.picks.get(case.identity.case, {})
+    chosen = {way: fields.read(Chosen, picked, way) for way, picked in picks.items()}
     files = {way: job.files[way] for way in chosen if way in job.files}
     if job.cache:
         chosen["cache"], files["cache"] = tactics.chosen(call.target, cache=job.cache), job.cache
     ways = {DEFAULT: tactics.default(questions), **{way: one.tactic for way, one in chosen.items()}}
     race, sentence = _searched(held, call, questions, list(ways.values()), job.budget)
     job.say("replays", case=case.identity.case)
-    replayed = {
-        way: _replayed(held, call.target, ways[way], files.get(way)) for way in ways if way in {DEFAULT, *files}
+    again = (way for way in ways if way in {DEFAULT, *files})
+    more = {
+        "untuned": tuple(way for way, one in chosen.items() if not one.is_covered),
+        "questions": tuple(map(_question, questions)),
+        "replayed": {way: _replayed(held, call.target, ways[way], files.get(way)) for way in again},
+        "written": _written(race, call.target, questions, ways, job.write),
     }
-    return _found(
-        case,
-        held,
-        race,
-        sentence,
-        {way: tactic.name for way, tactic in ways.items()},
-        untuned=tuple(way for way, one in chosen.items() if not one.is_covered),
-        questions=tuple(map(_question, questions)),
-        replayed=replayed,
-        written=_written(race, call.target, questions, ways, job.write),
-    )
-
-
-def _race(held: Contest, kept: Sequence[Entrant]) -> Race:
-    return Race(held.enter(kept), held.rounds(), lambda: True, held.tick_s)
+    return _found(case, held, race, sentence, {way: tactic.name for way, tactic in ways.items()}, **more)
 
 
 def _until(end: float) -> Callable[[], bool]:
@@ -125,7 +121,8 @@ def _searched(
     def entrants(of: Sequence[Tactic]) -> list[Entrant]:
         return [Entrant(tactic.name, call, partial(tactics.using, tactic)) for tactic in of]
 
-    start, base, race = time.monotonic(), tactics.default(questions), _race(held, entrants(kept))
+    start, base = time.monotonic(), tactics.default(questions)
+    race = Race(held.enter(entrants(kept)), held.rounds(), held.tick_s)
     each = budget / (len(questions) + (len(questions) > 1))
     best: dict[str, Sequence[Choice]] = {}
     for nth, question in enumerate(questions, start=1):
@@ -203,18 +200,16 @@ def _question(question: TunerQuestion) -> QuestionFound:
 
 def entries(race: Race) -> list[TacticFound]:
     """Everything that had a turn, or should have had one."""
-    field, in_cycles, made = race.field, race.field_in_cycles, []
+    field, in_cycles = race.field, race.field_in_cycles
     best = set(field.best) if field.times else set()
-    for name, lane in race.lanes.items():
-        ran = bool(lane.laps)
-        made.append(
-            TacticFound(
-                name,
-                "best" if name in best else lane.state or "slower",
-                lane.why,
-                tuple(lane.times[nth] for nth in sorted(lane.laps)),
-                field.regret(name) if ran else None,
-                in_cycles.regret(name) if ran and in_cycles else None,
-            )
+    return [
+        TacticFound(
+            name,
+            "best" if name in best else lane.state or "slower",
+            lane.why,
+            tuple(lane.times[nth] for nth in sorted(lane.laps)),
+            field.regret(name) if lane.laps else None,
+            in_cycles.regret(name) if lane.laps and in_cycles else None,
         )
-    return made
+        for name, lane in race.lanes.items()
+    ]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.machine import capability, patches
@@ -40,9 +40,6 @@ class Tactic:
             return self.answers[0][1].sentence
         return "; ".join(f"{op.rpartition('::')[2]}: {choice.sentence}" for op, choice in self.answers)
 
-    def changed(self, op: str, choice: Choice) -> Tactic:
-        return Tactic(tuple((name, choice if name == op else old) for name, old in self.answers))
-
 
 @dataclass(frozen=True)
 class Chosen:
@@ -50,16 +47,6 @@ class Chosen:
 
     tactic: Tactic
     is_covered: bool
-
-    @property
-    def as_json(self) -> dict[str, Any]:
-        answers = [[op, choice.runner, choice.tactic] for op, choice in self.tactic.answers]
-        return {"answers": answers, "covered": self.is_covered}
-
-    @classmethod
-    def from_json(cls, written: Mapping[str, Any]) -> Chosen:
-        answers = ((op, Choice(runner, _frozen(tactic))) for op, runner, tactic in written["answers"])
-        return cls(Tactic(tuple(answers)), written["covered"])
 
 
 @dataclass(frozen=True)
@@ -83,16 +70,16 @@ class TunerQuestion:
 
 def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
     """What the call asks the tuner when nothing is tuned. An operation that asks again is listed once."""
-    tuner = _tuner()
-    tuner.clear_cache()
+    _tuner().clear_cache()
     seen: dict[str, TunerQuestion] = {}
 
     def wrapped(ask: Function) -> Function:
         def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
             runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
-            listed, broken = _listed(runners, inputs)
-            rounded = tuple(_rounded(_specs(tuner, tuning_config, inputs), runners, inputs))
-            seen.setdefault(op, TunerQuestion(op, _choice(runner, tactic), listed, broken, rounded))
+            with patches.tuner_wrapped("choose_one", lambda _: ask):  # a runner may ask for its parts to list: no call
+                listed, broken = _listed(runners, inputs)
+            rounded = tuple(_rounded(_specs(tuning_config, inputs), runners, inputs))
+            seen.setdefault(op, TunerQuestion(op, Choice.of(runner, tactic), listed, broken, rounded))
             return runner, tactic
 
         return choose_one
@@ -110,27 +97,16 @@ def default(asked: Sequence[TunerQuestion]) -> Tactic:
     return Tactic(tuple((question.op, question.default) for question in asked))
 
 
-def _choice(runner: Any, tactic: Any) -> Choice:
-    return Choice(type(runner).__name__, _frozen(tactic))
-
-
-def _frozen(tactic: Any) -> Any:
-    """As the tuner has it: lists, which JSON knows, are tuples."""
-    return tuple(map(_frozen, tactic)) if isinstance(tactic, list | tuple) else tactic
-
-
 def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice, ...], tuple[str, ...]]:
     """What each runner lists for inputs of just this size; a runner that raises is named, not lost."""
-    answers = [_of_runner(runner, inputs, _profile(inputs)) for runner in runners]
-    found = (choice for choices in answers if not isinstance(choices, str) for choice in choices)
-    return tuple(dict.fromkeys(found)), tuple(sentence for sentence in answers if isinstance(sentence, str))
-
-
-def _of_runner(runner: Any, inputs: Sequence[Any], profile: Any) -> list[Choice] | str:
-    try:
-        return [_choice(runner, tactic) for tactic in runner.get_valid_tactics(inputs, profile)]
-    except Exception as error:  # noqa: BLE001 - whatever it raises
-        return f"{type(runner).__name__}: {in_one_line(error)}"
+    found: dict[Choice, None] = {}
+    broken = []
+    for runner in runners:
+        try:
+            found |= {Choice.of(runner, tactic): None for tactic in runner.get_valid_tactics(inputs, _profile(inputs))}
+        except Exception as error:  # noqa: BLE001, PERF203 - whatever it raises
+            broken.append(f"{type(runner).__name__}: {in_one_line(error)}")
+    return tuple(found), tuple(broken)
 
 
 def _profile(inputs: Sequence[Any]) -> Any:
@@ -139,8 +115,7 @@ def _profile(inputs: Sequence[Any]) -> Any:
     return library.OptimizationProfile(shapes, [None] * len(shapes))
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(NamedTuple):
     """A dimension that the tuner rounds, of one or several inputs; `bucket` says what a size is tuned as."""
 
     inputs: Sequence[int]
@@ -151,17 +126,20 @@ class Spec:
         return int(shapes[self.inputs[0]][self.dimensions[0]])
 
 
-def _specs(tuner: Any, tuning_config: Any, inputs: Sequence[Any]) -> list[Spec]:
+def _specs(tuning_config: Any, inputs: Sequence[Any]) -> list[Spec]:
     """Those of inputs that are there, as some are optional."""
-    return [
-        Spec(spec.input_idx, spec.dim_idx, tuner.get_effective_map_to_tuning_buckets(tuning_config, nth))
-        for nth, spec in enumerate(tuning_config.dynamic_tensor_specs)
-        if inputs[spec.input_idx[0]] is not None
-    ]
+    bucket, specs = _tuner().get_effective_map_to_tuning_buckets, tuning_config.dynamic_tensor_specs
+    made = (Spec(one.input_idx, one.dim_idx, bucket(tuning_config, nth)) for nth, one in enumerate(specs))
+    return [spec for spec in made if inputs[spec.inputs[0]] is not None]
+
+
+def _buckets(specs: Sequence[Spec], shapes: Sequence[Any]) -> list[int]:
+    return [spec.bucket(spec.size(shapes)) for spec in specs]
 
 
 def _shapes(inputs: Sequence[Any]) -> list[Any]:
-    return [getattr(tensor, "shape", ()) for tensor in inputs]
+    """As the tuner has them in profiles: what is no tensor has one dimension of 0."""
+    return [getattr(tensor, "shape", (0,)) for tensor in inputs]
 
 
 def _rounded(specs: Sequence[Spec], runners: Sequence[Any], inputs: Sequence[Any]) -> Iterator[str]:
@@ -192,8 +170,7 @@ def _is_kept_by_size(runner: Any, inputs: Sequence[Any], spec: Spec, bucket: int
     return bool(runner.get_cache_key_extras(inputs) != runner.get_cache_key_extras(resized))
 
 
-@contextmanager
-def using(tactic: Tactic) -> Iterator[None]:
+def using(tactic: Tactic) -> AbstractContextManager[None]:
     """Calls use this tactic, as they would if the tuner had chosen it. Raises TacticError if they do not offer it."""
     wanted = dict(tactic.answers)
 
@@ -205,8 +182,7 @@ def using(tactic: Tactic) -> Iterator[None]:
             raise TacticError(f"{op} does not offer {choice.sentence if choice else 'a tactic that was listed'}")
         return runner, choice.tactic
 
-    with patches.tuner_wrapped("choose_one", lambda _: choose_one):
-        yield
+    return patches.tuner_wrapped("choose_one", lambda _: choose_one)
 
 
 def chosen(call: Callable[[], object], *, cache: str | None = None) -> Chosen:
@@ -219,13 +195,12 @@ def chosen(call: Callable[[], object], *, cache: str | None = None) -> Chosen:
 
 
 def tuned(call: Callable[[], object], tuner: str, cache: str) -> Chosen:
-    """What the tuner answers after it has tuned the call afresh; `autotune` writes the cache file."""
-    if tuner == V1:
-        autotune.prepare(call, tune=True, cache=cache)
-    else:
-        _tuner().clear_cache()
-        with autotune_v2()(mode="tune", persistent_cache=False):
-            call()
+    """What the tuner answers after it has tuned the call's own sizes afresh; `autotune` writes the cache file."""
+    _tuner().clear_cache()
+    v1: Any = importlib.import_module("flashinfer.autotuner").autotune
+    tunes = v1(True, cache=cache) if tuner == V1 else autotune_v2()(mode="tune", persistent_cache=False)
+    with tunes, _offering(lambda _op, _runner, listed: listed):
+        call()
     return _answers(call)
 
 
@@ -250,7 +225,7 @@ def _answers(call: Callable[[], object]) -> Chosen:
         return search_cache
 
     with (
-        patches.tuner_choices(lambda op, runner, tactic: seen.update({op: _choice(runner, tactic)})),
+        patches.tuner_choices(lambda op, runner, tactic: seen.update({op: Choice.of(runner, tactic)})),
         patches.tuner_wrapped("search_cache", wrapped),
     ):
         call()
@@ -259,47 +234,48 @@ def _answers(call: Callable[[], object]) -> Chosen:
 
 def product(base: Tactic, among: dict[str, Sequence[Choice]]) -> list[Tactic]:
     """Every combination of these answers, with the base's answers to other questions."""
-    made = []
-    for combination in itertools.product(*among.values()):
-        tactic = base
-        for op, choice in zip(among, combination, strict=True):
-            tactic = tactic.changed(op, choice)
-        made.append(tactic)
-    return made
+    combined = (dict(base.answers) | dict(zip(among, them, strict=True)) for them in itertools.product(*among.values()))
+    return [Tactic(tuple(answers.items())) for answers in combined]
 
 
 def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
-    """Add the tactic to a cache file, as FlashInfer writes it: its tuner runs, and is offered no other tactic.
-
-    Other buckets than the one of this call are offered none, and so get no entry.
-    """
-    tuner, wanted = _tuner(), dict(best.answers)
-    tuner.clear_cache()
-
-    def wrapped(ask: Function) -> Function:
-        def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
-            specs = _specs(tuner, tuning_config, inputs)
-            here = [spec.bucket(spec.size(_shapes(inputs))) for spec in specs]
-            for runner in runners:
-                runner.get_valid_tactics = _offer(runner, wanted[op], specs, here)
-            try:
-                runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
-                return runner, tactic
-            finally:
-                for runner in runners:
-                    runner.__dict__.pop("get_valid_tactics", None)
-
-        return choose_one
-
-    autotune_here = importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache)
-    with autotune_here, patches.tuner_wrapped("choose_one", wrapped):
+    """Add the tactic to a cache file, as FlashInfer writes it: its tuner runs, and is offered no other tactic."""
+    wanted = dict(best.answers)
+    _tuner().clear_cache()
+    with (
+        importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache),
+        _offering(lambda op, runner, _: [wanted[op].tactic] if type(runner).__name__ == wanted[op].runner else []),
+    ):
         call()
 
 
-def _offer(runner: Any, wanted: Choice, specs: Sequence[Spec], here: Sequence[int]) -> Callable[[Any, Any], list[Any]]:
-    def get_valid_tactics(_inputs: Any, profile: Any) -> list[Any]:
-        """The last profile has the call's own size, and is kept as the bucket that this one is rounded to."""
-        is_here = [spec.bucket(spec.size(profile.get_opt_shapes())) for spec in specs] == here
-        return [wanted.tactic] if is_here and type(runner).__name__ == wanted.runner else []
+Offer = Callable[[str, Any, list[Any]], list[Any]]
 
-    return get_valid_tactics
+
+def _offering(offer: Offer) -> AbstractContextManager[None]:
+    """The tuner is offered these tactics, of the operation, the runner and what it lists, in the call's bucket alone.
+
+    Other buckets than the one of this call are offered none, and so take no time and get no entry.
+    """
+
+    def wrapped(ask: Function) -> Function:
+        def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> Any:
+            specs = _specs(tuning_config, inputs)
+            here = _buckets(specs, _shapes(inputs))
+
+            def limited(lists: Function) -> Function:
+                def get_valid_tactics(runner: Any, inputs: Any, profile: Any) -> list[Any]:
+                    """The last profile has the call's own size, and is kept as the bucket this one is rounded to."""
+                    is_here = _buckets(specs, profile.get_opt_shapes()) == here
+                    return offer(op, runner, lists(runner, inputs, profile)) if is_here else []
+
+                return get_valid_tactics
+
+            with ExitStack() as stack:  # of the classes: the tuner takes a runner's own attributes for its identity
+                for kind in {type(runner) for runner in runners}:
+                    stack.enter_context(patches.wrapped_of(kind, "get_valid_tactics", limited))
+                return ask(op, runners, tuning_config, inputs, **kwargs)
+
+        return choose_one
+
+    return patches.tuner_wrapped("choose_one", wrapped)

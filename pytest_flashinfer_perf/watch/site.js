@@ -149,6 +149,7 @@ function watch(name, data) {
     const facts = Object.entries(trend.facts).filter(([, text]) => text);
     made.append(...facts.flatMap(([name, text]) => [element("h3", {}, name === "again" ? "Run it again" : name), element("pre", {}, text)]));
     document.querySelector("#all").before(made);
+    made.querySelector("figure").scrollLeft = 1e4; // where a narrow page shows a part, the newest nights
     made.scrollIntoView();
   }
 

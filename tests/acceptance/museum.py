@@ -3,7 +3,8 @@
 museum.toml declares the exhibits: a change that is known, the releases before and after it, cases that show it. Each is
 taken through `ab`, and through `bisect --releases` where it says what to find. Controls are pairs of releases without a
 known change: whatever is SLOWER or FASTER there by the same kernels is invented. Each release has a folder of its own;
-the modules of all are compiled first, side by side. Interrupted, the same command goes on. It writes FOLDER/museum.md.
+all are installed and their modules compiled first, side by side. Interrupted, the same command goes on.
+FOLDER/museum.md is the record, evidence/museum-h200.md if it is one of an H200; its second paragraph is README's line.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import re
 import shlex
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -41,16 +44,17 @@ else:
 
 DATA = Path(__file__).with_suffix(".toml")
 OURS = Environment("museum", (sys.executable, "-m", "pytest_flashinfer_perf"))
+CALLS = "museum_calls.py"  # has no cases, whose modules could be compiled before they are called
 CHANGED = ("SLOWER", "FASTER")
 
-Answer = Literal["found", "missed", "stopped", "no case", "clean", "invented"]
+Answer = Literal["found", "missed", "stopped", "no case", "clean", "invented", "not yet"]
 
 
 @dataclass(frozen=True)
 class Exhibit:
     """`ab` is to give one of the cases this verdict, in words or kernels that match `says`, and none of `never`.
 
-    `find` is what bisect searches for, and the later release is what it is to name. One with neither is a control.
+    `find` is what bisect searches for, and the later release is what it is to name. One without all is a control.
     """
 
     name: str
@@ -65,7 +69,7 @@ class Exhibit:
 
     @property
     def is_control(self) -> bool:
-        return not (self.verdict or self.find or self.without_case)
+        return not (self.verdict or self.says or self.find or self.without_case)
 
 
 @dataclass(frozen=True)
@@ -81,24 +85,30 @@ class Shown:
     card: str = ""
 
 
+NOT_YET = Shown("", "not yet", "")
+
+
 def main() -> None:
     own, rest = processes.split(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, usage="museum.py FOLDER [OPTIONS] -- PYTEST_ARGS")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--exhibits", type=Path, default=DATA)
-    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=())
     parser.add_argument("--wheels", type=Path, metavar="DIR")
     parser.add_argument("--python", default=sys.executable, metavar="CMD")
     args = parser.parse_args(own)
     document = tomllib.loads(args.exhibits.read_text())
     exhibits = fields.read_list(Exhibit, [*document.get("exhibit", []), *document.get("control", [])], "exhibits")
-    exhibits = [one for one in exhibits if not args.only or one.name in args.only]
+    named = {one.name: one for one in exhibits}
+    if unknown := {*args.only} - {*named}:
+        parser.error(f"--only: no exhibit is named {' or '.join(sorted(unknown))}")
+    chosen = [*(named[name] for name in args.only or named), *(one for one in exhibits if one.without_case)]
     args.folder.mkdir(parents=True, exist_ok=True)
     state = args.folder / "state.json"
     done = {one.name: one for one in fields.read_list(Shown, read_json(state) if state.exists() else [], "state")}
     museum = Museum(args.folder.resolve(), args.python, args.wheels, rest)
-    museum.open([one for one in exhibits if one.name not in done and not one.without_case])
-    for exhibit in exhibits:
+    museum.open([one for one in chosen if one.name not in done and not one.without_case])
+    for exhibit in chosen:
         if exhibit.name not in done:
             done[exhibit.name] = museum.shown(exhibit)
             write_json(state, [fields.written(one) for one in done.values()])
@@ -123,24 +133,27 @@ class Museum:
         wheels = {} if self.wheels is None else histories.wheels(self.wheels)
         install = installer(python[: -len(processes.MODULE)], self.wheels)
         places = Installed(self.folder, python, install, {str(one): path.resolve() for one, path in wheels.items()})
-        for release in dict.fromkeys(release for one in exhibits for release in one.releases):
-            try:
-                self.there[release] = places.prepared("base", release)
-            except RunError as error:  # noqa: PERF203
-                self.broken[release] = f"{release}: {last_lines(str(error), 1)}"
-        if self.there and processes.gpu(self.arguments):
-            with ThreadPoolExecutor(len(self.there)) as pool:
-                for line in pool.map(lambda release: self._compiled(release, exhibits), self.there):
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            releases = dict.fromkeys(release for one in exhibits for release in one.releases)
+            list(pool.map(partial(self._installed, places), releases))
+            suites = [one for one in exhibits if CALLS not in one.cases[0]]
+            pairs = [(release, one) for one in suites for release in one.releases if release in self.there]
+            if pairs and processes.gpu(self.arguments):
+                for line in pool.map(self._compiled, *zip(*pairs, strict=True)):
                     print(line, flush=True)
 
-    def _compiled(self, release: str, exhibits: Sequence[Exhibit]) -> str:
+    def _installed(self, places: Installed, release: str) -> None:
+        try:
+            self.there[release] = places.prepared("base", release)
+        except RunError as error:
+            self.broken[release] = f"{release}: {last_lines(str(error), 1)}"
+
+    def _compiled(self, release: str, exhibit: Exhibit) -> str:
         jobs = os.environ.get("MAX_JOBS", str(max(1, (os.cpu_count() or 1) // len(self.there))))
         program = Environment(release, self.there[release].program(PREBUILD) or (), variables={"MAX_JOBS": jobs})
-        begun, wanted = time.monotonic(), [one for one in exhibits if release in one.releases]
-        logs = [self.folder / f"compiled-{release}-{one.name}.log" for one in wanted]
-        words = ([*one.cases, *self.arguments] for one in wanted)
-        codes = [processes.started(program, one, log) for one, log in zip(words, logs, strict=True)]
-        return f"{release}: modules of {codes.count(0)} of {len(codes)} exhibits in {time.monotonic() - begun:.0f} s"
+        begun, log = time.monotonic(), self.folder / f"compiled-{release}-{exhibit.name}.log"
+        code = processes.started(program, [*exhibit.cases, *self.arguments], log)
+        return f"{release}: modules of {exhibit.name} in {time.monotonic() - begun:.0f} s, exit code {code}"
 
     def shown(self, exhibit: Exhibit) -> Shown:
         if exhibit.without_case:
@@ -150,7 +163,7 @@ class Museum:
         if reasons := [self.broken[one] for one in exhibit.releases if one in self.broken]:
             return Shown(exhibit.name, "stopped", "; ".join(reasons))
         try:
-            parts = [self._by_ab(exhibit, there)] if exhibit.verdict or exhibit.is_control else []
+            parts = [self._by_ab(exhibit, there)] if exhibit.verdict or exhibit.says or not exhibit.find else []
             parts += [self._by_bisect(exhibit, there)] if exhibit.find else []
         except RunError as error:
             return Shown(exhibit.name, "stopped", str(error), time.monotonic() - begun)
@@ -198,15 +211,16 @@ def judged(exhibit: Exhibit, cases: Sequence[Mapping[str, Any]], runs: Mapping[s
     if not compared and exhibit.verdict in ("", *CHANGED):
         raise RunError("; ".join(dict.fromkeys(f"{case['verdict']}: {case['sentence']}" for case in cases)))
     new = {case["case"]: _new_kernels(case["case"], runs) for case in cases}
-    names = {run.model(row) for run in runs["head"] for row in run.rows}
-    card = f"{', '.join(names)}, torch {runs['head'][0].machine.get('torch')}, driver {runs['head'][0].driver}"
+    names = {run.model(row) for side in runs.values() for run in side for row in run.rows}
+    card = f"{', '.join(names)}, torch {runs['base'][0].machine.get('torch')}, driver {runs['base'][0].driver}"
     shown = Shown(exhibit.name, "missed", "", judged=len(compared), card=card)
     if exhibit.is_control:
         bad = [case for case in compared if case["verdict"] in CHANGED and not new[case["case"]]]
         told = "; ".join(map(_size, bad)) or f"{len(compared)} cases, none changed by the same kernels"
         return replace(shown, answer="invented" if bad else "clean", sentence=told, invented=len(bad))
     said = {one["case"]: "\n".join([one["sentence"], *one["remarks"], *new[one["case"]]]) for one in cases}
-    wanted = [one for one in cases if one["verdict"] == exhibit.verdict and re.search(exhibit.says, said[one["case"]])]
+    given = [one for one in cases if exhibit.verdict in ("", one["verdict"])]
+    wanted = [one for one in given if re.search(exhibit.says, said[one["case"]])]
     never = [case for case in cases if case["verdict"] in exhibit.never]
     if never or not wanted:
         return replace(shown, sentence="; ".join(map(_size, never or cases)))
@@ -238,17 +252,30 @@ def table(exhibits: Sequence[Exhibit], done: Mapping[str, Shown]) -> Iterator[st
     """The page, as far as it goes."""
     names = ([one.name for one in exhibits if one.is_control is side] for side in (False, True))
     seen, controls = ([done[name] for name in of_side if name in done] for of_side in names)
-    counts = ", ".join(f"{sum(one.answer == it for one in seen)} {it}" for it in get_args(Answer)[:4])
     cards = "; ".join(dict.fromkeys(one.card for one in (*seen, *controls) if one.card)) or "nothing was measured"
-    judged_there, invented = (sum(getattr(one, name) for one in controls) for name in ("judged", "invented"))
     yield "# The museum: known changes of FlashInfer's releases\n"
-    yield f"Recorded on {time.strftime('%Y-%m-%d')} by `python tests/acceptance/museum.py`: {cards}.\n"
-    yield f"{len(seen)} exhibits: {counts}. {len(controls)} controls: {invented} of {judged_there} verdicts invented.\n"
-    yield "| exhibit | releases | | what was seen | seconds |\n|---|---|---|---|---|"
+    yield _wrapped(f"Recorded on {time.strftime('%Y-%m-%d')} by `python tests/acceptance/museum.py`: {cards}.")
+    yield _wrapped(" ".join(_summary(seen, controls)))
+    yield "| what is known | releases | answer | by how much | seconds | what stopped it |\n|---|---|---|---|---|---|"
     for exhibit in exhibits:
-        one = done.get(exhibit.name)
-        told = (one.answer, one.sentence.replace("|", "\\|"), f"{one.seconds:.0f}") if one else ("not yet", "", "")
-        yield f"| {exhibit.what} | {', '.join(exhibit.releases)} | {' | '.join(told)} |"
+        one = done.get(exhibit.name, NOT_YET)
+        told = ("", one.sentence) if one.answer in ("stopped", "no case") else (one.sentence, "")
+        size, stopped = (text.replace("|", "\\|") for text in told)
+        cells = (exhibit.what, ", ".join(exhibit.releases), one.answer, size, f"{one.seconds:.0f}", stopped)
+        yield f"| {' | '.join(cells)} |"
+
+
+def _summary(seen: Sequence[Shown], controls: Sequence[Shown]) -> Iterator[str]:
+    """What README says, and of the others why they say nothing."""
+    found, missed, stopped, without = (sum(one.answer == answer for one in seen) for answer in get_args(Answer)[:4])
+    judged_there, invented = (sum(getattr(one, name) for one in controls) for name in ("judged", "invented"))
+    yield f"{found} of {found + missed} known changes of FlashInfer's releases are found by default options."
+    yield f"{invented} of {judged_there} verdicts on releases without one are SLOWER or FASTER by the same kernels."
+    yield f"{stopped} more were stopped, and {without} have no case."
+
+
+def _wrapped(paragraph: str) -> str:
+    return textwrap.fill(paragraph, 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -181,12 +181,12 @@ def _searched(subject: Subject, journal: SearchJournal) -> list[CaseSearch]:
 def _printed(journal: SearchJournal, subject: Subject, question: Question) -> Mapping[str, CaseFinding]:
     """Ask a question and print its findings; after the ends, also how long the search may take."""
     found = journal(question)
-    for line in _step(question, found, subject.history, journal.seconds[question.number - 1]):
+    for line in _step(question, found, subject.history, journal.entries[question.number - 1].seconds):
         say(line)
     changed = sum(finding.answer is PointVerdict.CHANGED for finding in found.values())
     if question.stage == "ends" and changed:
         steps = subjects.steps(len(subject.history))
-        minutes = (steps + 1) * journal.seconds[0] / 60
+        minutes = (steps + 1) * journal.entries[0].seconds / 60
         so_many = f"{counted(changed, 'case')} to search for, in about {counted(steps, 'step')}"
         say(f"{so_many} and a verification: {minutes:.0f} min if as the ends")
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli import judging
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _write(made: Report, args: argparse.Namespace, folder: Path) -> None:
     for path in filter(None, (folder / "tune-report.json", args.json)):
-        write_json(path, made.as_json)
+        write_json(path, asdict(made))
     for name, asked, text in (("md", args.markdown, report.markdown), ("html", args.html, page.html)):
         for path in filter(None, (folder / f"tune-report.{name}", asked)):
             write_whole(path, text(made))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import statistics
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,13 +87,6 @@ class View:
     @functools.cached_property
     def steps(self) -> list[Budget]:
         return budget.of_runs(self.runs)
-
-    def step_table(self, shown: Budget) -> list[tuple[str, ...]]:
-        """Its headings first."""
-        return [] if shown.trouble else [budget.headings(shown), *budget.table(shown)]
-
-    def below_step(self, shown: Budget) -> list[str]:
-        return list(budget.below(shown))
 
     @functools.cached_property
     def host_tables(self) -> dict[str, host.Table]:
@@ -252,11 +246,19 @@ def _measured(row: Row, names: dict[str, int]) -> dict[str, Any]:
         "backend": formatting.named(row),
         "median": duration(row.median),
         "upstream": row.setup.repro_upstream,
-        "samples": [short(1e6 * sample) for sample in row.stats.data],
-        "cycles": list(map(short, row.clocks.cycles_per_call or ())),
+        "samples": _near([1e6 * sample for sample in row.stats.data]),
+        "cycles": _near(row.clocks.cycles_per_call),
         "ghz": [round(ghz, 3) for ghz in row.clocks.sm_ghz_per_call or ()],  # clocks go in steps of 15 MHz
         "kernels": [names.setdefault(kernel, len(names)) for kernel in row.trace.kernels or ()],
     }
+
+
+def _near(readings: Sequence[float] | None) -> list[float]:
+    """Their median, and by how many ten-thousandths of it each is more: most of a page are such numbers."""
+    if not readings:
+        return []
+    middle = short(statistics.median(readings)) or 1.0
+    return [middle, *(round(1e4 * (one / middle - 1)) for one in readings)]
 
 
 def _facts(one: CaseHistory) -> Iterator[tuple[str, str]]:
@@ -306,10 +308,11 @@ def write(path: Path, runs: Sequence[Run]) -> None:
 def render(runs: Sequence[Run]) -> str:
     """The page; a large one is packed into a small one, which a browser unpacks."""
     view, script = View(tuple(runs), story.of(runs)), _libraries() + _file("report.js")
-    page = _template("page.html.j2").render(view=view, script=script, style=_file("report.css"))
+    told = {"view": view, "script": script, "style": _file("report.css"), "budget": budget}
+    page = _template("page.html.j2").render(told)
     if len(page) < PACKED_FROM:
         return page
-    packed = base64.b64encode(zlib.compress(page.encode(), 9)).decode()
+    packed = base64.b64encode(zlib.compress(page.encode())).decode()
     return _template("packed.html.j2").render(view=view, script=script, unpack=_file("unpack.js"), packed=packed)
 
 

@@ -234,7 +234,8 @@
   }
 
   async function drawCase(one, history, charts) {
-    const { samples: times = [], cycles: counted = [], ghz = [] } = one;
+    const [times, counted] = [one.samples, one.cycles].map(readings);
+    const ghz = one.ghz ?? [];
     const samples = times.map((us, call) => ({ us, call }));
     const clocks = counted.map((cycles, call) => ({ cycles, ghz: ghz[call], call }));
     const wanted = [
@@ -254,6 +255,11 @@
     await Promise.all(seen.map(([name, , datasets], index) => plot(places[index], data.specs[name], datasets)));
     if (one.median && samples.length === 0) charts.append(element("p", "This file was saved without samples."));
     if (one.median && clocks.length === 0) charts.append(element("p", "No clocks were read: there is no clock pass on a CPU."));
+  }
+
+  // Their median, then by how many ten-thousandths of it each is more.
+  function readings([middle, ...parts] = []) {
+    return parts.map((part) => middle * (1 + part / 1e4));
   }
 
   function command(line) {

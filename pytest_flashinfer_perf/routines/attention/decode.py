@@ -163,7 +163,9 @@ def _wrapper(p: BatchDecode, x: DecodeInputs, options: LaunchOptions) -> Built[D
     )
     speculative = {"q_len_per_req": p.s_qo} if p.s_qo > 1 else {}
     heads = (p.num_qo_heads, p.num_kv_heads, p.head_dim_qk, p.page_size)
-    plan = _shared.planned(wrapper, *table.csr, *heads, **p.data_types, block_tables=table.block_tables, **speculative)
+    # FlashInfer 0.5 has no o_data_type.
+    types = {name: one for name, one in p.data_types.items() if capability.accepts(wrapper.plan, name)}
+    plan = _shared.planned(wrapper, *table.csr, *heads, **types, block_tables=table.block_tables, **speculative)
     scales = {"k_scale": x.kv.k_scale, "v_scale": x.kv.v_scale} if is_fp8(p.kv_dtype) else {}
     chosen = _shared.resolved(wrapper)
     resolved = "fa2_tc" if chosen == "fa2" and options.backend != "fa2" else chosen

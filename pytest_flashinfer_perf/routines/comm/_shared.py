@@ -6,7 +6,7 @@ else, and the check's negated activations are negated on every rank at once: a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.ranks import joined
 from pytest_flashinfer_perf.ranks.joined import Ranks
 from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
 from pytest_flashinfer_perf.spec.params import Params, flag
-from pytest_flashinfer_perf.spec.routine import CannotRunError
+from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions
 
 X = TypeVar("X", bound="GivenToRanks")
 
@@ -76,9 +76,12 @@ class GivenToRanks(Protocol):
     def _replace(self: X, *, of_all: Tensor, input: Tensor) -> X: ...  # noqa: A002, PYI019 - Python 3.10 has no Self
 
 
-def alone(x: X, message: Tensor) -> X:
-    """The inputs that a call is built with: this rank's own message, apart from the others'."""
-    return x._replace(of_all=x.of_all[:0], input=message)
+def built(
+    launch: Callable[[X], object], x: X, options: LaunchOptions, message: Callable[[X], Tensor] | None = None
+) -> Built[X]:
+    """The call, which is given this rank's own message apart from the others': its input, if it is not said."""
+    own = x.input.clone() if message is None else message(x)
+    return Built(launch, options.backend, x._replace(of_all=x.of_all[:0], input=own))
 
 
 def own_or_all(x: GivenToRanks) -> Tensor:
@@ -97,6 +100,11 @@ def on_gpus(_p: Between, backend: str, device: Device) -> Iterator[str]:
     reason = capability.gpu(backend)(device)
     if reason:
         yield reason
+
+
+def of_a_mesh(p: Between, backend: str, _device: Device) -> Iterator[str]:
+    if p.num_gpus not in (2, 4, 6, 8):
+        yield f"{backend} is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}: use nccl"
 
 
 def world() -> str:

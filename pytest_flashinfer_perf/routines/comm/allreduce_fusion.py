@@ -7,7 +7,7 @@ backend works in a buffer of its own, copying the message there is part of the c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.ranks.joined import Ranks
 from pytest_flashinfer_perf.routines.comm import _shared
 from pytest_flashinfer_perf.routines.comm._shared import Between
 from pytest_flashinfer_perf.routines.upstream import MULTICAST
@@ -130,13 +131,6 @@ allreduce_fusion: Routine[AllReduce, AllReduceInputs] = Routine(
 )
 
 
-def _built(
-    x: AllReduceInputs, launch: Callable[[AllReduceInputs], object], options: LaunchOptions
-) -> Built[AllReduceInputs]:
-    """A call that is given this rank's own message, apart from the others'."""
-    return Built(launch, options.backend, _shared.alone(x, x.input.clone()))
-
-
 @allreduce_fusion.backend("torch")
 def _torch(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
     """The default group of torch.distributed, in fp32: gloo on a CPU."""
@@ -153,7 +147,7 @@ def _torch(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[Al
         for written, value in zip(outputs(x), (first, *residual), strict=False):
             written.copy_(value)
 
-    return _built(x, launch, options)
+    return _shared.built(launch, x, options)
 
 
 def _unfused(p: AllReduce, backend: str, device: Device) -> Iterator[str]:
@@ -172,7 +166,7 @@ def _nccl(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[All
         dist.all_reduce(x.out)
         _normed(x)
 
-    return _built(x, launch, options)
+    return _shared.built(launch, x, options)
 
 
 def _normed(x: AllReduceInputs) -> None:
@@ -187,8 +181,7 @@ def _normed(x: AllReduceInputs) -> None:
 @allreduce_fusion.backend("symm_mem-oneshot", "symm_mem-twoshot", limits=_unfused)
 def _symmetric(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
     """torch's symmetric memory, without multicast."""
-    _shared.group(p)
-    shared, name = _symmetric_buffer(p, x.input.device), _shared.world()
+    shared, name = _symmetric_buffer(p, _shared.group(p)), _shared.world()
     one_shot = options.backend.endswith("oneshot")
 
     def launch(x: AllReduceInputs) -> None:
@@ -199,20 +192,15 @@ def _symmetric(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Buil
             torch.ops.symm_mem.two_shot_all_reduce_out(shared, "sum", name, x.out)
         _normed(x)
 
-    return _built(x, launch, options)
+    return _shared.built(launch, x, options)
 
 
 # Buffers that ranks share are made once in a process, which is a rank of one case: all placements use them.
 
 
 @functools.cache
-def _symmetric_buffer(p: AllReduce, device: torch.device) -> Tensor:
-    from torch.distributed import _symmetric_memory as symmetric
-
-    assert dist.group.WORLD is not None
-    shared = symmetric.empty((p.num_tokens, p.hidden_size), dtype=p.dtype, device=device)
-    symmetric.rendezvous(shared, dist.group.WORLD)
-    return shared
+def _symmetric_buffer(p: AllReduce, ranks: Ranks) -> Tensor:
+    return ranks.shared((p.num_tokens, p.hidden_size), p.dtype)[0]
 
 
 def _strategy(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
@@ -250,7 +238,7 @@ def _trtllm(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[A
         given = {name: value for name, value in written.items() if value is not None}
         comm.allreduce_fusion(x.input, space, pattern, **given, **how)
 
-    return _built(x, launch, options)
+    return _shared.built(launch, x, options)
 
 
 @functools.cache
@@ -269,11 +257,10 @@ def _workspace(p: AllReduce, rank: int) -> Any:
     )
 
 
-def _only_sums(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
+def _only_sums(p: AllReduce, backend: str, device: Device) -> Iterator[str]:
+    yield from _shared.of_a_mesh(p, backend, device)
     if p.pattern != SUM:
         yield f"{backend} has no {p.pattern}: it is of the trtllm backends"
-    if p.num_gpus not in (2, 4, 6, 8):
-        yield f"{backend} is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}"
 
 
 @allreduce_fusion.backend(
@@ -292,7 +279,7 @@ def _vllm(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[All
     def launch(x: AllReduceInputs) -> None:
         comm.vllm_all_reduce(handle, x.input, x.out, buffer, size, VLLM_CTAS)
 
-    return _built(x, launch, options)
+    return _shared.built(launch, x, options)
 
 
 @functools.cache

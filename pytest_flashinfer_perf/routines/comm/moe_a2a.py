@@ -7,7 +7,7 @@ writes where FlashInfer's combine reads, and is in the time of both phases toget
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import EXACT, Tolerance
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.ranks.joined import Ranks
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.comm import _shared
 from pytest_flashinfer_perf.routines.comm._shared import Between
@@ -25,11 +27,16 @@ from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Rout
 
 BOTH, DISPATCH, COMBINE = "dispatch_combine", "dispatch", "combine"
 FP8 = torch.float8_e4m3fn
+TOP_KS = (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 22)  # of FlashInfer's kernel
 
 
 @dataclass(frozen=True)
 class Exchange(Between):
-    ignores: ClassVar[tuple[str, ...]] = ("validate", "nvtx", "per_phase_timing", "max_num_tokens")
+    ignores: ClassVar[tuple[str, ...]] = ("validate", "nvtx", "per_phase_timing", "max_num_tokens", "intermediate_size")
+    refuses: ClassVar[Mapping[str, str]] = {
+        "--real_math": "has no place here: leave it out, and time the experts by trtllm_fp4_block_scale_moe",
+        "--use_lora": "has no place here: leave it out, it sends 4 bytes more of a token's thousands",
+    }
 
     num_experts: int = flag("experts of the layer", letter="e", minimum=2, draw=(8, 16), default=256)
     top_k: int = flag("experts of a token", letter="k", minimum=1, draw=(1, 2, 4), default=8)
@@ -114,7 +121,7 @@ def decoded(p: Exchange, written: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     sent, numbers, *scales = (one.flatten(0, -2) for one in written)
     came = numbers[:, 0] > 0
     table = torch.zeros(p.num_gpus * p.num_tokens, p.hidden_size, device=sent.device)
-    values = _numbers_of(sent[came], scales[0][came] if scales else None)
+    values = _numbers_of(sent, scales[0] if scales else None)[came]
     return (table.index_copy_(0, numbers[came, 0].long() - 1, values),)
 
 
@@ -180,7 +187,8 @@ class _Parts:
         return cls(rows, here.sum(0).tolist(), there.sum(1).tolist(), numbers[:, None].to(torch.int32))
 
     def sent_there(self, tokens: Tensor) -> Tensor:
-        return _exchanged(tokens[self.rows], self.sent, self.came)
+        """As bytes: torch cannot index every type of 8 bits on a GPU."""
+        return _exchanged(tokens.view(torch.uint8)[self.rows], self.sent, self.came).view(tokens.dtype)
 
     def sent_back(self, made: Tensor, out: Tensor) -> Tensor:
         back = _exchanged(made, self.came, self.sent).float()
@@ -209,26 +217,33 @@ def _by_torch(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[A
     def combined(rows: Tensor, x: AllToAllInputs) -> object:
         return None if x.out is None else parts.sent_back(rows, x.out)
 
-    if p.phase == DISPATCH:
-        return Built(dispatched, options.backend, _shared.alone(x, x.input.clone()))
     if p.phase == COMBINE:
-        return Built(lambda x: combined(x.input, x), options.backend, _shared.alone(x, made(x)))
-    return Built(lambda x: combined(made(x), x), options.backend, _shared.alone(x, x.input.clone()))
+        return _shared.built(lambda x: combined(x.input, x), x, options, made)
+    return _shared.built(dispatched if p.phase == DISPATCH else lambda x: combined(made(x), x), x, options)
 
 
 moe_a2a_dispatch_combine.backend("torch")(_by_torch)
 moe_a2a_dispatch_combine.backend("nccl", limits=_shared.on_gpus)(_by_torch)
 
 
+def _compiled(p: Exchange, backend: str, _device: Device) -> Iterator[str]:
+    if p.top_k not in TOP_KS:
+        yield f"{backend} is compiled for a --top_k of {', '.join(map(str, TOP_KS))}, not {p.top_k}: use nccl"
+
+
 @moe_a2a_dispatch_combine.backend(
-    "trtllm", api="comm.MoeAlltoAll", runs_as="trtllm-alltoall", modules=("jit.comm.gen_moe_alltoall_module",)
+    "trtllm",
+    api="comm.MoeAlltoAll",
+    runs_as="trtllm-alltoall",
+    limits=_compiled,
+    modules=("jit.comm.gen_moe_alltoall_module",),
 )
 def _trtllm(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[AllToAllInputs]:
     """FlashInfer's MoeAlltoAll; a phase alone by the functions that it calls, which may be repeated."""
     from flashinfer import comm
 
     rank, tokens = _shared.group(p).rank, p.num_tokens
-    both = _exchange(p, rank)
+    both = _exchange(p, _shared.group(p))
     where = (both.workspace, both.metainfo, tokens, rank, p.num_gpus, p.top_k)
 
     def payloads(x: AllToAllInputs) -> list[Tensor]:
@@ -249,19 +264,18 @@ def _trtllm(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[All
         torch.mul(got[0], rank + 1, out=space) if p.quant_dtype is None else space.copy_(made(got))
         both.combine(space, tokens, payload_in_workspace=True, output=x.out)
 
-    if p.phase == BOTH:
-        return Built(in_turn, options.backend, _shared.alone(x, x.input.clone()))
-    if p.phase == DISPATCH:
-        return Built(lambda x: tuple(dispatched(x)[0][:-1]), options.backend, _shared.alone(x, x.input.clone()))
-    if p not in _COMBINED:
-        got, offset = dispatched(x)
-        _COMBINED[p] = made(got).to(p.dtype), offset
-    rows, offset = _COMBINED[p]
-    return Built(
-        lambda x: comm.moe_a2a_combine(x.input, tokens, *where, offset, output=x.out),
-        options.backend,
-        _shared.alone(x, rows.clone()),
-    )
+    def to_combine(x: AllToAllInputs) -> Tensor:
+        if p not in _COMBINED:
+            got, offset = dispatched(x)
+            _COMBINED[p] = made(got).to(p.dtype), offset
+        return _COMBINED[p][0].clone()
+
+    def combined(x: AllToAllInputs) -> object:
+        return comm.moe_a2a_combine(x.input, tokens, *where, _COMBINED[p][1], output=x.out)
+
+    if p.phase == COMBINE:
+        return _shared.built(combined, x, options, to_combine)
+    return _shared.built(in_turn if p.phase == BOTH else lambda x: tuple(dispatched(x)[0][:-1]), x, options)
 
 
 # What combine alone sends back, in the order of the only dispatch: each leaves rows in an order of its own in the
@@ -270,19 +284,21 @@ _COMBINED: dict[Exchange, tuple[Tensor, int]] = {}
 
 
 @functools.cache
-def _exchange(p: Exchange, rank: int) -> Any:
-    """Its memory is shared by file handles, without multicast."""
+def _exchange(p: Exchange, ranks: Ranks) -> Any:
+    """Its memory is shared by file handles, without multicast, and cleared by each rank before another writes to it."""
     from flashinfer import comm
     from flashinfer.comm.mnnvl import MnnvlConfig, TorchDistBackend
 
-    return comm.MoeAlltoAll(
-        mapping=comm.Mapping(rank=rank, tp_size=p.num_gpus, moe_ep_size=p.num_gpus, world_size=p.num_gpus),
+    made = comm.MoeAlltoAll(
+        mapping=comm.Mapping(rank=ranks.rank, tp_size=p.num_gpus, moe_ep_size=p.num_gpus, world_size=p.num_gpus),
         max_num_tokens=p.num_tokens,
         top_k=p.top_k,
         num_experts=p.num_experts,
         hidden_size=p.hidden_size,
         mnnvl_config=MnnvlConfig(comm_backend=TorchDistBackend()),
     )
+    ranks.meet()  # FlashInfer 0.6.18 does not wait for the others to have cleared theirs
+    return made
 
 
 SMALL = Exchange(num_tokens=16, hidden_size=512, num_experts=16, top_k=4)

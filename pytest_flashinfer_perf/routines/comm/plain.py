@@ -55,20 +55,12 @@ def _exchanged(p: PlainParams, x: PlainInputs, _rows: Tensor | None = None) -> t
     return (x.of_all.unflatten(1, (p.num_gpus, p.part))[:, _shared.rank()].flatten(0, 1).float(),)
 
 
-def _sums(p: PlainParams, _backend: str) -> tuple[Tolerance, ...]:
-    return (_shared.of_sums(p),)
-
-
-def _copies(_p: PlainParams, _backend: str) -> tuple[Tolerance, ...]:
-    return (EXACT,)
-
-
 def _routine(
     name: str,
     operation: Operation,
     reference: Reference[PlainParams, PlainInputs],
     rows: Rows,
-    tolerances: Callable[[PlainParams, str], tuple[Tolerance, ...]],
+    tolerance: Callable[[PlainParams], Tolerance] = lambda _: EXACT,
 ) -> Routine[PlainParams, PlainInputs]:
     made: Routine[PlainParams, PlainInputs] = Routine(
         name=name,
@@ -78,7 +70,7 @@ def _routine(
         outputs=lambda x: (x.out,),
         reference=reference,
         cost=lambda p, x: Cost(0.0, p.elements * x.input.itemsize, "float32"),
-        tolerances=tolerances,
+        tolerances=lambda p, _backend: (tolerance(p),),
         footprint=lambda p: p.elements * (8 * p.num_gpus + 8),
         cuda_graph=False,
         activations=_shared.own_or_all,
@@ -102,11 +94,11 @@ def _inputs(rows: Rows, p: PlainParams, rand: torch.Generator, device: torch.dev
 
 def _built(operation: Operation, p: PlainParams, x: PlainInputs, options: LaunchOptions) -> Built[PlainInputs]:
     _shared.group(p)
-    return Built(lambda x: operation(x.out, x.input), options.backend, _shared.alone(x, x.input.clone()))
+    return _shared.built(lambda x: operation(x.out, x.input), x, options)
 
 
-all_gather = _routine("all_gather", dist.all_gather_into_tensor, _gathered, lambda p: (p.part, p.num_tokens), _copies)
+all_gather = _routine("all_gather", dist.all_gather_into_tensor, _gathered, lambda p: (p.part, p.num_tokens))
 reduce_scatter = _routine(
-    "reduce_scatter", dist.reduce_scatter_tensor, _scattered, lambda p: (p.num_tokens, p.part), _sums
+    "reduce_scatter", dist.reduce_scatter_tensor, _scattered, lambda p: (p.num_tokens, p.part), _shared.of_sums
 )
-all_to_all = _routine("all_to_all", dist.all_to_all_single, _exchanged, lambda p: (p.num_tokens, p.num_tokens), _copies)
+all_to_all = _routine("all_to_all", dist.all_to_all_single, _exchanged, lambda p: (p.num_tokens, p.num_tokens))

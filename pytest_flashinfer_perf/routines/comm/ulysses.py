@@ -7,7 +7,7 @@ other way round (`gather_heads`). One message is one of queries, keys, values or
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,11 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import EXACT
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines.comm import _shared
 from pytest_flashinfer_perf.routines.comm._shared import Between
 from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, Cost, LaunchOptions, Routine, Shape
 
 SCATTER, GATHER = "scatter_heads", "gather_heads"
 
@@ -87,10 +86,6 @@ ulysses_all_to_all: Routine[Ulysses, UlyssesInputs] = Routine(
 )
 
 
-def _built(x: UlyssesInputs, exchange: Callable[[Tensor], Tensor], options: LaunchOptions) -> Built[UlyssesInputs]:
-    return Built(lambda x: (exchange(x.input),), options.backend, _shared.alone(x, x.input.clone()))
-
-
 @ulysses_all_to_all.backend("torch")
 def _torch(p: Ulysses, x: UlyssesInputs, options: LaunchOptions) -> Built[UlyssesInputs]:
     """The default group of torch.distributed: gloo on a CPU."""
@@ -105,7 +100,8 @@ def _torch(p: Ulysses, x: UlyssesInputs, options: LaunchOptions) -> Built[Ulysse
         got = _exchanged(x.view(ranks, tokens, heads, columns))
         return got.transpose(0, 1).reshape(1, tokens, ranks * heads, columns)
 
-    return _built(x, gathered if p.phase == GATHER else scattered, options)
+    exchange = gathered if p.phase == GATHER else scattered
+    return _shared.built(lambda x: (exchange(x.input),), x, options)
 
 
 def _exchanged(parts: Tensor) -> Tensor:
@@ -116,24 +112,19 @@ def _exchanged(parts: Tensor) -> Tensor:
     return got
 
 
-def _on_a_mesh(p: Ulysses, _backend: str, _device: Device) -> Iterator[str]:
-    if p.num_gpus not in (2, 4, 6, 8):
-        yield f"nvlink is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}: use nccl"
-
-
 @ulysses_all_to_all.backend("nccl", api="comm.UlyssesCommunicator", limits=_shared.on_gpus)
 @ulysses_all_to_all.backend(
     "nvlink",
     api="comm.UlyssesCommunicator",
     runs_as="ulysses-nvlink",
-    limits=_on_a_mesh,
-    modules=("jit.comm.gen_ulysses_a2a_module",),
+    limits=_shared.of_a_mesh,
+    modules=("jit.comm.gen_ulysses_a2a_module", "jit.comm.gen_vllm_comm_module"),
 )
 def _flashinfers(p: Ulysses, x: UlyssesInputs, options: LaunchOptions) -> Built[UlyssesInputs]:
     """Both by FlashInfer's communicator, whose own kernel writes into the other ranks' memory."""
     _shared.group(p)
-    communicator = _communicator(p.elements, p.dtype, options.backend)
-    return _built(x, getattr(communicator, p.phase), options)
+    exchange = getattr(_communicator(p.elements, p.dtype, options.backend), p.phase)
+    return _shared.built(lambda x: (exchange(x.input),), x, options)
 
 
 @functools.cache
@@ -141,7 +132,10 @@ def _communicator(elements: int, dtype: torch.dtype, backend: str) -> Any:
     """Made once in a process, which is a rank of one case: all placements use its buffers."""
     from flashinfer import comm
 
-    return comm.UlyssesCommunicator(max_elems=elements, dtype=dtype, backend=backend)
+    try:
+        return comm.UlyssesCommunicator(max_elems=elements, dtype=dtype, backend=backend)
+    except comm.UlyssesBackendError as error:  # of GPUs that no NVLink joins, on all ranks alike
+        raise CannotRunError(str(error)) from error
 
 
 SMALL = Ulysses(num_tokens=16, hidden_size=512, num_qo_heads=8)

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from datetime import datetime, timezone
 
 import museum
 import pytest
@@ -10,6 +11,7 @@ from packaging.version import Version
 from releases import environment, wheel
 
 from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.run_file import Run
 
 LEVELS = {
     "1.0": (100, ""),
@@ -63,8 +65,13 @@ def test_each_exhibit_has_an_answer_and_a_control_that_is_invented_is_named(visi
     assert re.search(r"bisect: own/a: 120.\d+ us -> 120.\d+ us: time [+-]0.00 %$", seen["imagined"]["sentence"])
     assert seen["ruined"]["sentence"] == "1.4: 1.4 does not import here: ZeroDivisionError: division by zero"
     assert seen["grown"]["seconds"] > 0
-    assert "5 exhibits: 1 found, 2 missed, 1 stopped, 1 no case. 2 controls: 1 of 2 verdicts invented.\n" in page
-    assert "| nobody has a case | 1.0, 1.1 | no case | no case asks for it | 0 |\n" in page
+    summary = " ".join(page.split("\n\n")[2].split())
+    assert summary == (
+        "1 of 3 known changes of FlashInfer's releases are found by default options. 1 of 2 verdicts on releases "
+        "without one are SLOWER or FASTER by the same kernels. 1 more were stopped, and 1 have no case."
+    )
+    assert "| nobody has a case | 1.0, 1.1 | no case |  | 0 | no case asks for it |\n" in page
+    assert re.search(r"\| slower by the same kernel \| 1.2, 1.3 \| invented \| own/a SLOWER: .* \| \d+ \|  \|\n", page)
 
 
 def test_what_was_interrupted_goes_on_and_what_is_done_is_not_measured_again(visit, tmp_path, monkeypatch):
@@ -87,11 +94,35 @@ def test_what_was_interrupted_goes_on_and_what_is_done_is_not_measured_again(vis
     (tmp_path / "out" / "imagined" / "ab" / "pair-01-base.json").write_text("torn")
     before = (tmp_path / "out" / "grown" / "ab" / "session.json").read_text()
     seen, _ = visit("grown", "imagined")
-    assert {name: one["answer"] for name, one in seen.items()} == {"grown": "found", "imagined": "missed"}
+    answers = {"grown": "found", "imagined": "missed", "lost": "no case"}
+    assert {name: one["answer"] for name, one in seen.items()} == answers
     assert (tmp_path / "out" / "grown" / "ab" / "session.json").read_text() == before
     assert started == ["ab", "bisect", "bisect", "ab", "bisect"]
     visit("grown", "imagined")
     assert len(started) == 5
+
+
+WRONG = {"verdict": "MISSING", "sentence": "Failed: wrong answer: output 0", "remarks": [], "effects": {}}
+CUTE = {"verdict": "SAME", "sentence": "", "remarks": ["now the CuTe DSL implementation"]}
+NORM = {**CUTE, "judged_in": "time", "effects": {"time": {"change": 0.01}}}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says", "case", "answer", "sentence"),
+    [
+        ("MISSING", "illegal|wrong answer", WRONG, "found", "1 of 1 cases, a MISSING: Failed: wrong answer: output 0"),
+        ("MISSING", "illegal", WRONG, "missed", "a MISSING: Failed: wrong answer: output 0"),
+        ("", "the CuTe DSL", NORM, "found", "1 of 1 cases, a SAME: time +1.0 %"),
+        ("FASTER", "the CuTe DSL", NORM, "missed", "a SAME: time +1.0 %"),
+    ],
+)
+def test_an_exhibit_may_be_a_wrong_answer_or_another_implementation(verdict, says, case, answer, sentence):
+    """Of a case without a row on one side, or whose time did not change."""
+    exhibit = museum.Exhibit("e", "what", ("1.0", "1.1"), ("tests",), verdict=verdict, says=says)
+    runs = {side: [Run(source=side, when=datetime.now(timezone.utc))] for side in ("base", "head")}
+    seen = museum.judged(exhibit, [{"case": "a", "judged_in": None, **case}], runs)
+    assert not exhibit.is_control
+    assert (seen.answer, seen.sentence) == (answer, sentence)
 
 
 def test_the_museums_data_are_whole():
@@ -101,3 +132,5 @@ def test_the_museums_data_are_whole():
     assert all(bool(one.cases) != bool(one.without_case) and not one.is_control for one in shown)
     assert len({one.name for one in (*shown, *controls)}) == len(shown) + len(controls)
     assert all(Version(one.releases[0]) < Version(one.releases[1]) for one in (*shown, *controls) if one.find)
+    named = {re.sub(r".*::|\[.*", "", one.cases[0]) for one in shown if museum.CALLS in (one.cases or ("",))[0]}
+    assert named == set(re.findall(r"^def (test_\w+)", museum.DATA.with_name(museum.CALLS).read_text(), re.MULTILINE))

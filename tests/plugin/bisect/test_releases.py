@@ -12,11 +12,14 @@ from pytest_flashinfer_perf.bisect.places import Installed, Processes
 from pytest_flashinfer_perf.bisect.search import Question
 from pytest_flashinfer_perf.launch import processes
 
+# By the real pip.
+BY_PIP = pytest.mark.parametrize("bisect", [True], indirect=True, ids=["pip"])
+
 
 @pytest.fixture
-def bisect(tmp_path, monkeypatch, capsys):
-    """Exit code, standard output in one line, and standard error; its Python starts the program above as pytest."""
-    python = environment(tmp_path, monkeypatch)
+def bisect(tmp_path, monkeypatch, capsys, request):
+    """Exit code, standard output in one line, and standard error; of its Python, pytest and pip are stand-ins."""
+    python = environment(tmp_path, monkeypatch, by_pip=getattr(request, "param", False))
 
     def bisect(*own):
         words = ["bisect", "--releases", *own, f"--python={python}", "--", "--perf-device=cpu"]
@@ -30,6 +33,7 @@ def bisect(tmp_path, monkeypatch, capsys):
 LEVELS = {"0.9": 50, "1.0": 100, "1.1": 100, "1.2": None, "1.3rc1": 500, "1.3.post1": 120, "1.10": 120, "2.0": 10}
 
 
+@BY_PIP
 def test_the_release_is_found_in_a_folder_of_wheels(bisect, tmp_path):
     for version, us in LEVELS.items():
         wheel(tmp_path / "wheels", version, us)
@@ -45,6 +49,7 @@ def test_the_release_is_found_in_a_folder_of_wheels(bisect, tmp_path):
     assert not Path("out/releases").exists()
 
 
+@BY_PIP
 def test_releases_of_an_index_are_listed_and_installed_by_pip(bisect, tmp_path, monkeypatch):
     page = tmp_path / "simple" / "flashinfer-python"
     names = [wheel(page, version, LEVELS[version]).name for version in ("1.0", "1.1", "1.3rc1", "1.3.post1")]

@@ -1,10 +1,16 @@
 from typing import NamedTuple
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from said_to_be import SaidToBeAGpu
 
-from pytest_flashinfer_perf.kernel_timing import cold, copies
+from pytest_flashinfer_perf import Measuring
+from pytest_flashinfer_perf.kernel_timing import clocks, cold, copies, instruments, run
+from pytest_flashinfer_perf.kernel_timing.instruments import CallTime, Wall
+from pytest_flashinfer_perf.kernel_timing.target import Target
+from pytest_flashinfer_perf.machine import nvrtc
 
 MIB = 1 << 20
 
@@ -64,6 +70,33 @@ def test_no_more_copies_than_calls_each_of_which_must_leave_the_cache_once():
     assert (few.mode, len(few.sets), few.used_once) == ("rotate", 8, True)
     many = cold.prepare((a,), [], "rotate", cache_bytes=256, free_bytes=1 << 60, calls=8)
     assert (many.mode, len(many.sets), many.used_once) == ("rotate", 6, False)
+
+
+@pytest.mark.parametrize(
+    ("elements", "mode", "sets"), [(1 << 12, "rotate", True), (1 << 16, "rotate", False), (64, "flush", False)]
+)
+def test_a_gpu_gets_no_more_copies_than_a_placement_makes_calls(hopper, monkeypatch, elements, mode, sets):
+    """Each is used once: by the untimed and timed calls, the three rounds between stamps, and the trace."""
+    used = []
+
+    class Instrument(Wall):
+        def sample(self, work, count, warmup):
+            return [(work(), CallTime(1e-3))[1] for _ in range(instruments.OWN_CALLS + warmup + count)][-count:]
+
+    def stamped(work, _each):
+        return [work() for _ in range(clocks.ALL_CALLS)] and None
+
+    monkeypatch.setattr(run, "_clocks", stamped)
+    monkeypatch.setattr(nvrtc, "missing", lambda _device: "there is no GPU")
+    bench = run.Bench(
+        Instrument("cupti"), Measuring(), SaidToBeAGpu(**{**vars(hopper), "cache_bytes": MIB}), cuda_graph=False
+    )
+    placed = bench.timed(Target(lambda a: used.append(a.data_ptr()), (torch.empty(elements),)), 10, 2)
+    for _ in range(run.TRACED_CALLS):
+        placed.work()
+    assert placed.sets.mode == mode
+    assert placed.sets.used_once == sets
+    assert len(used) == len(set(used)) == len(placed.sets.sets) if sets else len(placed.sets.sets) < len(used)
 
 
 def test_inputs_larger_than_the_caches_need_no_copy():

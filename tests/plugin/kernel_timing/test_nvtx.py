@@ -5,11 +5,11 @@ import itertools
 
 import pytest
 import torch
+from said_to_be import SaidToBeAGpu
 
 from pytest_flashinfer_perf import Measuring
 from pytest_flashinfer_perf.kernel_timing import run
 from pytest_flashinfer_perf.machine import nvrtc
-from pytest_flashinfer_perf.machine.devices import Device
 
 
 class Ranges:
@@ -34,16 +34,6 @@ def ranges(monkeypatch):
     for name in ("range_push", "range_pop"):
         monkeypatch.setattr(torch.cuda.nvtx, name, getattr(made, name))
     return made
-
-
-class SaidToBeAGpu(Device):
-    """The CPU's clock and memory, with a GPU's name: what is done for a GPU alone is done."""
-
-    def synchronize(self):
-        pass
-
-    def free_bytes(self):
-        return 1 << 30
 
 
 def timed(ranges, device, monkeypatch):

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.kernel_timing import clocks, instruments
-from pytest_flashinfer_perf.kernel_timing.cupti import Activity
+from pytest_flashinfer_perf.kernel_timing.cupti import Activity, summarise
 from pytest_flashinfer_perf.kernel_timing.instruments import InstrumentError, Wall, Work
 from pytest_flashinfer_perf.kernel_timing.target import FEWEST_CALLS, MOST_PARTS, Restore
-from pytest_flashinfer_perf.kernel_timing.trace import summarise
 from pytest_flashinfer_perf.machine import provenance
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=8)

@@ -96,6 +96,14 @@ def test_arguments_say_how_calls_are_timed(given, asked):
     assert asked.items() <= seen.measuring.items()
 
 
+def test_a_call_with_arguments_on_the_host_alone_is_one_of_the_gpu(monkeypatch):
+    """As that of a plan: what is among its arguments would make it one of the CPU."""
+    monkeypatch.setattr(compat, "_device", lambda: "cuda:0")
+    with compat.timed_by(seen := Asked(1.0)):
+        bench_gpu_time(torch.neg, 1, 3, input_args=(torch.ones(2),))
+    assert (seen.call.args, seen.call().tolist()) == ((), [-1, -1])
+
+
 @pytest.mark.parametrize(("milliseconds", "calls"), [(0, (1, 1)), (40, (3, 20))])
 def test_a_time_to_warm_up_is_the_calls_that_fit(milliseconds, calls):
     with compat.timed_by(seen := Asked(1.0)):

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf.kernel_timing import cupti
 from pytest_flashinfer_perf.kernel_timing.cupti import FIELDS
 from pytest_flashinfer_perf.kernel_timing.instruments import BenchGpuTime, InstrumentError, Work
-from pytest_flashinfer_perf.kernel_timing.run import Observations, Timing
-from pytest_flashinfer_perf.kernel_timing.trace import trace
+from pytest_flashinfer_perf.kernel_timing.run import Observations, Timing, trace
 from pytest_flashinfer_perf.measurement import row
 from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.report import terminal

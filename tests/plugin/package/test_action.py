@@ -9,6 +9,7 @@ from pathlib import Path
 import gate_sessions
 import pytest
 import yaml
+from made import CLOCKED
 from workflows import OURS, ROOT, Api, Runner, filled
 
 EXAMPLES = ROOT / "examples" / "github-actions"
@@ -17,18 +18,25 @@ REUSABLE = ROOT / ".github" / "workflows" / "pull-request.yml"
 ACTIONS = (ROOT / "action.yml", ROOT / "comment" / "action.yml")
 OFFERED = (OWN, COMPARE, COMMENT, REUSABLE, *ACTIONS)
 REPOSITORY, FORK = "kernels/own", "someone/own"
-TEST = """import os
-import pathlib
-import torch
+TEST = """import torch
 import kernel
 
 
 def test_neg(perf):
-    pathlib.Path(os.environ["TMPDIR"], f"seen-{os.getpid()}.txt").write_text(repr(dict(os.environ)))
     perf.time(kernel.neg, torch.zeros(8))
 """
 # The clock of these tests believes what the kernel answers: a CPU that others use has no steadier one.
-KERNEL = "import torch\n\n\ndef neg(x):\n    torch.neg(x)\n    return {seconds}\n"
+KERNEL = "def neg(x):\n    return {seconds}\n"
+# For what the workflows do with any measurement: it needs no torch, whose import would take most of the time.
+PLAIN = f"""import pathlib
+import kernel
+{CLOCKED}
+@pytest.mark.benchmark(timer=CLOCK)
+def test_neg(benchmark):
+    pathlib.Path(os.environ["TMPDIR"], f"seen-{{os.getpid()}}.txt").write_text(repr(dict(os.environ)))
+    CLOCK.step = kernel.neg(None)
+    benchmark.pedantic(lambda: None, rounds=5)
+"""
 QUICK = "--perf-device=cpu -p no:hypothesispytest"
 MARKER = "<!-- flashinfer-perf: flashinfer-perf -->"
 # In the place of `python3`, which would install the plugin and torch anew: an environment that has them.
@@ -67,6 +75,11 @@ class Own:
         named = ("-c", "user.name=a", "-c", "user.email=a@b")
         done = subprocess.run(["git", *named, *words], cwd=self.work, capture_output=True, text=True, check=True)
         return done.stdout.strip()
+
+    def measures_without_torch(self):
+        (self.work / "tests" / "test_my_kernel.py").write_text(PLAIN)
+        (self.work / "conftest.py").write_text("")
+        self.base = self.commit(1e-3)
 
     def commit(self, seconds):
         (self.work / "kernel.py").write_text(KERNEL.format(seconds=seconds))
@@ -121,7 +134,7 @@ def test_a_pull_request_is_measured_judged_and_has_one_comment(github):
     compared = ran.step("Compare")
     assert (ran.conclusions, compared.code) == ({"compare": "failure"}, 1), shown(ran)
     assert ran.runs_on == {"compare": ["self-hosted", "gpu"]}
-    assert "::error title=SLOWER tests/test_my_kernel.py%3A%3Atest_neg,file=tests/test_my_kernel.py,line=7::" in (
+    assert "::error title=SLOWER tests/test_my_kernel.py%3A%3Atest_neg,file=tests/test_my_kernel.py,line=5::" in (
         compared.output
     )
     assert ran.summary.startswith("### flashinfer-perf: 1 SLOWER: something got worse")
@@ -142,8 +155,10 @@ def test_a_pull_request_is_measured_judged_and_has_one_comment(github):
     assert [comment["id"] for comment in github.api.comments.values()] == [made["id"]]
     assert made["body"].startswith(f"{MARKER}\n### flashinfer-perf: 1 SAME: no slowdown was found\n")
 
+    github.measures_without_torch()
+    slow = github.commit(3e-3)
     ran = github.runner.run(workflow, "pull_request", github.event(slow), run_id=3, sha=slow, fork=True)
-    assert (ran.conclusions, ran.step("Compare").code) == ({"compare": "failure"}, 1)
+    assert (ran.conclusions, ran.step("Compare").code) == ({"compare": "failure"}, 1), shown(ran)
     [said] = ran.step("Comment").output.splitlines()
     assert said.startswith("::warning title=no comment on the pull request::PATCH http://127.0.0.1:")
     assert "403 Resource not accessible by integration: it needs `permissions: pull-requests: write`" in said
@@ -151,6 +166,7 @@ def test_a_pull_request_is_measured_judged_and_has_one_comment(github):
 
 
 def test_what_cannot_be_compared_ends_with_2_and_says_so_in_the_comment(github):
+    github.measures_without_torch()
     github.git("rm", "-q", "tests/test_my_kernel.py")
     gone = github.commit(1e-3)
     ran = github.runner.run(quick(OWN, github.folder), "pull_request", github.event(gone), run_id=1, sha=gone)
@@ -162,7 +178,8 @@ def test_what_cannot_be_compared_ends_with_2_and_says_so_in_the_comment(github):
 
 def test_the_code_of_a_fork_never_sees_a_token_and_is_commented_all_the_same(github):
     """Whatever it writes: the pull request is the event's, and the text is ours."""
-    (github.work / "conftest.py").write_text(f"{gate_sessions.TOLD}{HOSTILE}")
+    github.measures_without_torch()
+    (github.work / "conftest.py").write_text(HOSTILE)
     slow = github.commit(3e-3)
     ran = github.runner.run(
         quick(COMPARE, github.folder), "pull_request", github.event(slow), run_id=1, sha=slow, fork=True
@@ -207,6 +224,7 @@ def pytest_sessionfinish():
 
 
 def test_the_reusable_workflow_chooses_the_runner_and_comments_where_no_such_code_runs(github):
+    github.measures_without_torch()
     slow = github.commit(3e-3)
     inputs = {"action": OURS, "tests": "tests/test_my_kernel.py -k 'neg and not x'", "gpu-runner": '["h200", "linux"]'}
     inputs |= {

@@ -172,7 +172,7 @@ def test_hypothesis_shows_its_statistics_where_a_test_uses_it(own, workers):
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
 def test_a_profile_is_of_plain_benchmarks_and_never_of_a_placeholder(own, workers):
-    own.makepyfile(test_plain="def test_sorted(benchmark): benchmark(sorted, [2, 1])")
+    own.makepyfile(test_plain="def test_sorted(benchmark): benchmark.pedantic(sorted, args=[[2, 1]])")
     done = own.runpytest(*QUICK, *workers, "--benchmark-cprofile=tottime", "--benchmark-json=run.json")
     done.assert_outcomes(passed=4, skipped=1)
     rows = json.loads((own.path / "run.json").read_text())["benchmarks"]

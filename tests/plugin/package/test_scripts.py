@@ -1,9 +1,9 @@
 """Each script beside the package is started, without a GPU: what it does after the GPU, or before it."""
 
 import json
-import os
 import random
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -26,25 +26,49 @@ SCRIPTS = {path.name: path for folder in FOLDERS for path in (ROOT / folder).glo
 RUN = ROOT / "evidence" / "h200-run.json"
 
 
-def started(name, *arguments, where=ROOT, **variables):
-    """What the script prints."""
-    words = [sys.executable, SCRIPTS[name], *arguments]
-    return _done(words, where, variables)
+@pytest.fixture
+def started(monkeypatch, capsys):
+    """Runs a script, as Python does that is given its path, and returns what it prints.
+
+    In this process: another one would import torch and FlashInfer again, which takes longer than most scripts.
+    """
+
+    def started(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [str(word) for word in (SCRIPTS[name], *arguments)])
+        capsys.readouterr()
+        try:
+            runpy.run_path(str(SCRIPTS[name]), run_name="__main__")
+        except SystemExit as ended:
+            if ended.code:
+                raise
+        return capsys.readouterr().out
+
+    return started
 
 
-def measured(name, *arguments, where, **variables):
-    """The rows of a script that pytest runs."""
-    quick = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--perf-device=cpu", "--perf-iters=1")
-    words = [sys.executable, "-m", "pytest", SCRIPTS[name], *quick, "--benchmark-json", where / "run.json", *arguments]
-    _done(words, ROOT, variables)
-    return json.loads((where / "run.json").read_text())["benchmarks"]
-
-
-def _done(words, where, variables):
-    environment = {**os.environ, **variables}
-    done = subprocess.run([*map(str, words)], cwd=where, env=environment, capture_output=True, text=True, check=False)
+def started_alone(name, *arguments):
+    """What a script prints that has to be a process of its own: it forks, or measures what its Python has."""
+    words = [str(word) for word in (sys.executable, SCRIPTS[name], *arguments)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def measured(pytester, monkeypatch):
+    """The rows of a script that pytest runs."""
+    quick = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--perf-device=cpu", "--perf-iters=1")
+
+    def measured(name, *arguments, **variables):
+        monkeypatch.chdir(ROOT)
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value)
+        written = pytester.path / "run.json"
+        done = pytester.runpytest_inprocess(SCRIPTS[name], *quick, f"--benchmark-json={written}", *arguments)
+        assert done.ret == 0
+        return json.loads(written.read_text())["benchmarks"]
+
+    return measured
 
 
 def test_every_script_is_started_by_a_test():
@@ -58,7 +82,7 @@ def test_every_script_is_started_by_a_test():
     assert '"-p", "one_by_one"' in tests
 
 
-def test_the_smallest_cases_of_all_apis(tmp_path):
+def test_the_smallest_cases_of_all_apis(started, tmp_path):
     pytest.importorskip("flashinfer", exc_type=ImportError)
     started("api_evidence.py", "lines", tmp_path / "lines", "2", "1", "1")
     lines = [line for path in (tmp_path / "lines").iterdir() for line in path.read_text().splitlines()]
@@ -71,54 +95,54 @@ def test_the_smallest_cases_of_all_apis(tmp_path):
     assert "0 APIs right and timed" in started("api_evidence.py", "table", faults, empty)
 
 
-def test_a_history_of_triton_kernels(tmp_path):
+def test_a_history_of_triton_kernels(started, tmp_path):
     assert "commit 6 of 10" in started("bisect_triton.py", tmp_path / "repo")
 
 
 def test_what_other_tools_would_read():
-    assert re.search(r"run\.csv: \d\d+ lines", started("consumers.py", "--dry-run"))
+    assert re.search(r"run\.csv: \d\d+ lines", started_alone("consumers.py", "--dry-run"))
 
 
 def test_a_program_beside_busy_neighbours(tmp_path):
     quickly = ("--kinds", "sleeping", "--loads", "1", "--runs", "1", "--processes", "1", "--patience", "0")
-    said = started("busy_cpu.py", tmp_path, *quickly)
+    said = started_alone("busy_cpu.py", tmp_path, *quickly)
     assert "| sleeping | 1 | identical | 0 of 1 | " in said
     assert "| sleeping | 1 | +100 % | " in said
     assert "planted: " in said
 
 
 def test_a_newcomers_steps_in_this_environment():
-    said = started("empty_environment.py", "--here")
+    said = started_alone("empty_environment.py", "--here")
     assert "run the shipped suite, without a checkout" in said
     assert "make Markdown of it" in said
 
 
-def test_cases_that_end_well(tmp_path):
-    [row] = measured("endings.py", "-k", "0", where=tmp_path, ENDINGS="none")
+def test_cases_that_end_well(measured):
+    [row] = measured("endings.py", "-k", "0", ENDINGS="none")
     assert row["extra_info"]["flops"] == 2 * (2048 if torch.cuda.is_available() else 64) ** 3
 
 
-def test_kernels_of_ones_own_and_longer_ones(tmp_path):
+def test_kernels_of_ones_own_and_longer_ones(measured):
     smallest = ("-k", "65536 or 256 and matmul")
-    rows = measured("noise_kernels.py", *smallest, where=tmp_path)
+    rows = measured("noise_kernels.py", *smallest)
     assert len(rows) == 3
-    grown = measured("noise_kernels.py", *smallest, where=tmp_path, LONGER="1.5")
+    grown = measured("noise_kernels.py", *smallest, LONGER="1.5")
     assert [row["extra_info"]["bytes"] for row in grown] == pytest.approx([r["extra_info"]["bytes"] for r in rows])
 
 
-def test_calls_of_two_processes(tmp_path):
-    measured("ranks_kernels.py", "-k", "1MB or well", where=tmp_path)
-    _, _, *lines = started("ranks_table.py", tmp_path / "run.json").splitlines()
-    assert [line.split(" | ")[0] for line in lines] == ["| test_nccl_all_reduce_alone[1MB]", "| test_ends[well]"]
+def test_calls_of_two_processes(started, measured, pytester):
+    measured("ranks_kernels.py", "-k", "well")
+    _, _, line = started("ranks_table.py", pytester.path / "run.json").splitlines()
+    assert line.startswith("| test_ends[well] | ")
 
 
-def test_calls_of_many_kernels_and_longer_ones(tmp_path):
+def test_calls_of_many_kernels_and_longer_ones(measured):
     chosen = ("-k", "eager and (swiglu or ten_small)")
-    rows, grown = (measured("noise_sequences.py", *chosen, where=tmp_path, LONGER=longer) for longer in ("1", "1.5"))
+    rows, grown = (measured("noise_sequences.py", *chosen, LONGER=longer) for longer in ("1", "1.5"))
     assert [len(rows), len(grown)] == [2, 2]
 
 
-def test_what_calls_cost_the_host():
+def test_what_calls_cost_the_host(started):
     assert started("host_table.py", RUN).startswith("| routine | backend | cases | enqueue |")
 
 
@@ -138,7 +162,7 @@ def processes(tmp_path):
     return tmp_path
 
 
-def test_runs_of_the_same_code_beside_each_other(processes):
+def test_runs_of_the_same_code_beside_each_other(started, processes):
     said = started("noise_evidence.py", processes / "plain")
     assert said.startswith("plain: 0 of 2 pairs exit 1; of 6 verdicts ")
     assert said.count("| decode-") == 3
@@ -149,7 +173,7 @@ def test_runs_of_the_same_code_beside_each_other(processes):
     assert in_base.startswith("longer in the baseline: 0 of 4 pairs exit 1; ")
 
 
-def test_one_run_beside_another(tmp_path):
+def test_one_run_beside_another(started, tmp_path):
     known = {"gpu_uuid": "GPU-0", "case_s": 1.0}
     one, many = (
         write(tmp_path / f"{us}.json", document(*(benchmark(us=us, case=case, **known) for case in CASES)))
@@ -158,7 +182,7 @@ def test_one_run_beside_another(tmp_path):
     assert "medians within 2%: 1 of 1" in started("many_evidence.py", one, many)
 
 
-def test_longer_cases_are_found_under_their_old_names(processes):
+def test_longer_cases_are_found_under_their_old_names(started, processes):
     lines = processes / "lines.txt"
     lines.write_text("# a comment\n--routine mm_bf16 --m 8 --n 16 --k 4096\n--routine softmax --batch_size 2\n")
     assert started("longer_cases.py", lines) == "--routine mm_bf16 --m 8 --n 16 --k 4224\n"
@@ -170,7 +194,7 @@ def test_longer_cases_are_found_under_their_old_names(processes):
 
 
 @pytest.mark.parametrize(("gpus", "parted"), [(1, False), (2, True)])
-def test_the_backends_of_a_real_step(tmp_path, gpus, parted):
+def test_the_backends_of_a_real_step(started, tmp_path, gpus, parted):
     pytest.importorskip("flashinfer", exc_type=ImportError)
     known = {**all_routines(), **all_apis()}
     step = Step(batch=64, context=8192, spread=Spread(tp=gpus))

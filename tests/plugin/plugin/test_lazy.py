@@ -53,7 +53,7 @@ def test_a_mistake_that_a_worker_finds_late_ends_the_run_with_its_sentence(pytes
 
 def test_a_benchmark_of_somebody_else_s_loads_no_more(pytester):
     pytester.makeconftest(COUNTED)
-    pytester.makepyfile("def test_theirs(benchmark): benchmark(sum, [1])")
+    pytester.makepyfile("def test_theirs(benchmark): benchmark.pedantic(sum, args=[[1]])")
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--benchmark-json=run.json")
     done.assert_outcomes(passed=1)
     assert len(loaded(pytester)[0]) <= MOST_MODULES
@@ -115,6 +115,10 @@ def pytest_collectstart(collector):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     pathlib.Path("garbage.json").write_text(json.dumps([any(seen), gc.isenabled(), gc.get_freeze_count()]))
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure():
+    pathlib.Path("left.json").write_text(json.dumps(len(gc.get_objects())))
 """
 
 
@@ -128,3 +132,5 @@ def test_imports_of_a_session_with_cases_are_no_garbage_to_look_for(pytester):
         while_collecting, while_running, frozen = json.loads((pytester.path / "garbage.json").read_text())
         assert while_running, "it is only off meanwhile"
         assert (while_collecting, frozen > 100_000) == (is_theirs, not is_theirs)
+        looked_at_as_it_ends = json.loads((pytester.path / "left.json").read_text())
+        assert (looked_at_as_it_ends < 1_000) == (not is_theirs), "a second for half a million"

@@ -62,7 +62,7 @@ def test_saving_comparing_and_histograms_keep_working(suite):
 def test_a_plain_benchmark_beside_ours_is_left_alone(pytester):
     pytester.makepyfile(
         """
-        def test_plain(benchmark): assert benchmark(lambda: 7) == 7
+        def test_plain(benchmark): assert benchmark.pedantic(lambda: 7, rounds=3) == 7
         """
     )
     result = pytester.runpytest("--benchmark-json=run.json")
@@ -114,7 +114,7 @@ import pytest, sys
 @pytest.fixture
 def perf(): return 7
 
-def test_fixture(perf, benchmark): benchmark(lambda: perf)
+def test_fixture(perf, benchmark): benchmark.pedantic(lambda: perf)
 
 @pytest.mark.parametrize("perf", [7])
 def test_parameter(perf): assert perf == 7
@@ -298,7 +298,7 @@ def test_verdicts_and_statuses_have_a_colour_where_pytest_has_any(pytester, colo
 BOTH = """
 import torch
 def test_own(perf): perf.time(torch.neg, torch.ones(8))
-def test_plain(benchmark): benchmark(len, [])
+def test_plain(benchmark): benchmark.pedantic(len, args=[[]])
 """
 ITS, OURS = "Name (time in", "= flashinfer-perf ="
 

@@ -107,9 +107,9 @@ def test_a_suspect_is_confirmed_and_shown_once_and_github_is_told(session, basel
 
 
 def test_only_a_change_like_the_first_one_is_confirmed_where_it_is_measured_again(session, baseline):
-    done = session(baseline, a=[1000, 160], b=200)
-    assert done.ret == 0, "six tenths slower, and not ten times"
-    done.stdout.fnmatch_lines(["1 AMBIGUOUS, 1 SAME: no slowdown was found, 1 too noisy to judge"])
+    done = session(baseline, "--perf-gate-strict", a=[1000, 160], b=[600, 200])
+    assert done.ret == 2, "six tenths slower, and not ten times, is ambiguous, which fails a strict run alone"
+    done.stdout.fnmatch_lines(["2 AMBIGUOUS*"])
     assert "not confirmed, measured again: +60.00 %" in " ".join(done.stdout.str().split())
 
 
@@ -130,12 +130,6 @@ def test_a_busy_machine_neither_accuses_nor_confirms(session, baseline, pytester
     assert fnmatch.fnmatch(" ".join(done.stdout.str().split()), f"{line}*")
     written = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
     assert [one["extra_info"]["status"] for one in written] == ["noisy" if waited[0] else "ok"] * 2
-
-
-def test_what_is_ambiguous_when_it_is_measured_again_fails_a_strict_run(session, baseline):
-    done = session(baseline, "--perf-gate-strict", a=[300, 100], b=200)
-    assert done.ret == 2
-    done.stdout.fnmatch_lines(["1 AMBIGUOUS, 1 SAME*"])
 
 
 def test_a_suspect_that_cannot_be_measured_again_stays_one(session, baseline):

@@ -5,11 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from toolkit import Toolkit
 
+from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.prebuild import building, loop
 from pytest_flashinfer_perf.prebuild.patches import HERE, NOWHERE, PRETENDED, Anything, Pretence, recording
 from pytest_flashinfer_perf.session import time_limit
@@ -43,13 +45,11 @@ COMPILED_ON_AN_H200 = {
 LOOKED_UP = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from flashinfer.jit import env
 found = getattr(env, "get_aot_path", lambda name: env.FLASHINFER_AOT_DIR / name / f"{name}.so")(sys.argv[1])
 print(found, found.exists())
 """
-
-
-CLI = "import sys; from pytest_flashinfer_perf.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.fixture
@@ -58,14 +58,18 @@ def toolkit(tmp_path):
 
 
 @pytest.fixture
-def prebuild(toolkit, tmp_path):
+def prebuild(toolkit, tmp_path, monkeypatch, capfd):
+    """The command, here: it compiles in a process of its own, whose output it shows."""
     tmp_path.joinpath("lines.txt").write_text(LINES)
+    monkeypatch.chdir(tmp_path)
 
     def run(*words, **environment):
-        command = [sys.executable, "-W", "ignore", "-c", CLI, "prebuild", *words]
-        said = {**toolkit.environment, **environment}
-        whole = {name: value for name, value in said.items() if value is not None}
-        return subprocess.run(command, cwd=tmp_path, env=whole, capture_output=True, text=True, check=False)
+        with monkeypatch.context() as patched:
+            for name, value in {**toolkit.environment, **environment}.items():
+                patched.delenv(name, raising=False) if value is None else patched.setenv(name, value)
+            capfd.readouterr()
+            code = cli.main(["prebuild", *words])
+        return subprocess.CompletedProcess(words, code, *capfd.readouterr())
 
     return run
 
@@ -88,24 +92,22 @@ def test_all_that_the_cases_need_is_compiled_at_once_and_kept(toolkit, prebuild,
         assert (again.returncode, len(toolkit.compiled)) == (0, before), "FlashInfer's own build finds nothing to do"
 
 
-def test_an_api_whose_inputs_are_too_large_to_be_held_is_followed(toolkit, prebuild, tmp_path):
-    """A first call of an API gets copies of its inputs, and its answer is looked at."""
-    tmp_path.joinpath("lines.txt").write_text("--api flashinfer.sampling.softmax --backends flashinfer --batch_size 64")
-    done = prebuild("--", "lines.txt", TAKES="0.1")
-    assert toolkit.modules == {"sampling"}
-    assert "calls that failed" not in done.stdout
+def test_calls_that_cannot_be_made_as_they_are_have_their_modules_found(toolkit, prebuild, tmp_path):
+    """A first call of an API gets copies of its inputs, here too large to be held, and its answer is looked at.
 
-
-def test_a_call_that_several_processes_make_is_not_made_to_find_its_modules(toolkit, prebuild, tmp_path):
-    """One process alone would wait for the others for ever."""
+    Of a call that several processes make, one process alone would wait for the others for ever.
+    """
     sizes = "--num_tokens 16 --hidden_size 512"
     lines = (
+        "--api flashinfer.sampling.softmax --backends flashinfer --batch_size 64",
         f"--routine allreduce_fusion --backends trtllm-oneshot trtllm-twoshot vllm nccl torch {sizes}",
         f"--routine moe_a2a_dispatch_combine --backends trtllm nccl {sizes} --num_experts 16 --top_k 4",
+        f"--routine ulysses_all_to_all --backends nvlink nccl {sizes} --num_qo_heads 8",
     )
     tmp_path.joinpath("lines.txt").write_text("\n".join(lines))
     done = prebuild("--", "lines.txt", TAKES="0.1")
-    assert (done.returncode, toolkit.modules) == (0, {"trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall"}), done.stderr
+    modules = {"sampling", "trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall", "ulysses_a2a"}
+    assert (done.returncode, toolkit.modules) == (0, modules), done.stderr
     assert "calls that failed" not in done.stdout
 
 
@@ -225,6 +227,23 @@ def test_the_gpu_that_is_not_there_has_shapes_and_small_contents():
     assert counts == (6, [0, 1, 2, 3], (4,), 1.0, True)
     assert masked.shape == (1, 4)
     assert [t.device for t in (large, small, mixed, grown)] == [NOWHERE, HERE, NOWHERE, NOWHERE]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_module_is_compiled_where_its_flashinfer_compiles_it_and_is_current_then(tmp_path, shared):
+    """Before 0.6.3 the files of a module were named from a folder that all modules shared."""
+    folder = tmp_path / "m"
+    there = "m" if shared else folder
+    folder.mkdir()
+    folder.joinpath("build.ninja").write_text(f"rule make\n  command = touch $out\nbuild {there}/m.so: make\n")
+    own = {} if shared else {"build_dir": folder}
+    paths = {"ninja_path": folder / "build.ninja", "lock_path": tmp_path / "lock"}
+    spec = SimpleNamespace(name="m", sources=["a.cu"], write_ninja=lambda: None, **paths, **own)
+    finished, steps = [], []
+    for _ in range(2):
+        building.built([spec], lambda *one: finished.append(one), lambda *one: steps.append(one))
+    assert (finished, steps) == ([("m", None)] * 2, [(1, 1)])
+    assert folder.joinpath("m.so").exists()
 
 
 def test_a_flashinfer_that_loads_modules_in_another_way_is_said(monkeypatch):

@@ -232,7 +232,7 @@ def test_a_row_with_a_wrong_answer_never_wins_and_is_told_among_the_failures(tol
     [comparison] = backends.comparisons(found)
     assert comparison.wins == {"cudnn": 1}
     said = story.answer(story.read([tmp_path / "0.json"]), found, {})
-    assert (said.measured, [one.backend for one in said.failed]) == (2, ["fa2"])
+    assert (said.measured, [case[-4:] for case, _ in said.troubles["Failed"]]) == (2, ["-fa2"])
     assert "1 measured with a wrong answer, as was allowed." in said.sentences
 
 
@@ -289,6 +289,9 @@ def test_the_answer_names_what_the_gate_calls_slower(told, tmp_path):
         both, found, {**judged, "gone": ShownVerdict("MISSING", "skipped"), "x": ShownVerdict("SAME", "")}
     )
     assert said.sentences[-1] == "The newest against 1 run: 1 MISSING, 1 SLOWER, 1 SAME."
-    assert [one.case for one in said.slower] == list(judged)
-    assert said.undecided == {"MISSING: skipped": ["gone"]}
+    assert said.troubles["Slower"] == [(case, "by 100 %") for case in judged]
+    assert said.troubles["Not decided"] == [("gone", "MISSING: skipped")]
+    lost = {str(n): ShownVerdict("MISSING", "skipped") for n in range(25)}
+    [(cases, _)] = story.answer(both, found, lost).troubles["Not decided"]
+    assert cases.endswith("18, 19 and 5 more")
     assert story.answer(both, found, {}).sentences[-1] == "2 runs, not compared."

@@ -22,6 +22,8 @@ CLOCK = """
 FILE = f"""{CLOCK}
     import glob
     import os
+    import threading
+    import warnings
 
     import pytest
     import torch
@@ -32,7 +34,7 @@ FILE = f"""{CLOCK}
     MS = dict(zip(range(-1, 8), (6.0, 2.0, 2.0, 4.0, 6.0, 16.0, 8.0, 1.0, 1.0)))  # 6 is wrong, 7 raises
     POWERS = DynamicTensorSpec((0, 1), (0, 0), lambda most: (1, 2, most), lambda m: 1 << (m - 1).bit_length())
     ROUNDED = TuningConfig(dynamic_tensor_specs=(POWERS,))
-    CRASHES = int(os.environ.get("CRASHES", 99))
+    HANGS = int(os.environ.get("HANGS", 99))
     PICKS = os.environ.get("PICKS", "0").split(",")
 
     class CublasFp8GemmRunner(TunableRunner):
@@ -46,10 +48,12 @@ FILE = f"""{CLOCK}
             return [0, 1, 2, 3, 4, 5, 6, 7]
 
         def forward(self, inputs, tactic=-1, **more):
-            if tactic == 7:
+            if tactic == 7 and self.m == 3:
+                warnings.warn("the tactic failed; falling back to default tactic=-1.")
+            elif tactic == 7:
                 raise RuntimeError("no such kernel")
-            if tactic == CRASHES:
-                os.abort()
+            if tactic == HANGS:
+                threading.Event().wait()
             self.product_cache()
             if tactic == 6:
                 self.out_cache.zero_()
@@ -88,13 +92,21 @@ TWO = f"""{CLOCK}
     from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
     from pytest_flashinfer_perf.spec.routine import Built
 
-    MS = dict(up=dict(zip((-1, 0, 1, 2), (2.5, 2.5, 0.5, 4.5))), down=dict(zip((-1, 0, 1), (2.0, 0.5, 2.0))))
+    MS = dict(up=dict(zip((-1, 0, 1, 2), (2.5, 2.5, 0.5, 4.5))), down=dict(zip((-1, (0,), (1,)), (2.0, 0.5, 2.0))))
+
+    class Array:
+        def __init__(self, *values):
+            self.values = values
+
+        def __iter__(self):
+            return iter(self.values)
 
     class MoERunner(TunableRunner):
         which = "up"
 
         def get_valid_tactics(self, inputs, profile):
-            return [tactic for tactic in MS[self.which] if tactic != -1]
+            AutoTuner.get().choose_one("a part, of which nothing comes", [self], TuningConfig(), inputs)
+            return [Array(*one) if isinstance(one, tuple) else one for one in MS[self.which] if one != -1]
 
         def forward(self, inputs, tactic=-1, **more):
             clock.works(MS[self.which][tactic])
@@ -118,21 +130,33 @@ TWO = f"""{CLOCK}
 # No tuner: `auto` stands for one of two backends, and takes the slower one.
 HEURISTIC = f"""{CLOCK}
     import pytest
+    from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
     from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
     from pytest_flashinfer_perf.spec.routine import Built
+
+    class BrokenRunner(TunableRunner):
+        def get_valid_tactics(self, inputs, profile):
+            raise RuntimeError("no list")
+
+        def forward(self, inputs, tactic=-1, **more):
+            pass
 
     def planted(name, milliseconds):
         @bmm_fp8.backend(name)
         def _planted(p, x, how):
             plain = bmm_fp8.backends["torch"].build(p, x, how).launch
+            if not milliseconds:
+                raise RuntimeError("no workspace")
 
             def launch(x):
                 plain(x)
                 clock.works(milliseconds)
+                if name == "cublas":
+                    AutoTuner.get().choose_one("a_product", [BrokenRunner()], TuningConfig(), [None])
 
             return Built(launch, name)
 
-    for name, milliseconds in (("auto", 8.0), ("cublas", 2.0), ("cudnn", 8.0)):
+    for name, milliseconds in (("auto", 8.0), ("cublas", 2.0), ("cudnn", 8.0), ("cutlass", 0)):
         planted(name, milliseconds)
 
     @pytest.mark.perf_cases(bmm_fp8, "--n 16 --k 32 --m 8")

@@ -22,6 +22,14 @@ json.dump({"benchmarks": rows, "machine_info": machine}, open(words["--benchmark
 """
 
 
+# In the place of pip, for tests of what comes after it, since pip takes longest: a wheel's files in the named folder.
+PIP = """
+import sys, zipfile
+if "install" in sys.argv:
+    zipfile.ZipFile(sys.argv[-1]).extractall(sys.argv[sys.argv.index("--target") + 1])
+"""
+
+
 def wheel(folder, version, us, *requires, first=""):
     """Of a FlashInfer that says how long its kernel takes; not a wheel at all where that is not known."""
     if us is not None:
@@ -51,20 +59,24 @@ def packed(folder, project, version, requires, code):
     return path
 
 
-def environment(folder, monkeypatch):
-    """Go to this folder; returns a virtual environment there whose Python starts the program above as pytest."""
+def environment(folder, monkeypatch, *, by_pip=False):
+    """Go to this folder; returns a virtual environment there, of whose Python pytest and pip are the programs above."""
     for name in ("PIP_FIND_LINKS", "PIP_CONSTRAINT", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.chdir(folder)
-    (folder / "fake.py").write_text(PYTEST)
+    stand_ins = {"pytest": PYTEST} if by_pip else {"pytest": PYTEST, "pip": PIP}
     python = folder / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     real = shlex.quote(sys.executable)
-    fake = f'shift 2; exec {real} -S {folder / "fake.py"} "$@"'
+    fakes = ""
+    for module, program in stand_ins.items():
+        (folder / f"fake_{module}.py").write_text(program)
+        started = f'shift 2; exec {real} -S {folder / f"fake_{module}.py"} "$@"'
+        fakes += f'if [ "$2" = {module} ]; then {started}; fi\n'
     broken = 'exit $(grep -c US.=.120 "$PYTHONPATH/flashinfer/__init__.py")'
     compiler = f'case "$2" in *prebuild*) echo "$PYTHONPATH"; echo "$@"; {broken};; esac'
-    python.write_text(f'#!/bin/sh\nif [ "$2" = pytest ]; then {fake}; fi\n{compiler}\nexec {real} "$@"\n')
+    python.write_text(f'#!/bin/sh\n{fakes}{compiler}\nexec {real} "$@"\n')
     python.chmod(0o755)
     return python.parents[1]

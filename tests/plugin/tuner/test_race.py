@@ -29,8 +29,8 @@ SEEDS = 100
 
 
 def raced(seed, costs=COST_US, kept=(SLOW, SECOND, SLOWEST), calls=None):
-    race = Race(kept, rounds(random.Random(seed), costs, calls), lambda: True)
-    return race, race.run(ALL)
+    race = Race(kept, rounds(random.Random(seed), costs, calls))
+    return race, race.run(ALL, lambda: True)
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +91,8 @@ def test_flips_are_sets_and_not_names(races):
 
 
 def test_without_a_budget_the_first_round_is_the_kept_alone():
-    race = Race((SLOW,), rounds(random.Random(0)), lambda: False)
-    field = race.run(ALL)
+    race = Race((SLOW,), rounds(random.Random(0)))
+    field = race.run(ALL, lambda: False)
     assert set(field.times) == {SLOW}
     assert {race.lanes[name].state for name in ALL if name != SLOW} == {"untimed"}
     assert field.best == (SLOW,)

@@ -234,4 +234,6 @@ def test_a_browser_shows_names_like_code_as_text_at_any_width(year, chromium):
         assert all_of(chromium, "#case h2 *") == []
         wide = chromium.execute_script("return document.documentElement.scrollWidth")
         assert wide <= width
+        left = "const f = document.querySelector('#case figure'); return f.scrollWidth - f.clientWidth - f.scrollLeft"
+        assert chromium.execute_script(left) <= 1  # the newest nights are in sight
     assert chromium.get_log("browser") == []

@@ -1,12 +1,18 @@
-"""The routines between GPUs, by torch over gloo in two processes: right, and no fault in what a rank gives passes."""
+"""What two processes find out over gloo: whether they have one clock, and whether each routine is right on both.
+
+Both are asked in the same two processes, since to start one and to import torch takes longer than all that they do.
+"""
 
 import dataclasses
 import json
+import statistics
+from functools import partial
 from pathlib import Path
 
 import exchanges
 import pytest
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as processes
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +20,13 @@ from step_runs import TINY
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.kernel_timing.instruments import Work
+from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.measurement.measure import measure
 from pytest_flashinfer_perf.measurement.one_case import check_answer, run_case
-from pytest_flashinfer_perf.ranks import joined
+from pytest_flashinfer_perf.ranks import joined, timing
+from pytest_flashinfer_perf.ranks.timing import LAST_TO_LAST, LONGEST, HostClock, Together
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.comm.allreduce_fusion import CODES
 from pytest_flashinfer_perf.routines.comm.moe_a2a import BOTH, COMBINE, DISPATCH
@@ -37,7 +47,9 @@ CHANGES = {
     "ulysses_all_to_all": [{"phase": SCATTER}, {"phase": GATHER, "num_tokens": 3, "input_dtype": "float16"}],
 }
 FAULTS = ("none", "lost", "stale")
-ALL = Checking(refcheck="only", allow_output_mismatch=True)  # a rank that stopped would leave the other waiting
+TWICE = Measuring(iters=2, cold_l2="none")
+ALLOWED = Checking(allow_output_mismatch=True)  # a rank that stopped would leave the other waiting
+ALL = dataclasses.replace(ALLOWED, refcheck="only")
 
 
 def cases():
@@ -69,8 +81,42 @@ def faulty(routine, fault):
     return dataclasses.replace(routine, backends={"torch": Backend("torch", build)})
 
 
+def all_reduced(x):
+    y = x.clone()
+    dist.all_reduce(y)
+    return y
+
+
+class SlowAfterIdling:
+    """A clock of which the first call of several takes longer than the next; its trace says how late the last was."""
+
+    name, trace = "slow after idling", None
+
+    def spans(self, _work, count, late_s):
+        self.trace = late_s
+        return [(0, 109_000), *[(0, 12_000)] * (count - 1)]
+
+
+def _stale(group):
+    """What is said of a call that keeps what the other rank gave to its first one."""
+    kept, x = [], torch.randn(64, generator=torch.Generator().manual_seed(group.rank))
+
+    def stale(x):
+        kept[:] = kept or [sum(group.all(x)) - x]
+        return x + kept[0]
+
+    seen = measure(stale, (x,), reference=lambda: sum(group.all(x)), measuring=TWICE, checking=ALLOWED)
+    return seen.verdict.faults
+
+
 def _in_a_rank(rank, folder):
-    joined.join(rank, 2, Path(folder, "store"), devices.find("cpu"))
+    group = joined.join(rank, 2, Path(folder, "store"), devices.find("cpu"))
+    torch.save((_found(), _clocked(group)), Path(folder, f"seen-{rank}"))
+    joined.leave()
+
+
+def _found():
+    """What is said of each routine's answers, right ones and those of its faults."""
     found = {}
     for name, routine, params in cases():
         for fault in FAULTS:
@@ -80,8 +126,7 @@ def _in_a_rank(rank, folder):
     exchanges.install()
     for phase in (BOTH, DISPATCH, COMBINE):
         found["as FlashInfer's", phase] = _timed_elsewhere(BETWEEN["moe_a2a_dispatch_combine"], phase)
-    torch.save(found, Path(folder, f"found-{rank}"))
-    joined.leave()
+    return found
 
 
 def _timed_elsewhere(routine, phase):
@@ -90,16 +135,45 @@ def _timed_elsewhere(routine, phase):
     backends = {"torch": Backend("torch", routine.backends["trtllm"].build)}
     shape = Shape(dataclasses.replace(first.params, quant_dtype=None, phase=phase))
     case = Case(dataclasses.replace(routine, backends=backends), shape, "torch")
-    on = Checking(allow_output_mismatch=True)
-    seen = run_case(case, Measuring(iters=2, cold_l2="none"), on, devices.find("cpu")).measurement
+    seen = run_case(case, TWICE, ALLOWED, devices.find("cpu")).measurement
     return len(seen.timing.placements), "; ".join(seen.verdict.faults) or "right"
 
 
+def _clocked(group):
+    """One clock and a late rank, then clocks that are a second apart."""
+    stale = _stale(group)
+    work = Work((partial(dist.all_reduce, torch.ones(64)),), flush=False, device=group.device)
+    together = Together(group, HostClock(group))
+    late = together._spans(work, 15, late_s=0.02 if group.rank == 1 else 0.0)
+    known = together.sample(work, 5, 1)
+    one = together.described(work)
+    apart = HostClock(group, now=lambda: HostClock.now() + group.rank * 10**9)
+    differs = Together(group, apart)
+    own = differs.sample(work, 5, 0)
+    idle = Together(group, SlowAfterIdling())
+    samples = [idle.sample(work, 5, 2), idle.sample(work, 5, 2)]
+    timing.chosen = lambda *_: (idle, "")  # of this process, which ends with it
+    target = Target(all_reduced, (torch.ones(64),))
+    seen = timing.run(group, target, TWICE, cuda_graph=False, verify=lambda *_: None).seen
+    slow = (samples, idle.described(work), seen.trace)
+    return late, known, one, own, differs.described(work), slow, stale
+
+
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def of_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     processes.spawn(_in_a_rank, (str(folder),), 2)
-    return [torch.load(folder / f"found-{rank}") for rank in range(2)]
+    return [torch.load(folder / f"seen-{rank}", weights_only=False) for rank in range(2)]
+
+
+@pytest.fixture
+def found(of_ranks):
+    return [of_rank for of_rank, _ in of_ranks]
+
+
+@pytest.fixture
+def clocked(of_ranks):
+    return [of_rank for _, of_rank in of_ranks]
 
 
 def test_every_routine_is_right_on_each_rank(found):
@@ -131,6 +205,22 @@ def test_alone_a_call_is_refused_with_what_to_do():
             check_answer(routine, "torch", first.params, device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("name", "backend", "change", "sentence"),
+    [
+        ("moe_a2a_dispatch_combine", "trtllm", {"top_k": 3}, "is compiled for a --top_k of 1, 2, 4,"),
+        ("ulysses_all_to_all", "nvlink", {"num_gpus": 3, "num_qo_heads": 6, "hidden_size": 48}, "or 8 GPUs, not 3"),
+        ("allreduce_fusion", "vllm", {"num_gpus": 5}, "2, 4, 6 or 8 GPUs, not 5"),
+        ("allreduce_fusion", "trtllm-twoshot", {"num_tokens": 2}, "two-shot needs more tokens than the 2 ranks"),
+    ],
+)
+def test_what_a_kernel_is_not_made_for_is_a_skip_with_that_sentence(hopper, name, backend, change, sentence):
+    [first, *_] = BETWEEN[name].tiers["smoke"]()
+    limits = BETWEEN[name].backends[backend].limits
+    assert not list(limits(first.params, backend, hopper))
+    assert sentence in next(iter(limits(dataclasses.replace(first.params, **change), backend, hopper)))
+
+
 def test_a_models_step_has_its_all_reduce_measured_and_counted_per_layer(pytester, pytestconfig, capsys):
     Path("tiny").mkdir()
     Path("tiny/config.json").write_text(json.dumps(TINY))
@@ -145,7 +235,7 @@ def test_a_models_step_has_its_all_reduce_measured_and_counted_per_layer(pyteste
         "cache_dir=as-bench-has",
     )
     suite = pytestconfig.rootpath / "tests" / "comm"
-    pytester.runpytest_subprocess(suite, *asked, *how, "--benchmark-json=run.json").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess(suite, *asked, *how, "--benchmark-json=run.json").assert_outcomes(passed=1)
     cli.main(["model", "tiny", *step.split(), "--run", "run.json"])
     [line] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("all-reduce")]
     assert line[:4] == ["all-reduce", str(2 * TINY["num_hidden_layers"]), "allreduce_fusion:", "torch"]
@@ -165,3 +255,29 @@ def test_shapes_have_as_many_ranks_as_they_say():
     for routine in BETWEEN.values():
         for tier in routine.tiers.values():
             assert {routine.ranks(shape.params) for shape in tier() if isinstance(shape, Shape)} == {2}
+
+
+def test_ranks_prove_their_clock_or_fall_back_to_own_spans(clocked):
+    (late, known, one, own, differs, *_), other = clocked
+    assert (known, own) == (other[1], other[3]), "every rank has the same samples"
+    assert (one.figure, one.clock_violations) == (LAST_TO_LAST, 0)
+    assert 0 < one.clock_bound_ns < 10**9
+    assert statistics.median(late.longest) > 0.02 > 2 * statistics.median(late.last_to_last)
+    assert (differs.figure, differs.clock_bound_ns) == (LONGEST, None)
+    assert differs.clock_violations == differs.clock_calls
+    assert 0 < statistics.median(one.seconds for one in own) < 0.5
+    assert one.conditions != differs.conditions
+
+
+def test_the_first_call_after_idling_is_not_timed_and_lateness_is_in_no_trace(clocked):
+    for *_, (samples, described, trace), _ in clocked:
+        assert [[one.seconds for one in placement] for placement in samples] == [[12e-6] * 5] * 2
+        assert described.late_figure_s == 12e-6
+        assert max(map(max, described.ends_s)) == 12e-6
+        assert trace == 0.0
+
+
+def test_a_stale_buffer_is_right_until_the_inputs_of_all_ranks_have_changed(clocked):
+    for *_, faults in clocked:
+        assert len(faults) == 1
+        assert faults[0].startswith("of one more call with its input")

@@ -1,0 +1,95 @@
+"""Calls that show exhibits of museum.toml where the suite has no such case for both releases.
+
+What a call needs is made here, since releases before 0.6.12 have no trace templates with inputs. Each test is a row of
+`perf.time`. Answers are compared where they tell the releases apart, or where torch has the same function.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.plugin.fixture import Perf
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(*shape, dtype=dtype, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+
+
+def uniform(*shape: int) -> Tensor:
+    return torch.rand(*shape, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+
+
+@pytest.mark.parametrize(("rows", "hidden"), [(16, 4096), (1024, 8192), (8192, 8192), (175_000, 12_288)])
+def test_rmsnorm(perf: Perf, rows: int, hidden: int) -> None:
+    from flashinfer.norm import rmsnorm
+
+    x, weight = normal(rows, hidden), normal(hidden)
+
+    def expected() -> Tensor:
+        return torch.cat([torch.nn.functional.rms_norm(part, (hidden,), weight, 1e-6) for part in x.split(1 << 14)])
+
+    perf.time(rmsnorm, x, weight, out=torch.empty_like(x), reference=expected)
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_sampling(perf: Perf, rows: int) -> None:
+    from flashinfer.sampling import top_k_top_p_sampling_from_logits
+
+    perf.time(top_k_top_p_sampling_from_logits, normal(rows, 128_256, dtype=torch.float32), 50, 0.9)
+
+
+@pytest.mark.parametrize("rows", [64, 256])
+def test_top_k_ties(perf: Perf, rows: int) -> None:
+    from flashinfer import top_k
+
+    perf.time(top_k, uniform(rows, 65_536), 2048, tie_break=1)
+
+
+def test_top_k_of_alike_scores(perf: Perf) -> None:
+    """Scores that begin with the same eight bits, more than the 16,384 for which the kernel has room."""
+    from flashinfer import top_k
+
+    def above_one(scores: Tensor, k: int) -> Any:
+        return top_k(scores, k, sorted=True)[0] - 1
+
+    scores = 1 + uniform(64, 131_072) / 64
+    perf.time(above_one, scores, 2048, reference=lambda: scores.topk(2048).values - 1)
+
+
+@pytest.mark.parametrize("tokens", [4096, 32_768])
+def test_append_mla(perf: Perf, tokens: int) -> None:
+    from flashinfer.page import append_paged_mla_kv_cache
+
+    batch = 16
+    index: dict[str, Any] = {"dtype": torch.int32, "device": "cuda"}
+    pages, each = tokens // 64, tokens // batch
+    parts = normal(tokens, 512), normal(tokens, 64)
+    caches = tuple(torch.zeros_like(part).view(pages, 64, -1) for part in parts)
+    perf.time(
+        append_paged_mla_kv_cache,
+        *parts,
+        torch.arange(batch, **index).repeat_interleave(each),
+        torch.arange(each, **index).repeat(batch),
+        *caches,
+        torch.arange(pages, **index),
+        torch.arange(batch + 1, **index) * (pages // batch),
+        torch.full((batch,), 64, **index),
+        out=caches,
+        reference=lambda: tuple(part.view(pages, 64, -1) for part in parts),
+    )
+
+
+@pytest.mark.parametrize("tokens", [512, 8192])
+def test_gdn(perf: Perf, tokens: int) -> None:
+    from flashinfer.gdn_prefill import chunk_gated_delta_rule
+
+    query, value = normal(tokens, 16, 128), normal(tokens, 32, 128)
+    key = torch.nn.functional.normalize(normal(tokens, 16, 128), dim=-1)
+    decay, beta = (low + (1 - low) * uniform(tokens, 32) for low in (0.9, 0.0))
+    ends = torch.tensor([0, tokens], device="cuda")
+    perf.time(chunk_gated_delta_rule, query, key, value, decay, beta, cu_seqlens=ends)
