@@ -85,7 +85,9 @@ class Scheduler:
         return -(-(request.cached + more) // PAGE) - len(request.pages)
 
     def _fits(self, request):
-        return self._pages_for(request, request.wanted) <= len(self.free)
+        """Beside what those that run still need of their prompts; answers grow later, and may preempt the newest."""
+        asking = [*self.running, request]
+        return sum(self._pages_for(one, one.wanted - one.cached) for one in asking) <= len(self.free)
 
     def _grow(self, request, count):
         """Pages for so many more tokens, if need be those of the newest request, which may be this one itself."""
@@ -234,7 +236,7 @@ class Decode:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="How long requests arrive.")
-    parser.add_argument("--per-second", type=float, default=48.0, help="How many of them.")
+    parser.add_argument("--per-second", type=float, default=96.0, help="How many of them.")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     import torch

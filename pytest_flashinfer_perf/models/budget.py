@@ -215,12 +215,9 @@ def _by_api(budget: Budget, seconds: float) -> Iterator[tuple[str, ...]]:
             of_api[entry.kernel.name].append(entry)
     for name, entries in sorted(of_api.items(), key=lambda one: -_sum(one[1]).seconds):
         calls, took = sum(entry.kernel.count for entry in entries), _sum(entries).seconds
-        times = (duration(took / calls), _per_second(took, seconds), f"{took / whole:.1%}")
+        per_second = duration(took / seconds) if seconds else "-"
+        times = (duration(took / calls), per_second, f"{took / whole:.1%}")
         yield (name, f"{calls:,}", str(len(entries)), *times)
-
-
-def _per_second(took: float, seconds: float) -> str:
-    return duration(took / seconds) if seconds else "-"
 
 
 def below(budget: Budget) -> Iterator[str]:

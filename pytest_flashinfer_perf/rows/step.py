@@ -47,7 +47,6 @@ class Traffic:
     """What a recording says of the program that made the calls."""
 
     seconds: float
-    calls: int
     kernels: Mapping[str, float]  # the GPU's seconds in each, if it was timed
     runs: Mapping[str, int]  # how often each of them ran
 

@@ -53,7 +53,7 @@ def _parts(torch: Any, name: str, place: str, value: Any, known: dict[str, Any])
     if issubclass(kind, torch.Tensor):
         sizes = f"{place}.shape, {place}.is_contiguous() or {place}.stride()"
         yield f"{place}.dim() == 1 or ({sizes})" if FLAT.fullmatch(name) else sizes
-        yield f"{place}.dtype, {place}.is_cpu" if how(name) else f"{place}.dtype"
+        yield f"{place}.dtype"
     elif issubclass(kind, (list, tuple)) and 0 < len(value) <= 4 and all(type(one) is torch.Tensor for one in value):
         known["Tensor"] = torch.Tensor  # the keys and values of a cache: as fast as two arguments
         each = [f"{place}[{at}]" for at in range(len(value))]
@@ -87,13 +87,11 @@ def _leaf(torch: Any, value: Any) -> Any:
 
 def described(torch: Any, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as JSON, without None and those at their default."""
-    given = {name: value for name, value in arguments.items() if not _is_left_out(name, value, defaults.get(name))}
-    mixed = len({one.is_cpu for one in _tensors(torch, list(given.values()))}) > 1
     return {
-        name: {"object": "int"} if _varies(name, value) else
-        _value(torch, value, mixed=mixed, flat=bool(FLAT.fullmatch(name)))
-        for name, value in given.items()
-    }  # fmt: skip
+        name: {"object": "int"} if _varies(name, value) else _value(torch, value, flat=bool(FLAT.fullmatch(name)))
+        for name, value in arguments.items()
+        if not _is_left_out(name, value, defaults.get(name))
+    }
 
 
 def _varies(name: str, value: Any) -> bool:
@@ -107,24 +105,16 @@ def _is_left_out(name: str, value: Any, default: Any) -> bool:
     return value is None or value is default or is_same
 
 
-def _tensors(torch: Any, values: Any) -> Iterator[Any]:
-    for one in values:
-        if isinstance(one, torch.Tensor):
-            yield one
-        elif isinstance(one, (list, tuple)):
-            yield from _tensors(torch, one)
-
-
-def _value(torch: Any, value: Any, *, mixed: bool, flat: bool = False) -> Any:
+def _value(torch: Any, value: Any, *, flat: bool = False) -> Any:
     if isinstance(value, torch.Tensor):
-        return _tensor(value, mixed=mixed, flat=flat)
+        return _tensor(value, flat=flat)
     if isinstance(value, enum.Enum):
         own = value.value if isinstance(value.value, (int, str)) else None
-        return {"enum": word(f"{type(value).__name__}.{value.name}"), "value": _value(torch, own, mixed=mixed)}
+        return {"enum": word(f"{type(value).__name__}.{value.name}"), "value": _value(torch, own)}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     if isinstance(value, (list, tuple)) and len(value) <= LONGEST_LIST:
-        return [_value(torch, one, mixed=mixed) for one in value]
+        return [_value(torch, one) for one in value]
     kind = type(value)
     is_word = kind is str and WORD.fullmatch(value)
     is_number = (kind is int and abs(value) <= LARGEST) or (kind is float and math.isfinite(value))
@@ -135,13 +125,11 @@ def word(text: str) -> str:
     return NOT_IN_WORDS.sub("_", text)[:64] or "_"
 
 
-def _tensor(tensor: Any, *, mixed: bool, flat: bool) -> dict[str, Any]:
+def _tensor(tensor: Any, *, flat: bool) -> dict[str, Any]:
     sizes = [None] if flat and tensor.dim() == 1 else list(tensor.shape)
     made: dict[str, Any] = {"tensor": sizes, "dtype": str(tensor.dtype).removeprefix("torch.")}
     if not tensor.is_contiguous():
         made["strides"] = list(tensor.stride())
-    if mixed and tensor.is_cpu:
-        made["cpu"] = True
     return made
 
 

@@ -50,7 +50,6 @@ def hook_graphs(recorder: CallRecorder) -> None:
     graphs = recorder.torch.cuda.CUDAGraph
     begin, end, replay = graphs.capture_begin, graphs.capture_end, graphs.replay
 
-    @functools.wraps(begin)
     def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
         with recorder.lock:
             recorder.capturing += 1
@@ -63,7 +62,6 @@ def hook_graphs(recorder: CallRecorder) -> None:
             ended()
             raise
 
-    @functools.wraps(end)
     def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return end(graph, *args, **kwargs)
@@ -74,11 +72,9 @@ def hook_graphs(recorder: CallRecorder) -> None:
         with recorder.lock:
             recorder.here.graph, recorder.capturing = None, max(0, recorder.capturing - 1)
 
-    @functools.wraps(replay)
     def replayed(graph: Any, *args: Any, **kwargs: Any) -> Any:
         answer = replay(graph, *args, **kwargs)
-        known = getattr(graph, MARK, None)
-        if known is not None:
+        if (known := getattr(graph, MARK, None)) is not None:
             recorder.replayed(known)
         return answer
 

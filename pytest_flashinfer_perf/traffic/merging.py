@@ -9,17 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.traffic import recording
 from pytest_flashinfer_perf.traffic.pieces import MOST_SAMPLES
-from pytest_flashinfer_perf.traffic.recording import (
-    VERSION,
-    Head,
-    KernelTotal,
-    RecordedCall,
-    Recording,
-    RecordingError,
-    Sample,
-    WrapperState,
-)
+from pytest_flashinfer_perf.traffic.recording import Head, KernelTotal, RecordedCall, Recording, RecordingError, Sample
 
 
 @dataclass
@@ -47,7 +39,7 @@ def of_folder(folder: Path) -> tuple[Recording, list[str]]:
     own = [piece.process for piece in pieces if piece.process]
     calls = joined_alike([one for piece in pieces for one in piece.calls.values() if one.count])
     head = Head(
-        traffic=VERSION,
+        traffic=recording.VERSION,
         **{name: next((one[name] for one in own if one.get(name)), None) for name in ("flashinfer", "torch")},
         devices=tuple(sorted({name for one in own for name in one.get("devices") or ()})),
         seconds=round(max(one["ended"] for one in own) - min(one["began"] for one in own), 3) if own else 0.0,
@@ -100,7 +92,7 @@ def joined(alike: list[PieceCall]) -> RecordedCall:
     return RecordedCall(
         api=call["api"],
         arguments=call["arguments"],
-        wrapper=WrapperState(init=wrapper["init"], plan=wrapper["plan"]) if wrapper else None,
+        wrapper=recording.WrapperState(init=wrapper["init"], plan=wrapper["plan"]) if wrapper else None,
         backend=call.get("backend"),
         count=sum(one.count for one in alike),
         replayed=sum(one.replayed for one in alike),

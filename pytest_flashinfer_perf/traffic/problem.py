@@ -97,7 +97,7 @@ def tensors_in(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def nbytes(tensor: Mapping[str, Any]) -> int:
-    return math.prod(one or 0 for one in tensor["tensor"]) * BYTES.get(tensor["dtype"], 1)
+    return BYTES.get(tensor["dtype"], 1) * int(math.prod(one or 0 for one in tensor["tensor"]))
 
 
 # What an estimate takes a GPU to do: bytes and operations a second of an H200, and the seconds of the smallest kernel.

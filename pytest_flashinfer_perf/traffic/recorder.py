@@ -26,7 +26,6 @@ MOST_DISTINCT = 20_000  # calls of a process
 MOST_BYTES = 32 << 20  # of their descriptions
 MOST_COPIES = 256  # of tensors of a GPU that nobody has read yet
 MARK = "_flashinfer_perf_traffic"  # the attribute of a wrapper or graph that holds what is known of it
-UNNAMED = "skip_check"  # what FlashInfer's checks take of a call, and no signature names
 Function = Callable[..., Any]
 
 
@@ -106,7 +105,7 @@ class DecoratedApi:
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name, those behind `*` as a list, without self."""
-        named = {name: value for name, value in kwargs.items() if name != UNNAMED}
+        named = {name: value for name, value in kwargs.items() if name != "skip_check"}  # which no signature has
         given = dict(self.signature.bind(*args, **named).arguments)
         for name, one in self.signature.parameters.items():
             if one.kind is one.VAR_KEYWORD:

@@ -128,10 +128,10 @@ def read(path: Path) -> Recording:
             raise RecordingError(f"{path}:{number}: {error}") from error
     if not made:
         raise RecordingError(f"{path}: is empty: `flashinfer-perf record` writes a recording")
-    calls, kernels = (tuple(one for one in made if isinstance(one, kind)) for kind in (RecordedCall, KernelTotal))
+    calls = tuple(one for one in made if isinstance(one, RecordedCall))
     if made[0].calls != (count := sum(call.count for call in calls)):
         raise RecordingError(f"{path}:1: calls is {made[0].calls}, the lines have {count}")
-    return Recording(made[0], calls, kernels)
+    return Recording(made[0], calls, tuple(one for one in made if isinstance(one, KernelTotal)))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -239,11 +239,11 @@ def _verify_value(value: Json, where: str, depth: int = 0) -> None:
 
 def _verify_form(value: Mapping[str, Any], where: str) -> None:
     members = set(value)
-    if "tensor" in members and "dtype" in members and members <= {"tensor", "dtype", "strides", "cpu"}:
+    if "tensor" in members and "dtype" in members and members <= {"tensor", "dtype", "strides"}:
         _verify_sizes([0 if size is None else size for size in _verify_list(value["tensor"], where)], where)
         strides = _verify_sizes(value.get("strides", value["tensor"] and [0] * len(value["tensor"])), where)
-        if len(strides) != len(value["tensor"]) or value.get("cpu", True) is not True:
-            raise FieldError(f"{where} must have a stride for each dimension, and cpu only as true, got {shown(value)}")
+        if len(strides) != len(value["tensor"]):
+            raise FieldError(f"{where} must have a stride for each dimension, got {shown(value)}")
         _verify_word(value["dtype"], f"{where}: dtype")
     elif members in ({"dtype"}, {"object"}):
         _verify_word(next(iter(value.values())), where)

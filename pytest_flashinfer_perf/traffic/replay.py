@@ -68,10 +68,10 @@ def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, 
     seen = {kernel.kernel: kernel.seconds for kernel in recorded.kernels}
     runs = {kernel.kernel: kernel.count for kernel in recorded.kernels}
     of_all = sum(call.count for call in recorded.calls)
-    facts = Traffic(seconds=recorded.head.seconds, calls=of_all, kernels=seen, runs=runs)
+    facts = Traffic(seconds=recorded.head.seconds, kernels=seen, runs=runs)
     title = f"{name}: {of_all:,} calls in {recorded.head.seconds:.1f} s"
-    coverage = tuple(_coverage(name, found, count, translated, recorded))
-    plan = StepPlan(name=name, title=title, kernels=tuple(kernels), coverage=coverage, traffic=facts)
+    said = tuple(_coverage(name, found, count, translated, recorded))
+    plan = StepPlan(name=name, title=title, kernels=tuple(kernels), coverage=said, traffic=facts)
     return MeasuredTraffic(tuple(_entries(name, measured, translated.without, of_all)), plan)
 
 

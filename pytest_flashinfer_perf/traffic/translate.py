@@ -35,7 +35,8 @@ def _problem(x: GivenCall, name: str) -> PosedProblem:
     templates = [routine.api for routine in all_apis().values() if short(routine.api.path) == name]
     if not templates:
         raise NoCaseError("no routine calls it, and it has no trace template")
-    return _by_template(x, max(templates, key=lambda api: _likeness(x, api)))
+    # The one whose inputs the call was given, less those that it was not.
+    return _by_template(x, max(templates, key=lambda api: sum(1 if i.argument in x.all else -1 for i in api.inputs)))
 
 
 def short(api: str) -> str:
@@ -59,11 +60,6 @@ def _by_template(x: GivenCall, api: Api) -> PosedProblem:
     further = ",".join(f"{name}={value}" for name, value in _further(x, api, set(axes)))
     params = {**axes, "dtype": _dtype(x, api), "arguments": further or None}
     return posed(x, api.name, params, Effort(x.nbytes))
-
-
-def _likeness(x: GivenCall, api: Api) -> int:
-    """How many inputs of the template the call was given, less those that it was not."""
-    return sum(1 if one.argument in x.all else -1 for one in api.inputs)
 
 
 def _axes(x: GivenCall, api: Api) -> dict[str, int]:

@@ -54,7 +54,8 @@ def sides(
     """Both environments, complete, and the folder of the comparison; worktrees of commits are gone in the end."""
     if args.repo is None:
         given = processes.environment("base", args.base), processes.environment("head", args.head)
-        _verify_complete(given, rules)
+        for where in given:
+            processes.verify_complete(where, rules.allowed)
         yield *given, processes.folder(args.output, "ab")
         return
     output = processes.folder(args.output, "ab").resolve()  # each commit is measured in a folder of its own
@@ -64,15 +65,11 @@ def sides(
     head = histories.commit(trees.repo, "head", args.head or "HEAD")
     try:
         made = trees.prepared("base", base), trees.prepared("head", head)
-        _verify_complete(made, rules)
+        for where in made:
+            processes.verify_complete(where, rules.allowed)
         yield *made, output
     finally:
         trees.remove()
-
-
-def _verify_complete(both: Sequence[Environment], rules: Rules) -> None:
-    for where in both:
-        processes.verify_complete(where, rules.allowed)
 
 
 @dataclass

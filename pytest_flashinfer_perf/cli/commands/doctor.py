@@ -72,12 +72,10 @@ def _gpu(gpu: Mapping[str, Any]) -> str:
         return f"{known}; clocks unknown: pip install nvidia-ml-py"
     clocks = f"SM clock {_or(gpu['sm_mhz'])} of {_or(gpu['sm_mhz_most'])} MHz, memory {_or(gpu['memory_mhz'])} MHz"
     power = f"{_or(gpu['power_w'])} W, capped at {_or(gpu['power_cap_w'])} of {_or(gpu['power_cap_usual_w'])} W"
-    if gpu["processes"] is None:
-        others = "its processes are unknown"
-    else:
-        sizes = [(p, (p["bytes"] or 0) / 2**30) for p in gpu["processes"]]
-        seen = [f"{p['name'] or 'a process'} ({p['pid']}, {size:.1f} GiB)" for p, size in sizes]
-        others = f"OTHER PROCESSES: {', '.join(seen)}" if seen else "no other processes"
+    sizes = [(p, (p["bytes"] or 0) / 2**30) for p in gpu["processes"] or ()]
+    seen = ", ".join(f"{p['name'] or 'a process'} ({p['pid']}, {size:.1f} GiB)" for p, size in sizes)
+    none = "its processes are unknown" if gpu["processes"] is None else "no other processes"
+    others = f"OTHER PROCESSES: {seen}" if seen else none
     persistence = {True: "on", False: "off: nvidia-smi -pm 1", None: "unknown"}[gpu["persistence"]]
     return f"{known}; {clocks}; {power}; throttled by {_or(gpu['throttle'])}; persistence {persistence}; {others}"
 

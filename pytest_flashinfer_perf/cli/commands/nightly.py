@@ -59,10 +59,8 @@ def watch(arguments: Sequence[str]) -> int:
 def _records(runs: str, remote: str) -> Records:
     """Of a folder of files, else of a branch."""
     if Path(runs).is_dir():
-        texts = [
-            (str(path), path.read_bytes().decode(errors="surrogateescape"))
-            for path in sorted(Path(runs).glob(f"*{SUFFIX}"))
-        ]
+        files = sorted(Path(runs).glob(f"*{SUFFIX}"))
+        texts = [(str(path), path.read_bytes().decode(errors="surrogateescape")) for path in files]
     else:
         with branch.opened(remote, runs) as there:
             entries = there.files(there.tip()).items()

@@ -61,10 +61,9 @@ def main(arguments: Sequence[str]) -> int:
 def _write(made: Report, args: argparse.Namespace, folder: Path) -> None:
     for path in filter(None, (folder / "tune-report.json", args.json)):
         write_json(path, asdict(made))
-    for path in filter(None, (folder / "tune-report.md", args.markdown)):
-        write_whole(path, report.markdown(made))
-    for path in filter(None, (folder / "tune-report.html", args.html)):
-        write_whole(path, page.html(made))
+    for name, asked, text in (("md", args.markdown, report.markdown), ("html", args.html, page.html)):
+        for path in filter(None, (folder / f"tune-report.{name}", asked)):
+            write_whole(path, text(made))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -66,6 +66,14 @@ def test_a_preempted_request_prefills_what_it_had_answered():
     assert [one.number for one in scheduler.finished] == [0, 1]
 
 
+def test_a_prompt_waits_for_pages_instead_of_preempting():
+    scheduler = engine.Scheduler(pages=3, chunk=64, most=4)
+    for number in range(2):
+        scheduler.add(engine.Request(number, 30, 2))
+    assert [(one.number, count) for one, count in scheduler.step()[1]] == [(0, 30)]
+    assert (len(scheduler.waiting), scheduler.preempted) == (1, 0)
+
+
 def test_what_never_fits_is_refused():
     with pytest.raises(ValueError, match="longer than the whole cache"):
         engine.Scheduler(pages=2).add(engine.Request(0, 30, 10))

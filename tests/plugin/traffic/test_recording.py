@@ -31,7 +31,7 @@ RUN = RecordedCall(
     wrapper=WrapperState(
         init={"kv_layout": "NHD", "workspace": {"tensor": [1024], "dtype": "uint8"}},
         plan={
-            "indptr": {"tensor": [3], "dtype": "int32", "cpu": True},
+            "indptr": {"tensor": [3], "dtype": "int32"},
             "indices": {"tensor": [None], "dtype": "int32"},
             "q_data_type": {"dtype": "float16"},
         },
