@@ -16,7 +16,9 @@ import torch
 import torch.distributed as dist
 
 from pytest_flashinfer_perf.plugin.fixture import Perf
+from pytest_flashinfer_perf.ranks.asked import NO_MULTICAST
 
+os.environ.update(NO_MULTICAST)  # also without the option: a rank imports this before it joins its group
 pytestmark = pytest.mark.perf_ranks(2, collective="all_reduce")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MB, MB67, KB128 = (64, 8192), (4096, 8192), (8, 8192)

@@ -29,6 +29,7 @@ from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.models import deployment as steps
 from pytest_flashinfer_perf.models import plan as plans
 from pytest_flashinfer_perf.models.budget import Budget
+from pytest_flashinfer_perf.ranks.asked import NO_MULTICAST
 from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
@@ -242,6 +243,7 @@ def joined(gpus: int) -> None:
     """Take this process's GPU, and meet those of the others."""
     torch.cuda.set_device(DEVICE)
     if gpus > 1:
+        os.environ.update(NO_MULTICAST)
         dist.init_process_group("nccl", device_id=DEVICE)
 
 

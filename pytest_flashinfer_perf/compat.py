@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.config.settings import Checking
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.kernel_timing.instruments import InstrumentError
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.measurement.measure import Measurement, measure
 from pytest_flashinfer_perf.spec.nested import tensors
@@ -66,8 +67,13 @@ Timer = Callable[[TimedCall, Mapping[str, Any]], Measurement]
 
 
 def _without_row(call: TimedCall, measuring: Mapping[str, Any]) -> Measurement:
-    unchecked = Checking(refcheck="off")
-    return measure(call.fn, call.args, call.kwargs, measuring=measuring, checking=unchecked, device=_device())
+    """By events what CUPTI cannot time: a program that ran with the original function goes on."""
+    timed = partial(measure, call.fn, call.args, call.kwargs, checking=Checking(refcheck="off"), device=_device())
+    try:
+        return timed(measuring=measuring)
+    except InstrumentError as error:
+        seen = timed(measuring={**measuring, "instrument": "events"})
+        return replace(seen, timing=replace(seen.timing, fallback=f"measured with events, not cupti: {error}"))
 
 
 _timers: list[Timer] = [_without_row]  # of scripts; above it that of the test that runs

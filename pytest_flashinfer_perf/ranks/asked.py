@@ -21,6 +21,7 @@ from pytest_flashinfer_perf.session.stash import DEVICE, RANK, SETTINGS
 from pytest_flashinfer_perf.session.workers import ALL_GPUS, VISIBLE
 
 FOLDER = "FLASHINFER_PERF_RANKS_FOLDER"  # where the ranks of a case meet and leave what they have to say
+STARTER = "FLASHINFER_PERF_RANKS_STARTER"  # the process that starts a rank, and is its parent as long as it lives
 # On a host that several users share, NVLink multicast can put GPUs out of service. These make NCCL, torch's symmetric
 # memory, NVSHMEM and FlashInfer do without; FlashInfer asks for plain memory only where computing is confidential.
 NO_MULTICAST = {
@@ -44,7 +45,7 @@ def environment(number: int, rank: int, folder: str, *, no_multicast: bool) -> d
     if wants_no_multicast(own, option=no_multicast):
         own = {**NO_MULTICAST, **own, **(NO_MULTICAST if no_multicast else {})}
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
-    ours = {RANK: f"{rank}/{number}", FOLDER: folder}
+    ours = {RANK: f"{rank}/{number}", FOLDER: folder, STARTER: str(os.getpid())}
     return {**own, **{name: str(value) for name, value in place.items()}, **ours}
 
 
@@ -53,10 +54,9 @@ def wants_no_multicast(environment: Mapping[str, str], *, option: bool) -> bool:
     return option or any(environment.get(name) == off for name, off in NO_MULTICAST.items())
 
 
-def multicast(environment: Mapping[str, str] | None = None) -> str:
+def multicast(environment: Mapping[str, str] = os.environ) -> str:
     """Whether any of what this process may use could use NVLink multicast."""
-    known = os.environ if environment is None else environment
-    return "no multicast" if all(known.get(name) == off for name, off in NO_MULTICAST.items()) else MULTICAST
+    return "no multicast" if all(environment.get(name) == off for name, off in NO_MULTICAST.items()) else MULTICAST
 
 
 def undecided(environment: Mapping[str, str], *, no_multicast: bool) -> str | None:

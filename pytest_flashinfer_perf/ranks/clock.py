@@ -32,6 +32,14 @@ class Spans:
         return Spans(torch.cat((self.arrivals, other.arrivals), 1), torch.cat((self.ends, other.ends), 1))
 
     @property
+    def offsets(self) -> Tensor:
+        """How far each clock is ahead of the first one in nanoseconds, if ranks arrive together in the median."""
+        return (self.arrivals - self.arrivals[0]).median(-1, keepdim=True).values
+
+    def less(self, offsets: Tensor) -> Spans:
+        return Spans(self.arrivals - offsets, self.ends - offsets)
+
+    @property
     def last_to_last(self) -> list[float]:
         """The seconds of each call from the last arrival to the last end: how late a rank came is not in them."""
         return seconds(self.ends.amax(0) - self.arrivals.amax(0))
@@ -61,16 +69,6 @@ class Spans:
         """How far apart two of the clocks may be at most, if they are not proved to differ."""
         bounds = (self.ends[:, None] - self.arrivals).amin(-1)  # [i, j]
         return int(bounds.fill_diagonal_(0).max())
-
-    @property
-    def each_from_the_first_arrival(self) -> Spans:
-        first = self.arrivals.amin(0)
-        return Spans(self.arrivals - first, self.ends - first)
-
-    @property
-    def each_from_its_own_start(self) -> Spans:
-        """Where clocks differ there is nothing else that a rank's times can be counted from."""
-        return Spans(self.arrivals - self.arrivals, self.ends - self.arrivals)
 
 
 def seconds(nanoseconds: Tensor) -> list[float]:

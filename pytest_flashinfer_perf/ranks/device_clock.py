@@ -65,6 +65,7 @@ class DeviceClock:
     ranks: Ranks
     name: str = "cupti"
     trace: Trace | None = None
+    drifts: bool = True  # CUPTI fits the GPU's clock to the host's in each process alone: evidence/ranks-h200.md
     _seen: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -132,7 +132,8 @@ def _as_here(config: pytest.Config, folder: str) -> list[str]:
     warned = [part for one in option.pythonwarnings or () for part in ("-W", one)]
     confined = [f"--confcutdir={option.confcutdir}"] if option.confcutdir else []
     own_cache = [] if "no:cacheprovider" in plugins else ["-o", f"cache_dir={folder}"]
-    always = ["-o", "addopts=", f"--import-mode={option.importmode}", f"--rootdir={config.rootpath}"]
+    quiet = ["-q", "--no-header", "--no-summary"]  # what a rank that died had printed is shown
+    always = [*quiet, "-o", "addopts=", f"--import-mode={option.importmode}", f"--rootdir={config.rootpath}"]
     return [*ini, *plugins, *overridden, *warned, *confined, *own_cache, *always]
 
 

@@ -27,7 +27,7 @@ FOLDER = Path(os.environ.get(asked.FOLDER, "."))
 def pytest_configure() -> None:
     """End when the process that started this one does; whoever has another parent by now has lost it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:
+    if str(os.getppid()) != os.environ[asked.STARTER]:
         sys.exit("the session that started this rank has ended")
 
 

@@ -12,7 +12,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -35,18 +34,6 @@ LATE_S, LATE_CALLS = 200e-6, 30
 LAST_TO_LAST, LONGEST = "last arrival to last end", "maximum over ranks"
 
 
-class Clock(Protocol):
-    """Notes when this rank arrives at each of some calls and ends it, in nanoseconds; all ranks meet before each."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def trace(self) -> Trace | None: ...
-
-    def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]: ...
-
-
 @dataclass(frozen=True)
 class HostClock:
     """The host's clock around a call and its completion. On Linux it is one clock for all processes of a host."""
@@ -55,6 +42,7 @@ class HostClock:
     now: Callable[[], int] = time.perf_counter_ns
     name: str = "wall"
     trace: None = None
+    drifts: bool = False
 
     def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]:
         with without_gc():
@@ -72,6 +60,10 @@ class HostClock:
         return arrival, self.now()
 
 
+# Notes when this rank arrives at each of some calls and ends it, in nanoseconds; all ranks meet before each.
+Clock = HostClock | device_clock.DeviceClock
+
+
 @dataclass
 class Together:
     """An instrument of kernel_timing that answers the same to every rank: one figure for each call of all of them."""
@@ -80,6 +72,7 @@ class Together:
     clock: Clock
     proof: Spans = field(init=False)
     timed: list[Spans] = field(default_factory=list)
+    offset_ns: int = 0  # the largest that was taken off
 
     def __post_init__(self) -> None:
         tiny = torch.ones(1, device=self.ranks.device.torch)
@@ -99,11 +92,19 @@ class Together:
 
     def sample(self, work: Work, count: int, warmup: int) -> list[CallTime]:
         """Untimed calls are made as timed ones are, right before them: after idling a call takes 100 us more."""
-        self.timed.append(self._spans(work, count, warmup))
+        self.timed.append(self._aligned(self._spans(work, count, warmup)))
         return list(map(CallTime, self.figures(self.timed[-1])))
 
     def figures(self, seen: Spans) -> list[float]:
         return seen.longest if self.proof.violations else seen.last_to_last
+
+    def _aligned(self, seen: Spans, beside: Spans | None = None) -> Spans:
+        """Less how far the clocks have drifted apart, which they or calls beside them show that all came to at once."""
+        if not self.clock.drifts:
+            return seen
+        offsets = (beside or seen).offsets
+        self.offset_ns = max(self.offset_ns, int(offsets.abs().max()))
+        return seen.less(offsets)
 
     def _spans(self, work: Work, count: int, warmup: int = 1, late_s: float = 0.0) -> Spans:
         return Spans.of(self.ranks.everybodys(self.clock.spans(work, warmup + count, late_s)[warmup:]))
@@ -111,10 +112,13 @@ class Together:
     def described(self, work: Work) -> RankTimes:
         """What the row says; the last rank comes late to a few more calls first."""
         late_s = LATE_S if self.ranks.rank == self.ranks.size - 1 else 0.0
-        late = self._spans(work, LATE_CALLS, late_s=late_s)
         seen = functools.reduce(Spans.__add__, self.timed)
+        calls = min(LATE_CALLS, len(seen.longest))
+        beside = self._spans(work, calls) if self.clock.drifts else None
+        late = self._aligned(self._spans(work, calls, late_s=late_s), beside)
         differs = self.proof.violations > 0
-        raw = seen.each_from_its_own_start if differs else seen.each_from_the_first_arrival
+        # Where clocks differ there is nothing but its own start that a rank's times can be counted from.
+        raw = seen.less(seen.arrivals if differs else seen.arrivals.amin(0))
         return RankTimes(
             ranks=self.ranks.size,
             collective=self.ranks.collective,
@@ -122,6 +126,7 @@ class Together:
             backend=str(dist.get_backend()),
             transport=asked.multicast() if self.ranks.device.is_gpu else "one host",
             clock_bound_ns=None if differs else self.proof.bound_ns,
+            clock_offset_ns=self.offset_ns,
             clock_violations=self.proof.violations,
             clock_calls=PROOF_CALLS,
             max_over_ranks_s=statistics.median(seen.longest),
@@ -138,9 +143,7 @@ class Together:
 def chosen(ranks: Ranks, name: str) -> tuple[Together, str]:
     """The instrument of a group, and why it is not the best; raises InstrumentError in all ranks alike."""
     if name == "events":
-        raise InstrumentError(
-            "--perf-instrument=events: events of two processes have no common clock, use cupti or wall"
-        )
+        raise InstrumentError("--perf-instrument=events: no clock of events is common to processes, use cupti or wall")
     why_not = None if name == "wall" else device_clock.missing(ranks)
     if name == "cupti" and why_not:
         raise InstrumentError(f"--perf-instrument=cupti: {why_not}")

@@ -14,10 +14,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.gate import noise
-from pytest_flashinfer_perf.kernel_timing import graphs, instruments, placements, stopping
+from pytest_flashinfer_perf.kernel_timing import placements, stopping
 from pytest_flashinfer_perf.kernel_timing.cupti import attached
 from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS
 from pytest_flashinfer_perf.kernel_timing.run import Bench
@@ -86,11 +85,6 @@ def verify(result: CheckResult) -> None:
         raise UnfitError("wrong", result.faults[0].partition("\n")[0])
 
 
-def bench_of(prepared: PreparedCase, measuring: Measuring, device: Device) -> Bench:
-    chosen = instruments.choose(measuring.instrument, device)
-    return Bench(chosen.instrument, measuring, device, prepared.cuda_graph)
-
-
 @dataclass(frozen=True)
 class Entrant:
     """Something that could be chosen: a call, and what makes FlashInfer choose this for it."""
@@ -152,6 +146,3 @@ class Contest:
 
         with attached(cupti, device.synchronize) as recorder:
             return tuple(one.name for one in sorted(recorder.of(call), key=lambda one: one.start))
-
-    def kernels_in_graph(self, call: Callable[[], object]) -> tuple[str, ...] | None:
-        return self.kernels(graphs.capture((call,))[0]) if self.bench.cuda_graph else None

@@ -32,7 +32,7 @@ class TacticFound:
 
     tactic: Annotated[str, "runner and tactic, with the operation in front where a call asks more than once"]
     state: Annotated[State, "`best`: it is not surely slower than any other"]
-    why: Annotated[str, "why it is out of the race, where it is"] = ""
+    why: Annotated[str, "why it is out of the race or may be another one, if so"] = ""
     seconds: Annotated[tuple[float, ...], "the median of each placement in which it was timed"] = ()
     regret: Annotated[Regret | None, "how much slower than the best; `null` where it was not timed with it"] = None
     regret_in_cycles: Annotated[Regret | None, "the same in SM cycles; `null` where the SM clock is not known"] = None

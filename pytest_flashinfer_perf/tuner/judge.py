@@ -47,8 +47,10 @@ def outside(case: CaseFound) -> int:
 def _of_way(case: CaseFound, way: str, name: str, most: float | None) -> Iterator[TunerFinding]:
     seen = case.tactic(name)
     if seen is None:
-        yield TunerFinding("NOTE", case.case, f"{way} takes {name}, which no runner lists")
-    elif seen.is_unfit:
+        return
+    if seen.why and not seen.is_unfit:
+        yield TunerFinding("NOTE", case.case, f"{way} takes {name}: {seen.why}")
+    if seen.is_unfit:
         yield TunerFinding("FAIL", case.case, f"{way} takes {name}, which is {seen.state}: {seen.why}")
     elif most is not None and seen.regret is not None and seen.regret.high > most:
         sentence = f"max_regret = {100 * most:g}%: {way} takes {name}, {seen.regret.sentence}"

@@ -90,8 +90,7 @@ class TunerLoop:
 
     def _looked_at(self, case: Case) -> dict[str, Any]:
         settings, device = self._config.stash[SETTINGS], self._config.stash[DEVICE]
-        reason = one_case.obstacle(case, device, settings.max_memory)
-        if reason:
+        if reason := one_case.obstacle(case, device, settings.max_memory):
             return {"outcome": "skipped", "why": reason}
         time_limit.watch()
         if device.is_gpu:

@@ -69,9 +69,10 @@ class Race:
 
     def run(self, names: Sequence[str], left: Callable[[], bool]) -> Contestants:
         """Race these and the kept ones until enough is known, or until no time is `left`; the first round is whole."""
-        for name in names:
+        for name in (*names, *self.kept):
             self.lanes.setdefault(name, Lane(name))
-        running = [name for name in dict.fromkeys((*self.kept, *names)) if self._is_fit(name)]
+        asked = dict.fromkeys((*self.kept, *names))
+        running = [name for name in asked if self.lanes[name].state in ("", "slower")]
         for nth in range(1, MOST_ROUNDS + 1):
             running = self._one_round(running, left)
             if nth >= FIRST_LOOK and self._is_enough(running := self._look(running)):
@@ -79,9 +80,6 @@ class Race:
             if not left():
                 break
         return self.field
-
-    def _is_fit(self, name: str) -> bool:
-        return self.lanes.setdefault(name, Lane(name)).state in ("", "slower")
 
     def _one_round(self, running: list[str], left: Callable[[], bool]) -> list[str]:
         """Each once, in an order of its own, so that no tactic always follows the same one."""
@@ -96,8 +94,16 @@ class Race:
                 lane.laps[self.round] = timed(name)
                 fit.append(name)
             except UnfitError as error:
+                fit += self._back_again() if lane.laps else []
                 lane.state, lane.why, lane.laps = error.kind, str(error), {}
         return fit
+
+    def _back_again(self) -> list[str]:
+        """Those that left as slower than one that is out of the race itself now."""
+        left = {name: lane for name, lane in self.lanes.items() if lane.state == "slower"}
+        for lane in left.values():
+            lane.state, lane.why = "", ""
+        return list(left)
 
     def _look(self, running: list[str]) -> list[str]:
         """Drop what is surely slower than the fastest of those that run."""

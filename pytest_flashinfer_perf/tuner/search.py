@@ -17,6 +17,8 @@ from typing import Any
 
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.files import append_whole, as_json
+from pytest_flashinfer_perf.kernel_timing import graphs, instruments
+from pytest_flashinfer_perf.kernel_timing.run import Bench
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import one_case
@@ -25,13 +27,14 @@ from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.tuner import contest, heuristics, sets, tactics
+from pytest_flashinfer_perf.tuner import heuristics, sets, tactics
 from pytest_flashinfer_perf.tuner.contest import CheckedCall, Contest, Entrant
 from pytest_flashinfer_perf.tuner.found import DEFAULT, TUNE, CaseFound, QuestionFound, Replayed, TacticFound
 from pytest_flashinfer_perf.tuner.race import Race
 from pytest_flashinfer_perf.tuner.tactics import Chosen, Tactic, TunerQuestion
 
 MOST_OF_ONE = 8  # of the best answers to one question that are combined with those to another
+NOT_LISTED = "no runner lists it for this size, so that another one may run"
 NOTHING_TO_CHOOSE = "it asks FlashInfer's tuner nothing, and no heuristic chooses its kernel"
 
 
@@ -65,7 +68,7 @@ def look_at(case: Case, settings: Settings, device: Device, job: TuneJob) -> Cas
     """Race all that could be chosen; None where there is nothing to choose."""
     start, measuring = time.monotonic(), case.options.applied_to(settings.measuring, device)
     made = one_case.prepared(case, measuring, settings.checking, device, tuned=False)
-    bench = contest.bench_of(made, measuring, device)
+    bench = Bench(instruments.choose(measuring.instrument, device).instrument, measuring, device, made.cuda_graph)
     name = case.identity.case
     held = Contest(bench, lambda tactic: job.say("tactic", case=name, tactic=tactic), job.crashed.get(name, {}))
     call = CheckedCall(made, bench)  # before the first call, which may change what it is given
@@ -98,12 +101,18 @@ def _tactics(
         chosen["cache"], files["cache"] = tactics.chosen(call.target, cache=job.cache), job.cache
     ways = {DEFAULT: tactics.default(questions), **{way: one.tactic for way, one in chosen.items()}}
     race, sentence = _searched(held, call, questions, list(ways.values()), job.budget)
+    offered = {(question.op, choice) for question in questions for choice in question.choices}
+    for tactic in ways.values():
+        lane = race.lanes[tactic.name]
+        lane.why = lane.why or ("" if offered.issuperset(tactic.answers) else NOT_LISTED)
     job.say("replays", case=case.identity.case)
-    again = (way for way in ways if way in {DEFAULT, *files})
     more = {
         "untuned": tuple(way for way, one in chosen.items() if not one.is_covered),
-        "questions": tuple(map(_question, questions)),
-        "replayed": {way: _replayed(held, call.target, ways[way], files.get(way)) for way in again},
+        "questions": tuple(
+            QuestionFound(one.op, tuple(sorted({choice.runner for choice in one.choices})), one.broken, one.rounded)
+            for one in questions
+        ),
+        "replayed": {way: _replayed(held, call.target, ways[way], files.get(way)) for way in (DEFAULT, *files)},
         "written": _written(race, call.target, questions, ways, job.write),
     }
     return _found(case, held, race, sentence, {way: tactic.name for way, tactic in ways.items()}, **more)
@@ -153,7 +162,8 @@ def _replayed(held: Contest, call: Target, tactic: Tactic, cache: str | None) ->
     """Whether FlashInfer chooses that tactic again, by its answer, by its kernels, and in a graph."""
     answer = tactics.chosen(call, cache=cache).tactic
     gc.collect()  # of the graphs that the tuner left behind
-    eager, graph = held.kernels(call), held.kernels_in_graph(call)
+    eager = held.kernels(call)
+    graph = held.kernels(graphs.capture((call,))[0]) if held.bench.cuda_graph else None
     with tactics.using(tactic):
         timed = held.kernels(call)
     return Replayed(answer.name == tactic.name, *(None if seen is None else seen == timed for seen in (eager, graph)))
@@ -191,11 +201,6 @@ def _found(case: Case, held: Contest, race: Race, search: str, ways: Mapping[str
         flips=sets.flips(race.field, picks),
         **more,
     )
-
-
-def _question(question: TunerQuestion) -> QuestionFound:
-    runners = sorted({choice.runner for choice in question.choices})
-    return QuestionFound(question.op, tuple(runners), question.broken, question.rounded)
 
 
 def entries(race: Race) -> list[TacticFound]:

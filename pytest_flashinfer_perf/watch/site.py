@@ -108,6 +108,8 @@ def _health(page: GpuPage) -> dict[str, Any]:
     longest = {one.case: one for one in sorted(page.stretches, key=lambda one: len(one.at))}.values()
     short = sum(len(one.at) < 2 * SHORTEST for one in longest)
     noisy = sum(SEEN_FROM * one.levels.sd > page.least[one.case] for one in longest)
+    few = f"{counted(short, 'case')} with fewer than {2 * SHORTEST} runs on one card: too few to tell a change"
+    loud = f"{counted(noisy, 'case')} with a threshold below {SEEN_FROM:g} sd: too noisy to see it soon"
     there = page.there
     return {
         "when": newest.when.isoformat(),
@@ -118,15 +120,8 @@ def _health(page: GpuPage) -> dict[str, Any]:
         "faster": sum(not one.is_slower for one in there),
         "failed": dict(list(newest.failed.items())[:MOST_NAMED]),
         "gone": [page.cases[case].name for case in gone[:MOST_NAMED]],
-        "unsure": list(_unsure(short, noisy)),
+        "unsure": [said for count, said in ((short, few), (noisy, loud)) if count],
     }
-
-
-def _unsure(short: int, noisy: int) -> Iterator[str]:
-    if short:
-        yield f"{counted(short, 'case')} with fewer than {2 * SHORTEST} runs on one card: too few to tell a change"
-    if noisy:
-        yield f"{counted(noisy, 'case')} with a threshold below {SEEN_FROM:g} sd: too noisy to see it soon"
 
 
 def _row(page: GpuPage, case: int, found: Found | None, chunk: int) -> list[Any]:

@@ -15,13 +15,15 @@ from torch import Tensor
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import Perf
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 
 def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return torch.randn(*shape, dtype=dtype, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    return torch.randn(*shape, dtype=dtype, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0))
 
 
 def uniform(*shape: int) -> Tensor:
-    return torch.rand(*shape, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    return torch.rand(*shape, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0))
 
 
 @pytest.mark.parametrize(("rows", "hidden"), [(16, 4096), (1024, 8192), (8192, 8192), (175_000, 12_288)])
@@ -66,7 +68,7 @@ def test_append_mla(perf: Perf, tokens: int) -> None:
     from flashinfer.page import append_paged_mla_kv_cache
 
     batch = 16
-    index: dict[str, Any] = {"dtype": torch.int32, "device": "cuda"}
+    index: dict[str, Any] = {"dtype": torch.int32, "device": DEVICE}
     pages, each = tokens // 64, tokens // batch
     parts = normal(tokens, 512), normal(tokens, 64)
     caches = tuple(torch.zeros_like(part).view(pages, 64, -1) for part in parts)
@@ -91,5 +93,5 @@ def test_gdn(perf: Perf, tokens: int) -> None:
     query, value = normal(tokens, 16, 128), normal(tokens, 32, 128)
     key = torch.nn.functional.normalize(normal(tokens, 16, 128), dim=-1)
     decay, beta = (low + (1 - low) * uniform(tokens, 32) for low in (0.9, 0.0))
-    ends = torch.tensor([0, tokens], device="cuda")
+    ends = torch.tensor([0, tokens], device=DEVICE)
     perf.time(chunk_gated_delta_rule, query, key, value, decay, beta, cu_seqlens=ends)

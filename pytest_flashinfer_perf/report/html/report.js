@@ -106,7 +106,6 @@
     return drawPage();
   }
 
-  theme.removeAttribute("aria-pressed");
   theme.addEventListener("click", () => {
     document.documentElement.dataset.theme = isDark() ? "light" : "dark";
     themed();

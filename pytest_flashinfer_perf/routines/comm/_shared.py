@@ -44,10 +44,6 @@ class Between(Params):
         return self.num_tokens * self.hidden_size
 
 
-def number(p: Between) -> int:
-    return p.num_gpus
-
-
 def rank() -> int:
     """Which rank this process is; the first, where a call is only prepared."""
     here = joined.here()

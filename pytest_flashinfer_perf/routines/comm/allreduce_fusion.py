@@ -126,7 +126,7 @@ allreduce_fusion: Routine[AllReduce, AllReduceInputs] = Routine(
     cuda_graph=False,
     decoded=decoded,
     activations=_shared.own_or_all,
-    ranks=_shared.number,
+    ranks=lambda p: p.num_gpus,
     collective="all_reduce",
 )
 

@@ -165,7 +165,7 @@ moe_a2a_dispatch_combine: Routine[Exchange, AllToAllInputs] = Routine(
     decoded=decoded,
     facts=facts,
     activations=_shared.own_or_all,
-    ranks=_shared.number,
+    ranks=lambda p: p.num_gpus,
 )
 
 

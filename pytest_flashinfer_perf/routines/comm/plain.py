@@ -74,7 +74,7 @@ def _routine(
         footprint=lambda p: p.elements * (8 * p.num_gpus + 8),
         cuda_graph=False,
         activations=_shared.own_or_all,
-        ranks=_shared.number,
+        ranks=lambda p: p.num_gpus,
         collective=name,
     )
     build = functools.partial(_built, operation)

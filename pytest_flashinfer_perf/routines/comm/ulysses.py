@@ -81,7 +81,7 @@ ulysses_all_to_all: Routine[Ulysses, UlyssesInputs] = Routine(
     footprint=lambda p: p.elements * (8 * p.num_gpus + 8),
     cuda_graph=False,
     activations=_shared.own_or_all,
-    ranks=_shared.number,
+    ranks=lambda p: p.num_gpus,
     collective="all_to_all",
 )
 

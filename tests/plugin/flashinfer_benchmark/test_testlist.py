@@ -267,7 +267,7 @@ def test_no_line_of_mutated_lists_is_lost_on_the_way_through_pytest(pytester):
 
 COMMON = "--no_cuda_graph --use_cupti --refcheck --random_seed 7 -v -n 20 -d 3 --case_tag x --generate_repro_command"
 SUM = "--routine allreduce_fusion --num_tokens 64 --hidden_size 4096"
-MOE = "--routine moe_a2a_dispatch_combine --num_tokens 64 --hidden_size 7168 --num_experts 256 --top_k 8"
+A2A = "--routine moe_a2a_dispatch_combine --num_tokens 64 --hidden_size 7168 --num_experts 256 --top_k 8"
 MIXED = "--routine mixed_comm --local_bs_list 1 4 16 --hidden_size 4096 --dtype bfloat16 --local_tp_size 4 "
 BETWEEN_GPUS = {  # each flag of the script's three routines, and the backends that run or why none does
     f"{SUM} {COMMON}": "trtllm trtllm-oneshot trtllm-twoshot nccl vllm symm_mem-oneshot symm_mem-twoshot mnnvl auto "
@@ -275,9 +275,9 @@ BETWEEN_GPUS = {  # each flag of the script's three routines, and the backends t
     f"{SUM} --ar_backend trtllm --pattern ar_residual_rmsnorm_dynamic_fp8 --input_dtype float16 --enable_pdl": "trtllm",
     f"{SUM} --ar_backend auto --pattern ar_residual_rmsnorm --validate --use_cuda_events": "auto",
     f"{SUM} --ar_backend mnnvl": "mnnvl",
-    f"{MOE} {COMMON} --quant_dtype nvfp4 --validate --nvtx --per_phase_timing --max_num_tokens 99": "trtllm nccl torch",
-    f"{MOE} --quant_dtype fp8_block_scale --intermediate_size 2048 --real_math": "--real_math has no place here: leave",
-    f"{MOE} --input_dtype float16 --use_lora": "--use_lora has no place here: leave it out",
+    f"{A2A} {COMMON} --quant_dtype nvfp4 --validate --nvtx --per_phase_timing --max_num_tokens 99": "trtllm nccl torch",
+    f"{A2A} --quant_dtype fp8_block_scale --intermediate_size 2048 --real_math": "--real_math has no place here: leave",
+    f"{A2A} --input_dtype float16 --use_lora": "--use_lora has no place here: leave it out",
     f"{MIXED} --local_dp_size 2 --inter_tp_size 2 --inter_dp_size 1 --node_id 0": "mixed_comm needs NVLink multicast",
     "--routine decode_cp_a2a_alltoall --batch_size 4": "decode_cp_a2a_alltoall needs memory of an NVLink fabric",
     "--routine decode_cp_a2a_lse_reduce --batch_size 4": "in a test with perf_ranks, by perf.time",

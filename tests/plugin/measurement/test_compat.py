@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import compat
 from pytest_flashinfer_perf.compat import CompatError, bench_gpu_time, do_bench, run_bench
+from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, InstrumentError, Wall
 
 # triton 3.9's, and sglang's of python/sglang/benchmark/bench_utils.py; neither is installed here.
 DO_BENCH = "def do_bench(fn, warmup=25, rep=100, grad_to_none=None, quantiles=None, return_mode='mean'): ..."
@@ -157,6 +158,19 @@ def test_on_a_cpu_a_call_is_timed_by_the_hosts_clock_and_that_is_said_at_its_lin
     assert len(seen) >= 9
     assert {one.filename for one in said} == {__file__}
     assert all(torch.equal(one, 2 * x) for one in seen)
+
+
+class Refuses(Wall):
+    def sample(self, *_):
+        raise InstrumentError("the call launched nothing on the GPU")
+
+
+def test_what_the_best_instrument_cannot_time_is_timed_by_events_and_that_is_said(monkeypatch):
+    """As the original functions do: a benchmark that sweeps over shapes goes on."""
+    for name, planted in (("wall", Refuses()), ("events", Wall("events"))):
+        monkeypatch.setitem(INSTRUMENTS, name, planted)
+    with pytest.warns(UserWarning, match="measured with events, not cupti: the call launched nothing"):
+        assert len(bench_gpu_time(torch.ones(4).neg, 1, 7)) == 7
 
 
 @ON_CPU

@@ -55,6 +55,12 @@ def test_the_site_of_the_documents_needs_its_extra_alone(tmp_path, pytestconfig)
     assert any(line.endswith(" -m sphinx -W --keep-going -q -c docs/site . results/site") for line in lines)
 
 
+def test_the_consumers_programs_are_run_in_ci(tmp_path, pytestconfig):
+    plan = planned("consumers", tmp_path, pytestconfig.rootpath)
+    assert plan.splitlines()[-1].endswith("python tests/acceptance/consumers.py")
+    assert " consumers " in (pytestconfig.rootpath / ".ci" / "run").read_text()
+
+
 BAD_ENDS = """
 import os, signal, time
 import pytest

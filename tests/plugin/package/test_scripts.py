@@ -1,6 +1,7 @@
 """Each script beside the package is started, without a GPU: what it does after the GPU, or before it."""
 
 import json
+import os
 import random
 import re
 import runpy
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[3]
 FOLDERS = ("benchmarks", "tests/acceptance", "tools")
 SCRIPTS = {path.name: path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")}
 RUN = ROOT / "evidence" / "h200-run.json"
+QUICK = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--perf-device=cpu", "--perf-iters=1")
 
 
 @pytest.fixture
@@ -57,18 +59,55 @@ def started_alone(name, *arguments):
 @pytest.fixture
 def measured(pytester, monkeypatch):
     """The rows of a script that pytest runs."""
-    quick = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--perf-device=cpu", "--perf-iters=1")
 
     def measured(name, *arguments, **variables):
         monkeypatch.chdir(ROOT)
         for variable, value in variables.items():
             monkeypatch.setenv(variable, value)
         written = pytester.path / "run.json"
-        done = pytester.runpytest_inprocess(SCRIPTS[name], *quick, f"--benchmark-json={written}", *arguments)
+        done = pytester.runpytest_inprocess(SCRIPTS[name], *QUICK, f"--benchmark-json={written}", *arguments)
         assert done.ret == 0
         return json.loads(written.read_text())["benchmarks"]
 
     return measured
+
+
+# In the place of FlashInfer: what the museum calls, by torch.
+CALLED = """
+import sys, torch
+__version__ = "0.0"
+for module in ("norm", "sampling", "page", "gdn_prefill"):
+    sys.modules[f"flashinfer.{module}"] = sys.modules[__name__]
+def rmsnorm(x, weight, eps=1e-6, out=None):
+    return out.copy_(torch.nn.functional.rms_norm(x, weight.shape, weight, eps))
+def top_k(scores, k, sorted=False, tie_break=0):
+    return tuple(scores.topk(k))
+def top_k_top_p_sampling_from_logits(logits, k, p):
+    return logits.argmax(-1)
+def append_paged_mla_kv_cache(ckv, kpe, which, at, ckvs, kpes, pages, starts, last):
+    page = pages[starts[which] + at // ckvs.shape[1]]
+    ckvs[page, at % ckvs.shape[1]], kpes[page, at % ckvs.shape[1]] = ckv, kpe
+def chunk_gated_delta_rule(query, key, value, decay, beta, cu_seqlens):
+    return (value * (decay * beta).unsqueeze(-1)).to(value.dtype)
+"""
+
+
+def test_the_museums_calls_are_right_of_functions_that_are(tmp_path):
+    (tmp_path / "flashinfer.py").write_text(CALLED)
+    smallest = "16-4096 or sampling[1] or ties[64] or alike or [4096] or [512]"
+    path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    words = [sys.executable, "-m", "pytest", SCRIPTS["museum_calls.py"], *QUICK, "-k", smallest]
+    written = tmp_path / "run.json"
+    words.append(f"--benchmark-json={written}")
+    done = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(written.read_text())["benchmarks"]
+    answers = {row["name"]: row["extra_info"]["refcheck"] for row in rows}
+    not_compared = {"test_sampling[1]", "test_top_k_ties[64]", "test_gdn[512]"}
+    right = {"test_rmsnorm[16-4096]", "test_top_k_of_alike_scores", "test_append_mla[4096]"}
+    assert answers == {**dict.fromkeys(not_compared, "not checked"), **dict.fromkeys(right, "passed")}
 
 
 def test_every_script_is_started_by_a_test():

@@ -183,6 +183,7 @@ def test_the_environment_of_a_rank_is_no_sessions_and_has_all_gpus(monkeypatch):
     free = asked.environment(2, 1, "folder", no_multicast=False)
     assert "PYTEST_ADDOPTS" not in free
     assert (free["CUDA_VISIBLE_DEVICES"], free["RANK"], free["WORLD_SIZE"]) == ("0,1", "1", "2")
+    assert free[asked.STARTER] == str(os.getpid()), "its parent, which may be process 1"
     assert asked.multicast(free) == "multicast allowed"
     assert asked.multicast(asked.environment(2, 1, "folder", no_multicast=True)) == "no multicast"
     for name, off in asked.NO_MULTICAST.items():

@@ -54,12 +54,24 @@ def test_own_spans_need_no_common_clock(drawn):
     true, clocks = drawn
     seen = read_by(clocks, true)
     assert seen.longest == true.longest
-    assert torch.equal(seen.each_from_its_own_start.ends, true.each_from_its_own_start.ends)
+    assert torch.equal(seen.less(seen.arrivals).ends, true.less(true.arrivals).ends)
 
 
 @given(collectives())
-def test_placements_are_joined_call_by_call_and_counted_from_their_first_arrival(drawn):
+def test_placements_are_joined_call_by_call(drawn):
     true, _ = drawn
     both = true + true
     assert both.longest == true.longest * 2
-    assert both.each_from_the_first_arrival.arrivals.amin(0).tolist() == [0] * len(both.longest)
+    assert both.skew == true.skew
+
+
+@given(collectives(), US)
+def test_how_far_clocks_have_drifted_is_taken_off_what_ranks_do_at_once_and_late(drawn, late):
+    true, clocks = drawn
+    first = true.arrivals[0].tolist()
+    beside = read_by(clocks, spans([first] * len(clocks), true.ends.tolist()))
+    arrivals = [*[first] * (len(clocks) - 1), [at + late for at in first]]
+    called = spans(arrivals, (true.ends + late).tolist())
+    seen = read_by(clocks, called).less(beside.offsets)
+    assert seen.last_to_last == called.last_to_last
+    assert seen.longest == called.longest

@@ -1,5 +1,7 @@
 import math
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from pytest_flashinfer_perf.measurement.one_case import obstacle
 from pytest_flashinfer_perf.routines.attention import _requests, _shared
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.routine import Shape
+from pytest_flashinfer_perf.spec.routine import LaunchOptions, Shape
 
 CPU = torch.device("cpu")
 few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -85,3 +87,24 @@ def test_a_shape_that_cannot_fit_is_refused_with_the_estimate(cpu):
     reason = obstacle(Case(decode, Shape(huge), "torch"), cpu)
     assert "GiB, " in reason
     assert "are free on cpu" in reason
+
+
+class OlderWrapper:
+    """As that of FlashInfer 0.5, whose plan has no type of outputs."""
+
+    _backend = "auto"
+
+    def __init__(self, *_workspace, **_buffers):
+        self.planned = []
+
+    def plan(self, *_table_and_heads, q_data_type, kv_data_type, block_tables):
+        self.planned.append((q_data_type, kv_data_type, block_tables.dtype))
+
+
+def test_a_flashinfer_that_takes_no_type_of_outputs_is_planned_without(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=OlderWrapper))
+    monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1)
+    p = next(iter(decode.tiers["smoke"]())).params
+    plan = decode.backends["auto"].build(p, made(p), LaunchOptions("auto", cuda_graph=False)).plan
+    plan()
+    assert plan.func.__self__.planned == [(torch.bfloat16, torch.bfloat16, torch.int32)] * 2

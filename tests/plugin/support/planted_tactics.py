@@ -31,7 +31,8 @@ FILE = f"""{CLOCK}
     from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
     from pytest_flashinfer_perf.spec.routine import Built
 
-    MS = dict(zip(range(-1, 8), (6.0, 2.0, 2.0, 4.0, 6.0, 16.0, 8.0, 1.0, 1.0)))  # 6 is wrong, 7 raises
+    # 6 is wrong, 7 raises, 8 is not listed
+    MS = dict(zip(range(-1, 9), (6.0, 2.0, 2.0, 4.0, 6.0, 16.0, 8.0, 1.0, 1.0, 3.0)))
     POWERS = DynamicTensorSpec((0, 1), (0, 0), lambda most: (1, 2, most), lambda m: 1 << (m - 1).bit_length())
     ROUNDED = TuningConfig(dynamic_tensor_specs=(POWERS,))
     HANGS = int(os.environ.get("HANGS", 99))

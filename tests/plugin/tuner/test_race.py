@@ -78,6 +78,20 @@ def test_hopeless_ones_leave_early_and_say_why():
     assert calls.count(WRONG) == calls.count(RAISES) == 1
 
 
+def test_what_left_comes_back_when_what_was_faster_turns_out_wrong():
+    """Its fourth answer is wrong: whatever left because of it may be the best."""
+    costs = {**COST_US, ONLY_UNIFORM: 20.0}
+
+    def lying():
+        for nth, timed in enumerate(rounds(random.Random(0), costs), start=1):
+            yield lambda name, nth=nth, timed=timed: timed(WRONG if (name, nth) == (ONLY_UNIFORM, 4) else name)
+
+    race = Race((SLOW,), lying())
+    field = race.run(ALL, lambda: True)
+    assert set(field.best) == {BEST, ALSO_BEST}
+    assert race.lanes[ONLY_UNIFORM].state == "wrong"
+
+
 def test_what_is_fast_for_other_inputs_only_is_best_there_alone():
     uniform = [set(raced(seed, UNIFORM_US)[1].best) for seed in range(SEEDS)]
     assert sum(best == {ONLY_UNIFORM} for best in uniform) >= 95

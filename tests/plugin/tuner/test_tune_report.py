@@ -33,7 +33,7 @@ from pytest_flashinfer_perf.tuner.found import FORMAT, TUNERS, CaseFound, LeftOu
 from pytest_flashinfer_perf.tuner.loop import PLUGIN
 from pytest_flashinfer_perf.tuner.race import Race
 from pytest_flashinfer_perf.tuner.runs import Runs
-from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, TuneJob, entries
+from pytest_flashinfer_perf.tuner.search import NOT_LISTED, NOTHING_TO_CHOOSE, TuneJob, entries
 
 library = pytest.importorskip("flashinfer.autotuner", exc_type=ImportError)
 SEEDS = 100
@@ -244,7 +244,7 @@ def picked(tactic, *, covered):
 
 def test_a_race(file):
     picks = {"tune 1": picked(2, covered=True), "tune 2": picked(4, covered=True), "tune 3": picked(-1, covered=False)}
-    seen = ran(file, budget=60.0, picks={M8: picks})
+    seen = ran(file, budget=60.0, picks={M8: picks, M3: {"tune 1": picked(8, covered=True)}})
     between, other = seen[M3], seen[M8]
     assert set(other.best) == {name(0), name(1)}
     assert between.best == (name(5),)
@@ -254,6 +254,8 @@ def test_a_race(file):
     assert other.ways == {"default": name("default"), "tune 1": name(2), "tune 2": name(4), "tune 3": name("default")}
     assert (other.flips, other.untuned) == (2, ("tune 3",))
     assert other.replayed["default"] == Replayed(answer=True)
+    notes = [finding.line for finding in judge.findings([between, other], LIMITS) if "no runner lists" in finding.line]
+    assert notes == [f"NOTE {M3}: tuned, 1 of 1 takes {name(8)}: {NOT_LISTED}"]
     assert other.questions[0].rounded == ()
     assert between.questions[0].rounded == (
         "input 0 dimension 0: 3 is tuned as 4",
