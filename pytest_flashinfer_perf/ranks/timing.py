@@ -18,7 +18,6 @@ import torch.distributed as dist
 
 from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.kernel_timing import run as alone
-from pytest_flashinfer_perf.kernel_timing.cupti import Trace
 from pytest_flashinfer_perf.kernel_timing.instruments import CallTime, ChosenInstrument, InstrumentError, Work
 from pytest_flashinfer_perf.kernel_timing.run import Observations, Placed, Timing, Verify
 from pytest_flashinfer_perf.kernel_timing.target import Target
