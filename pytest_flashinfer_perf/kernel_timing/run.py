@@ -320,7 +320,6 @@ def trace(recorder: Recorder, work: Work, each: float) -> Trace | None:
 # order; one that fills the GPU does not (docs/measurement-method.md).
 
 BLOCKS, THREADS = 9, 32  # found by experiment: 8 blocks change nothing, 66 leave it as it was
-SOURCE = 'extern "C" __global__ void nothing(unsigned long long) {}'
 
 
 def restore(device: Device) -> None:
@@ -328,5 +327,5 @@ def restore(device: Device) -> None:
     if not device.is_gpu or nvrtc.missing(device):
         return
     device.synchronize()
-    nvrtc.kernel(SOURCE, "nothing", device)(BLOCKS, THREADS, 0)
+    nvrtc.kernel(clocks.SOURCE, "nothing", device)(BLOCKS, THREADS, 0)
     device.synchronize()
