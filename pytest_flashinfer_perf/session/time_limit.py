@@ -71,11 +71,12 @@ class Limit:
             self._timer.start()
 
     def _halt(self) -> None:
+        if self._since is None:
+            return
         faulthandler.cancel_dump_traceback_later()
         if self._timer is not None:
             self._timer.cancel()
-        if self._since is not None:
-            self._left -= time.monotonic() - self._since
+        self._left -= time.monotonic() - self._since
         self._since = None
 
 

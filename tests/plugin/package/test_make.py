@@ -33,7 +33,7 @@ def driver(tmp_path):
 def test_with_a_driver_torch_is_a_cuda_build(driver, pytestconfig, target, extras):
     plan = planned(target, driver("echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'"), pytestconfig.rootpath)
     assert extras in plan
-    assert "constraints-cpu.txt" not in plan
+    assert "-c constraints-cpu.txt" not in plan
     assert "torch.version.cuda or sys.exit(" in plan
 
 
@@ -57,7 +57,7 @@ def test_the_site_of_the_documents_needs_its_extra_alone(tmp_path, pytestconfig)
 
 def test_the_consumers_programs_are_run_in_ci(tmp_path, pytestconfig):
     plan = planned("consumers", tmp_path, pytestconfig.rootpath)
-    assert plan.splitlines()[-1].endswith("python tests/acceptance/consumers.py")
+    assert "python tests/acceptance/consumers.py\n" in plan
     assert " consumers " in (pytestconfig.rootpath / ".ci" / "run").read_text()
 
 

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import gate_acceptance
 import pytest
@@ -26,6 +27,12 @@ FOLDERS = ("benchmarks", "tests/acceptance", "tools")
 SCRIPTS = {path.name: path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")}
 RUN = ROOT / "evidence" / "h200-run.json"
 QUICK = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--perf-device=cpu", "--perf-iters=1")
+
+
+@pytest.fixture(autouse=True)
+def _variables_that_scripts_set_are_theirs():
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture

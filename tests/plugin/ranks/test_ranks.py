@@ -180,6 +180,8 @@ def is_locked(folder, name):
 def test_the_environment_of_a_rank_is_no_sessions_and_has_all_gpus(monkeypatch):
     for name, value in {"PYTEST_ADDOPTS": "-n 2", "CUDA_VISIBLE_DEVICES": "1", "FLASHINFER_PERF_GPUS": "0,1"}.items():
         monkeypatch.setenv(name, value)
+    for name in asked.NO_MULTICAST:
+        monkeypatch.delenv(name, raising=False)
     free = asked.environment(2, 1, "folder", no_multicast=False)
     assert "PYTEST_ADDOPTS" not in free
     assert (free["CUDA_VISIBLE_DEVICES"], free["RANK"], free["WORLD_SIZE"]) == ("0,1", "1", "2")
