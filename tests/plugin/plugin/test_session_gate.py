@@ -132,10 +132,12 @@ def test_a_busy_machine_neither_accuses_nor_confirms(session, baseline, pytester
     assert [one["extra_info"]["status"] for one in written] == ["noisy" if waited[0] else "ok"] * 2
 
 
-def test_a_suspect_that_cannot_be_measured_again_stays_one(session, baseline):
-    done = session(baseline, a=[300, -1], b=200)
+def test_a_suspect_that_cannot_be_measured_again_stays_one_and_others_are_confirmed(session, baseline):
+    done = session(baseline, a=[300, -1], b=[400, 390])
     assert done.ret == 1
-    assert "not measured again: its process has no row of it" in " ".join(done.stdout.str().split())
+    said = " ".join(done.stdout.str().split())
+    assert "not measured again: one of its processes has no such time of it" in said
+    assert "measured again: +95.00 %, +95.00 %" in said
 
 
 def test_a_new_case_with_a_wrong_answer_is_listed_and_the_baseline_may_have_it_too(session, baseline, pytester):
