@@ -95,7 +95,7 @@ def _throughput(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple
     largest = best_of(known.values())
     work = as_run(cost or NO_WORK, m.median, largest)
     chosen = first_that_covers(work, sorted(known.values(), key=lambda roof: roof.source != choice))
-    share, limit = (roofline(work, m.median, roof) for roof in (chosen, largest))
+    share, limit = roofline(work, m.median, chosen), roofline(_beside_the_cache(work, m), m.median, largest)
     throughput = Throughput(
         flops=m.flops,
         bytes=m.bytes,
@@ -107,6 +107,12 @@ def _throughput(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple
         peaks=chosen.source if share and chosen else None,
     )
     return throughput, limit.sol_pct if limit else None
+
+
+def _beside_the_cache(work: Cost, m: Measurement) -> Cost:
+    """The work that the roof limits: with a hot L2, as much as it holds need not come from memory."""
+    is_hot = m.timing.cold_l2 == "none"
+    return replace(work, bytes=max(0.0, work.bytes - m.device.cache_bytes)) if is_hot else work
 
 
 def _on_links(m: Measurement, together: RankTimes, choice: PeaksChoice) -> tuple[Throughput, float | None]:

@@ -21,6 +21,11 @@ from pytest_flashinfer_perf.rows.step import StepKernel, StepPlan, Traffic
 
 OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median, in standard deviations over the root of the count
 USABLE = ("ok", "noisy")
+UNUSABLE = {
+    "wrong": "its answer is wrong",
+    "invalid": "it is faster than the device can be",
+    "": "nothing was timed",
+}
 MOST_REASONS = 3
 MOST_KERNELS = 12
 ProblemKey = frozenset[tuple[str, Any]]
@@ -136,7 +141,7 @@ def _reason(kernel: StepKernel, run: Run) -> str:
     """How the kernel's cases ended instead: a reason once, with the backends that it is of."""
     wanted = {key_of(one) for one in kernel.problems}
     found = [row for row in run.ours if not wanted.isdisjoint(keys_of(row.params))]
-    unusable = ((row.identity, f"its answer is {row.status}") for row in found)
+    unusable = ((row.identity, UNUSABLE[row.status or ""]) for row in found)
     left = (
         (one.identity, f"{one.outcome}: {one.headline}")
         for one in run.unmeasured

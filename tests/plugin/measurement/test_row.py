@@ -27,8 +27,8 @@ def h200(hopper, monkeypatch, tmp_path):
     peaks.measured.cache_clear()
 
 
-def of(device, seconds, *, moved=0.0, flops=0.0, dtype="bfloat16", inferred=False, choice="measured"):
-    timing = Timing((seconds,) * 3, "cupti", "rotate", 6, cuda_graph=True)
+def of(device, seconds, *, moved=0.0, flops=0.0, dtype="bfloat16", inferred=False, choice="measured", cold_l2="rotate"):
+    timing = Timing((seconds,) * 3, "cupti", cold_l2, 6, cuda_graph=True)
     cost = Cost(flops, moved, dtype, inferred)
     return row.of_measurement(CASE, Measurement(timing, device, flops, moved), cost, choice)
 
@@ -43,6 +43,17 @@ def test_a_row_above_the_larger_roof_is_invalid(h200):
     assert of(device, 1.0, moved=4.4e12).status == "ok", "above what was measured, below the datasheet's 4.8 TB/s"
     assert of(device, 1.0, moved=4.4e12).throughput.sol_pct == pytest.approx(110)
     assert of(device, 1.0, moved=4.9e12).status == "invalid"
+
+
+def test_what_a_hot_cache_may_hold_is_no_matter_of_the_memorys_roof(h200):
+    device, _ = h200
+    fits = device.cache_bytes / 2
+    hot = of(device, fits / 6e12, moved=fits, cold_l2="none")
+    assert (hot.status, hot.throughput.bound) == ("ok", "memory")
+    assert hot.throughput.sol_pct == pytest.approx(150), "its share is still of the memory's roof"
+    assert of(device, fits / 6e12, moved=fits, cold_l2="flush").status == "invalid"
+    assert of(device, fits / 6e12, moved=fits, flops=fits * 200, cold_l2="none").status == "invalid", "products are not"
+    assert of(device, 1.0, moved=5e12 + device.cache_bytes, cold_l2="none").status == "invalid", "the rest is not"
 
 
 def test_the_roof_is_the_one_asked_for(h200):
