@@ -37,6 +37,9 @@ def pytest_collection():
     with importing():  # torch and FlashInfer
         return (yield)
 
+# What a project has that uses it is seen there, and in whatever searches for inputs.
+BESIDE_HYPOTHESIS = {"test_plugin.py", "test_consumers.py", "test_light.py", "test_lazy.py"}
+
 
 class KeepsWhatIsInstalled(_pytest.pytester.SysModulesSnapshot):
     """After a session that a test started in this process, of what it imported only files of the test go.
@@ -81,6 +84,15 @@ class Quietly(PathFinder):
 
 
 sys.meta_path.insert(0, Quietly)
+
+
+@pytest.fixture(autouse=True)
+def _sessions_without_hypothesis(request, monkeypatch):
+    """Its plugin makes each process of pytest import all of it, which takes longer than most that tests start."""
+    if "pytester" in request.fixturenames:
+        request.getfixturevalue("pytester")  # which forgets the variable
+    if request.node.path.name not in BESIDE_HYPOTHESIS and request.node.path.parent.name != "fuzz":
+        monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
 
 
 @pytest.fixture(autouse=True)
